@@ -1,0 +1,1 @@
+"""The golden model: numpy code that defines every bit the hardware must produce."""

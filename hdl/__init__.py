@@ -1,0 +1,1 @@
+"""Systolith's hardware, described in Amaranth HDL."""

@@ -1,0 +1,121 @@
+"""The processor's parameters: one frozen dataclass, checked when made, with named presets.
+
+Every width, depth and skew that two parts must agree on is a property here and nowhere else.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from amaranth.utils import ceil_log2
+
+__all__ = ["PRESETS", "Config"]
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Parameters of one chip.
+
+    Parameters
+    ----------
+    array : int
+        Rows and columns of the systolic array, 2 to 256; also the number of vector lanes.
+    sublanes : int
+        Words that one lane holds of a vector register, 1 to 8.
+    cores : int
+        Tensor cores on the chip, 1 or 2.
+    mxus_per_core : int
+        Systolic arrays in a core, 1 or 2.
+    vmem_bytes : int
+        Vector memory of a core, in bytes; a multiple of one vector register.
+    mac_latency : int
+        Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It changes clock frequency
+        and latency, never a result.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is of the wrong type or out of range.
+    """
+
+    array: int = 128
+    sublanes: int = 8
+    cores: int = 2
+    mxus_per_core: int = 1
+    vmem_bytes: int = 16 << 20
+    mac_latency: int = 2
+
+    def __post_init__(self) -> None:
+        _check_int("array", self.array, 2, 256)
+        _check_int("sublanes", self.sublanes, 1, 8)
+        _check_int("cores", self.cores, 1, 2)
+        _check_int("mxus_per_core", self.mxus_per_core, 1, 2)
+        _check_int("mac_latency", self.mac_latency, 1, 6)
+        _check_int("vmem_bytes", self.vmem_bytes, 1, 1 << 30)
+        vreg_bytes = self.sublanes * self.lanes * 4
+        if self.vmem_bytes % vreg_bytes:
+            raise ValueError(
+                f"vmem_bytes must be a multiple of one vector register ({vreg_bytes} bytes), "
+                f"not {self.vmem_bytes!r}"
+            )
+
+    @classmethod
+    def preset(cls, name: str, **changes: int) -> "Config":
+        """The preset called ``name`` (`tiny`, `small` or `v2`), with some parameters changed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such preset or parameter, or a changed value is wrong.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"preset must be a string, not {name!r}")
+        if name not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {name!r}")
+        known = {field.name for field in fields(cls)}
+        for parameter in changes:
+            if parameter not in known:
+                raise TypeError(f"parameter must be one of {', '.join(known)}, not {parameter!r}")
+        return replace(PRESETS[name], **changes)
+
+    @property
+    def lanes(self) -> int:
+        """Vector lanes: always the columns of the array."""
+        return self.array
+
+    @property
+    def row_skew(self) -> int:
+        """Cycles by which each array row runs behind the row above it.
+
+        A cell multiplies before it needs the partial sum from above, so a cell of two or more
+        stages adds one cycle less to the column's latency than its depth.
+        """
+        return max(1, self.mac_latency - 1)
+
+    @property
+    def operand_depth(self) -> int:
+        """Entries of a lane's activation and weight FIFOs: the skew of the last row, and slack."""
+        return 1 << ceil_log2(self.row_skew * (self.array - 1) + 4)
+
+    @property
+    def array_latency(self) -> int:
+        """Cycles from an activation row's acceptance to its result row at the output stream."""
+        return self.row_skew * (self.array - 1) + self.mac_latency + (self.array - 1) + 4
+
+    @property
+    def result_depth(self) -> int:
+        """Entries of a lane's result FIFO: all rows that can be in flight at full rate."""
+        return 1 << ceil_log2(self.array_latency + 2)
+
+
+PRESETS = {
+    "tiny": Config(array=4, sublanes=2, vmem_bytes=8 << 10),
+    "small": Config(array=8, sublanes=4, vmem_bytes=64 << 10),
+    "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),
+}
+"""The named configurations: unit tests and formal; pure-RTL regressions; the real thing."""

@@ -1,0 +1,1 @@
+"""The matrix unit: MAC cell, systolic array, and the lanes that feed and collect it."""

@@ -1,0 +1,273 @@
+"""Tiles: one component, exported once as a Verilog module, instantiated many times in a grid.
+
+Amaranth writes one module per elaborated component. A `VerilogLibrary`, passed as the platform of
+an elaboration, turns the placement of a tile into an ``Instance`` of a module that is written once.
+A `TileGrid` wires tiles of one kind into a rectangle from a list of links. The same list tells the
+tile-kernel compiler how the tiles are connected, so the structure exists in one place.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from amaranth import ClockSignal, Instance, Module, ResetSignal
+from amaranth.back import verilog
+from amaranth.hdl import Shape
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Chain", "Each", "Link", "Shared", "TileGrid", "VerilogLibrary", "place", "port_widths"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A tile's output feeds the next tile's input, ``toward`` the east or the south.
+
+    Attributes
+    ----------
+    source, sink : str
+        Output port of a tile, and the input port of its neighbour that it drives.
+    toward : "east" or "south"
+        On which side the neighbour lies.
+    first : str or None
+        Grid input that feeds the first tile of each row (east; one element per row) or column
+        (south; one element per column), element 0 in the lowest bits. None: constant zero.
+    last : str or None
+        Grid output that carries what the last tiles drive, packed likewise. None: left open.
+    """
+
+    source: str
+    sink: str
+    toward: Literal["east", "south"]
+    first: str | None = None
+    last: str | None = None
+
+
+@dataclass(frozen=True)
+class Each:
+    """Every tile's own slice of a grid port of the same name, row by row from the lowest bits."""
+
+    port: str
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A grid input of the same name that every tile reads."""
+
+    port: str
+
+
+Link = Chain | Each | Shared
+
+
+def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str, int]:
+    """Names and widths in bits of the component's ports that flow in ``direction``.
+
+    Members of an interface port are joined by ``__``, as Amaranth's Verilog names them.
+    """
+    return {
+        "__".join(str(part) for part in path): Shape.cast(member.shape).width
+        for path, member, _ in component.signature.flatten(component)
+        if member.flow == direction
+    }
+
+
+def _as_bundle(component: wiring.Component) -> wiring.Component:
+    """The component as a bundle of port signals: it will never be elaborated, and need not be."""
+    component._MustUse__used = True
+    return component
+
+
+class VerilogLibrary:
+    """Collects the modules of a design while it is elaborated, and writes each of them once.
+
+    It is the ``platform`` of the elaboration: a component that finds it there places its children
+    with `place`, which asks for an instance; elsewhere children are elaborated in place.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[str, Callable[[], wiring.Component]] = {}
+        self._written: dict[str, str] = {}
+        self._ports: dict[str, dict[str, dict[str, int]]] = {}
+
+    def instance(self, name: str, make: Callable[[], wiring.Component],
+                 placed: wiring.Component) -> Instance:
+        """An instance of module ``name``, wired to the ports of ``placed``."""
+        if name not in self._written:
+            self._pending.setdefault(name, make)
+        ports = {}
+        for path, member, value in placed.signature.flatten(placed):
+            side = "i" if member.flow == In else "o"
+            ports[f"{side}_{'__'.join(str(part) for part in path)}"] = value
+        return Instance(name, i_clk=ClockSignal(), i_rst=ResetSignal(), **ports)
+
+    def write(self, name: str, make: Callable[[], wiring.Component]) -> dict[str, str]:
+        """Verilog of ``make()`` as module ``name`` and of every module below it, by name."""
+        self._pending[name] = make
+        while self._pending:
+            name, make = self._pending.popitem()
+            component = make()
+            self._ports[name] = {
+                "inputs": {"clk": 1, "rst": 1} | port_widths(component, In),
+                "outputs": port_widths(component, Out),
+            }
+            self._written[name] = verilog.convert(
+                component, name=name, platform=self, emit_src=False, strip_internal_attrs=True)
+        return dict(sorted(self._written.items()))
+
+    @property
+    def ports(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Of each written module: the names and widths of its inputs and outputs."""
+        return dict(sorted(self._ports.items()))
+
+
+def place(m: Module, platform: object, name: str, module: str,
+          make: Callable[[], wiring.Component]) -> wiring.Component:
+    """Adds the component ``make()`` to ``m`` as submodule ``name`` and returns it for wiring.
+
+    With a `VerilogLibrary` as platform the submodule is an instance of ``module``, which is written
+    once however often it is placed; two placements under one module name must be of equal
+    components. Otherwise (the Python simulator) the component itself is elaborated.
+    """
+    component = make()
+    if isinstance(platform, VerilogLibrary):
+        m.submodules[name] = platform.instance(module, make, _as_bundle(component))
+    else:
+        m.submodules[name] = component
+    return component
+
+
+class TileGrid(wiring.Component):
+    """A rectangle of equal tiles, wired by links.
+
+    The grid's ports are those that the links name. Its tiles must take ``clk`` and ``rst`` and
+    register every output.
+
+    Parameters
+    ----------
+    module : str
+        Name of the grid's Verilog module. A grid of several rows is written as ``{module}_row``,
+        placed once a row.
+    tile_module : str
+        Name of the tile's Verilog module.
+    make_tile : callable returning a Component
+        Builds one tile.
+    rows, cols : int
+        Size of the rectangle.
+    links : sequence of Link
+        What happens to each tile port: every input exactly once as a `Chain` sink, an `Each` or a
+        `Shared`; an output as a `Chain` source, an `Each`, or not at all.
+    """
+
+    def __init__(self, module: str, tile_module: str,
+                 make_tile: Callable[[], wiring.Component], rows: int, cols: int,
+                 links: Sequence[Link]) -> None:
+        self.module = module
+        self.tile_module = tile_module
+        self.make_tile = make_tile
+        self.rows = rows
+        self.cols = cols
+        self.links = tuple(links)
+        tile = _as_bundle(make_tile())
+        self.tile_inputs = port_widths(tile, In)
+        self.tile_outputs = port_widths(tile, Out)
+        self._check_links()
+        super().__init__({name: (Out if out else In)(width)
+                          for name, width, out in self._grid_ports()})
+
+    def _check_links(self) -> None:
+        driven = [link.sink if isinstance(link, Chain) else link.port for link in self.links
+                  if isinstance(link, Chain) or link.port in self.tile_inputs]
+        for name in self.tile_inputs:
+            if driven.count(name) != 1:
+                raise ValueError(f"tile input {name!r} must be linked once, not "
+                                 f"{driven.count(name)} times")
+        for link in self.links:
+            if isinstance(link, Chain):
+                known = link.source in self.tile_outputs and link.sink in self.tile_inputs
+            elif isinstance(link, Shared):
+                known = link.port in self.tile_inputs
+            else:
+                known = link.port in self.tile_inputs or link.port in self.tile_outputs
+            if not known:
+                raise ValueError(f"link must name ports of the tile, not {link!r}")
+
+    def _grid_ports(self) -> Iterator[tuple[str, int, bool]]:
+        for link in self.links:
+            if isinstance(link, Shared):
+                yield link.port, self.tile_inputs[link.port], False
+            elif isinstance(link, Each):
+                count = self.rows * self.cols
+                out = link.port in self.tile_outputs
+                width = (self.tile_outputs if out else self.tile_inputs)[link.port]
+                yield link.port, count * width, out
+            else:
+                count = self.rows if link.toward == "east" else self.cols
+                width = self.tile_inputs[link.sink]
+                if link.first is not None:
+                    yield link.first, count * width, False
+                if link.last is not None:
+                    yield link.last, count * width, True
+
+    def row(self) -> "TileGrid":
+        """One row of the grid as a tile of its own: its southward chains become `Each` ports."""
+        links: list[Link] = []
+        for link in self.links:
+            if isinstance(link, Chain) and link.toward == "south":
+                links += [Each(link.sink), Each(link.source)]
+            else:
+                links.append(link)
+        return TileGrid(f"{self.module}_row", self.tile_module, self.make_tile, 1, self.cols, links)
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        if self.rows == 1:
+            tiles = [place(m, platform, f"tile_{c}", self.tile_module, self.make_tile)
+                     for c in range(self.cols)]
+            self._wire(m, tiles, 1, self.cols, self.links)
+        else:
+            tiles = [place(m, platform, f"row_{r}", f"{self.module}_row", self.row)
+                     for r in range(self.rows)]
+            # Within a row the eastward chains are wired already: to this level they are edge ports.
+            links: list[Link] = [
+                link for link in self.links
+                if isinstance(link, Shared) or (isinstance(link, Chain) and link.toward == "south")]
+            for link in self.links:
+                if isinstance(link, Each):
+                    links.append(link)
+                elif isinstance(link, Chain) and link.toward == "east":
+                    links += [Each(name) for name in (link.first, link.last) if name is not None]
+            self._wire(m, tiles, self.rows, 1, links)
+        return m
+
+    def _wire(self, m: Module, tiles: list[wiring.Component], rows: int, cols: int,
+              links: Sequence[Link]) -> None:
+        def slice_of(port, index, width):
+            return port[index * width:(index + 1) * width]
+
+        for link in links:
+            if isinstance(link, Shared):
+                for tile in tiles:
+                    m.d.comb += getattr(tile, link.port).eq(getattr(self, link.port))
+            elif isinstance(link, Each):
+                for index, tile in enumerate(tiles):
+                    own = getattr(tile, link.port)
+                    part = slice_of(getattr(self, link.port), index, len(own))
+                    if tile.signature.members[link.port].flow == Out:
+                        m.d.comb += part.eq(own)
+                    else:
+                        m.d.comb += own.eq(part)
+            else:
+                step = cols if link.toward == "south" else 1
+                for index, tile in enumerate(tiles):
+                    row, col = divmod(index, cols)
+                    position, across = (row, col) if link.toward == "south" else (col, row)
+                    length = rows if link.toward == "south" else cols
+                    sink, source = getattr(tile, link.sink), getattr(tile, link.source)
+                    width = len(sink)
+                    if position > 0:
+                        m.d.comb += sink.eq(getattr(tiles[index - step], link.source))
+                    elif link.first is not None:
+                        m.d.comb += sink.eq(slice_of(getattr(self, link.first), across, width))
+                    if position == length - 1 and link.last is not None:
+                        m.d.comb += slice_of(getattr(self, link.last), across, width).eq(source)

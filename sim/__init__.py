@@ -1,0 +1,1 @@
+"""Simulation: Verilator builds, tile kernels, and the host driver."""

@@ -1,0 +1,1 @@
+"""Tests: unit tests, golden equivalence, lockstep runs and cocotb benches."""
