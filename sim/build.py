@@ -1,0 +1,217 @@
+"""Builds verilated models as shared libraries, once per content of their inputs."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sim.toolchain import Toolchain, build_folder
+
+__all__ = ["build_model"]
+
+_JOBS = 2
+_GLUE = pathlib.Path(__file__).resolve().parent / "cpp"
+_LIBRARY = "model.so"
+_TAIL_LINES = 40
+
+_FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+_PORT = re.compile(r"^ *VL_(IN|OUT)(?:8|16|64|W)?\(&(\w+),(\d+),(\d+)(?:,\d+)?\);$", re.MULTILINE)
+_INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
+
+_VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
+"""Every other symbol is local, so that models in one process never share a Verilator class."""
+
+
+def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] | None = None,
+                hierarchical: Sequence[str] = (), waivers: str = "", optimise: bool = True,
+                threads: int = 1, trace: bool = False) -> pathlib.Path:
+    """The shared library of module ``top``, built unless one of equal inputs exists.
+
+    The inputs are the sources, the options, the versions of the tools and, where the compiler
+    targets the machine it runs on, the machine. Concurrent callers, also of other processes, wait
+    for each other; a build that was killed is started anew.
+
+    Parameters
+    ----------
+    top : str
+        Name of the top module.
+    verilog : mapping of str to str
+        Sources by file name, or by module name (which takes the suffix ``.v``).
+    cpp : mapping of str to str
+        C++ files to be linked in, by file name; those that end in ``.cpp`` are compiled. They can
+        include each other, ``Vmodel.h`` (the verilated class is called `Vmodel`), ``Vmodel__Dpi.h``
+        and ``model.hpp``, which defines what an exported function needs.
+    hierarchical : sequence of str
+        Modules to verilate on their own, once for all instances.
+    waivers : str
+        Statements of a Verilator configuration file. All warnings are errors but those that
+        ``lint_off`` names here.
+    optimise : bool
+        Build a fast model. Otherwise build fast a slow model; ``cpp`` is always optimised.
+    threads : int
+        Threads that the model runs on.
+    trace : bool
+        Let the model write waveforms.
+
+    Returns
+    -------
+    pathlib.Path
+        The library, for `sim.model.Model`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as described.
+    RuntimeError
+        If a tool is missing or rejects a source; with the last lines of its output.
+    """
+    cpp = dict(cpp or {})
+    sources = {name if name.endswith((".v", ".sv")) else f"{name}.v": text
+               for name, text in verilog.items()}
+    _check(top, sources, cpp, hierarchical, waivers, threads)
+    tools = Toolchain.find()
+    glue = {path.name: path.read_text() for path in sorted(_GLUE.iterdir())}
+    recipe = [top, sources, cpp, list(hierarchical), waivers, optimise, threads, trace,
+              glue, pathlib.Path(__file__).read_text(), tools.identity(),
+              tools.make_variables(optimise)]
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    folder = build_folder() / "models" / f"{top}-{digest}"
+    library = folder / _LIBRARY
+    if library.is_file():
+        return library
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not library.is_file():
+            partial = folder.with_name(f"{folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            _build(partial, tools, top, sources, {**glue, **cpp}, hierarchical, waivers, optimise,
+                   threads, trace)
+            partial.rename(folder)
+    return library
+
+
+def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
+           hierarchical: Sequence[str], waivers: str, threads: int) -> None:
+    for name in (top, *hierarchical):
+        if not isinstance(name, str) or not _MODULE_NAME.fullmatch(name):
+            raise ValueError(f"module must be a Verilog identifier, not {name!r}")
+    if isinstance(hierarchical, str):
+        raise TypeError(f"hierarchical must be a sequence of modules, not {hierarchical!r}")
+    for name, text in (*sources.items(), *cpp.items()):
+        if not _FILE_NAME.fullmatch(name):
+            raise ValueError(f"source must have a plain file name, not {name!r}")
+        if not isinstance(text, str):
+            raise TypeError(f"source {name} must be text, not {text!r}")
+    for name in cpp:
+        if (_GLUE / name).exists():
+            raise ValueError(f"C++ file must have a name other than the glue's, not {name!r}")
+    if not isinstance(waivers, str):
+        raise TypeError(f"waivers must be text, not {waivers!r}")
+    if not isinstance(threads, int) or isinstance(threads, bool):
+        raise TypeError(f"threads must be an integer, not {threads!r}")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads!r}")
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    """Holds the lock file ``path``, waiting for others; a killed holder releases it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[str, str],
+           cpp: Mapping[str, str], hierarchical: Sequence[str], waivers: str, optimise: bool,
+           threads: int, trace: bool) -> None:
+    """Leaves the sources, the log and the library of a model in ``folder``."""
+    for name, text in (*verilog.items(), *cpp.items()):
+        (folder / name).write_text(text)
+    config = ["`verilator_config", *(f'hier_block -module "{name}"' for name in hierarchical),
+              waivers, ""]
+    (folder / "model.vlt").write_text("\n".join(config))
+    (folder / "exports.map").write_text(_VERSION_SCRIPT)
+
+    def run(*command: str, cwd: pathlib.Path = folder) -> None:
+        _run(command, cwd, tools.environment(), folder / "build.log")
+
+    run(*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
+        "--top-module", top, "--Mdir", "obj", "--threads", str(threads),
+        *(["--trace-vcd"] if trace else []), *(["--hierarchical"] if hierarchical else []),
+        "model.vlt", *verilog)
+    variables = [f"{name}={value}" for name, value in tools.make_variables(optimise).items()]
+    obj = folder / "obj"
+    if hierarchical:
+        # One job: Verilator's makefile would start two runs for a block's two outputs.
+        run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
+        run(tools.make, f"-j{_JOBS}", "-f", "Vmodel_hier.mk", *variables, "hier_build", cwd=obj)
+    else:
+        run(tools.make, f"-j{_JOBS}", "-f", "Vmodel.mk", *variables, cwd=obj)
+    (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
+
+    flags = [*tools.cxx_flags(), f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_VCD={int(trace)}",
+             "-DVM_TRACE_FST=0", "-I.", "-Iobj"]
+    units = [name for name in cpp if name.endswith(".cpp")]
+    with ThreadPoolExecutor(_JOBS) as pool:
+        list(pool.map(lambda name: run(*tools.cxx, *flags, "-c", name, "-o", f"{name}.o"), units))
+    run(*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *(f"{name}.o" for name in units),
+        "obj/libVmodel.a", "obj/libverilated.a", "-Wl,--version-script=exports.map",
+        "-Wl,-Bsymbolic", "-Wl,-z,defs")
+    for name in units:
+        (folder / f"{name}.o").unlink()
+    shutil.rmtree(obj)
+
+
+def _run(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str, str],
+         log: pathlib.Path) -> None:
+    """Runs a tool and appends its output to ``log``.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails; with the last lines of its output.
+    """
+    done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", check=False)
+    with log.open("a") as file:
+        file.write(f"$ {' '.join(command)}\n{done.stdout}")
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise RuntimeError(f"{os.path.basename(command[0])} failed ({done.returncode}); the whole "
+                           f"output is in {log}\n{tail}")
+
+
+def _ports(header: str) -> str:
+    """The PORT lines of the ports that a verilated class declares.
+
+    Raises
+    ------
+    RuntimeError
+        If a port is bidirectional.
+    """
+    for name in _INOUT.findall(header):
+        raise RuntimeError(f"port {_plain_name(name)} must be an input or an output, not inout")
+    return "".join(
+        f'PORT({json.dumps(_plain_name(name))}, {name}, {int(high) - int(low) + 1}, '
+        f"{int(direction == 'IN')})\n"
+        for direction, name, high, low in _PORT.findall(header))
+
+
+def _plain_name(name: str) -> str:
+    """The Verilog name of a member of a verilated class.
+
+    Verilator writes characters that C++ does not take, and the second of two underscores, as
+    ``__0`` and two hexadecimal digits, and puts ``__SYM__`` before a C++ keyword.
+    """
+    return re.sub("__0([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)),
+                  name.removeprefix("__SYM__"))
