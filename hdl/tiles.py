@@ -25,8 +25,10 @@ class Chain:
 
     Attributes
     ----------
-    source, sink : str
-        Output port of a tile, and the input port of its neighbour that it drives.
+    source : str
+        Output port of a tile.
+    sink : str or None
+        Input port of the neighbour that it drives. None: there is none, only ``last`` is wanted.
     toward : "east" or "south"
         On which side the neighbour lies.
     first : str or None
@@ -37,7 +39,7 @@ class Chain:
     """
 
     source: str
-    sink: str
+    sink: str | None
     toward: Literal["east", "south"]
     first: str | None = None
     last: str | None = None
@@ -78,6 +80,11 @@ def _as_bundle(component: wiring.Component) -> wiring.Component:
     return component
 
 
+def _combinational(component: wiring.Component) -> bool:
+    """Whether the component says that it has no clock and reset."""
+    return getattr(component, "combinational", False)
+
+
 class VerilogLibrary:
     """Collects the modules of a design while it is elaborated, and writes each of them once.
 
@@ -95,11 +102,11 @@ class VerilogLibrary:
         """An instance of module ``name``, wired to the ports of ``placed``."""
         if name not in self._written:
             self._pending.setdefault(name, make)
-        ports = {}
+        ports = {} if _combinational(placed) else {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
         for path, member, value in placed.signature.flatten(placed):
             side = "i" if member.flow == In else "o"
             ports[f"{side}_{'__'.join(str(part) for part in path)}"] = value
-        return Instance(name, i_clk=ClockSignal(), i_rst=ResetSignal(), **ports)
+        return Instance(name, **ports)
 
     def write(self, name: str, make: Callable[[], wiring.Component]) -> dict[str, str]:
         """Verilog of ``make()`` as module ``name`` and of every module below it, by name."""
@@ -107,8 +114,9 @@ class VerilogLibrary:
         while self._pending:
             name, make = self._pending.popitem()
             component = make()
+            clocked = {} if _combinational(component) else {"clk": 1, "rst": 1}
             self._ports[name] = {
-                "inputs": {"clk": 1, "rst": 1} | port_widths(component, In),
+                "inputs": clocked | port_widths(component, In),
                 "outputs": port_widths(component, Out),
             }
             self._written[name] = verilog.convert(
@@ -125,11 +133,16 @@ def place(m: Module, platform: object, name: str, module: str,
           make: Callable[[], wiring.Component]) -> wiring.Component:
     """Adds the component ``make()`` to ``m`` as submodule ``name`` and returns it for wiring.
 
+    The signals of its ports are named after ``name``. A component with an attribute ``combinational``
+    that is true is placed without clock and reset.
+
     With a `VerilogLibrary` as platform the submodule is an instance of ``module``, which is written
     once however often it is placed; two placements under one module name must be of equal
     components. Otherwise (the Python simulator) the component itself is elaborated.
     """
     component = make()
+    for path, _, signal in component.signature.flatten(component):
+        signal.name = "__".join([name, *(str(part) for part in path)])
     if isinstance(platform, VerilogLibrary):
         m.submodules[name] = platform.instance(module, make, _as_bundle(component))
     else:
@@ -176,15 +189,15 @@ class TileGrid(wiring.Component):
                           for name, width, out in self._grid_ports()})
 
     def _check_links(self) -> None:
-        driven = [link.sink if isinstance(link, Chain) else link.port for link in self.links
-                  if isinstance(link, Chain) or link.port in self.tile_inputs]
+        driven = [link.sink if isinstance(link, Chain) else link.port for link in self.links]
         for name in self.tile_inputs:
             if driven.count(name) != 1:
                 raise ValueError(f"tile input {name!r} must be linked once, not "
                                  f"{driven.count(name)} times")
         for link in self.links:
             if isinstance(link, Chain):
-                known = link.source in self.tile_outputs and link.sink in self.tile_inputs
+                known = link.source in self.tile_outputs and (
+                    link.first is None if link.sink is None else link.sink in self.tile_inputs)
             elif isinstance(link, Shared):
                 known = link.port in self.tile_inputs
             else:
@@ -203,7 +216,7 @@ class TileGrid(wiring.Component):
                 yield link.port, count * width, out
             else:
                 count = self.rows if link.toward == "east" else self.cols
-                width = self.tile_inputs[link.sink]
+                width = self.tile_outputs[link.source]
                 if link.first is not None:
                     yield link.first, count * width, False
                 if link.last is not None:
@@ -214,7 +227,7 @@ class TileGrid(wiring.Component):
         links: list[Link] = []
         for link in self.links:
             if isinstance(link, Chain) and link.toward == "south":
-                links += [Each(link.sink), Each(link.source)]
+                links += [Each(name) for name in (link.sink, link.source) if name is not None]
             else:
                 links.append(link)
         return TileGrid(f"{self.module}_row", self.tile_module, self.make_tile, 1, self.cols, links)
@@ -263,11 +276,13 @@ class TileGrid(wiring.Component):
                     row, col = divmod(index, cols)
                     position, across = (row, col) if link.toward == "south" else (col, row)
                     length = rows if link.toward == "south" else cols
-                    sink, source = getattr(tile, link.sink), getattr(tile, link.source)
-                    width = len(sink)
-                    if position > 0:
-                        m.d.comb += sink.eq(getattr(tiles[index - step], link.source))
-                    elif link.first is not None:
-                        m.d.comb += sink.eq(slice_of(getattr(self, link.first), across, width))
+                    source = getattr(tile, link.source)
+                    width = len(source)
+                    if link.sink is not None:
+                        sink = getattr(tile, link.sink)
+                        if position > 0:
+                            m.d.comb += sink.eq(getattr(tiles[index - step], link.source))
+                        elif link.first is not None:
+                            m.d.comb += sink.eq(slice_of(getattr(self, link.first), across, width))
                     if position == length - 1 and link.last is not None:
                         m.d.comb += slice_of(getattr(self, link.last), across, width).eq(source)

@@ -1,0 +1,138 @@
+"""The cell of the systolic array: one multiply-accumulate, a stationary weight, and its successor.
+
+Activations pass from west to east in one cycle, partial sums from north to south in ``row_skew``
+cycles. The next weight arrives meanwhile, from the north or from the west: each cell keeps the
+first weight that reaches it after a swap and passes on all that follow, so weights may chase the
+wavefront of the swap through the array without disturbing it.
+"""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..config import Config
+from ..tiles import place
+from . import mac
+
+__all__ = ["MacCell"]
+
+CUTS: dict[int, tuple[type, ...]] = {
+    1: (),
+    2: (mac.Multiply,),
+    3: (mac.Multiply, mac.Align),
+    4: (mac.Multiply, mac.Align, mac.NormalizeCoarse),
+    5: (mac.Multiply, mac.Compare, mac.Align, mac.NormalizeCoarse),
+    6: (mac.Multiply, mac.Compare, mac.Align, mac.NormalizeCoarse, mac.NormalizeFine),
+}
+"""After which steps of the datapath a cell of a given depth has pipeline registers."""
+
+
+class MacCell(wiring.Component):
+    """Multiply-accumulate cell: ``p_south = p + x * weight``.
+
+    All outputs are registered. The cell holds all state in a cycle in which none of ``x_valid``,
+    ``swap``, ``w_north_valid``, ``w_west_valid`` is set and nothing is in its pipeline.
+
+    Parameters
+    ----------
+    config : Config
+        ``mac_latency`` sets the pipeline depth.
+
+    Attributes
+    ----------
+    x, x_valid : In(16), In(1)
+        Activation (bfloat16) from the west; a cycle later at ``x_east``, ``x_valid_east``.
+    swap : In(1)
+        The shadow weight becomes active from the next cycle on: this bit travels beside ``x``, one
+        cycle before the first activation of a tile, which spares a multiplexer in the multiplier's
+        path. A cycle later at ``swap_east``.
+    w_north, w_north_valid, w_west, w_west_valid : In(16), In(1), In(16), In(1)
+        Next weight (bfloat16), never from both sides at once. Kept if the cell has no next weight
+        yet, otherwise a cycle later at ``w_next`` with ``w_south_valid`` or ``w_east_valid``.
+    p : In(32)
+        Partial sum (binary32) from the north, ``mac_latency - row_skew`` cycles after ``x``.
+    p_south, p_valid : Out(32), Out(1)
+        Partial sum ``latency`` cycles after ``x``, and ``x_valid`` delayed as much.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._cuts = CUTS[config.mac_latency]
+        super().__init__({
+            "x": In(16), "x_valid": In(1), "swap": In(1),
+            "w_north": In(16), "w_north_valid": In(1),
+            "w_west": In(16), "w_west_valid": In(1),
+            "p": In(32),
+            "x_east": Out(16), "x_valid_east": Out(1), "swap_east": Out(1),
+            "w_next": Out(16), "w_south_valid": Out(1), "w_east_valid": Out(1),
+            "p_south": Out(32), "p_valid": Out(1),
+        })
+
+    @property
+    def latency(self) -> int:
+        """Cycles from ``x`` to ``p_south``."""
+        return len(self._cuts) + 1
+
+    def elaborate(self, platform):
+        m = Module()
+        weight = self._elaborate_weights(m)
+        self._elaborate_datapath(m, platform, weight)
+        x = Signal(16, reset_less=True)
+        with m.If(self.x_valid):
+            m.d.sync += x.eq(self.x)
+        m.d.comb += self.x_east.eq(x)
+        m.d.sync += [self.x_valid_east.eq(self.x_valid), self.swap_east.eq(self.swap)]
+        return m
+
+    def _elaborate_weights(self, m: Module) -> Signal:
+        active = Signal(16, reset_less=True)
+        shadow = Signal(16, reset_less=True)
+        passing = Signal(16, reset_less=True)
+        filled = Signal()
+        arriving = Signal(16)
+        arrives = Signal()
+        m.d.comb += [
+            arriving.eq(Mux(self.w_west_valid, self.w_west, self.w_north)),
+            arrives.eq(self.w_west_valid | self.w_north_valid),
+        ]
+        with m.If(arrives):
+            m.d.sync += passing.eq(arriving)
+        with m.If(arrives & ~filled):
+            m.d.sync += shadow.eq(arriving)
+        with m.If(self.swap):
+            m.d.sync += active.eq(shadow)
+        m.d.sync += [
+            filled.eq((filled | arrives) & ~self.swap),
+            self.w_south_valid.eq(self.w_north_valid & filled),
+            self.w_east_valid.eq(self.w_west_valid & filled),
+        ]
+        m.d.comb += self.w_next.eq(passing)
+        return active
+
+    def _elaborate_datapath(self, m: Module, platform: object, weight: Signal) -> None:
+        bundle = mac.Operands.create()
+        m.d.comb += [bundle.x.eq(self.x), bundle.w.eq(weight)]
+        valid = self.x_valid
+        for make_step in mac.STEPS:
+            name = make_step.__name__.lower()
+            step = place(m, platform, name, f"mac_{name}", make_step)
+            wiring.connect(m, bundle, step.i)
+            if make_step is mac.Compare:
+                m.d.comb += step.acc.eq(self.p)
+            bundle = step.o
+            if make_step in self._cuts:
+                bundle, valid = _register(m, name, bundle, valid)
+        bundle, valid = _register(m, "p", bundle, valid)
+        m.d.comb += [self.p_south.eq(bundle.bits), self.p_valid.eq(valid)]
+
+
+def _register(m: Module, name: str, bundle, valid: Signal):
+    """A copy of ``bundle`` one cycle later, held while ``valid`` is not set; and ``valid``."""
+    later_valid = Signal(name=f"{name}_stage_valid")
+    m.d.sync += later_valid.eq(valid)
+    later = bundle.signature.create(path=(name,))
+    for field, member in bundle.signature.members.items():
+        register = Signal(member.shape, name=f"{name}_stage_{field}", reset_less=True)
+        with m.If(valid):
+            m.d.sync += register.eq(getattr(bundle, field))
+        m.d.comb += getattr(later, field).eq(register)
+    return later, later_valid

@@ -1,0 +1,367 @@
+"""The multiply-accumulate datapath, cut into combinational steps.
+
+``sum = acc + x * w`` with an exact bfloat16 product and one rounding (docs/numerics.md). Each step
+is a component of its own between two named bundles of signals, so that a cell can put pipeline
+registers between any two of them:
+
+    multiply | compare | align | add | normalize coarse | normalize fine | round
+
+Every word is at most 32 bits wide and every choice is a word-wide multiplexer: this keeps the lookup
+tables few, and lets a simulator evaluate many cells with one vector instruction per operator.
+"""
+
+from amaranth import C, Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, Signature
+
+__all__ = ["STEPS", "Add", "Align", "Compare", "Multiply", "NormalizeCoarse", "NormalizeFine",
+           "Round"]
+
+BF16_FRACTION = 7
+F32_FRACTION = 23
+EXPONENT = 8
+BIAS = 127
+SPECIAL = 255
+"""Biased exponent of infinities and NaN."""
+
+PRODUCT_FRACTION = 2 * BF16_FRACTION + 1
+"""Two 8-bit significands make one of 16 bits, the leading one of which is implicit."""
+
+GUARD = 3
+"""Guard, round and sticky bits below the significand: enough for one exact rounding."""
+
+ALIGNED = F32_FRACTION + 1 + GUARD
+"""Width of an aligned significand."""
+
+SUM = ALIGNED + 1
+"""Width of the sum of two aligned significands."""
+
+Operands = Signature({
+    "x": Out(16),    # bfloat16
+    "w": Out(16),    # bfloat16
+})
+
+Product = Signature({
+    "sign": Out(1),
+    "exponent": Out(EXPONENT),           # 0: zero; 255: infinity, or NaN if fraction is not 0
+    "fraction": Out(PRODUCT_FRACTION),
+})
+
+Ordered = Signature({
+    "sign": Out(1),                      # of the larger magnitude
+    "sign_zero": Out(1),                 # of an exactly zero sum
+    "subtract": Out(1),                  # the signs differ
+    "nan": Out(1),
+    "infinite": Out(1),
+    "exponent": Out(EXPONENT),           # of the larger magnitude
+    "large": Out(F32_FRACTION + 1),      # significands with their leading bit
+    "small": Out(F32_FRACTION + 1),
+    "distance": Out(5),                  # right shift of the smaller; 31 stands for all above
+})
+
+Aligned = Signature({
+    **{name: Ordered.members[name]
+       for name in ("sign", "sign_zero", "subtract", "nan", "infinite", "exponent", "large")},
+    "small": Out(ALIGNED),
+})
+
+Sum = Signature({
+    **{name: Ordered.members[name]
+       for name in ("sign", "sign_zero", "nan", "infinite", "exponent")},
+    "sum": Out(SUM),
+})
+
+CoarseSum = Signature({
+    **Sum.members,
+    "zeros": Out(5),                     # leading zeros removed from the sum so far
+})
+
+NormalizedSum = Signature({
+    **{name: Sum.members[name] for name in ("sign", "sign_zero", "nan", "infinite", "sum")},
+    "exponent": Out(EXPONENT + 1),       # two's complement; 0 and below underflow
+})
+
+Float32 = Signature({"bits": Out(32)})
+
+
+class _Step(wiring.Component):
+    """A combinational step: reads the bundle ``i``, drives the bundle ``o``."""
+
+    combinational = True
+
+    def _pass(self, m: Module, *names: str) -> None:
+        for name in names:
+            m.d.comb += getattr(self.o, name).eq(getattr(self.i, name))
+
+
+class Multiply(_Step):
+    """Exact product of two bfloat16 values, as a binary32 value of 16 significant bits.
+
+    The product has 16 significant bits, so nothing is rounded; only the exponent's range can force
+    infinity or zero. Any NaN, and zero times infinity, gives the NaN of fraction 0b100...
+    """
+
+    i: In(Operands)
+    o: Out(Product)
+
+    def elaborate(self, platform):
+        m = Module()
+
+        class Operand:
+            def __init__(self, name, bits):
+                self.sign = bits[15]
+                self.exponent = Signal(EXPONENT, name=f"{name}_exponent")
+                self.significand = Signal(BF16_FRACTION + 1, name=f"{name}_significand")
+                self.zero = Signal(name=f"{name}_zero")
+                self.special = Signal(name=f"{name}_special")
+                self.nan = Signal(name=f"{name}_nan")
+                fraction = bits[:BF16_FRACTION]
+                m.d.comb += [
+                    self.exponent.eq(bits[BF16_FRACTION:15]),
+                    self.significand.eq(Cat(fraction, 1)),
+                    # A subnormal reads as zero, so the exponent decides alone.
+                    self.zero.eq(self.exponent == 0),
+                    self.special.eq(self.exponent == SPECIAL),
+                    self.nan.eq(self.special & fraction.any()),
+                ]
+
+        x = Operand("x", self.i.x)
+        w = Operand("w", self.i.w)
+
+        # Significands in [1, 2) give a product in [1, 4): one conditional shift normalises it.
+        product = Signal(2 * (BF16_FRACTION + 1))
+        carry = Signal()
+        fraction = Signal(PRODUCT_FRACTION)
+        m.d.comb += [
+            product.eq(x.significand * w.significand),
+            carry.eq(product[-1]),
+            fraction.eq(Mux(carry, product[:-1], Cat(0, product[:-2]))),
+        ]
+
+        # exponent + bias = x + w + carry, compared with the bias instead of subtracting first.
+        biased = Signal(EXPONENT + 2)
+        exponent = Signal(EXPONENT + 2)
+        m.d.comb += [
+            biased.eq(x.exponent + w.exponent),
+            # -BIAS + carry, in two's complement, without an adder.
+            exponent.eq(biased + Cat(~carry, carry, C(0b11100000, EXPONENT))),
+        ]
+
+        zero = Signal()
+        infinite = Signal()
+        nan = Signal()
+        m.d.comb += [
+            zero.eq(x.zero | w.zero | exponent[-1] | (exponent == 0)),
+            infinite.eq(x.special | w.special | (~exponent[-1] & (exponent >= SPECIAL))),
+            nan.eq(x.nan | w.nan | ((x.special | w.special) & (x.zero | w.zero))),
+        ]
+        m.d.comb += [
+            self.o.sign.eq(x.sign ^ w.sign),
+            self.o.exponent.eq(Mux(nan | infinite, SPECIAL, Mux(zero, 0, exponent[:EXPONENT]))),
+            self.o.fraction.eq(Mux(nan, 1 << (PRODUCT_FRACTION - 1),
+                                   Mux(zero | infinite, 0, fraction))),
+        ]
+        return m
+
+
+class Compare(_Step):
+    """Orders the accumulator and the product by magnitude and finds the distance between them.
+
+    With the larger magnitude first, the difference of the significands is never negative. A NaN
+    has the largest magnitude of all, so it is found in the larger operand.
+    """
+
+    i: In(Product)
+    acc: In(32)
+    o: Out(Ordered)
+
+    def elaborate(self, platform):
+        m = Module()
+        acc_exponent = Signal(EXPONENT)
+        acc_sign = Signal()
+        acc = Signal(31)
+        product = Signal(31)
+        m.d.comb += [
+            acc_exponent.eq(self.acc[F32_FRACTION:31]),
+            acc_sign.eq(self.acc[31]),
+            # Subnormals read as zero.
+            acc.eq(Mux(acc_exponent == 0, 0, self.acc[:31])),
+            product[F32_FRACTION - PRODUCT_FRACTION:].eq(Cat(self.i.fraction, self.i.exponent)),
+        ]
+
+        swap = Signal()
+        large = Signal(31)
+        small = Signal(31)
+        m.d.comb += [
+            swap.eq(product > acc),
+            large.eq(Mux(swap, product, acc)),
+            small.eq(Mux(swap, acc, product)),
+        ]
+
+        small_exponent = Signal(EXPONENT)
+        distance = Signal(EXPONENT)
+        m.d.comb += [
+            self.o.exponent.eq(large[F32_FRACTION:]),
+            small_exponent.eq(small[F32_FRACTION:]),
+            distance.eq(self.o.exponent - small_exponent),
+            self.o.distance.eq(Mux(distance[5:].any(), 31, distance[:5])),
+            self.o.large.eq(Cat(large[:F32_FRACTION], self.o.exponent != 0)),
+            self.o.small.eq(Cat(small[:F32_FRACTION], small_exponent != 0)),
+        ]
+
+        m.d.comb += [
+            self.o.sign.eq(Mux(swap, self.i.sign, acc_sign)),
+            self.o.sign_zero.eq(self.i.sign & acc_sign),
+            self.o.subtract.eq(self.i.sign ^ acc_sign),
+            self.o.infinite.eq(self.o.exponent == SPECIAL),
+            self.o.nan.eq(self.o.infinite & (
+                large[:F32_FRACTION].any() | (self.o.subtract & (small_exponent == SPECIAL)))),
+        ]
+        return m
+
+
+class Align(_Step):
+    """Shifts the smaller significand into place; what falls out is remembered in a sticky bit."""
+
+    i: In(Ordered)
+    o: Out(Aligned)
+
+    def elaborate(self, platform):
+        m = Module()
+        wide = Signal(ALIGNED - 1)
+        shifted = Signal(ALIGNED - 1)
+        kept = Signal(ALIGNED - 1)
+        sticky = Signal()
+        m.d.comb += [
+            wide.eq(Cat(0, 0, self.i.small)),
+            shifted.eq(wide >> self.i.distance),
+            kept.eq((2 ** (ALIGNED - 1) - 1) << self.i.distance),
+            sticky.eq((wide & ~kept).any()),
+            self.o.small.eq(Cat(sticky, shifted)),
+        ]
+        self._pass(m, "sign", "sign_zero", "subtract", "nan", "infinite", "exponent", "large")
+        return m
+
+
+class Add(_Step):
+    """Adds or subtracts the aligned significands; the difference is never negative."""
+
+    i: In(Aligned)
+    o: Out(Sum)
+
+    def elaborate(self, platform):
+        m = Module()
+        large = Signal(ALIGNED)
+        m.d.comb += [
+            large.eq(Cat(0, 0, 0, self.i.large)),
+            self.o.sum.eq(Mux(self.i.subtract, large - self.i.small, large + self.i.small)),
+        ]
+        self._pass(m, "sign", "sign_zero", "nan", "infinite", "exponent")
+        return m
+
+
+def _shift_out_zeros(m: Module, word: Signal, steps: tuple[int, ...]) -> tuple[Signal, list]:
+    """``word`` without leading zeros, in halving steps, and whether each step shifted."""
+    taken = []
+    for step in steps:
+        empty = Signal(name=f"empty_{step}")
+        shifted = Signal(len(word), name=f"shifted_{step}")
+        m.d.comb += [
+            empty.eq(word[-step:] == 0),
+            shifted.eq(Mux(empty, word << step, word)),
+        ]
+        word = shifted
+        taken.append(empty)
+    return word, taken
+
+
+class NormalizeCoarse(_Step):
+    """Removes leading zeros of the sum in steps of 16, 8 and 4 places.
+
+    Counting and shifting in one pass needs no separate leading-zero counter.
+    """
+
+    i: In(Sum)
+    o: Out(CoarseSum)
+
+    def elaborate(self, platform):
+        m = Module()
+        word, taken = _shift_out_zeros(m, self.i.sum, (16, 8, 4))
+        m.d.comb += [
+            self.o.sum.eq(word),
+            self.o.zeros.eq(Cat(0, 0, *reversed(taken))),
+        ]
+        self._pass(m, "sign", "sign_zero", "nan", "infinite", "exponent")
+        return m
+
+
+class NormalizeFine(_Step):
+    """Removes the last leading zeros and corrects the exponent."""
+
+    i: In(CoarseSum)
+    o: Out(NormalizedSum)
+
+    def elaborate(self, platform):
+        m = Module()
+        word, taken = _shift_out_zeros(m, self.i.sum, (2, 1))
+        zeros = Signal(5)
+        m.d.comb += [
+            self.o.sum.eq(word),
+            zeros.eq(Cat(*reversed(taken), self.i.zeros[2:])),
+            # A sum without leading zeros has carried into the place above the larger operand.
+            self.o.exponent.eq(self.i.exponent + 1 - zeros),
+        ]
+        self._pass(m, "sign", "sign_zero", "nan", "infinite")
+        return m
+
+
+class Round(_Step):
+    """Rounds to nearest, ties to even, and puts zero, infinity or NaN in place where due.
+
+    A sum in the subnormal range is always exact (both operands are multiples of 2**-149), so
+    judging underflow after rounding is the same as before it.
+    """
+
+    i: In(NormalizedSum)
+    o: Out(Float32)
+
+    def elaborate(self, platform):
+        m = Module()
+        guard = Signal()
+        sticky = Signal()
+        odd = Signal()
+        rounded = Signal(32)
+        exponent = Signal(EXPONENT + 1)
+        m.d.comb += [
+            odd.eq(self.i.sum[4]),
+            guard.eq(self.i.sum[3]),
+            sticky.eq(self.i.sum[:3].any()),
+            # A carry out of the fraction moves into the exponent by itself.
+            rounded.eq(Cat(self.i.sum[4:-1], self.i.exponent) + (guard & (sticky | odd))),
+            exponent.eq(rounded[F32_FRACTION:]),
+        ]
+
+        exact_zero = Signal()
+        zero = Signal()
+        infinite = Signal()
+        m.d.comb += [
+            exact_zero.eq(~self.i.sum[-1]),
+            # The exponent lies in -26 ... 256.
+            zero.eq(exact_zero | (exponent == 0) | (exponent[8] & exponent[7])),
+            infinite.eq(self.i.infinite | (~exponent[8] & (exponent[:8] == SPECIAL))
+                        | (exponent[8] & ~exponent[7])),
+        ]
+        sign = Signal()
+        biased = Signal(EXPONENT)
+        fraction = Signal(F32_FRACTION)
+        m.d.comb += [
+            sign.eq(~self.i.nan & Mux(exact_zero, self.i.sign_zero, self.i.sign)),
+            biased.eq(Mux(infinite, SPECIAL, Mux(zero, 0, exponent))),
+            fraction.eq(Mux(infinite | zero, self.i.nan << (F32_FRACTION - 1), rounded)),
+            self.o.bits.eq(Cat(fraction, biased, sign)),
+        ]
+        return m
+
+
+STEPS = (Multiply, Compare, Align, Add, NormalizeCoarse, NormalizeFine, Round)
+"""The datapath's steps in order."""
