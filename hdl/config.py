@@ -99,13 +99,16 @@ class Config:
 
     @property
     def operand_depth(self) -> int:
-        """Entries of a lane's activation and weight FIFOs: the skew of the last row, and slack."""
+        """Entries of a lane's activation and weight FIFOs: the skew of the last row, and slack.
+
+        The slack covers the three cycles between a row's acceptance and its read by the first lane.
+        """
         return 1 << ceil_log2(self.row_skew * (self.array - 1) + 4)
 
     @property
     def array_latency(self) -> int:
         """Cycles from an activation row's acceptance to its result row at the output stream."""
-        return self.row_skew * (self.array - 1) + self.mac_latency + (self.array - 1) + 4
+        return self.row_skew * (self.array - 1) + self.mac_latency + (self.array - 1) + 5
 
     @property
     def result_depth(self) -> int:

@@ -119,8 +119,11 @@ class VerilogLibrary:
                 "inputs": clocked | port_widths(component, In),
                 "outputs": port_widths(component, Out),
             }
-            self._written[name] = verilog.convert(
-                component, name=name, platform=self, emit_src=False, strip_internal_attrs=True)
+            if hasattr(component, "verilog"):
+                self._written[name] = _as_bundle(component).verilog()
+            else:
+                self._written[name] = verilog.convert(
+                    component, name=name, platform=self, emit_src=False, strip_internal_attrs=True)
         return dict(sorted(self._written.items()))
 
     @property
@@ -133,8 +136,9 @@ def place(m: Module, platform: object, name: str, module: str,
           make: Callable[[], wiring.Component]) -> wiring.Component:
     """Adds the component ``make()`` to ``m`` as submodule ``name`` and returns it for wiring.
 
-    The signals of its ports are named after ``name``. A component with an attribute ``combinational``
-    that is true is placed without clock and reset.
+    The signals of its ports are named after ``name``. A component with an attribute
+    ``combinational`` that is true is placed without clock and reset; one with a method ``verilog``
+    writes its module itself.
 
     With a `VerilogLibrary` as platform the submodule is an instance of ``module``, which is written
     once however often it is placed; two placements under one module name must be of equal

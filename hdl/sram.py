@@ -1,0 +1,89 @@
+"""A memory with one write and one read port, of the shape that block RAMs and SRAM macros have."""
+
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+__all__ = ["Sram"]
+
+
+class Sram(wiring.Component):
+    """Simple dual-port memory; read data follows the read by one cycle.
+
+    Reading a word in the cycle in which it is written gives its old value. The contents are
+    unknown at first.
+
+    Parameters
+    ----------
+    width : int
+        Bits of a word, at least 1.
+    depth : int
+        Words, at least 2.
+
+    Attributes
+    ----------
+    write, write_address, write_data : In(1), In(address), In(width)
+        Write port.
+    read, read_address : In(1), In(address)
+        Read port.
+    read_data : Out(width)
+        Word read by the last ``read``, held until the next.
+    """
+
+    def __init__(self, width: int, depth: int) -> None:
+        if not isinstance(width, int) or width < 1:
+            raise ValueError(f"width must be a positive integer, not {width!r}")
+        if not isinstance(depth, int) or depth < 2:
+            raise ValueError(f"depth must be an integer of at least 2, not {depth!r}")
+        self.width = width
+        self.depth = depth
+        self.address_bits = ceil_log2(depth)
+        super().__init__({
+            "write": In(1), "write_address": In(self.address_bits), "write_data": In(width),
+            "read": In(1), "read_address": In(self.address_bits), "read_data": Out(width),
+        })
+
+    @staticmethod
+    def module(width: int, depth: int) -> str:
+        """Name of the Verilog module of that size."""
+        return f"sram_{depth}x{width}"
+
+    def verilog(self) -> str:
+        """The Verilog module: behavioural, the one to replace by a macro of the target."""
+        address = self.address_bits - 1
+        word = self.width - 1
+        return f"""\
+module {self.module(self.width, self.depth)} (
+  input clk,
+  input rst,  // unused: a memory has no reset
+  input write,
+  input [{address}:0] write_address,
+  input [{word}:0] write_data,
+  input read,
+  input [{address}:0] read_address,
+  output reg [{word}:0] read_data
+);
+  reg [{word}:0] words [0:{self.depth - 1}];
+  always @(posedge clk) begin
+    if (write) words[write_address] <= write_data;
+    if (read) read_data <= words[read_address];
+  end
+endmodule
+"""
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.words = words = Memory(shape=self.width, depth=self.depth, init=[])
+        write = words.write_port()
+        read = words.read_port()
+        m.d.comb += [
+            write.en.eq(self.write),
+            write.addr.eq(self.write_address),
+            write.data.eq(self.write_data),
+            read.en.eq(self.read),
+            read.addr.eq(self.read_address),
+            self.read_data.eq(read.data),
+        ]
+        return m
