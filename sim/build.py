@@ -19,11 +19,13 @@ __all__ = ["build_model"]
 _JOBS = 2
 _GLUE = pathlib.Path(__file__).resolve().parent / "cpp"
 _LIBRARY = "model.so"
+_TOP_NAME = "model"
 _TAIL_LINES = 40
 
 _FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _PORT = re.compile(r"^ *VL_(IN|OUT)(?:8|16|64|W)?\(&(\w+),(\d+),(\d+)(?:,\d+)?\);$", re.MULTILINE)
+_RUNTIME = re.compile(r"^VM_GLOBAL_(?:FAST|SLOW) \+= \\\n((?: +.*\\\n)*)", re.MULTILINE)
 _INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
 
 _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
@@ -47,8 +49,10 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         Sources by file name, or by module name (which takes the suffix ``.v``).
     cpp : mapping of str to str
         C++ files to be linked in, by file name; those that end in ``.cpp`` are compiled. They can
-        include each other, ``Vmodel.h`` (the verilated class is called `Vmodel`), ``Vmodel__Dpi.h``
-        and ``model.hpp``, which defines what an exported function needs.
+        include each other, ``Vmodel__Dpi.h`` (the prototypes of the functions that the Verilog
+        imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, with which functions that
+        the library is to export can use the model. Their static variables are shared by all
+        instances of the model.
     hierarchical : sequence of str
         Modules to verilate on their own, once for all instances.
     waivers : str
@@ -80,8 +84,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     tools = Toolchain.find()
     glue = {path.name: path.read_text() for path in sorted(_GLUE.iterdir())}
     recipe = [top, sources, cpp, list(hierarchical), waivers, optimise, threads, trace,
-              glue, pathlib.Path(__file__).read_text(), tools.identity(),
-              tools.make_variables(optimise)]
+              glue, pathlib.Path(__file__).read_text(), tools.identity()]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     folder = build_folder() / "models" / f"{top}-{digest}"
     library = folder / _LIBRARY
@@ -106,14 +109,18 @@ def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
             raise ValueError(f"module must be a Verilog identifier, not {name!r}")
     if isinstance(hierarchical, str):
         raise TypeError(f"hierarchical must be a sequence of modules, not {hierarchical!r}")
+    if _TOP_NAME in hierarchical:
+        raise ValueError(f"hierarchical module must have another name, not {_TOP_NAME!r}: that is "
+                         "what the top module's class is called")
     for name, text in (*sources.items(), *cpp.items()):
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"source must have a plain file name, not {name!r}")
         if not isinstance(text, str):
             raise TypeError(f"source {name} must be text, not {text!r}")
     for name in cpp:
-        if (_GLUE / name).exists():
-            raise ValueError(f"C++ file must have a name other than the glue's, not {name!r}")
+        if not name.endswith((".cpp", ".hpp", ".h")) or (_GLUE / name).exists():
+            raise ValueError("C++ file must end in .cpp, .hpp or .h and not be one of the model's "
+                             f"own, not {name!r}")
     if not isinstance(waivers, str):
         raise TypeError(f"waivers must be text, not {waivers!r}")
     if not isinstance(threads, int) or isinstance(threads, bool):
@@ -153,22 +160,55 @@ def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[st
     if hierarchical:
         # One job: Verilator's makefile would start two runs for a block's two outputs.
         run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
-        run(tools.make, f"-j{_JOBS}", "-f", "Vmodel_hier.mk", *variables, "hier_build", cwd=obj)
-    else:
-        run(tools.make, f"-j{_JOBS}", "-f", "Vmodel.mk", *variables, cwd=obj)
+    run(tools.make, f"-j{_JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
 
-    flags = [*tools.cxx_flags(), f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_VCD={int(trace)}",
-             "-DVM_TRACE_FST=0", "-I.", "-Iobj"]
+    macros = {"VERILATOR": 1, "VM_COVERAGE": 0, "VM_SC": 0, "VM_TIMING": 0, "VM_TRACE": int(trace),
+              "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": int(trace)}
+    flags = [*tools.cxx_flags, *(f"-D{name}={value}" for name, value in macros.items())]
+    log = folder / "build.log"
+    runtime = _runtime(tools, flags, (obj / "Vmodel_classes.mk").read_text(), log)
     units = [name for name in cpp if name.endswith(".cpp")]
-    with ThreadPoolExecutor(_JOBS) as pool:
-        list(pool.map(lambda name: run(*tools.cxx, *flags, "-c", name, "-o", f"{name}.o"), units))
+    _compile([(folder / name, folder / f"{name}.o") for name in units], tools,
+             [*flags, f"-DSYSTOLITH_THREADS={threads}", f"-I{folder}", f"-I{obj}"], log)
     run(*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *(f"{name}.o" for name in units),
-        "obj/libVmodel.a", "obj/libverilated.a", "-Wl,--version-script=exports.map",
+        "obj/libVmodel.a", *map(str, runtime), "-Wl,--version-script=exports.map",
         "-Wl,-Bsymbolic", "-Wl,-z,defs")
     for name in units:
         (folder / f"{name}.o").unlink()
     shutil.rmtree(obj)
+
+
+def _runtime(tools: Toolchain, flags: Sequence[str], classes: str,
+             log: pathlib.Path) -> list[pathlib.Path]:
+    """Objects of the parts of Verilator's run-time library that a model's makefile lists.
+
+    They take longer to compile than a small model, and are the same for all: they are kept.
+    """
+    listed = _RUNTIME.findall(classes)
+    names = [name for block in listed for name in block.replace("\\", " ").split()]
+    digest = hashlib.sha256(json.dumps([tools.identity(), flags]).encode()).hexdigest()[:16]
+    folder = build_folder() / "models" / f"runtime-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        include = tools.verilator_root / "include"
+        _compile([(include / f"{name}.cpp", folder / f"{name}.o") for name in names
+                  if not (folder / f"{name}.o").is_file()], tools, flags, log)
+    return [folder / f"{name}.o" for name in names]
+
+
+def _compile(units: Sequence[tuple[pathlib.Path, pathlib.Path]], tools: Toolchain,
+             flags: Sequence[str], log: pathlib.Path) -> None:
+    """Compiles C++ files to objects that appear when they are complete."""
+    def compile_one(unit: tuple[pathlib.Path, pathlib.Path]) -> None:
+        source, target = unit
+        partial = target.with_suffix(".partial")
+        _run([*tools.cxx, *flags, "-c", str(source), "-o", str(partial)], source.parent,
+             tools.environment(), log)
+        partial.rename(target)
+
+    with ThreadPoolExecutor(_JOBS) as pool:
+        list(pool.map(compile_one, units))
 
 
 def _run(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str, str],

@@ -86,8 +86,8 @@ class Model:
     Parameters
     ----------
     path : path
-        A library that `sim.build.build_model` made. Each `Model` has a state of its own, whether
-        its library is loaded already or not.
+        A library that `sim.build.build_model` made. Each `Model` has a state of its own, also
+        where several share a library.
 
     Raises
     ------
@@ -96,6 +96,7 @@ class Model:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Loads the library and creates an instance of the model."""
         self._handle: int | None = None
         self.path = pathlib.Path(path)
         self.library = _load(self.path)
@@ -112,7 +113,7 @@ class Model:
 
     @property
     def handle(self) -> int:
-        """Address of the model, for further functions that its `library` exports.
+        """Address of the model (a ``systolith::Model``), for further functions of its `library`.
 
         Raises
         ------
@@ -133,8 +134,8 @@ class Model:
         """Whether the design has called ``$finish``."""
         return bool(self.library.systolith_finished(self.handle))
 
-    def poke(self, name: str, value: SupportsIndex | npt.ArrayLike) -> None:
-        """Sets input ``name``.
+    def poke(self, name: str, value: SupportsIndex | npt.NDArray[np.generic]) -> None:
+        """Sets input ``name`` to an integer, or to an array of words of shape (words,).
 
         Raises
         ------
@@ -157,7 +158,7 @@ class Model:
         handle = self.handle
         port = self._port(name)
         words = np.zeros(port.words, np.uint32)
-        self._call(self.library.systolith_peek(handle, port.index, words.ctypes.data))
+        self.check(self.library.systolith_peek(handle, port.index, words.ctypes.data))
         return words
 
     def tick(self, cycles: int = 1) -> None:
@@ -176,20 +177,25 @@ class Model:
         self.tick(cycles)
         self.poke(_RESET, 0)
 
-    def run(self, inputs: Mapping[str, npt.ArrayLike], outputs: Sequence[str]) -> dict[str, Words]:
+    def run(self, inputs: Mapping[str, npt.NDArray[np.generic]], outputs: Sequence[str] = (), *,
+            cycles: int | None = None) -> dict[str, Words]:
         """Runs one clock cycle for each row of the inputs.
 
         Parameters
         ----------
-        inputs : mapping of str to array of uint32, shape (cycles, words) or (cycles,)
-            Values that the ports take before each rising edge; a port of up to 32 bits may do
-            without the second axis. Other inputs keep their values.
+        inputs : mapping of str to array, shape (cycles, words) or (cycles,)
+            Values that the ports take before each rising edge, as words or narrower unsigned
+            integers; a port of up to 32 bits may do without the second axis. Other inputs keep
+            their values.
         outputs : sequence of str
             Ports to record just after each rising edge.
+        cycles : int, optional
+            Number of cycles; by default, what the inputs say.
 
         Returns
         -------
         dict of str to array of uint32, shape (cycles, words)
+            Fewer rows if the design calls ``$finish`` before.
 
         Raises
         ------
@@ -198,26 +204,23 @@ class Model:
         RuntimeError
             As `tick`.
         """
-        sources: list[Words] = []
-        ports: list[Port] = []
-        for name, rows in inputs.items():
-            port = self._settable(name)
-            array = np.asarray(rows)
-            if array.ndim == 1 and port.words == 1:
-                array = array[:, np.newaxis]
-            if array.ndim != 2 or array.shape[1] != port.words:
-                raise ValueError(f"input {name} must have shape (cycles, {port.words}), "
-                                 f"not {array.shape!r}")
-            sources.append(_fitting(port, array))
-            ports.append(port)
+        ports = [self._settable(name) for name in inputs]
+        recorded = [self._port(name) for name in outputs]
+        sources = []
+        for port, rows in zip(ports, inputs.values(), strict=True):
+            flat = port.words == 1 and isinstance(rows, np.ndarray) and rows.ndim == 1
+            sources.append(_fitting(port, rows[:, np.newaxis] if flat else rows, 2))
         lengths = {len(array) for array in sources}
+        if cycles is not None:
+            lengths.add(operator.index(cycles))
         if len(lengths) != 1:
             raise ValueError(f"inputs must have one number of cycles, not {sorted(lengths)!r}")
         (cycles,) = lengths
-        recorded = [self._port(name) for name in outputs]
         sinks = [np.zeros((cycles, port.words), np.uint32) for port in recorded]
+        begin = self.cycle
         self._advance(cycles, ports, sources, recorded, sinks)
-        return {port.name: sink for port, sink in zip(recorded, sinks, strict=True)}
+        done = self.cycle - begin
+        return {port.name: sink[:done] for port, sink in zip(recorded, sinks, strict=True)}
 
     def trace(self, path: str | os.PathLike[str] | None) -> None:
         """Writes waveforms (VCD, one time step per half cycle) to a file from now on, or stops.
@@ -227,7 +230,7 @@ class Model:
         RuntimeError
             If the model was built without tracing or the file cannot be written.
         """
-        self._call(self.library.systolith_trace(
+        self.check(self.library.systolith_trace(
             self.handle, None if path is None else os.fsencode(path)))
 
     def close(self) -> None:
@@ -237,13 +240,16 @@ class Model:
             self._handle = None
 
     def __enter__(self) -> Self:
+        """The model itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
                  traceback: TracebackType | None) -> None:
+        """Closes the model."""
         self.close()
 
     def __del__(self) -> None:
+        """Closes the model."""
         self.close()
 
     def _port(self, name: str) -> Port:
@@ -258,17 +264,13 @@ class Model:
             raise ValueError(f"port must be an input other than {_CLOCK}, not {name!r}")
         return port
 
-    def _to_words(self, port: Port, value: SupportsIndex | npt.ArrayLike) -> Words:
-        if isinstance(value, SupportsIndex) and not isinstance(value, np.ndarray):
-            number = operator.index(value)
-            if number < 0 or number >> port.width:
-                raise ValueError(f"value of {port.name} must fit {port.width} bits, not {value!r}")
-            return np.frombuffer(number.to_bytes(4 * port.words, "little"), "<u4").astype(np.uint32)
-        words = np.asarray(value)
-        if words.shape != (port.words,):
-            raise ValueError(f"value of {port.name} must be an integer or have shape "
-                             f"({port.words},), not {words.shape!r}")
-        return _fitting(port, words)
+    def _to_words(self, port: Port, value: SupportsIndex | npt.NDArray[np.generic]) -> Words:
+        if isinstance(value, np.ndarray):
+            return _fitting(port, value, 1)
+        number = operator.index(value)
+        if number < 0 or number >> port.width:
+            raise ValueError(f"value of {port.name} must fit {port.width} bits, not {value!r}")
+        return np.frombuffer(number.to_bytes(4 * port.words, "little"), np.uint32)
 
     def _advance(self, cycles: int, inputs: Sequence[Port], sources: Sequence[Words],
                  outputs: Sequence[Port], sinks: Sequence[Words]) -> None:
@@ -277,7 +279,7 @@ class Model:
         if cycles < 0:
             raise ValueError(f"cycles must not be negative, not {cycles!r}")
         if _CLOCK not in self._ports:
-            raise RuntimeError(f"model {self.path.parent.name} has no clock port {_CLOCK}")
+            raise RuntimeError(f"model {self.path.parent.name} has no input {_CLOCK}")
         if self.finished:
             raise RuntimeError(f"model {self.path.parent.name} has stopped")
 
@@ -287,29 +289,38 @@ class Model:
         def pointers(arrays: Sequence[Words]) -> ctypes.Array[ctypes.c_void_p]:
             return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
 
-        self._call(self.library.systolith_run(
+        self.check(self.library.systolith_run(
             handle, cycles, len(inputs), indices(inputs), pointers(sources),
             len(outputs), indices(outputs), pointers(sinks)))
 
-    def _call(self, status: int) -> None:
+    def check(self, status: int) -> None:
+        """Raises the model's error if ``status``, the result of a library function, is not 0."""
         if status:
             message = self.library.systolith_error(self.handle).decode(errors="replace")
             raise RuntimeError(f"model {self.path.parent.name}: {message}")
 
 
-def _fitting(port: Port, words: npt.NDArray[np.generic]) -> Words:
-    """The words as C code takes them.
+def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
+    """An array, the last of whose ``axes`` holds the words of a value, as C code takes it.
 
     Raises
     ------
     TypeError, ValueError
-        If they are not unsigned 32-bit words, or one has a bit above the port's width.
+        If it is not such an array of unsigned integers, or a word has a bit above the port's width.
     """
-    if words.dtype != np.uint32:
-        raise TypeError(f"words of {port.name} must be uint32, not {words.dtype}")
+    if not isinstance(words, np.ndarray):
+        raise TypeError(f"values of {port.name} must be an array, not {words!r}")
+    if not np.can_cast(words.dtype, np.uint32):
+        raise TypeError(f"values of {port.name} must be unsigned integers of up to 32 bits, "
+                        f"not {words.dtype}")
+    if words.ndim != axes or words.shape[-1] != port.words:
+        shape = ("cycles, " if axes == 2 else "") + f"{port.words}" + ("," if axes == 1 else "")
+        raise ValueError(f"values of {port.name} must have shape ({shape}), not {words.shape!r}")
+    checked = np.ascontiguousarray(words, np.uint32)
     spare = port.width % _WORD_BITS
-    if spare and (words[..., -1] >> np.uint32(spare)).any():
-        bad = int(words[..., -1].max())
-        raise ValueError(f"value of {port.name} must fit {port.width} bits, "
-                         f"but its highest word is {bad:#x}")
-    return np.ascontiguousarray(words)
+    if spare:
+        highest = int(checked[..., -1].max(initial=0))
+        if highest >> spare:
+            raise ValueError(f"values of {port.name} must fit {port.width} bits, "
+                             f"but a highest word is {highest:#x}")
+    return checked

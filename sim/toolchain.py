@@ -117,10 +117,11 @@ class Toolchain:
         """Verilator's arguments for a fast model."""
         return (*_VERILATOR_FLAGS, "-CFLAGS", " ".join(_CXX_FLAGS))
 
-    def cxx_flags(self, optimise: bool = True) -> tuple[str, ...]:
-        """The compiler's arguments for one object of a model, optimised or quickly built."""
+    @property
+    def cxx_flags(self) -> tuple[str, ...]:
+        """The compiler's arguments for one optimised object of a model."""
         include = self.verilator_root / "include"
-        return (*_CXX_FLAGS, *self.optimisation(optimise), f"-I{include}", f"-I{include / 'vltstd'}")
+        return (*_CXX_FLAGS, *self.optimisation(), f"-I{include}", f"-I{include / 'vltstd'}")
 
     def optimisation(self, optimise: bool = True) -> tuple[str, ...]:
         """The compiler's optimisation arguments, for speed of the model or of the build."""
@@ -145,7 +146,6 @@ class Toolchain:
             "CFG_LDLIBS_THREADS": "-pthread",
             "OPT_FAST": fast,
             "OPT_SLOW": "-O0",
-            "OPT_GLOBAL": fast,
         }
 
     def environment(self) -> dict[str, str]:
@@ -160,10 +160,10 @@ class Toolchain:
         return environment
 
     def identity(self) -> tuple[str, ...]:
-        """What a built model depends on: versions of the tools and the machine compiled for."""
+        """What any model depends on: versions of the tools, flags, and the machine compiled for."""
         return (*self.cxx, *_compiler_identity(self.cxx, self.march),
-                importlib.metadata.version("verilator"), str(self.verilator_root),
-                *self.verilator_flags)
+                importlib.metadata.version("verilator"), *self.verilator_flags,
+                *self.optimisation(True), *self.optimisation(False))
 
 
 @functools.cache

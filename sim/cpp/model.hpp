@@ -1,7 +1,124 @@
-// What a verilated model's own C++ and the files linked into its library share.
+// A verilated model as C++ that is linked into its library sees it.
 #pragma once
+
+#include "Vmodel.h"
+#include "verilated.h"
+#if VM_TRACE
+#include "verilated_vcd_c.h"
+#endif
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
 
 // Marks a function as part of the library's C interface. Its name must begin with `systolith_`:
 // the linker keeps every other name private to the library, so that models loaded side by side
 // never share a symbol.
 #define SYSTOLITH_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace systolith {
+
+struct Port {
+    const char* name;
+    uint32_t bits;
+    uint32_t is_input;
+    uint32_t bytes;  // of Verilator's storage, at most 4 * ceil(bits / 32)
+};
+
+// `ports.inc` is generated from the header of the verilated class: one
+// PORT(name, member, bits, is_input) per port.
+inline constexpr Port PORTS[] = {
+#define PORT(name, member, bits, is_input) {name, bits, is_input, sizeof(Vmodel::member)},
+#include "ports.inc"
+#undef PORT
+};
+
+inline constexpr uint32_t PORT_COUNT = sizeof(PORTS) / sizeof(PORTS[0]);
+
+class Context : public VerilatedContext {
+public:
+    Context() {
+        threads(SYSTOLITH_THREADS);
+#if VM_TRACE
+        traceEverOn(true);
+#endif
+        // Blocks that Verilator compiled on their own take their context from the thread.
+        Verilated::threadContextp(this);
+    }
+};
+
+class Model {
+public:
+    Model() {
+        for (uint32_t index = 0; index < PORT_COUNT; ++index) {
+            if (PORTS[index].is_input) std::memset(data[index], 0, PORTS[index].bytes);
+            if (!std::strcmp(PORTS[index].name, "clk")) clock = static_cast<CData*>(data[index]);
+        }
+    }
+
+    ~Model() {
+        Verilated::threadContextp(&context);
+        guard([&] { top.final(); });
+    }
+
+    // Runs `action`. An error in it is kept in `error` and turned into the result -1, because no
+    // exception may leave through C.
+    template <typename Action>
+    int guard(Action action) {
+        Verilated::threadContextp(&context);
+        try {
+            action();
+            return 0;
+        } catch (const std::exception& thrown) {
+            error = thrown.what();
+            return -1;
+        }
+    }
+
+    // Lets combinational logic follow the inputs.
+    void settle() {
+        if (!settled) top.eval();
+        settled = true;
+    }
+
+    // One cycle of the clock: ends just after the rising edge.
+    void tick() {
+        *clock = 0;
+        edge();
+        *clock = 1;
+        edge();
+        settled = true;
+    }
+
+    uint64_t cycle() const { return context.time() / 2; }
+
+    Context context;
+    Vmodel top{&context};
+    // Verilator's storage of each port, in the order of PORTS.
+    void* const data[PORT_COUNT] = {
+#define PORT(name, member, bits, is_input) &top.member,
+#include "ports.inc"
+#undef PORT
+    };
+    bool settled = false;  // to be cleared when an input is changed
+    std::string error;
+#if VM_TRACE
+    std::unique_ptr<VerilatedVcdC> trace;
+#endif
+
+private:
+    // Half a cycle is one unit of the simulation's time.
+    void edge() {
+        top.eval();
+#if VM_TRACE
+        if (trace) trace->dump(context.time());
+#endif
+        context.timeInc(1);
+    }
+
+    CData* clock = nullptr;
+};
+
+}  // namespace systolith
