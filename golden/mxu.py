@@ -1,0 +1,194 @@
+"""The systolic array's matrix product, in the order in which the array adds.
+
+`docs/numerics.md` is the text that it executes.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from golden.numerics import add_f32, bf16, canonical, mac, to_bf16, to_f32
+
+__all__ = ["column_sum", "matmul", "tile_matmul"]
+
+# Partial sums computed together, row by row: enough to hide the cost of a numpy call, and few
+# enough that they and their products stay in the second-level cache.
+_BLOCK = 16384
+_BLOCK_COLUMNS = 1024
+_TINY = np.float32(2.0**-126)
+
+
+def _operand(name: str, value: ArrayLike) -> NDArray[Any]:
+    """The bf16 numbers that the array sees: its edge rounds fp32, and takes bf16 as it is."""
+    array = np.asarray(value)
+    if array.dtype == np.float32:
+        return to_bf16(array)
+    if array.dtype == bf16:
+        return array
+    raise TypeError(f"{name} must be an array of float32 or bfloat16, not of {array.dtype}")
+
+
+def _matrices(left: str, a: ArrayLike, right: str, b: ArrayLike
+              ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both factors, checked, as the fp32 numbers that equal what the array sees of them."""
+    x, w = _operand(left, a), _operand(right, b)
+    for name, array in ((left, x), (right, w)):
+        if array.ndim != 2:
+            raise ValueError(f"{name} must be a matrix, not of shape {array.shape!r}")
+    if x.shape[1] != w.shape[0]:
+        raise ValueError(f"{right} must have as many rows as {left} has columns, "
+                         f"{x.shape[1]}, not {w.shape[0]!r}")
+    return to_f32(x), to_f32(w)
+
+
+def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
+    """What a column of the array adds up: `mac` from row 0 down, starting at +0.0.
+
+    It is the definition that `tile_matmul` computes faster.
+
+    Parameters
+    ----------
+    x : array of float32 or bfloat16, shape (..., K)
+        Activations; row k of the array sees element k of the last axis.
+    w : array of float32 or bfloat16, shape (..., K)
+        Weights of the column. The leading axes of both broadcast.
+
+    Returns
+    -------
+    array of float32, shape (...)
+
+    Raises
+    ------
+    TypeError
+        If an array is of another type.
+    ValueError
+        If an array has no axis, or the shapes do not match.
+    """
+    x, w = _operand("x", x), _operand("w", w)
+    for name, array in (("x", x), ("w", w)):
+        if array.ndim == 0:
+            raise ValueError(f"{name} must have at least one axis, not shape {array.shape!r}")
+    if x.shape[-1] != w.shape[-1]:
+        raise ValueError(f"w must have a last axis as long as that of x, {x.shape[-1]}, "
+                         f"not {w.shape[-1]!r}")
+    acc = np.zeros(np.broadcast_shapes(x.shape[:-1], w.shape[:-1]), np.float32)
+    for k in range(x.shape[-1]):
+        acc = mac(acc, x[..., k], w[..., k])
+    return acc
+
+
+def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Least biased exponent of each step's nonzero numbers; 255 where there are none."""
+    field = (steps.view(np.uint32) >> 23) & 0xFF
+    return np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
+
+
+def _flush_in_place(a: NDArray[np.float32], scratch: NDArray[np.float32]) -> None:
+    np.abs(a, out=scratch)
+    # The factor is 1, or 0 for what is below the least normal; it keeps signs, infinities and NaN.
+    np.greater_equal(scratch, _TINY, out=scratch)
+    np.multiply(a, scratch, out=a)
+
+
+def _accumulate(left: NDArray[np.float32], right: NDArray[np.float32],
+                out: NDArray[np.float32]) -> None:
+    """Adds into ``out`` (R, C) the outer products of left (K, R) and right (K, C), step by step.
+
+    The factors hold no subnormals; NaN results are of any pattern.
+    """
+    # Every nonzero product of step k is at least 2**exponent[k], and a multiple of that over 2**14;
+    # so is every sum of the steps so far, and its rounding. No subnormal arises from a multiple of
+    # a normal number, so only the steps marked here have something to flush.
+    exponent = _exponents(left) + _exponents(right) - 2 * 127
+    flush_product = exponent < -126
+    flush_sum = np.minimum.accumulate(exponent - 14) < -126
+    acc = np.zeros(out.shape, np.float32)
+    product = np.empty_like(acc)
+    scratch = np.empty_like(acc)
+    steps = zip(left[:, :, None], right, flush_product.tolist(), flush_sum.tolist(), strict=True)
+    for a, b, tiny_product, tiny_sum in steps:
+        np.multiply(a, b, out=product)
+        if tiny_product:
+            _flush_in_place(product, scratch)
+        np.add(acc, product, out=acc)
+        if tiny_sum:
+            _flush_in_place(acc, scratch)
+    out[...] = acc
+
+
+def _tile(x: NDArray[np.float32], w: NDArray[np.float32]) -> NDArray[np.float32]:
+    out = np.empty((x.shape[0], w.shape[1]), np.float32)
+    # The longer side runs innermost; multiplication is commutative in every bit but NaN's.
+    left, right, target = (x, w, out) if x.shape[0] <= w.shape[1] else (w.T, x.T, out.T)
+    columns = min(target.shape[1], _BLOCK_COLUMNS)
+    rows = _BLOCK // max(columns, 1)
+    with np.errstate(all="ignore"):
+        for r in range(0, target.shape[0], rows):
+            part = np.ascontiguousarray(left[r:r + rows].T)
+            for c in range(0, target.shape[1], _BLOCK_COLUMNS):
+                _accumulate(part, np.ascontiguousarray(right[:, c:c + _BLOCK_COLUMNS]),
+                            target[r:r + rows, c:c + _BLOCK_COLUMNS])
+    return canonical(out)
+
+
+def tile_matmul(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
+    """The product of one weight tile: element (m, n) is `column_sum` of row m and column n.
+
+    Parameters
+    ----------
+    x : array of float32 or bfloat16, shape (M, K)
+        Activations. fp32 is rounded to bf16 at the array's edge.
+    w : array of float32 or bfloat16, shape (K, N)
+        Weights, likewise. K is not limited: the sum runs over all of it as one column.
+
+    Returns
+    -------
+    array of float32, shape (M, N)
+        +0.0 where K is 0; empty where M or N is 0.
+
+    Raises
+    ------
+    TypeError
+        If an array is of another type.
+    ValueError
+        If an array is not a matrix, or the sizes K differ.
+    """
+    return _tile(*_matrices("x", x, "w", w))
+
+
+def matmul(a: ArrayLike, b: ArrayLike, array: int) -> NDArray[np.float32]:
+    """The matrix product as computed on an array of ``array`` rows.
+
+    The common dimension is cut into consecutive tiles of ``array`` rows, the last one shorter; the
+    tiles' results are added in fp32, in order.
+
+    Parameters
+    ----------
+    a : array of float32 or bfloat16, shape (M, K)
+    b : array of float32 or bfloat16, shape (K, N)
+        fp32 is rounded to bf16 at the array's edge.
+    array : int
+        Rows of the systolic array, 1 or more.
+
+    Returns
+    -------
+    array of float32, shape (M, N)
+        +0.0 where K is 0; empty where M or N is 0.
+
+    Raises
+    ------
+    TypeError
+        If an array is of another type, or ``array`` is not an integer.
+    ValueError
+        If an array is not a matrix, the sizes K differ, or ``array`` is less than 1.
+    """
+    if not isinstance(array, int) or isinstance(array, bool):
+        raise TypeError(f"array must be an integer, not {array!r}")
+    if array < 1:
+        raise ValueError(f"array must be at least 1, not {array!r}")
+    x, w = _matrices("a", a, "b", b)
+    acc = _tile(x[:, :array], w[:array])
+    for k in range(array, x.shape[1], array):
+        acc = add_f32(acc, _tile(x[:, k:k + array], w[k:k + array]))
+    return acc

@@ -1,0 +1,265 @@
+"""The processor's arithmetic on numpy arrays, bit for bit.
+
+`docs/numerics.md` is the text that it executes. A float32 array carries fp32 bit patterns and an
+`ml_dtypes.bfloat16` array bf16 bit patterns; every function takes arrays of any shape that
+broadcast, and returns a new array. numpy's own float32 operations round to nearest, ties to even,
+with gradual underflow. What has to be added is the handling of subnormals and of NaN patterns; the
+proofs that this suffices are in the text.
+"""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "BF16_INF",
+    "BF16_NAN",
+    "F32_INF",
+    "F32_MIN_NORMAL",
+    "F32_NAN",
+    "add_f32",
+    "bf16",
+    "bf16_product",
+    "bits",
+    "canonical",
+    "flush",
+    "from_bits",
+    "mac",
+    "to_bf16",
+    "to_f32",
+]
+
+bf16 = np.dtype(ml_dtypes.bfloat16)
+"""The numpy dtype of a bf16 array."""
+
+F32_NAN = 0x7FC00000
+"""The pattern of every fp32 NaN result."""
+BF16_NAN = 0x7FC0
+"""The pattern of every bf16 NaN result."""
+F32_INF = 0x7F800000
+"""The pattern of fp32 plus infinity."""
+BF16_INF = 0x7F80
+"""The pattern of bf16 plus infinity."""
+F32_MIN_NORMAL = 0x00800000
+"""The pattern of 2**-126, the least positive value that is not flushed."""
+
+_F32_MAGNITUDE = np.uint32(0x7FFFFFFF)
+_F32_SIGN = np.uint32(0x80000000)
+_BF16_EXPONENT = np.uint16(0x7F80)
+_BF16_MAGNITUDE = np.uint16(0x7FFF)
+_BF16_SIGN = np.uint16(0x8000)
+_TINY = np.float32(2.0**-126)
+
+
+def _checked(name: str, value: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype != dtype:
+        raise TypeError(f"{name} must be an array of {dtype}, not of {array.dtype}")
+    return array
+
+
+def bits(a: ArrayLike) -> NDArray[Any]:
+    """The bit patterns of an array.
+
+    Parameters
+    ----------
+    a : array of float32 or bfloat16, any shape
+
+    Returns
+    -------
+    array of uint32 (float32) or uint16 (bfloat16), same shape
+        A view of ``a``.
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    array = np.asarray(a)
+    if array.dtype == np.float32:
+        return array.view(np.uint32)
+    if array.dtype == bf16:
+        return array.view(np.uint16)
+    raise TypeError(f"a must be an array of float32 or bfloat16, not of {array.dtype}")
+
+
+def from_bits(a: ArrayLike) -> NDArray[Any]:
+    """The array whose bit patterns are given; the inverse of `bits`.
+
+    Parameters
+    ----------
+    a : array of uint32 or uint16, any shape
+
+    Returns
+    -------
+    array of float32 (uint32) or bfloat16 (uint16), same shape
+        A view of ``a``.
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    array = np.asarray(a)
+    if array.dtype == np.uint32:
+        return array.view(np.float32)
+    if array.dtype == np.uint16:
+        return array.view(bf16)
+    raise TypeError(f"a must be an array of uint32 or uint16, not of {array.dtype}")
+
+
+def flush(a: ArrayLike) -> NDArray[np.float32]:
+    """A copy of a float32 array with each subnormal replaced by the zero of its sign.
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    a = _checked("a", a, np.dtype(np.float32)).copy()
+    np.copyto(a, np.copysign(np.float32(0), a), where=np.abs(a) < _TINY)
+    return a
+
+
+def canonical(a: ArrayLike) -> NDArray[np.float32]:
+    """A copy of a float32 array with each NaN replaced by the pattern `F32_NAN`.
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    a = _checked("a", a, np.dtype(np.float32)).copy()
+    a.view(np.uint32)[np.isnan(a)] = F32_NAN
+    return a
+
+
+def to_bf16(x: ArrayLike) -> NDArray[Any]:
+    """Rounds fp32 to bf16: subnormals to zero, overflow to infinity, NaN to `BF16_NAN`.
+
+    Parameters
+    ----------
+    x : array of float32, any shape
+
+    Returns
+    -------
+    array of bfloat16, same shape
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    x = _checked("x", x, np.dtype(np.float32))
+    u = np.atleast_1d(x).view(np.uint32)
+    magnitude = u & _F32_MAGNITUDE
+    magnitude *= magnitude >= F32_MIN_NORMAL
+    # Adding just under half a unit of the kept part, or exactly half where that part is odd,
+    # carries into it when it must round up. A carry out of the fraction raises the exponent, as it
+    # should, up to infinity's.
+    kept = magnitude >> 16
+    kept &= 1
+    kept += magnitude
+    kept += 0x7FFF
+    kept >>= 16
+    kept |= (u & _F32_SIGN) >> 16
+    y = kept.astype(np.uint16)
+    y[magnitude > F32_INF] = BF16_NAN
+    return y.view(bf16).reshape(x.shape)
+
+
+def to_f32(x: ArrayLike) -> NDArray[np.float32]:
+    """Widens bf16 to fp32: exact, but for subnormals, read as zero, and NaN, made `F32_NAN`.
+
+    Parameters
+    ----------
+    x : array of bfloat16, any shape
+
+    Returns
+    -------
+    array of float32, same shape
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    u = _checked("x", x, bf16).view(np.uint16)
+    y = np.asarray(u.astype(np.uint32) << 16)
+    y[(u & _BF16_EXPONENT) == 0] &= _F32_SIGN
+    y[(u & _BF16_MAGNITUDE) > BF16_INF] = F32_NAN
+    return y.view(np.float32)
+
+
+def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
+    """The product of bf16 numbers as fp32: exact wherever it is in range.
+
+    Parameters
+    ----------
+    x, w : array of bfloat16, shapes that broadcast
+
+    Returns
+    -------
+    array of float32, the broadcast shape
+        Infinity from 2**128 on, a zero of the product's sign below 2**-126.
+
+    Raises
+    ------
+    TypeError
+        If an array is of another type.
+    ValueError
+        If the shapes do not broadcast.
+    """
+    x, w = to_f32(_checked("x", x, bf16)), to_f32(_checked("w", w, bf16))
+    with np.errstate(all="ignore"):
+        return canonical(flush(x * w))
+
+
+def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
+    """The sum of fp32 numbers, rounded once.
+
+    Parameters
+    ----------
+    a, b : array of float32, shapes that broadcast
+
+    Returns
+    -------
+    array of float32, the broadcast shape
+
+    Raises
+    ------
+    TypeError
+        If an array is of another type.
+    ValueError
+        If the shapes do not broadcast.
+    """
+    a = flush(_checked("a", a, np.dtype(np.float32)))
+    b = flush(_checked("b", b, np.dtype(np.float32)))
+    with np.errstate(all="ignore"):
+        return canonical(flush(a + b))
+
+
+def mac(acc: ArrayLike, x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
+    """One cell's step, ``acc + x * w``: the product as `bf16_product`, then `add_f32`.
+
+    Parameters
+    ----------
+    acc : array of float32
+    x, w : array of bfloat16
+        All three of shapes that broadcast.
+
+    Returns
+    -------
+    array of float32, the broadcast shape
+
+    Raises
+    ------
+    TypeError
+        If an array is of another type.
+    ValueError
+        If the shapes do not broadcast.
+    """
+    acc = _checked("acc", acc, np.dtype(np.float32))
+    return add_f32(acc, bf16_product(x, w))
