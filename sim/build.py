@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from sim.toolchain import Toolchain, build_folder
 __all__ = ["build_model"]
 
 _JOBS = 2
-_GLUE = pathlib.Path(__file__).resolve().parent / "cpp"
+_CPP = pathlib.Path(__file__).resolve().parent / "cpp"
+_GLUE = ("model.cpp", "model.hpp")
 _LIBRARY = "model.so"
 _TOP_NAME = "model"
 _TAIL_LINES = 40
@@ -59,7 +61,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         Statements of a Verilator configuration file. All warnings are errors but those that
         ``lint_off`` names here.
     optimise : bool
-        Build a fast model. Otherwise build fast a slow model; ``cpp`` is always optimised.
+        Build for speed of the model. Otherwise it builds sooner; ``cpp`` is always optimised.
     threads : int
         Threads that the model runs on.
     trace : bool
@@ -82,8 +84,9 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
                for name, text in verilog.items()}
     _check(top, sources, cpp, hierarchical, waivers, threads)
     tools = Toolchain.find()
-    glue = {path.name: path.read_text() for path in sorted(_GLUE.iterdir())}
-    recipe = [top, sources, cpp, list(hierarchical), waivers, optimise, threads, trace,
+    glue = {name: (_CPP / name).read_text() for name in _GLUE}
+    # A list, because the order of the sources matters to Verilator.
+    recipe = [top, list(sources.items()), cpp, list(hierarchical), waivers, optimise, threads, trace,
               glue, pathlib.Path(__file__).read_text(), tools.identity()]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     folder = build_folder() / "models" / f"{top}-{digest}"
@@ -93,8 +96,10 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not library.is_file():
-            partial = folder.with_name(f"{folder.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
+            for left in folder.parent.glob(f"{folder.name}.partial-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            # A new name: compilers that outlived a killed build may still write to the old one.
+            partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
             partial.mkdir()
             _build(partial, tools, top, sources, {**glue, **cpp}, hierarchical, waivers, optimise,
                    threads, trace)
@@ -118,7 +123,7 @@ def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
         if not isinstance(text, str):
             raise TypeError(f"source {name} must be text, not {text!r}")
     for name in cpp:
-        if not name.endswith((".cpp", ".hpp", ".h")) or (_GLUE / name).exists():
+        if not name.endswith((".cpp", ".hpp", ".h")) or name in _GLUE:
             raise ValueError("C++ file must end in .cpp, .hpp or .h and not be one of the model's "
                              f"own, not {name!r}")
     if not isinstance(waivers, str):
@@ -202,7 +207,7 @@ def _compile(units: Sequence[tuple[pathlib.Path, pathlib.Path]], tools: Toolchai
     """Compiles C++ files to objects that appear when they are complete."""
     def compile_one(unit: tuple[pathlib.Path, pathlib.Path]) -> None:
         source, target = unit
-        partial = target.with_suffix(".partial")
+        partial = target.with_suffix(f".partial-{secrets.token_hex(4)}")
         _run([*tools.cxx, *flags, "-c", str(source), "-o", str(partial)], source.parent,
              tools.environment(), log)
         partial.rename(target)

@@ -198,22 +198,18 @@ def test_model_on_two_threads_equals_one():
             model.reset()
             results.append(model.run({"step": step}, ["second"])["second"])
     assert results[0].any()
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])
 
 
-SCRIPT = """\
-import sys
+SCRIPT = f"""\
 from sim.build import build_model
-print(build_model("counter", {"counter": sys.stdin.read()}, optimise=False))
+print(build_model("counter", {{"counter": {COUNTER!r}}}, optimise=False))
 """
 
 
 def start_build():
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True, start_new_session=True)
-    process.stdin.write(COUNTER)
-    process.stdin.close()
-    return process
+    return subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True,
+                            start_new_session=True)
 
 
 def commands(path):
@@ -222,11 +218,10 @@ def commands(path):
 
 
 def test_concurrent_callers_build_once(own_folder):
-    process = start_build()
-    with process, ThreadPoolExecutor(3) as pool:
+    with start_build() as process, ThreadPoolExecutor(3) as pool:
         paths = set(pool.map(
             lambda _: build_model("counter", {"counter": COUNTER}, optimise=False), range(3)))
-        paths.add(pathlib.Path(process.stdout.read().strip()))
+        paths.add(pathlib.Path(process.communicate()[0].strip()))
     assert process.returncode == 0
     (path,) = paths
     assert sum(" --cc " in line for line in commands(path)) == 1
@@ -237,7 +232,7 @@ def test_concurrent_callers_build_once(own_folder):
 def test_killed_build_leaves_nothing_that_looks_finished(own_folder):
     with start_build() as process:
         deadline = time.monotonic() + 60
-        while not list(own_folder.glob("counter-*.partial/build.log")):
+        while not list(own_folder.glob("counter-*.partial-*/build.log")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -245,7 +240,7 @@ def test_killed_build_leaves_nothing_that_looks_finished(own_folder):
     assert finished(own_folder) == []
     path = build_model("counter", {"counter": COUNTER}, optimise=False)
     assert finished(own_folder) == [path.parent.name]
-    assert not list(own_folder.glob("*.partial"))
+    assert not list(own_folder.glob("counter-*.partial-*"))
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [

@@ -308,7 +308,7 @@ def test_trace_holds_the_values_of_its_cycles(tmp_path):
         with pytest.raises(RuntimeError, match="cannot write"):
             model.trace(tmp_path / "none" / "wave.vcd")
     wave = (tmp_path / "wave.vcd").read_text()
-    code = re.search(r"\$var \w+ +8 (\S+) count", wave)[1]
+    (code,) = set(re.findall(r"\$var \w+ +8 (\S+) count", wave))
     changes = re.findall(rf"^b([01]+) {re.escape(code)}$", wave, re.MULTILINE)
     assert [int(bits, 2) for bits in changes] == [2, 3, 4, 5]
     assert re.findall(r"^#(\d+)$", wave, re.MULTILINE) == ["4", "5", "6", "7", "8", "9"]
