@@ -86,8 +86,8 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     tools = Toolchain.find()
     glue = {name: (_CPP / name).read_text() for name in _GLUE}
     # A list, because the order of the sources matters to Verilator.
-    recipe = [top, list(sources.items()), cpp, list(hierarchical), waivers, optimise, threads, trace,
-              glue, pathlib.Path(__file__).read_text(), tools.identity()]
+    recipe = [top, list(sources.items()), cpp, list(hierarchical), waivers, optimise, threads,
+              trace, glue, pathlib.Path(__file__).read_text(), tools.identity()]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     folder = build_folder() / "models" / f"{top}-{digest}"
     library = folder / _LIBRARY
