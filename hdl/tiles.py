@@ -6,7 +6,8 @@ A `TileGrid` wires tiles of one kind into a rectangle from a list of links. The 
 tile-kernel compiler how the tiles are connected, so the structure exists in one place.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,8 @@ from amaranth.hdl import Shape
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Chain", "Each", "Link", "Shared", "TileGrid", "VerilogLibrary", "place", "port_widths"]
+__all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "VerilogLibrary",
+           "place", "port_widths"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,23 @@ def _combinational(component: wiring.Component) -> bool:
     return getattr(component, "combinational", False)
 
 
+@dataclass(frozen=True)
+class ModuleInterface:
+    """What a written module shows.
+
+    Attributes
+    ----------
+    inputs, outputs : dict of str to int
+        Widths of its ports in bits.
+    instances : dict of str to int
+        How many of each other module it places.
+    """
+
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+    instances: dict[str, int]
+
+
 class VerilogLibrary:
     """Collects the modules of a design while it is elaborated, and writes each of them once.
 
@@ -95,41 +114,61 @@ class VerilogLibrary:
     def __init__(self) -> None:
         self._pending: dict[str, Callable[[], wiring.Component]] = {}
         self._written: dict[str, str] = {}
-        self._ports: dict[str, dict[str, dict[str, int]]] = {}
+        self._modules: dict[str, ModuleInterface] = {}
+        self._children: Counter[str] = Counter()
 
     def instance(self, name: str, make: Callable[[], wiring.Component],
                  placed: wiring.Component) -> Instance:
         """An instance of module ``name``, wired to the ports of ``placed``."""
         if name not in self._written:
             self._pending.setdefault(name, make)
+        self._children[name] += 1
         ports = {} if _combinational(placed) else {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
         for path, member, value in placed.signature.flatten(placed):
             side = "i" if member.flow == In else "o"
             ports[f"{side}_{'__'.join(str(part) for part in path)}"] = value
         return Instance(name, **ports)
 
-    def write(self, name: str, make: Callable[[], wiring.Component]) -> dict[str, str]:
-        """Verilog of ``make()`` as module ``name`` and of every module below it, by name."""
+    def write(self, name: str, make: Callable[[], wiring.Component], *,
+              leave_out: Collection[str] = ()) -> dict[str, str]:
+        """Writes ``make()`` as module ``name``, and what it instantiates, and so on.
+
+        Parameters
+        ----------
+        name : str
+            Name of the module.
+        make : callable returning a Component
+            Builds the component.
+        leave_out : collection of str
+            Modules not to write: something else will define them.
+
+        Returns
+        -------
+        dict of str to str
+            Verilog of each module written by this library so far, by module name.
+        """
         self._pending[name] = make
         while self._pending:
             name, make = self._pending.popitem()
+            if name in leave_out:
+                continue
             component = make()
             clocked = {} if _combinational(component) else {"clk": 1, "rst": 1}
-            self._ports[name] = {
-                "inputs": clocked | port_widths(component, In),
-                "outputs": port_widths(component, Out),
-            }
+            self._children = Counter()
             if hasattr(component, "verilog"):
                 self._written[name] = _as_bundle(component).verilog()
             else:
                 self._written[name] = verilog.convert(
                     component, name=name, platform=self, emit_src=False, strip_internal_attrs=True)
+            self._modules[name] = ModuleInterface(
+                clocked | port_widths(component, In), port_widths(component, Out),
+                dict(sorted(self._children.items())))
         return dict(sorted(self._written.items()))
 
     @property
-    def ports(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Of each written module: the names and widths of its inputs and outputs."""
-        return dict(sorted(self._ports.items()))
+    def modules(self) -> dict[str, ModuleInterface]:
+        """Interface of each module written so far, by module name."""
+        return dict(sorted(self._modules.items()))
 
 
 def place(m: Module, platform: object, name: str, module: str,

@@ -1,0 +1,91 @@
+"""The design as Verilog: one module per distinct block, byte for byte the same on every run."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from .config import Config
+from .mxu.mxu import Mxu
+from .tiles import ModuleInterface, VerilogLibrary
+
+__all__ = ["LINT_WAIVERS", "TOP", "Export", "export"]
+
+TOP = "mxu"
+"""Name of the top module."""
+
+LINT_WAIVERS = """\
+// Amaranth gives every register an initial value, also where it has no reset: FPGAs load it, and an
+// ASIC flow ignores it, for no result depends on it.
+lint_off -rule PROCASSINIT
+// An addition keeps its carry bit although the register it goes to drops it.
+lint_off -rule UNUSEDSIGNAL
+// Yosys leaves it to Verilog to extend the operands of an arithmetic operator to its result.
+lint_off -rule WIDTHEXPAND
+// Yosys writes "word equals zero" as the logical negation of the word.
+lint_off -rule WIDTHTRUNC -match "*LOGNOT*"
+"""
+"""Verilator's warnings that the exported Verilog does raise, each with the reason it is harmless."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A design written out.
+
+    Attributes
+    ----------
+    config : Config
+        Its parameters.
+    sources : dict of str to str
+        Verilog text by module name.
+    modules : dict of str to ModuleInterface
+        Ports and instances by module name.
+    """
+
+    config: Config
+    sources: dict[str, str]
+    modules: dict[str, ModuleInterface]
+
+    def totals(self) -> dict[str, int]:
+        """How often each module stands in the whole design, all levels together."""
+        totals: Counter[str] = Counter()
+
+        def visit(name: str, times: int) -> None:
+            totals[name] += times
+            for child, count in self.modules[name].instances.items():
+                visit(child, times * count)
+
+        visit(TOP, 1)
+        return dict(sorted(totals.items()))
+
+    def description(self) -> str:
+        """The design as JSON: parameters, and of each module its file, ports and instances."""
+        totals = self.totals()
+        return json.dumps({
+            "top": TOP,
+            "parameters": asdict(self.config),
+            "modules": {
+                name: {"file": f"{name}.v", "total_instances": totals[name], **asdict(module)}
+                for name, module in self.modules.items()
+            },
+        }, indent=2) + "\n"
+
+    def stub(self, name: str) -> str:
+        """An empty Verilog module with the ports of module ``name``, to check others against it."""
+        module = self.modules[name]
+        ports = [f"{kind} [{width - 1}:0] {port}" if width > 1 else f"{kind} {port}"
+                 for kind, widths in (("input", module.inputs), ("output", module.outputs))
+                 for port, width in widths.items()]
+        return f"module {name} ({', '.join(ports)});\nendmodule\n"
+
+
+def export(config: Config) -> Export:
+    """Writes the matrix unit of ``config`` as Verilog.
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is not a `Config`.
+    """
+    library = VerilogLibrary()
+    sources = library.write(TOP, lambda: Mxu(config))
+    return Export(config, sources, library.modules)
