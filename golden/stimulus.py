@@ -15,13 +15,15 @@ _Triple = tuple[_Words, _Words, _Words]
 # A class's share of a chunk: long enough to hide the cost of a numpy call, short enough for caches.
 _SHARE = 4096
 
+# Infinity thrice, for else the difference of two infinities would be rare.
 _F32_SPECIALS = np.array(
     [0x00000000, 0x00000001, 0x00400000, 0x007FFFFF, 0x00800000, 0x00800001, 0x00FFFFFF, 0x33800000,
      0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x4B7FFFFF, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001,
-     0x7FBFFFFF, 0x7FC00000, 0x7FFFFFFF], np.uint32)
+     0x7FBFFFFF, 0x7FC00000, 0x7FFFFFFF, 0x7F800000, 0x7F800000], np.uint32)
 _BF16_SPECIALS = np.array(
     [0x0000, 0x0001, 0x0040, 0x007F, 0x0080, 0x0081, 0x00FF, 0x2000, 0x3F7F, 0x3F80, 0x3F81, 0x5F80,
-     0x7F00, 0x7F7F, 0x7F80, 0x7F81, 0x7FBF, 0x7FC0, 0x7FFF], np.uint32)
+     0x7F00, 0x7F7F, 0x7F80, 0x7F81, 0x7FBF, 0x7FC0, 0x7FFF, 0x7F80, 0x7F80],
+    np.uint32)
 _FRACTIONS = np.array([0x000000, 0x000001, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFE, 0x7FFFFF,
                        0x555555], np.uint32)
 
@@ -199,10 +201,10 @@ def _small_products(dice: _Dice) -> _Triple:
 
 
 def _small_sums(dice: _Dice) -> _Triple:
-    """acc and product are normal, below 2**-100 and of opposite sign: many sums are flushed."""
+    """acc and product are normal, below 2**-117 and of opposite sign: many sums are flushed."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
-    product = 1 + _below(field, 0, 24)
+    product = 1 + _below(field, 0, 8)
     x, w = _factors(x, w, product, field)
     acc = _with_field(acc, product + (pick & 1), 23) & 0x7FFFFFFF
     return acc | (_sign_of_product(x, w) ^ 0x80000000), x, w

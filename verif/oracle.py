@@ -1,0 +1,172 @@
+"""The array's arithmetic on single patterns, in exact rational numbers.
+
+Written from the text of `docs/numerics.md` and from nothing else, slow and plain, so that the
+golden model has something to be compared with. No floating-point number occurs here.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+__all__ = ["BF16", "F32", "Format", "Sum", "add", "column", "convert", "mac", "multiply", "widen"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary format with 8 exponent bits and ``precision`` significant bits."""
+
+    precision: int
+
+    @property
+    def fraction_bits(self) -> int:
+        """Bits of the fraction field."""
+        return self.precision - 1
+
+    @property
+    def nan(self) -> int:
+        """The pattern of every NaN result."""
+        return (0xFF << self.fraction_bits) | (1 << (self.fraction_bits - 1))
+
+    def zero(self, sign: int) -> int:
+        """The zero of a sign, 0 or 1."""
+        return sign << (self.fraction_bits + 8)
+
+    def infinity(self, sign: int) -> int:
+        """The infinity of a sign, 0 or 1."""
+        return self.zero(sign) | (0xFF << self.fraction_bits)
+
+    def read(self, pattern: int) -> tuple[str, int, Fraction]:
+        """Kind (zero, finite, infinite or nan), sign and magnitude that a pattern stands for."""
+        sign = pattern >> (self.fraction_bits + 8)
+        exponent = (pattern >> self.fraction_bits) & 0xFF
+        fraction = pattern & ((1 << self.fraction_bits) - 1)
+        if exponent == 0xFF:
+            return ("nan" if fraction else "infinite"), sign, Fraction(0)
+        if exponent == 0:
+            return "zero", sign, Fraction(0)
+        significand = Fraction(fraction + (1 << self.fraction_bits), 1 << self.fraction_bits)
+        return "finite", sign, significand * Fraction(2) ** (exponent - 127)
+
+    def deliver(self, value: Fraction) -> tuple[int, str]:
+        """The pattern for an exact result other than zero, and how it was rounded.
+
+        The second is `exact`, `down` or `up` in magnitude, or `tie down`, `tie up`; followed by
+        ` infinity` or ` flush` if the range decided.
+        """
+        sign, magnitude = int(value < 0), abs(value)
+        exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+        if magnitude < Fraction(2) ** exponent:
+            exponent -= 1
+        unit = Fraction(2) ** (exponent - self.fraction_bits)
+        count, rest = divmod(magnitude, unit)
+        if rest == 0:
+            how = "exact"
+        elif 2 * rest == unit:
+            how = "tie up" if count % 2 else "tie down"
+        else:
+            how = "up" if 2 * rest > unit else "down"
+        if how.endswith("up"):
+            count += 1
+        rounded = count * unit
+        if rounded >= Fraction(2) ** 128:
+            return self.infinity(sign), how + " infinity"
+        if rounded < Fraction(2) ** -126:
+            return self.zero(sign), how + " flush"
+        if count == 1 << self.precision:
+            count, exponent = count // 2, exponent + 1
+        return (self.zero(sign) | ((exponent + 127) << self.fraction_bits)
+                | (count - (1 << self.fraction_bits))), how
+
+
+BF16 = Format(8)
+F32 = Format(24)
+
+
+def convert(pattern: int) -> int:
+    """The bf16 pattern of an fp32 pattern."""
+    kind, sign, magnitude = F32.read(pattern)
+    if kind == "nan":
+        return BF16.nan
+    if kind == "infinite":
+        return BF16.infinity(sign)
+    if kind == "zero":
+        return BF16.zero(sign)
+    return BF16.deliver(-magnitude if sign else magnitude)[0]
+
+
+def widen(pattern: int) -> int:
+    """The fp32 pattern of a bf16 pattern."""
+    kind, sign, magnitude = BF16.read(pattern)
+    if kind == "nan":
+        return F32.nan
+    if kind == "infinite":
+        return F32.infinity(sign)
+    if kind == "zero":
+        return F32.zero(sign)
+    return F32.deliver(-magnitude if sign else magnitude)[0]
+
+
+@cache
+def multiply(x: int, w: int) -> tuple[int, str]:
+    """The product of bf16 patterns as an fp32 pattern, and what happened.
+
+    The second is as of `Format.deliver`, or `nan operand`, `0 * inf`, `infinite` or `zero`.
+    """
+    kind_x, sign_x, magnitude_x = BF16.read(x)
+    kind_w, sign_w, magnitude_w = BF16.read(w)
+    kinds = {kind_x, kind_w}
+    sign = sign_x ^ sign_w
+    if "nan" in kinds:
+        return F32.nan, "nan operand"
+    if kinds == {"zero", "infinite"}:
+        return F32.nan, "0 * inf"
+    if "infinite" in kinds:
+        return F32.infinity(sign), "infinite"
+    if "zero" in kinds:
+        return F32.zero(sign), "zero"
+    return F32.deliver(magnitude_x * magnitude_w * (-1) ** sign)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum's fp32 pattern, and how it came about.
+
+    ``how`` is as of `Format.deliver`, or `nan operand`, `inf - inf`, `infinite`, `zeros` or
+    `cancelled`.
+    """
+
+    pattern: int
+    how: str
+
+
+def add(a: int, b: int) -> Sum:
+    """The sum of two fp32 patterns."""
+    kind_a, sign_a, magnitude_a = F32.read(a)
+    kind_b, sign_b, magnitude_b = F32.read(b)
+    if "nan" in (kind_a, kind_b):
+        return Sum(F32.nan, "nan operand")
+    if kind_a == kind_b == "infinite" and sign_a != sign_b:
+        return Sum(F32.nan, "inf - inf")
+    if kind_a == "infinite":
+        return Sum(F32.infinity(sign_a), "infinite")
+    if kind_b == "infinite":
+        return Sum(F32.infinity(sign_b), "infinite")
+    if kind_a == kind_b == "zero":
+        return Sum(F32.zero(sign_a & sign_b), "zeros")
+    total = magnitude_a * (-1) ** sign_a + magnitude_b * (-1) ** sign_b
+    if total == 0:
+        return Sum(F32.zero(0), "cancelled")
+    return Sum(*F32.deliver(total))
+
+
+def mac(acc: int, x: int, w: int) -> Sum:
+    """One cell's step on an fp32 and two bf16 patterns."""
+    return add(acc, multiply(x, w)[0])
+
+
+def column(x: list[int], w: list[int]) -> int:
+    """The column sum of bf16 patterns, as an fp32 pattern."""
+    total = F32.zero(0)
+    for one, other in zip(x, w, strict=True):
+        total = mac(total, one, other).pattern
+    return total
