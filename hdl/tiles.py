@@ -218,6 +218,8 @@ class TileGrid(wiring.Component):
     def __init__(self, module: str, tile_module: str,
                  make_tile: Callable[[], wiring.Component], rows: int, cols: int,
                  links: Sequence[Link]) -> None:
+        # A grid also serves as the description of its structure, without being elaborated.
+        _as_bundle(self)
         self.module = module
         self.tile_module = tile_module
         self.make_tile = make_tile
@@ -265,6 +267,11 @@ class TileGrid(wiring.Component):
                 if link.last is not None:
                     yield link.last, count * width, True
 
+    @property
+    def row_module(self) -> str:
+        """Name of the Verilog module of one row."""
+        return f"{self.module}_row"
+
     def row(self) -> "TileGrid":
         """One row of the grid as a tile of its own: its southward chains become `Each` ports."""
         links: list[Link] = []
@@ -273,7 +280,7 @@ class TileGrid(wiring.Component):
                 links += [Each(name) for name in (link.sink, link.source) if name is not None]
             else:
                 links.append(link)
-        return TileGrid(f"{self.module}_row", self.tile_module, self.make_tile, 1, self.cols, links)
+        return TileGrid(self.row_module, self.tile_module, self.make_tile, 1, self.cols, links)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -282,7 +289,7 @@ class TileGrid(wiring.Component):
                      for c in range(self.cols)]
             self._wire(m, tiles, 1, self.cols, self.links)
         else:
-            tiles = [place(m, platform, f"row_{r}", f"{self.module}_row", self.row)
+            tiles = [place(m, platform, f"row_{r}", self.row_module, self.row)
                      for r in range(self.rows)]
             # Within a row the eastward chains are wired already: to this level they are edge ports.
             links: list[Link] = [

@@ -22,7 +22,7 @@ lint_off -rule UNUSEDSIGNAL
 // Yosys leaves it to Verilog to extend the operands of an arithmetic operator to its result.
 lint_off -rule WIDTHEXPAND
 // Yosys writes "word equals zero" as the logical negation of the word.
-lint_off -rule WIDTHTRUNC -match "*LOGNOT*"
+lint_off -rule WIDTHTRUNC -file "*" -match "*LOGNOT*"
 """
 """Verilator's warnings that the exported Verilog does raise, each with the reason it is harmless."""
 

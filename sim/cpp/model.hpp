@@ -85,8 +85,18 @@ public:
 
     // One cycle of the clock: ends just after the rising edge.
     void tick() {
+        fall();
+        rise();
+    }
+
+    // The first half of a cycle: afterwards outputs show what the cycle's inputs give.
+    void fall() {
         *clock = 0;
         edge();
+    }
+
+    // The second half of a cycle, with the rising edge.
+    void rise() {
         *clock = 1;
         edge();
         settled = true;
