@@ -24,7 +24,7 @@ lint_off -rule WIDTHEXPAND
 // Yosys writes "word equals zero" as the logical negation of the word.
 lint_off -rule WIDTHTRUNC -file "*" -match "*LOGNOT*"
 """
-"""Verilator's warnings that the exported Verilog does raise, each with the reason it is harmless."""
+"""Verilator's warnings that the exported Verilog does raise, each with why it is harmless."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+# Systolith. `make help` lists what there is to make; every target sets up what it needs.
+
+PYTHON ?= python3
+CONFIG ?= v2
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup sim test test-quick cocotb lint verilog bench exhaustive wavefront clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: $(VENV)/.ready  ## make .venv with everything that is needed, once
+
+$(VENV)/.ready: pyproject.toml constraints.txt tools/check_host.sh
+	@PYTHON="$(PYTHON)" sh tools/check_host.sh
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint]'
+	@touch $@
+
+$(VENV)/.bench-ready: $(VENV)/.ready
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+sim: setup  ## train a classifier, then run its test set through the array in RTL, at v2 size
+	$(PY) -m sim.digits
+
+test: setup  ## all tests
+	$(PY) -m pytest
+
+test-quick: setup  ## the tests that take a few seconds at most
+	$(PY) -m pytest -m 'not slow'
+
+cocotb: setup  ## the cocotb benches alone
+	$(PY) -m verif.benches
+
+lint: setup  ## style and types
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+verilog: setup  ## Verilog of CONFIG=tiny|small|v2 in build/verilog/CONFIG, linted
+	$(PY) -m sim.verilog $(CONFIG)
+
+bench: $(VENV)/.bench-ready  ## measure simulation speed, and the cell on FPGAs; write build/bench.json
+	$(PY) -m sim.bench
+
+exhaustive: setup  ## the cell against the golden model: all 2^32 products, 10^9 sums (minutes)
+	$(PY) -m verif.exhaustive
+
+wavefront: setup  ## the animated picture of a 3x3 array in the docs, from RTL state
+	$(PY) -m sim.wavefront
+
+clean:  ## remove what was built; keep .venv
+	rm -rf build
