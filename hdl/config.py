@@ -77,7 +77,7 @@ class Config:
             raise TypeError(f"preset must be a string, not {name!r}")
         if name not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {name!r}")
-        known = {field.name for field in fields(cls)}
+        known = [field.name for field in fields(cls)]
         for parameter in changes:
             if parameter not in known:
                 raise TypeError(f"parameter must be one of {', '.join(known)}, not {parameter!r}")

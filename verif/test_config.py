@@ -1,0 +1,53 @@
+"""The parameters: presets, checks, derived values."""
+
+import dataclasses
+
+import pytest
+
+from hdl.config import PRESETS, Config
+
+
+def test_presets_are_those_of_the_documentation():
+    assert {name: (c.array, c.lanes, c.sublanes, c.cores, c.mxus_per_core, c.vmem_bytes)
+            for name, c in PRESETS.items()} == {
+        "tiny": (4, 4, 2, 2, 1, 8 << 10),
+        "small": (8, 8, 4, 2, 1, 64 << 10),
+        "v2": (128, 128, 8, 2, 1, 16 << 20),
+    }
+
+
+def test_preset_takes_changes():
+    assert Config.preset("tiny", mac_latency=5) == dataclasses.replace(
+        PRESETS["tiny"], mac_latency=5)
+
+
+@pytest.mark.parametrize(("parameter", "value", "error", "message"), [
+    ("array", 1, ValueError, "array must be from 2 to 256, not 1"),
+    ("array", 257, ValueError, "array must be from 2 to 256, not 257"),
+    ("array", 4.0, TypeError, "array must be an integer, not 4.0"),
+    ("array", True, TypeError, "array must be an integer, not True"),
+    ("mac_latency", 0, ValueError, "mac_latency must be from 1 to 6, not 0"),
+    ("mac_latency", 7, ValueError, "mac_latency must be from 1 to 6, not 7"),
+    ("cores", 3, ValueError, "cores must be from 1 to 2, not 3"),
+    ("sublanes", 0, ValueError, "sublanes must be from 1 to 8, not 0"),
+    ("vmem_bytes", 1000, ValueError, r"multiple of one vector register \(32 bytes\), not 1000"),
+    ("lanes", 4, TypeError, "parameter must be one of array, .*, not 'lanes'"),
+])
+def test_bad_parameter_is_named(parameter, value, error, message):
+    with pytest.raises(error, match=message):
+        Config.preset("tiny", **{parameter: value})
+
+
+@pytest.mark.parametrize(("name", "error"), [("v3", ValueError), (2, TypeError)])
+def test_bad_preset_is_named(name, error):
+    with pytest.raises(error, match=repr(name)):
+        Config.preset(name)
+
+
+@pytest.mark.parametrize("mac_latency", range(1, 7))
+@pytest.mark.parametrize("array", [2, 3, 16, 100, 256])
+def test_memories_hold_what_the_skew_keeps_waiting(array, mac_latency):
+    config = Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
+    assert config.row_skew == max(1, mac_latency - 1)
+    assert config.operand_depth > config.row_skew * (array - 1) + 2
+    assert config.result_depth > config.array_latency
