@@ -15,9 +15,9 @@ SEED = 1
 def test_rounding_matches_golden_for_every_upper_half():
     rng = np.random.default_rng(SEED)
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
-    ties_and_neighbours = [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
-    lower = [np.uint32(value) for value in ties_and_neighbours]
-    lower += [rng.integers(0, 1 << 16, 1 << 16, dtype=np.uint32) for _ in range(8)]
+    around_ties = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    lower = [*np.broadcast_to(around_ties[:, None], (len(around_ties), len(upper))),
+             *rng.integers(0, 1 << 16, (8, len(upper)), dtype=np.uint32)]
     words = np.concatenate([upper | low for low in lower])
 
     # A combinational module, clocked by a register around it.

@@ -1,0 +1,225 @@
+"""``make sim``: a classifier of handwritten digits, trained on the host, run on the array in RTL.
+
+The data are the 1,797 images of 8x8 pixels of the UCI optical recognition set that travel inside
+scikit-learn. A network of one hidden layer is trained in float32 with numpy; then the test set runs
+through the matrix unit, its two products in bfloat16 on the simulated hardware, bias and ReLU on
+the host.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from hdl.config import PRESETS
+from sim.device import Device
+from sim.toolchain import build_folder
+
+__all__ = ["Network", "load", "main", "report", "train"]
+
+SEED = 2017
+TEST_SHARE = 0.25
+HIDDEN = 128
+CLASSES = 10
+EPOCHS = 120
+BATCH = 32
+RATE = 0.1
+MOMENTUM = 0.9
+DECAY = 1e-4
+
+Array = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images as rows of 64 pixels in 0 ... 1, and their labels, for training and for the test."""
+
+    train_images: Array
+    train_labels: Labels
+    test_images: Array
+    test_labels: Labels
+
+
+def load() -> Digits:
+    """The data set, split at random but always the same way.
+
+    Raises
+    ------
+    ImportError
+        If scikit-learn is missing.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError("the digits come with scikit-learn: pip install 'systolith[sim]'"
+                          ) from error
+    data = load_digits()
+    images = (data.data / 16).astype(np.float32)
+    order = np.random.default_rng(SEED).permutation(len(images))
+    tests = round(TEST_SHARE * len(images))
+    test, rest = order[:tests], order[tests:]
+    return Digits(images[rest], data.target[rest], images[test], data.target[test])
+
+
+@dataclass
+class Network:
+    """``relu(x @ w1 + b1) @ w2 + b2``: weights of shape (64, hidden) and (hidden, 10)."""
+
+    w1: Array
+    b1: Array
+    w2: Array
+    b2: Array
+
+    def logits(self, images: Array, device: Device | None = None, *, progress: bool = False
+               ) -> Array:
+        """Scores of each class, shape (images, 10).
+
+        The products are taken in float32 by numpy, or by ``device``; bias and ReLU by the host.
+        """
+        def product(a: Array, b: Array) -> Array:
+            return a @ b if device is None else device.matmul(a, b, progress=progress)
+
+        hidden = np.maximum(product(images, self.w1) + self.b1, np.float32(0))
+        return product(hidden, self.w2) + self.b2
+
+
+def train(digits: Digits, *, progress: bool = False) -> Network:
+    """A network trained by stochastic gradient descent with momentum, in float32."""
+    rng = np.random.default_rng(SEED)
+    pixels = digits.train_images.shape[1]
+
+    def weights(rows: int, columns: int) -> Array:
+        return (rng.standard_normal((rows, columns)) * np.sqrt(2 / rows)).astype(np.float32)
+
+    net = Network(weights(pixels, HIDDEN), np.zeros(HIDDEN, np.float32),
+                  weights(HIDDEN, CLASSES), np.zeros(CLASSES, np.float32))
+    parameters = [net.w1, net.b1, net.w2, net.b2]
+    velocity = [np.zeros_like(parameter) for parameter in parameters]
+    wanted = np.eye(CLASSES, dtype=np.float32)[digits.train_labels]
+    for _ in tqdm(range(EPOCHS), "training in float32", unit="epoch", disable=not progress):
+        for batch in np.array_split(rng.permutation(len(wanted)), len(wanted) // BATCH):
+            x = digits.train_images[batch]
+            hidden = np.maximum(x @ net.w1 + net.b1, np.float32(0))
+            scores = hidden @ net.w2 + net.b2
+            exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+            error = exponentials / exponentials.sum(axis=1, keepdims=True) - wanted[batch]
+            error /= np.float32(len(batch))
+            back = (error @ net.w2.T) * (hidden > 0)
+            gradients = [x.T @ back, back.sum(axis=0), hidden.T @ error, error.sum(axis=0)]
+            for parameter, speed, gradient in zip(parameters, velocity, gradients, strict=True):
+                step = np.float32(RATE) * (gradient + np.float32(DECAY) * parameter)
+                np.subtract(np.float32(MOMENTUM) * speed, step, out=speed)
+                np.add(parameter, speed, out=parameter)
+    return net
+
+
+def _accuracy(logits: Array, labels: Labels) -> float:
+    return float((logits.argmax(axis=1) == labels).mean())
+
+
+def _macs(net: Network, images: int) -> int:
+    """Multiply-accumulates that the products need, without padding."""
+    return images * (net.w1.size + net.w2.size)
+
+
+def report(config: str = "v2", *, progress: bool = False
+           ) -> tuple[dict[str, float | int | bool | str], Digits, Labels]:
+    """Trains, runs the test set on the RTL and on the golden model, and compares.
+
+    Returns
+    -------
+    dict
+        The figures of ``build/report.json``.
+    Digits
+        The data.
+    array of int
+        The digits that the array recognised.
+    """
+    digits = load()
+    net = train(digits, progress=progress)
+    exact = net.logits(digits.test_images)
+
+    started = time.perf_counter()
+    with Device.open(config) as device:
+        opened = time.perf_counter()
+        logits = net.logits(digits.test_images, device, progress=progress)
+        seconds = time.perf_counter() - opened
+        counters = device.counters()
+        cells = device.config.array ** 2
+    with Device.open(config, backend="golden") as golden:
+        expected = net.logits(digits.test_images, golden)
+    images = len(digits.test_labels)
+    figures: dict[str, float | int | bool | str] = {
+        "config": config,
+        "test_images": images,
+        "accuracy_float32": _accuracy(exact, digits.test_labels),
+        "accuracy": _accuracy(logits, digits.test_labels),
+        "bit_exact": bool(np.array_equal(logits.view(np.uint32), expected.view(np.uint32))),
+        **counters,
+        "mxu_utilisation": _macs(net, images) / (counters["cycles"] * cells),
+        "mxu_active": counters["mxu_active_cycles"] / counters["cycles"],
+        "cycles_per_second": counters["cycles"] / seconds,
+        "open_seconds": opened - started,
+    }
+    return figures, digits, logits.argmax(axis=1)
+
+
+def _draw(digits: Digits, predicted: Labels, path: pathlib.Path) -> None:
+    """A picture of some test digits with their predictions: the wrong ones first, then others."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    wrong = np.flatnonzero(predicted != digits.test_labels)
+    right = np.flatnonzero(predicted == digits.test_labels)
+    shown = np.concatenate([wrong, right])[:40]
+    figure, axes = pyplot.subplots(4, 10, figsize=(10, 4.8), layout="constrained")
+    for axis, index in zip(axes.flat, shown, strict=True):
+        good = predicted[index] == digits.test_labels[index]
+        axis.imshow(digits.test_images[index].reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
+        axis.set_title(f"{predicted[index]}" if good else
+                       f"{predicted[index]}, not {digits.test_labels[index]}",
+                       color="black" if good else "crimson", fontsize=10)
+        axis.set_xticks([])
+        axis.set_yticks([])
+    figure.suptitle("Digits as the array read them (its mistakes first, in red)", fontsize=11)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main() -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__.splitlines()[0])
+    parser.add_argument("--config", choices=PRESETS, default="v2", help="preset to simulate")
+    arguments = parser.parse_args()
+    folder = build_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    figures, digits, predicted = report(arguments.config, progress=True)
+    (folder / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
+    _draw(digits, predicted, folder / "digits.png")
+    size = PRESETS[arguments.config].array
+    print(f"""
+Handwritten digits on a {size}x{size} array in RTL, {figures['test_images']} test images
+  accuracy in float32      {figures['accuracy_float32']:8.2%}
+  accuracy on the array    {figures['accuracy']:8.2%}
+  every bit as golden      {'yes' if figures['bit_exact'] else 'NO':>8}
+  cycles                   {figures['cycles']:8,}
+  array active             {figures['mxu_active']:8.1%}  of the cycles
+  array utilisation        {figures['mxu_utilisation']:8.1%}  of the peak, counting only the \
+network's own products
+  simulation speed         {figures['cycles_per_second']:8,.0f}  cycles/s
+figures: {folder / 'report.json'}
+picture: {folder / 'digits.png'}""")
+    return 0 if figures["bit_exact"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
