@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from amaranth import ClockSignal, Instance, Module, ResetSignal
-from amaranth.back import verilog
+from amaranth.back import rtlil
 from amaranth.hdl import Shape
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+
+from . import yosys
 
 __all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "VerilogLibrary",
            "place", "port_widths"]
@@ -147,6 +149,7 @@ class VerilogLibrary:
         dict of str to str
             Verilog of each module written by this library so far, by module name.
         """
+        described: dict[str, str] = {}
         self._pending[name] = make
         while self._pending:
             name, make = self._pending.popitem()
@@ -158,11 +161,12 @@ class VerilogLibrary:
             if hasattr(component, "verilog"):
                 self._written[name] = _as_bundle(component).verilog()
             else:
-                self._written[name] = verilog.convert(
-                    component, name=name, platform=self, emit_src=False, strip_internal_attrs=True)
+                self._written[name] = ""  # until all are known, for Yosys starts slowly
+                described[name] = rtlil.convert(component, name=name, platform=self, emit_src=False)
             self._modules[name] = ModuleInterface(
                 clocked | port_widths(component, In), port_widths(component, Out),
                 dict(sorted(self._children.items())))
+        self._written |= yosys.write_verilog(described)
         return dict(sorted(self._written.items()))
 
     @property

