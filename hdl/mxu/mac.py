@@ -10,7 +10,7 @@ Every word is at most 32 bits wide and every choice is a word-wide multiplexer: 
 tables few, and lets a simulator evaluate many cells with one vector instruction per operator.
 """
 
-from amaranth import C, Cat, Module, Mux, Signal
+from amaranth import C, Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, Signature
 
@@ -22,13 +22,18 @@ F32_FRACTION = 23
 EXPONENT = 8
 BIAS = 127
 SPECIAL = 255
-"""Biased exponent of infinities and NaN."""
+F32_INF = SPECIAL << F32_FRACTION
+F32_NAN = F32_INF | 1 << (F32_FRACTION - 1)
+"""Biased exponent of infinities and NaN, and their patterns without a sign."""
 
 PRODUCT_FRACTION = 2 * BF16_FRACTION + 1
 """Two 8-bit significands make one of 16 bits, the leading one of which is implicit."""
 
 GUARD = 3
 """Guard, round and sticky bits below the significand: enough for one exact rounding."""
+
+TAIL = F32_FRACTION - PRODUCT_FRACTION
+"""Low bits of a binary32 fraction that no product has."""
 
 ALIGNED = F32_FRACTION + 1 + GUARD
 """Width of an aligned significand."""
@@ -48,9 +53,8 @@ Product = Signature({
 })
 
 Ordered = Signature({
-    "sign": Out(1),                      # of the larger magnitude
-    "sign_zero": Out(1),                 # of an exactly zero sum
-    "subtract": Out(1),                  # the signs differ
+    "sign": Out(1),                      # of the larger magnitude; 0 for NaN
+    "subtract": Out(1),                  # the signs differ; then an exactly zero sum is +0
     "nan": Out(1),
     "infinite": Out(1),
     "exponent": Out(EXPONENT),           # of the larger magnitude
@@ -61,24 +65,24 @@ Ordered = Signature({
 
 Aligned = Signature({
     **{name: Ordered.members[name]
-       for name in ("sign", "sign_zero", "subtract", "nan", "infinite", "exponent", "large")},
+       for name in ("sign", "subtract", "nan", "infinite", "exponent", "large")},
     "small": Out(ALIGNED),
 })
 
 Sum = Signature({
     **{name: Ordered.members[name]
-       for name in ("sign", "sign_zero", "nan", "infinite", "exponent")},
+       for name in ("sign", "subtract", "nan", "infinite", "exponent")},
     "sum": Out(SUM),
 })
 
 CoarseSum = Signature({
     **Sum.members,
-    "zeros": Out(5),                     # leading zeros removed from the sum so far
+    "zeros": Out(3),                     # leading zeros removed from the sum so far, in fours
 })
 
 NormalizedSum = Signature({
-    **{name: Sum.members[name] for name in ("sign", "sign_zero", "nan", "infinite", "sum")},
-    "exponent": Out(EXPONENT + 1),       # two's complement; 0 and below underflow
+    **{name: Sum.members[name] for name in ("sign", "subtract", "nan", "infinite", "sum")},
+    "exponent": Out(EXPONENT + 1),       # of the result, less one; negative: underflow
 })
 
 Float32 = Signature({"bits": Out(32)})
@@ -177,23 +181,21 @@ class Compare(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        acc_exponent = Signal(EXPONENT)
-        acc_sign = Signal()
         acc = Signal(31)
         product = Signal(31)
         m.d.comb += [
-            acc_exponent.eq(self.acc[F32_FRACTION:31]),
-            acc_sign.eq(self.acc[31]),
             # Subnormals read as zero.
-            acc.eq(Mux(acc_exponent == 0, 0, self.acc[:31])),
-            product[F32_FRACTION - PRODUCT_FRACTION:].eq(Cat(self.i.fraction, self.i.exponent)),
+            acc.eq(Mux(self.acc[F32_FRACTION:31] == 0, 0, self.acc[:31])),
+            product.eq(Cat(C(0, TAIL), self.i.fraction, self.i.exponent)),
         ]
 
         swap = Signal()
         large = Signal(31)
         small = Signal(31)
         m.d.comb += [
-            swap.eq(product > acc),
+            # The product's tail is zero, so that of the accumulator cannot decide. Nor can the
+            # fraction of a subnormal: a product that is not zero has the larger exponent.
+            swap.eq(product[TAIL:] > self.acc[TAIL:31]),
             large.eq(Mux(swap, product, acc)),
             small.eq(Mux(swap, acc, product)),
         ]
@@ -210,12 +212,11 @@ class Compare(_Step):
         ]
 
         m.d.comb += [
-            self.o.sign.eq(Mux(swap, self.i.sign, acc_sign)),
-            self.o.sign_zero.eq(self.i.sign & acc_sign),
-            self.o.subtract.eq(self.i.sign ^ acc_sign),
+            self.o.subtract.eq(self.i.sign ^ self.acc[31]),
             self.o.infinite.eq(self.o.exponent == SPECIAL),
             self.o.nan.eq(self.o.infinite & (
                 large[:F32_FRACTION].any() | (self.o.subtract & (small_exponent == SPECIAL)))),
+            self.o.sign.eq(~self.o.nan & Mux(swap, self.i.sign, self.acc[31])),
         ]
         return m
 
@@ -228,19 +229,30 @@ class Align(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        wide = Signal(ALIGNED - 1)
-        shifted = Signal(ALIGNED - 1)
-        kept = Signal(ALIGNED - 1)
-        sticky = Signal()
+        wide = Signal(ALIGNED)
+        coarse = Signal(ALIGNED)
+        fine = Signal(ALIGNED)
+        m.d.comb += wide.eq(self.i.small << GUARD)
         m.d.comb += [
-            wide.eq(Cat(0, 0, self.i.small)),
-            shifted.eq(wide >> self.i.distance),
-            kept.eq((2 ** (ALIGNED - 1) - 1) << self.i.distance),
-            sticky.eq((wide & ~kept).any()),
-            self.o.small.eq(Cat(sticky, shifted)),
+            coarse.eq(_shift_right_sticky(m, "coarse", wide, Cat(C(0, 3), self.i.distance[3:]))),
+            fine.eq(_shift_right_sticky(m, "fine", coarse, self.i.distance[:3])),
         ]
-        self._pass(m, "sign", "sign_zero", "subtract", "nan", "infinite", "exponent", "large")
+        m.d.comb += self.o.small.eq(fine)
+        self._pass(m, "sign", "subtract", "nan", "infinite", "exponent", "large")
         return m
+
+
+def _shift_right_sticky(m: Module, name: str, word: Signal, places) -> Value:
+    """``word >> places``, the lowest bit of which is also set if any that fell out was."""
+    kept = Signal(len(word), name=f"{name}_kept")
+    lost = Signal(name=f"{name}_lost")
+    shifted = Signal(len(word), name=f"{name}_shifted")
+    m.d.comb += [
+        kept.eq(((1 << len(word)) - 1) << places),
+        lost.eq((word & ~kept).any()),
+        shifted.eq(word >> places),
+    ]
+    return shifted | lost
 
 
 class Add(_Step):
@@ -251,12 +263,15 @@ class Add(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        large = Signal(ALIGNED)
+        small = Signal(SUM)
+        inverted = Signal(SUM)
         m.d.comb += [
-            large.eq(Cat(0, 0, 0, self.i.large)),
-            self.o.sum.eq(Mux(self.i.subtract, large - self.i.small, large + self.i.small)),
+            small.eq(self.i.small),
+            inverted.eq(Mux(self.i.subtract, ~small, small)),
+            # One adder does both: the one of the two's complement goes in below the large operand.
+            self.o.sum.eq(Cat(self.i.subtract, C(0, GUARD - 1), self.i.large) + inverted),
         ]
-        self._pass(m, "sign", "sign_zero", "nan", "infinite", "exponent")
+        self._pass(m, "sign", "subtract", "nan", "infinite", "exponent")
         return m
 
 
@@ -289,9 +304,9 @@ class NormalizeCoarse(_Step):
         word, taken = _shift_out_zeros(m, self.i.sum, (16, 8, 4))
         m.d.comb += [
             self.o.sum.eq(word),
-            self.o.zeros.eq(Cat(0, 0, *reversed(taken))),
+            self.o.zeros.eq(Cat(*reversed(taken))),
         ]
-        self._pass(m, "sign", "sign_zero", "nan", "infinite", "exponent")
+        self._pass(m, "sign", "subtract", "nan", "infinite", "exponent")
         return m
 
 
@@ -304,22 +319,20 @@ class NormalizeFine(_Step):
     def elaborate(self, platform):
         m = Module()
         word, taken = _shift_out_zeros(m, self.i.sum, (2, 1))
-        zeros = Signal(5)
         m.d.comb += [
             self.o.sum.eq(word),
-            zeros.eq(Cat(*reversed(taken), self.i.zeros[2:])),
-            # A sum without leading zeros has carried into the place above the larger operand.
-            self.o.exponent.eq(self.i.exponent + 1 - zeros),
+            self.o.exponent.eq(self.i.exponent - Cat(*reversed(taken), self.i.zeros)),
         ]
-        self._pass(m, "sign", "sign_zero", "nan", "infinite")
+        self._pass(m, "sign", "subtract", "nan", "infinite")
         return m
 
 
 class Round(_Step):
     """Rounds to nearest, ties to even, and puts zero, infinity or NaN in place where due.
 
-    A sum in the subnormal range is always exact (both operands are multiples of 2**-149), so
-    judging underflow after rounding is the same as before it.
+    Overflow and underflow are judged before rounding, off the critical path. A sum in the subnormal
+    range is always exact (both operands are multiples of 2**-149), so rounding does not lift it
+    out; and the largest number rounded up becomes the pattern of infinity by itself.
     """
 
     i: In(NormalizedSum)
@@ -327,18 +340,15 @@ class Round(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        guard = Signal()
-        sticky = Signal()
-        odd = Signal()
-        rounded = Signal(32)
-        exponent = Signal(EXPONENT + 1)
+        up = Signal()
+        significand = Signal(F32_FRACTION + 2)
+        rounded = Signal(31)
         m.d.comb += [
-            odd.eq(self.i.sum[4]),
-            guard.eq(self.i.sum[3]),
-            sticky.eq(self.i.sum[:3].any()),
-            # A carry out of the fraction moves into the exponent by itself.
-            rounded.eq(Cat(self.i.sum[4:-1], self.i.exponent) + (guard & (sticky | odd))),
-            exponent.eq(rounded[F32_FRACTION:]),
+            # Bits 0 to 2 lie below half a unit, bit 3 is half a unit, bit 4 is the last one kept.
+            up.eq(self.i.sum[3] & (self.i.sum[:3].any() | self.i.sum[4])),
+            significand.eq(self.i.sum[GUARD + 1:] + up),
+            # The leading one adds the one that the exponent lacks; a carry adds another.
+            rounded.eq((self.i.exponent[:EXPONENT] << F32_FRACTION) + significand),
         ]
 
         exact_zero = Signal()
@@ -346,19 +356,15 @@ class Round(_Step):
         infinite = Signal()
         m.d.comb += [
             exact_zero.eq(~self.i.sum[-1]),
-            # The exponent lies in -26 ... 256.
-            zero.eq(exact_zero | (exponent == 0) | (exponent[8] & exponent[7])),
-            infinite.eq(self.i.infinite | (~exponent[8] & (exponent[:8] == SPECIAL))
-                        | (exponent[8] & ~exponent[7])),
+            zero.eq(exact_zero | self.i.exponent[-1]),
+            infinite.eq(self.i.infinite | self.i.exponent[1:EXPONENT].all()),
         ]
         sign = Signal()
-        biased = Signal(EXPONENT)
-        fraction = Signal(F32_FRACTION)
+        magnitude = Signal(31)
         m.d.comb += [
-            sign.eq(~self.i.nan & Mux(exact_zero, self.i.sign_zero, self.i.sign)),
-            biased.eq(Mux(infinite, SPECIAL, Mux(zero, 0, exponent))),
-            fraction.eq(Mux(infinite | zero, self.i.nan << (F32_FRACTION - 1), rounded)),
-            self.o.bits.eq(Cat(fraction, biased, sign)),
+            sign.eq(self.i.sign & ~(exact_zero & self.i.subtract)),
+            magnitude.eq(Mux(self.i.nan, F32_NAN, Mux(zero, 0, Mux(infinite, F32_INF, rounded)))),
+            self.o.bits.eq(Cat(magnitude, sign)),
         ]
         return m
 
