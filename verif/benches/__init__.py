@@ -1,0 +1,1 @@
+"""Benches in cocotb on the exported Verilog; ``python -m verif.benches`` runs all of them."""

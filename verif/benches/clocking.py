@@ -1,0 +1,78 @@
+"""Clock, reset and the count of cycles that drivers and monitors share."""
+
+from typing import Any
+
+import cocotb
+from cocotb.clock import Clock
+from cocotb.handle import HierarchyObject, LogicObject, ValueObjectBase
+from cocotb.simtime import get_sim_time
+from cocotb.triggers import ClockCycles, RisingEdge
+
+__all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "pin"]
+
+PERIOD_NS = 10
+"""A clock period in simulated time."""
+
+Pin = ValueObjectBase[Any, Any]
+"""A port of one bit or more: ``int(pin.value)`` reads it, ``pin.value = number`` drives it."""
+
+
+def pin(dut: HierarchyObject, name: str) -> Pin:
+    """Port ``name`` of the design."""
+    handle = getattr(dut, name)
+    if not isinstance(handle, ValueObjectBase):
+        raise TypeError(f"port {name} must have a value, not be {handle!r}")
+    return handle
+
+
+def config_argument(name: str) -> str:
+    """What the simulation was started with as ``+name=value``."""
+    value = cocotb.plusargs.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"plusarg +{name}= must be given a value, not {value!r}")
+    return value
+
+
+class ClockDomain:
+    """The design's ``clk`` and synchronous ``rst``.
+
+    Whoever awaits ``edge`` reads what the ports were when the clock rose; what he drives then is
+    there from after this edge on. So all that happens at one edge belongs to one cycle.
+
+    Parameters
+    ----------
+    dut : HierarchyObject
+        The design.
+    """
+
+    def __init__(self, dut: HierarchyObject) -> None:
+        clk = dut.clk
+        if not isinstance(clk, LogicObject):
+            raise TypeError(f"clk must be one bit, not {clk!r}")
+        self._clk = clk
+        self._rst = pin(dut, "rst")
+        self.edge = RisingEdge(clk)
+
+    def start(self) -> None:
+        """Lets the clock run until the test ends."""
+        Clock(self._clk, PERIOD_NS, unit="ns").start()
+
+    async def cycles(self, count: int) -> None:
+        """Waits for ``count`` edges."""
+        await ClockCycles(self._clk, count)
+
+    async def reset(self, cycles: int = 2) -> None:
+        """Holds the reset for some cycles; returns at the last edge at which it is set."""
+        self._rst.value = 1
+        await self.cycles(cycles)
+        self._rst.value = 0
+
+    @property
+    def resetting(self) -> bool:
+        """Whether this edge resets the design."""
+        return bool(self._rst.value)
+
+    @property
+    def now(self) -> int:
+        """Number of the present cycle; only differences mean something."""
+        return int(get_sim_time("ns")) // PERIOD_NS

@@ -1,0 +1,267 @@
+"""Builds the designs of the benches with Verilator, once, and runs the benches on them."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import pathlib
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from unittest import mock
+from xml.etree import ElementTree
+
+import cocotb_tools.config
+from cocotb_tools.runner import get_runner
+
+from hdl.config import Config
+from hdl.mxu.cell import MacCell
+from hdl.mxu.mxu import Mxu
+from hdl.tiles import VerilogLibrary
+from hdl.verilog import LINT_WAIVERS
+from sim.cache import cached_json
+from sim.toolchain import Toolchain, build_folder
+
+__all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "run"]
+
+SEED = 20240817
+"""Seed of a run that names no other."""
+
+_DESIGNS = {"mac_cell": MacCell, "mxu": Mxu}
+_MODULES = {"mac_cell": "verif.benches.bench_cell", "mxu": "verif.benches.bench_mxu"}
+
+# Everything that is random in a design's memories comes from the run's seed.
+_VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
+                    "--no-public-flat-rw")
+
+# The benches are short: a faster model would not make up for the time that its build takes.
+_OPTIMISATION = "-O0"
+
+_TAIL_LINES = 40
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A design in one configuration; its test module follows from the design.
+
+    Attributes
+    ----------
+    top : str
+        Name of the design's module, `mac_cell` or `mxu`.
+    preset : str
+        Name of the configuration.
+    mac_latency : int
+        Pipeline depth of the cell.
+    """
+
+    top: str
+    preset: str
+    mac_latency: int
+
+    def __str__(self) -> str:
+        return f"{self.top}-{self.preset}-{self.mac_latency}"
+
+
+BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("mac_cell", "tiny", 4),
+           Bench("mxu", "tiny", 4), Bench("mxu", "small", 2))
+"""All benches. A deep cell slows the wavefront of a swap, so that weights have to wait for it."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A design written out.
+
+    Attributes
+    ----------
+    sources : dict of str to str
+        Verilog by module name.
+    ports : list of str
+        Names of the top module's ports.
+    """
+
+    sources: dict[str, str]
+    ports: list[str]
+
+
+def design(bench: Bench) -> Design:
+    """The Verilog of a bench's design."""
+    config = Config.preset(bench.preset, mac_latency=bench.mac_latency)
+
+    def write() -> dict[str, object]:
+        library = VerilogLibrary()
+        sources = library.write(bench.top, lambda: _DESIGNS[bench.top](config))
+        top = library.modules[bench.top]
+        return {"sources": sources, "ports": [*top.inputs, *top.outputs]}
+
+    parameters = [bench.top, bench.preset, bench.mac_latency]
+    return Design(**cached_json("bench", parameters, write))
+
+
+def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path:
+    """The folder of the simulator of a design, built unless one of equal inputs exists.
+
+    Raises
+    ------
+    RuntimeError
+        If a tool is missing or fails; with the last lines of the build's output.
+    """
+    tools = Toolchain.find()
+    variables = {**tools.make_variables(), "OPT_FAST": _OPTIMISATION, "OPT_SLOW": _OPTIMISATION,
+                 "OPT_GLOBAL": _OPTIMISATION}
+    recipe = [tools.identity(), variables, _VERILATOR_FLAGS, waves, version("cocotb"),
+              str(cocotb_tools.config.libs_dir), pathlib.Path(__file__).read_text()]
+    # The parts of the simulator that are the same for all designs take longest to compile.
+    common = build_folder() / "cocotb" / f"common-{_digest(recipe)}"
+    folder = build_folder() / "cocotb" / f"{bench}-{_digest([*recipe, vars(verilog)])}"
+    with _locked(folder):
+        if folder.is_dir():
+            return folder
+        for left in folder.parent.glob(f"{folder.name}.partial-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
+        partial.mkdir()
+        if common.is_dir():
+            # Copied as new files, so that make takes them for newer than their sources.
+            for part in common.iterdir():
+                shutil.copyfile(part, partial / part.name)
+        _build(partial, tools, variables, bench, verilog, waves)
+        if not common.is_dir():
+            _keep_common(partial, common)
+        partial.rename(folder)
+    return folder
+
+
+def _digest(recipe: object) -> str:
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Holds the lock of a build folder, waiting for others; a killed holder releases it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str], bench: Bench,
+           verilog: Design, waves: bool) -> None:
+    # Without this list cocotb would have every signal of the design visible, and unoptimised.
+    visible = [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in verilog.ports]
+    control = folder / "bench.vlt"
+    control.write_text("\n".join(["`verilator_config", LINT_WAIVERS, *visible, ""]))
+    sources = [control]
+    for name, text in verilog.sources.items():
+        sources.append(folder / f"{name}.v")
+        sources[-1].write_text(text)
+    escaped = (f"{name}={value}".replace(" ", "\\ ") for name, value in variables.items())
+    log = folder / "build.log"
+    with _environment(tools, {"MAKEFLAGS": " ".join(["--", *escaped])}):
+        try:
+            get_runner("verilator").build(
+                sources=sources, hdl_toplevel=bench.top, build_args=_VERILATOR_FLAGS,
+                build_dir=folder, timescale=("1ns", "1ns"), waves=waves, log_file=log)
+        except RuntimeError as error:
+            raise RuntimeError(f"{bench} was not built; the whole output is in {log}\n"
+                               f"{_tail(log)}") from error
+
+
+def _keep_common(folder: pathlib.Path, common: pathlib.Path) -> None:
+    """Keeps the objects of Verilator's run-time library for the next build."""
+    partial = common.with_name(f"{common.name}.partial-{secrets.token_hex(4)}")
+    partial.mkdir()
+    for part in folder.glob("verilated*.o"):
+        shutil.copyfile(part, partial / part.name)
+    # Another process may have been first.
+    with contextlib.suppress(OSError):
+        partial.rename(common)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _environment(tools: Toolchain, changes: Mapping[str, str]) -> contextlib.AbstractContextManager:
+    """The tools' environment, without settings for cocotb that would change what is run.
+
+    Its runner lays the environment of this process over what it is given, and takes another way
+    under pytest.
+    """
+    kept = {name: value for name, value in tools.environment().items()
+            if not name.startswith("COCOTB_") and name not in (
+                "WAVES", "GUI", "PYTEST_CURRENT_TEST", "SIM_CMD_PREFIX", "SIM_CMD_SUFFIX")}
+    return mock.patch.dict("os.environ", {**kept, **changes}, clear=True)
+
+
+def _tail(log: pathlib.Path) -> str:
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+
+def check(bench: Bench, folder: pathlib.Path, *, seed: int = SEED,
+          waves: bool = False) -> list[str]:
+    """Runs a bench's tests on a simulator.
+
+    Parameters
+    ----------
+    bench : Bench
+        What is in it.
+    folder : pathlib.Path
+        The simulator, from `build` with equal ``waves``.
+    seed : int
+        Of all that is random.
+    waves : bool
+        Write waveforms to ``dump.vcd`` in the folder.
+
+    Returns
+    -------
+    list of str
+        Names of the tests, at least one. All passed.
+
+    Raises
+    ------
+    RuntimeError
+        If a test failed or none ran. The message names the bench, its seed and the tests.
+    """
+    log, results = folder / "run.log", folder / "results.xml"
+    with _locked(folder), _environment(Toolchain.find(), {
+            "COCOTB_RANDOM_SEED": str(seed), "PYTHONWARNINGS": "error"}):
+        try:
+            get_runner("verilator").test(
+                test_module=_MODULES[bench.top], hdl_toplevel=bench.top,
+                hdl_toplevel_lang="verilog", build_dir=folder, results_xml=str(results),
+                log_file=log, waves=waves,
+                plusargs=[f"+preset={bench.preset}", f"+mac_latency={bench.mac_latency}",
+                          "+verilator+rand+reset+2", f"+verilator+seed+{seed % (1 << 31) or 1}"])
+            problem = None
+        except (RuntimeError, SystemExit) as error:
+            problem = f"the simulator failed: {error}"
+        names, failures = _read_results(results)
+    if problem is None and not names:
+        problem = "no test ran"
+    if failures:
+        problem = f"{len(failures)} of {len(names)} tests failed\n" + "\n".join(
+            f"  {name}: {message}" for name, message in failures.items())
+    if problem is not None:
+        raise RuntimeError(f"bench {bench}, seed {seed}: {problem}\nThe log is {log}; it ends:\n"
+                           f"{_tail(log)}")
+    return names
+
+
+def _read_results(results: pathlib.Path) -> tuple[list[str], dict[str, str]]:
+    """Names of the tests that ran, and the messages of those that failed."""
+    if not results.is_file():
+        return [], {}
+    names, failures = [], {}
+    for case in ElementTree.parse(results).getroot().iter("testcase"):
+        name = case.get("name", "")
+        names.append(name)
+        for kind in ("failure", "error"):
+            found = case.find(kind)
+            if found is not None:
+                failures[name] = found.get("message") or found.get("type") or kind
+    return names, failures
+
+
+def run(bench: Bench, *, seed: int = SEED, waves: bool = False) -> list[str]:
+    """Builds a bench's simulator, unless it exists, and runs its tests; as `check`."""
+    return check(bench, build(bench, design(bench), waves=waves), seed=seed, waves=waves)

@@ -1,0 +1,75 @@
+"""The in-order checker."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Scoreboard"]
+
+T = TypeVar("T")
+
+
+class Scoreboard(Generic[T]):
+    """Compares what a design gives with what its model expects, in order.
+
+    Parameters
+    ----------
+    name : str
+        What the items are, for messages.
+    show : callable
+        Writes an item for messages.
+
+    Attributes
+    ----------
+    checked : int
+        Items compared so far; `clear` does not change it.
+    """
+
+    def __init__(self, name: str, show: Callable[[T], str] = str) -> None:
+        self._name = name
+        self._show = show
+        self._expected: deque[T] = deque()
+        self.checked = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything expected has come."""
+        return not self._expected
+
+    def expect(self, item: T) -> None:
+        """The model's next item."""
+        self._expected.append(item)
+
+    def check(self, item: T) -> None:
+        """The design's next item.
+
+        Raises
+        ------
+        AssertionError
+            If another one is expected, or none.
+        """
+        where = f"{self._name} {self.checked}"
+        if not self._expected:
+            raise AssertionError(f"{where}: {self._show(item)}, but none is expected")
+        expected = self._expected.popleft()
+        if item != expected:
+            raise AssertionError(f"{where}: {self._show(item)}, not {self._show(expected)}")
+        self.checked += 1
+
+    def clear(self) -> None:
+        """Forgets what is expected: a reset."""
+        self._expected.clear()
+
+    def finish(self) -> None:
+        """Ends the comparison.
+
+        Raises
+        ------
+        AssertionError
+            If something expected has not come, or nothing was compared.
+        """
+        if self._expected:
+            raise AssertionError(f"{len(self._expected)} of {self._name} did not come; the next is "
+                                 f"{self._show(self._expected[0])}")
+        if not self.checked:
+            raise AssertionError(f"nothing of {self._name} was checked")

@@ -1,0 +1,168 @@
+"""Source, sink and monitor of a stream: ports ``valid``, ``ready`` and ``payload``.
+
+A payload is transferred at each clock edge at which ``valid`` and ``ready`` are set. Once set,
+``valid`` stays, and the payload with it, until the transfer.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import cocotb
+from cocotb.handle import HierarchyObject
+
+from verif.benches.clocking import ClockDomain, Pin, pin
+
+__all__ = ["StreamMonitor", "StreamPins", "StreamSink", "StreamSource"]
+
+
+@dataclass(frozen=True)
+class StreamPins:
+    """The three ports of a stream."""
+
+    valid: Pin
+    ready: Pin
+    payload: Pin
+
+    @classmethod
+    def of(cls, dut: HierarchyObject, name: str) -> "StreamPins":
+        """The ports of the design's stream ``name``."""
+        return cls(*(pin(dut, f"{name}__{part}") for part in ("valid", "ready", "payload")))
+
+
+class StreamSource:
+    """Feeds a stream of the design: what is sent goes out in order, with random gaps.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        Its clock.
+    pins : StreamPins
+        An input stream.
+    rng : random.Random
+        Decides about the gaps.
+
+    Attributes
+    ----------
+    gap : float
+        Probability of a cycle without an offer where one could be made, 0 to less than 1.
+    """
+
+    def __init__(self, domain: ClockDomain, pins: StreamPins, rng: random.Random) -> None:
+        self.gap = 0.0
+        self._domain = domain
+        self._pins = pins
+        self._rng = rng
+        self._queue: deque[int] = deque()
+        self._offered = False
+        pins.valid.value = 0
+        cocotb.start_soon(self._run())
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything sent has been transferred."""
+        return not self._queue
+
+    def send(self, payloads: Iterable[int]) -> None:
+        """Queues payloads."""
+        self._queue.extend(payloads)
+
+    def clear(self) -> None:
+        """Drops what has not been transferred, also what is on offer: for a reset only."""
+        self._queue.clear()
+        self._offered = False
+        self._pins.valid.value = 0
+
+    async def _run(self) -> None:
+        while True:
+            await self._domain.edge
+            if self._offered:
+                if not self._pins.ready.value:
+                    continue
+                self._queue.popleft()
+                self._offered = False
+            if self._queue and self._rng.random() >= self.gap:
+                self._pins.payload.value = self._queue[0]
+                self._offered = True
+            self._pins.valid.value = int(self._offered)
+
+
+class StreamSink:
+    """Takes from a stream of the design, with random back-pressure.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        Its clock.
+    pins : StreamPins
+        An output stream.
+    rng : random.Random
+        Decides about the back-pressure.
+
+    Attributes
+    ----------
+    stall : float
+        Probability of a cycle without ``ready``, 0 to 1.
+    """
+
+    def __init__(self, domain: ClockDomain, pins: StreamPins, rng: random.Random) -> None:
+        self.stall = 0.0
+        self._domain = domain
+        self._pins = pins
+        self._rng = rng
+        pins.ready.value = 0
+        cocotb.start_soon(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self._pins.ready.value = int(self._rng.random() >= self.stall)
+            await self._domain.edge
+
+
+class StreamMonitor:
+    """Watches a stream, reports its transfers and checks that an offer stays as it is.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        Its clock. Nothing counts at an edge that resets the design.
+    dut : HierarchyObject
+        The design.
+    name : str
+        Which stream.
+    on_transfer : callable
+        Called with each payload transferred.
+
+    Attributes
+    ----------
+    transfers : list of int
+        Cycles, as of ``domain.now``, of the transfers.
+    """
+
+    def __init__(self, domain: ClockDomain, dut: HierarchyObject, name: str,
+                 on_transfer: Callable[[int], None]) -> None:
+        self.transfers: list[int] = []
+        self._domain = domain
+        self._pins = StreamPins.of(dut, name)
+        self._name = name
+        self._on_transfer = on_transfer
+        cocotb.start_soon(self._run())
+
+    async def _run(self) -> None:
+        waiting: int | None = None
+        while True:
+            await self._domain.edge
+            if self._domain.resetting:
+                waiting = None
+            elif self._pins.valid.value:
+                payload = int(self._pins.payload.value)
+                assert waiting is None or payload == waiting, (
+                    f"{self._name}: the payload on offer became {payload:#x}, it was {waiting:#x}")
+                waiting = payload
+                if self._pins.ready.value:
+                    waiting = None
+                    self.transfers.append(self._domain.now)
+                    self._on_transfer(payload)
+            else:
+                assert waiting is None, f"{self._name}: the offer of {waiting:#x} was withdrawn"

@@ -1,0 +1,33 @@
+"""The cocotb benches, as tests among the others, and that they can fail."""
+
+import re
+
+import pytest
+
+from verif.benches.runner import BENCHES, Bench, build, check, design, run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("bench", BENCHES, ids=str)
+def test_bench_passes(bench):
+    assert len(run(bench)) >= 8
+
+
+def test_failure_names_bench_seed_and_tests():
+    """A cell that is a cycle later than its bench was told."""
+    later = BENCHES[1]
+    told = Bench("mac_cell", later.preset, later.mac_latency + 1)
+    with pytest.raises(RuntimeError, match=re.escape(f"bench {told}, seed 77: ")) as caught:
+        check(told, build(later, design(later)), seed=77)
+    assert "  directed_sums: " in str(caught.value)
+    assert "  random_traffic: " in str(caught.value)
+
+
+def test_build_error_shows_what_verilator_says():
+    bench = BENCHES[0]
+    broken = design(bench)
+    broken.sources["mac_cell"] = broken.sources["mac_cell"].replace("endmodule", "endmodul", 1)
+    with pytest.raises(RuntimeError, match="syntax error") as caught:
+        build(bench, broken)
+    assert str(caught.value).startswith(f"{bench} was not built")
