@@ -151,6 +151,33 @@ def test_streams_transfer_in_the_recorded_cycles(frames):
                                 for b in range(SIZE)}
 
 
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("latency", [1, 2, 3, 4, 6])
+def test_loads_chase_the_swap_through_the_array(latency, transpose):
+    size = 4
+    config = Config(array=size, sublanes=1, vmem_bytes=4 * size, mac_latency=latency)
+    unit = Mxu(config)
+    simulator = Simulator(unit)
+    simulator.add_clock(1e-6)
+    swaps = []
+
+    async def tiles_of_one_row(ctx):
+        for signal in (unit.y.ready, unit.w.valid, unit.x.valid, unit.x.payload.swap):
+            ctx.set(signal, 1)
+        ctx.set(unit.w.payload.transpose, transpose)
+        for cycle in range(100):
+            if ctx.get(unit.x.ready):
+                swaps.append(cycle)
+            await ctx.tick()
+
+    simulator.add_testbench(tiles_of_one_row)
+    simulator.run()
+    # A straight load must not overtake a swap that takes row_skew cycles from row to row.
+    period = size + 1 if transpose else max(1, config.row_skew - 1) * (size - 1) + 2
+    assert len(swaps) > 5
+    assert {later - earlier for earlier, later in pairwise(swaps)} == {period}
+
+
 def shown(group):
     """Numbers and names in the texts below an SVG element."""
     return [" ".join(part for part in text.itertext() if part)
