@@ -6,10 +6,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim test test-quick cocotb lint verilog bench exhaustive wavefront clean
+.PHONY: help setup sim test test-quick cocotb lint verilog bench exhaustive pictures clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## make .venv with everything that is needed, once
 
@@ -48,8 +48,9 @@ bench: $(VENV)/.bench-ready  ## measure simulation speed, and the cell on FPGAs;
 exhaustive: setup  ## the cell against the golden model: all 2^32 products, 10^9 sums (minutes)
 	$(PY) -m verif.exhaustive
 
-wavefront: setup  ## the animated picture of a 3x3 array in the docs, from RTL state
+pictures: setup  ## draw the pictures of the docs: the 3x3 array from RTL state, the block diagram
 	$(PY) -m sim.wavefront
+	$(PY) -m sim.diagram
 
 clean:  ## remove what was built; keep .venv
 	rm -rf build

@@ -221,7 +221,7 @@ def test_picture_shows_the_recorded_cells(frames, picture):
 
 
 def test_committed_picture_is_what_the_rtl_gives(frames):
-    assert PATH.read_text(encoding="utf-8") == draw(frames), "run `make wavefront`"
+    assert PATH.read_text(encoding="utf-8") == draw(frames), "run `make pictures`"
 
 
 def test_only_arrays_of_the_pictures_size_are_recorded():
