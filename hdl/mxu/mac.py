@@ -6,8 +6,9 @@ registers between any two of them:
 
     multiply | compare | align | add | normalize coarse | normalize fine | round
 
-Every word is at most 32 bits wide and every choice is a word-wide multiplexer: this keeps the lookup
-tables few, and lets a simulator evaluate many cells with one vector instruction per operator.
+Every word is at most 32 bits wide and every choice is a word-wide multiplexer: this keeps the
+lookup tables few, and lets a simulator evaluate many cells with one vector instruction per
+operator.
 """
 
 from amaranth import C, Cat, Module, Mux, Signal, Value
@@ -142,26 +143,22 @@ class Multiply(_Step):
             fraction.eq(Mux(carry, product[:-1], Cat(0, product[:-2]))),
         ]
 
-        # exponent + bias = x + w + carry, compared with the bias instead of subtracting first.
-        biased = Signal(EXPONENT + 2)
+        # The carry comes late, so that it only corrects what is known without it. Range of the sum:
+        # -125 ... 381, in two's complement.
         exponent = Signal(EXPONENT + 2)
-        m.d.comb += [
-            biased.eq(x.exponent + w.exponent),
-            # -BIAS + carry, in two's complement, without an adder.
-            exponent.eq(biased + Cat(~carry, carry, C(0b11100000, EXPONENT))),
-        ]
-
         zero = Signal()
         infinite = Signal()
         nan = Signal()
         m.d.comb += [
-            zero.eq(x.zero | w.zero | exponent[-1] | (exponent == 0)),
-            infinite.eq(x.special | w.special | (~exponent[-1] & (exponent >= SPECIAL))),
+            exponent.eq(x.exponent + w.exponent - BIAS),
+            zero.eq(x.zero | w.zero | exponent[-1] | ((exponent == 0) & ~carry)),
+            infinite.eq(x.special | w.special | (~exponent[-1] & (
+                exponent[EXPONENT] | (exponent[1:EXPONENT].all() & (exponent[0] | carry))))),
             nan.eq(x.nan | w.nan | ((x.special | w.special) & (x.zero | w.zero))),
         ]
         m.d.comb += [
             self.o.sign.eq(x.sign ^ w.sign),
-            self.o.exponent.eq(Mux(nan | infinite, SPECIAL, Mux(zero, 0, exponent[:EXPONENT]))),
+            self.o.exponent.eq(Mux(nan | infinite, SPECIAL, Mux(zero, 0, exponent + carry))),
             self.o.fraction.eq(Mux(nan, 1 << (PRODUCT_FRACTION - 1),
                                    Mux(zero | infinite, 0, fraction))),
         ]
