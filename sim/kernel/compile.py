@@ -1,0 +1,75 @@
+"""Tile kernels: a grid of equal tiles as a C++ function that steps all of them."""
+
+import pathlib
+from dataclasses import dataclass
+
+from hdl.tiles import TileGrid
+from sim.kernel import emit
+from sim.kernel.netlist import PASSES, read_tile
+from sim.kernel.plan import plan_grid
+
+__all__ = ["Kernel", "compile_grid"]
+
+_HEADER = "vec.hpp"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled grid.
+
+    Attributes
+    ----------
+    module : str
+        Name of the grid's module, with which the names of the C functions begin.
+    cpp : str
+        C++ source of ``{module}_new``, ``{module}_delete`` and ``{module}_step``; includes
+        ``vec.hpp``.
+    shim : str
+        Verilog module with the grid's name and ports that calls these functions.
+    can_skip : bool
+        Whether idle tiles are skipped: it was proven that they hold their state.
+    """
+
+    module: str
+    cpp: str
+    shim: str
+    can_skip: bool
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The C++ files by name, as `sim.build.build_model` takes them."""
+        header = pathlib.Path(__file__).with_name(_HEADER)
+        return {f"{self.module}.cpp": self.cpp, _HEADER: header.read_text()}
+
+
+def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES) -> Kernel:
+    """Compiles a grid of tiles to a kernel.
+
+    The same arguments give the same text, byte for byte.
+
+    Parameters
+    ----------
+    grid : TileGrid
+        The grid's size and links.
+    tile_verilog : str
+        Verilog of the tile's module and all that it instantiates.
+    passes : str
+        Yosys commands between reading the Verilog and writing the netlist.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    RuntimeError
+        If Yosys rejects the Verilog.
+    ValueError
+        If the tile has something that kernels cannot have, such as an unknown cell type, a word of
+        more than 64 bits, a second clock, or an output that is not registered; the message names
+        it.
+    """
+    tile = read_tile(tile_verilog, grid.tile_module, passes=passes)
+    plan = plan_grid(grid, tile)
+    return Kernel(grid.module, emit.cpp(grid, plan), emit.shim(grid, plan),
+                  emit.can_skip(grid, plan))

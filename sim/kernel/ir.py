@@ -1,0 +1,564 @@
+"""Expressions of a tile: hash-consed, simplified as they are built, narrowed by demanded bits.
+
+There are two kinds of values. A *word* is an unsigned number of at most 64 bits; arithmetic is
+modulo 2**64, and whatever narrower width a netlist asks for is an explicit mask. Each word knows
+which of its bits can be one, so most masks fold away, and `Graph.narrow` removes those that no
+consumer can see. A *bit* is a truth value. What results can be evaluated on lanes of 16, 32 or 64
+bits, whichever holds all bits that are both possible and demanded (`lane_bits`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = ["ALL", "Graph", "Node", "demands", "lane_bits", "low", "topological"]
+
+WORD = 64
+ALL = (1 << WORD) - 1
+
+
+def low(width: int) -> int:
+    """A mask of the ``width`` lowest bits, at most 64."""
+    return (1 << min(width, WORD)) - 1
+
+
+class Node:
+    """A value.
+
+    Attributes
+    ----------
+    op : str
+        What computes it. Words: ``const``, ``leaf``, ``and``, ``or``, ``xor``, ``add``, ``sub``,
+        ``mul``, ``shl``, ``shr`` (by the constant ``attr``), ``shlv``, ``shrv`` (by a word), ``sel``
+        (bit, word if it is one, word if not), ``read`` (memory ``attr`` at an address). Bits:
+        ``bit`` (constant), ``leafb``, ``andb``, ``orb``, ``xorb``, ``notb``, ``selb``, ``test``
+        (whether any bit under the mask ``attr`` is one), ``eq``, ``ltu``.
+    args : tuple of Node
+        Operands.
+    attr : object
+        Constant, mask, shift or leaf.
+    bits : int
+        Bits of a word that can be one; 1 for a bit.
+    is_bit : bool
+        Which kind it is.
+    index : int
+        Position in the graph; operands come before what they are operands of.
+    """
+
+    __slots__ = ("args", "attr", "bits", "index", "is_bit", "op")
+
+    def __init__(self, op: str, args: "tuple[Node, ...]", attr: object, bits: int, is_bit: bool,
+                 index: int) -> None:
+        self.op = op
+        self.args = args
+        self.attr = attr
+        self.bits = bits
+        self.is_bit = is_bit
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"%{self.index}={self.op}({', '.join(f'%{a.index}' for a in self.args)}; {self.attr})"
+
+    @property
+    def number(self) -> int:
+        """The attribute, where it is a number."""
+        assert isinstance(self.attr, int)
+        return self.attr
+
+
+class Graph:
+    """Builds values. Equal values are one node."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[object, ...], Node] = {}
+
+    def _make(self, op: str, args: tuple[Node, ...], attr: object = None, bits: int = 1, *,
+              is_bit: bool = False) -> Node:
+        key = (op, attr, *(arg.index for arg in args))
+        node = self._nodes.get(key)
+        if node is None:
+            node = Node(op, args, attr, bits, is_bit, len(self._nodes))
+            self._nodes[key] = node
+        return node
+
+    # Leaves
+
+    def const(self, value: int) -> Node:
+        """A constant word."""
+        value &= ALL
+        return self._make("const", (), value, value)
+
+    def bit(self, value: bool | int) -> Node:
+        """A constant bit."""
+        return self._make("bit", (), int(bool(value)), is_bit=True)
+
+    def leaf(self, name: object, width: int) -> Node:
+        """A free word of ``width`` bits; a free bit if ``width`` is 1."""
+        if width == 1:
+            return self._make("leafb", (), name, is_bit=True)
+        return self._make("leaf", (), name, low(width))
+
+    # Words
+
+    def and_(self, x: Node, y: Node) -> Node:
+        """Bitwise and."""
+        x, y = self._ordered(x, y)
+        if y.op != "const":
+            if x is y:
+                return x
+            if not x.bits & y.bits:
+                return self.const(0)
+            return self._make("and", (x, y), None, x.bits & y.bits)
+        mask = y.number & x.bits
+        if mask == x.bits:
+            return x
+        if not mask:
+            return self.const(0)
+        if x.op == "const":
+            return self.const(mask)
+        if x.op == "and" and x.args[1].op == "const":
+            return self.and_(x.args[0], self.const(mask))
+        if x.op == "or":
+            for one, other in (x.args, x.args[::-1]):
+                if not other.bits & mask:
+                    return self.and_(one, self.const(mask))
+        if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
+            return self.sel(x.args[0], self.const(x.args[1].number & mask),
+                            self.const(x.args[2].number & mask))
+        return self._make("and", (x, self.const(mask)), None, mask)
+
+    def or_(self, x: Node, y: Node) -> Node:
+        """Bitwise or."""
+        x, y = self._ordered(x, y)
+        if x is y:
+            return x
+        if y.op == "const":
+            if x.op == "const":
+                return self.const(x.number | y.number)
+            if not y.number:
+                return x
+            if x.op == "or" and x.args[1].op == "const":
+                return self.or_(x.args[0], self.const(x.args[1].number | y.number))
+        if (x.op == "and" and y.op == "and" and x.args[0] is y.args[0]
+                and x.args[1].op == "const" and y.args[1].op == "const"):
+            return self.and_(x.args[0], self.const(x.args[1].number | y.args[1].number))
+        return self._make("or", (x, y), None, x.bits | y.bits)
+
+    def xor(self, x: Node, y: Node) -> Node:
+        """Bitwise exclusive or."""
+        x, y = self._ordered(x, y)
+        if x is y:
+            return self.const(0)
+        if y.op == "const":
+            if x.op == "const":
+                return self.const(x.number ^ y.number)
+            if not y.number:
+                return x
+            if x.op == "xor" and x.args[1].op == "const":
+                return self.xor(x.args[0], self.const(x.args[1].number ^ y.number))
+            if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
+                return self.sel(x.args[0], self.const(x.args[1].number ^ y.number),
+                                self.const(x.args[2].number ^ y.number))
+        return self._make("xor", (x, y), None, x.bits | y.bits)
+
+    def add(self, x: Node, y: Node) -> Node:
+        """Sum modulo 2**64."""
+        x, y = self._ordered(x, y)
+        if y.op == "const":
+            if x.op == "const":
+                return self.const(x.number + y.number)
+            if x.op == "add" and x.args[1].op == "const":
+                return self.add(x.args[0], self.const(x.args[1].number + y.number))
+        if not x.bits & y.bits:
+            return self.or_(x, y)
+        return self._make("add", (x, y), None, low((x.bits + y.bits).bit_length()))
+
+    def sub(self, x: Node, y: Node) -> Node:
+        """Difference modulo 2**64."""
+        if x is y:
+            return self.const(0)
+        if y.op == "const":
+            return self.add(x, self.const(-y.number))
+        return self._make("sub", (x, y), None, ALL)
+
+    def mul(self, x: Node, y: Node) -> Node:
+        """Product modulo 2**64."""
+        x, y = self._ordered(x, y)
+        if y.op == "const":
+            if x.op == "const":
+                return self.const(x.number * y.number)
+            if not y.number:
+                return y
+            if not y.number & (y.number - 1):
+                return self.shl(x, y.number.bit_length() - 1)
+        return self._make("mul", (x, y), None, low((x.bits * y.bits).bit_length()))
+
+    def shl(self, x: Node, count: int) -> Node:
+        """``x`` times 2**count, modulo 2**64."""
+        if count == 0:
+            return x
+        if count >= WORD:
+            return self.const(0)
+        if x.op == "const":
+            return self.const(x.number << count)
+        if x.op == "shl":
+            return self.shl(x.args[0], x.number + count)
+        if x.op == "shr":
+            moved = self.shift(x.args[0], count - x.number)
+            return self.and_(moved, self.const(ALL << count))
+        if x.op == "and" and x.args[1].op == "const":
+            return self.and_(self.shl(x.args[0], count), self.const(x.args[1].number << count))
+        if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
+            return self.sel(x.args[0], self.shl(x.args[1], count), self.shl(x.args[2], count))
+        return self._make("shl", (x,), count, (x.bits << count) & ALL)
+
+    def shr(self, x: Node, count: int) -> Node:
+        """``x`` divided by 2**count."""
+        if count == 0:
+            return x
+        if not x.bits >> count:
+            return self.const(0)
+        if x.op == "const":
+            return self.const(x.number >> count)
+        if x.op == "shr":
+            return self.shr(x.args[0], x.number + count)
+        if x.op == "shl" and x.args[0].bits << x.number <= ALL:
+            return self.and_(self.shift(x.args[0], x.number - count), self.const(ALL >> count))
+        if x.op == "and" and x.args[1].op == "const":
+            return self.and_(self.shr(x.args[0], count), self.const(x.args[1].number >> count))
+        if x.op == "or":
+            return self.or_(self.shr(x.args[0], count), self.shr(x.args[1], count)) \
+                if any(not arg.bits >> count or arg.op in ("const", "shl", "and", "or")
+                       for arg in x.args) else self._shr(x, count)
+        if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
+            return self.sel(x.args[0], self.shr(x.args[1], count), self.shr(x.args[2], count))
+        return self._shr(x, count)
+
+    def _shr(self, x: Node, count: int) -> Node:
+        return self._make("shr", (x,), count, x.bits >> count)
+
+    def shift(self, x: Node, left: int) -> Node:
+        """``x`` moved ``left`` places to the left, or right if negative."""
+        return self.shl(x, left) if left >= 0 else self.shr(x, -left)
+
+    def shlv(self, x: Node, count: Node) -> Node:
+        """``x`` shifted left by a word; zero if that is 64 or more."""
+        if count.op == "const":
+            return self.shl(x, count.number)
+        if x.op == "const" and not x.number:
+            return x
+        lowest = (x.bits & -x.bits).bit_length() - 1
+        return self._make("shlv", (x, count), None, ALL & (ALL << lowest))
+
+    def shrv(self, x: Node, count: Node) -> Node:
+        """``x`` shifted right by a word; zero if that is 64 or more."""
+        if count.op == "const":
+            return self.shr(x, min(count.number, WORD))
+        if x.op == "const" and not x.number:
+            return x
+        return self._make("shrv", (x, count), None, low(x.bits.bit_length()))
+
+    def sel(self, bit: Node, x: Node, y: Node) -> Node:
+        """``x`` if the bit is one, else ``y``."""
+        if bit.op == "bit":
+            return x if bit.attr else y
+        if bit.op == "notb":
+            return self.sel(bit.args[0], y, x)
+        if x is y:
+            return x
+        x, y = self._under(bit, x, True), self._under(bit, y, False)
+        if x is y:
+            return x
+        return self._make("sel", (bit, x, y), None, x.bits | y.bits)
+
+    def _under(self, bit: Node, x: Node, value: bool) -> Node:
+        """``x`` where ``bit`` is known to have ``value``."""
+        if x.op == "sel" and x.args[0] is bit:
+            return x.args[1 if value else 2]
+        if bit.op == "test" and not value and x.op == "and" and x.args[1].op == "const":
+            # Bits that are known to be zero need not be masked.
+            shifted = x.args[0]
+            source = shifted.args[0] if shifted.op in ("shl", "shr") else shifted
+            if source is bit.args[0] and shifted.op == "shl":
+                possible = ((source.bits & ~bit.number) << shifted.number) & ALL
+                if not possible & ~x.args[1].number:
+                    return shifted
+        return x
+
+    def read(self, memory: object, address: Node, width: int) -> Node:
+        """A word of a memory."""
+        return self._make("read", (address,), memory, low(width))
+
+    # Bits
+
+    def not_(self, x: Node) -> Node:
+        """Negation."""
+        if x.op == "bit":
+            return self.bit(not x.attr)
+        if x.op == "notb":
+            return x.args[0]
+        return self._make("notb", (x,), is_bit=True)
+
+    def andb(self, x: Node, y: Node) -> Node:
+        """Conjunction."""
+        x, y = self._ordered(x, y)
+        if y.op == "bit":
+            return x if y.attr else y
+        if x is y:
+            return x
+        if self.not_(x) is y:
+            return self.bit(0)
+        return self._make("andb", (x, y), is_bit=True)
+
+    def orb(self, x: Node, y: Node) -> Node:
+        """Disjunction."""
+        x, y = self._ordered(x, y)
+        if y.op == "bit":
+            return y if y.attr else x
+        if x is y:
+            return x
+        if self.not_(x) is y:
+            return self.bit(1)
+        if x.op == "test" and y.op == "test" and x.args[0] is y.args[0]:
+            return self.test(x.args[0], x.number | y.number)
+        return self._make("orb", (x, y), is_bit=True)
+
+    def xorb(self, x: Node, y: Node) -> Node:
+        """Exclusive or."""
+        x, y = self._ordered(x, y)
+        if y.op == "bit":
+            return self.not_(x) if y.attr else x
+        if x is y:
+            return self.bit(0)
+        if x.op == "notb":
+            return self.not_(self.xorb(x.args[0], y))
+        if y.op == "notb":
+            return self.not_(self.xorb(x, y.args[0]))
+        return self._make("xorb", (x, y), is_bit=True)
+
+    def selb(self, bit: Node, x: Node, y: Node) -> Node:
+        """``x`` if the bit is one, else ``y``."""
+        if bit.op == "bit":
+            return x if bit.attr else y
+        if bit.op == "notb":
+            return self.selb(bit.args[0], y, x)
+        if x is y:
+            return x
+        if x.op == "bit":
+            return self.orb(bit, y) if x.attr else self.andb(self.not_(bit), y)
+        if y.op == "bit":
+            return self.orb(self.not_(bit), x) if y.attr else self.andb(bit, x)
+        return self._make("selb", (bit, x, y), is_bit=True)
+
+    def test(self, x: Node, mask: int = ALL) -> Node:
+        """Whether any bit of ``x`` under ``mask`` is one."""
+        mask &= x.bits
+        if not mask:
+            return self.bit(0)
+        if x.op == "const":
+            return self.bit(1)
+        if x.op == "and" and x.args[1].op == "const":
+            return self.test(x.args[0], mask)
+        if x.op == "shl":
+            return self.test(x.args[0], mask >> x.number)
+        if x.op == "shr":
+            return self.test(x.args[0], mask << x.number)
+        if x.op == "or":
+            for one, other in (x.args, x.args[::-1]):
+                if not other.bits & mask:
+                    return self.test(one, mask)
+            for one, other in (x.args, x.args[::-1]):
+                if one.op == "sel" and all(arg.op == "const" for arg in one.args[1:]):
+                    return self.orb(self.test(one, mask), self.test(other, mask))
+        if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
+            return self.selb(x.args[0], self.test(x.args[1], mask), self.test(x.args[2], mask))
+        if x.op == "xor" and x.args[1].op == "const" and not mask & (mask - 1):
+            inner = self.test(x.args[0], mask)
+            return self.not_(inner) if x.args[1].number & mask else inner
+        return self._make("test", (x,), mask, is_bit=True)
+
+    def eq(self, x: Node, y: Node) -> Node:
+        """Whether two words are equal."""
+        x, y = self._ordered(x, y)
+        if x is y:
+            return self.bit(1)
+        if y.op == "const":
+            value = y.number
+            if value & ~x.bits:
+                return self.bit(0)
+            if x.op == "const":
+                return self.bit(x.number == value)
+            if not value:
+                return self.not_(self.test(x))
+            if value == x.bits and not value & (value - 1):
+                return self.test(x)
+            if x.op == "and" and x.args[1].op == "const" and x.args[0].op == "shr":
+                inner = x.args[0]
+                return self.eq(self.and_(inner.args[0],
+                                         self.const(x.args[1].number << inner.number)),
+                               self.const(value << inner.number))
+            if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
+                return self.selb(x.args[0], self.bit(x.args[1].number == value),
+                                 self.bit(x.args[2].number == value))
+        return self._make("eq", (x, y), is_bit=True)
+
+    def ltu(self, x: Node, y: Node) -> Node:
+        """Whether ``x`` is less than ``y``, as unsigned numbers."""
+        if x is y:
+            return self.bit(0)
+        if x.op == "const" and y.op == "const":
+            return self.bit(x.number < y.number)
+        if y.op == "const" and not y.number & (y.number - 1):
+            return self.not_(self.test(x, -y.number & ALL)) if y.number else self.bit(0)
+        if x.op == "const" and not x.number & (x.number + 1):
+            return self.test(y, ALL & ~x.number)
+        return self._make("ltu", (x, y), is_bit=True)
+
+    # Rewriting
+
+    def word(self, bit: Node) -> Node:
+        """A bit as a word of 0 or 1."""
+        if bit.op == "test" and not bit.number & (bit.number - 1):
+            place = bit.number.bit_length() - 1
+            return self.and_(self.shr(bit.args[0], place), self.const(1))
+        return self.sel(bit, self.const(1), self.const(0))
+
+    def rebuild(self, node: Node, args: Sequence[Node]) -> Node:
+        """The node with other operands, simplified anew."""
+        if not args:
+            return node
+        if tuple(args) == node.args:
+            return node
+        if node.op in ("shl", "shr", "test"):
+            return getattr(self, node.op)(args[0], node.attr)
+        if node.op == "read":
+            return self._make("read", tuple(args), node.attr, node.bits)
+        return _BUILDERS[node.op](self, *args)
+
+    def substitute(self, roots: Sequence[Node], values: Mapping[Node, Node]) -> list[Node]:
+        """The roots with some nodes replaced, simplified."""
+        done = dict(values)
+        for node in topological(roots):
+            if node not in done:
+                done[node] = self.rebuild(node, [done[arg] for arg in node.args])
+        return [done[root] for root in roots]
+
+    def narrow(self, roots: Sequence[tuple[Node, int]]) -> list[Node]:
+        """The roots without the parts that no consumer sees.
+
+        Parameters
+        ----------
+        roots : sequence of (Node, int)
+            Values and, for words, which of their bits are used.
+        """
+        while True:
+            needed = demands(roots)
+            done: dict[Node, Node] = {}
+            for node in topological([root for root, _ in roots]):
+                done[node] = self._demanded(self.rebuild(node, [done[arg] for arg in node.args]),
+                                            needed[node])
+            changed = [done[root] for root, _ in roots]
+            if all(new is old for new, (old, _) in zip(changed, roots, strict=True)):
+                return changed
+            roots = [(new, mask) for new, (_, mask) in zip(changed, roots, strict=True)]
+
+    def _demanded(self, node: Node, mask: int) -> Node:
+        """A node that agrees with ``node`` on the bits under ``mask``."""
+        if node.is_bit:
+            return node
+        if not node.bits & mask:
+            return self.const(0)
+        if node.op in ("and", "or", "xor") and node.args[1].op == "const":
+            constant = node.args[1].number
+            visible = mask & node.args[0].bits
+            if node.op == "and" and not visible & ~constant:
+                return node.args[0]
+            if node.op in ("or", "xor") and not mask & constant:
+                return node.args[0]
+        if node.op in ("or", "add", "xor"):
+            for one, other in (node.args, node.args[::-1]):
+                seen = mask if node.op != "add" else low(mask.bit_length())
+                if not other.bits & seen:
+                    return one
+        return node
+
+    @staticmethod
+    def _ordered(x: Node, y: Node) -> tuple[Node, Node]:
+        """Operands of a commutative operation: constants last, otherwise by age."""
+        constants = ("const", "bit")
+        if (x.op in constants, x.index) > (y.op in constants, y.index):
+            return y, x
+        return x, y
+
+
+_BUILDERS: dict[str, Callable[..., Node]] = {
+    "and": Graph.and_, "or": Graph.or_, "xor": Graph.xor, "add": Graph.add, "sub": Graph.sub,
+    "mul": Graph.mul, "shlv": Graph.shlv, "shrv": Graph.shrv, "sel": Graph.sel,
+    "andb": Graph.andb, "orb": Graph.orb, "xorb": Graph.xorb, "notb": Graph.not_,
+    "selb": Graph.selb, "eq": Graph.eq, "ltu": Graph.ltu,
+}
+
+
+def topological(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda node: False
+                ) -> list[Node]:
+    """All nodes that the roots depend on, operands first; not beyond nodes for which ``stop``."""
+    found: set[Node] = set()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            if not stop(node):
+                pending.extend(node.args)
+    return sorted(found, key=lambda node: node.index)
+
+
+def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = lambda node: False
+            ) -> dict[Node, int]:
+    """Which bits of each word the roots depend on, given those used of the roots themselves.
+
+    A bit that is known to be zero can be among them: something relies on its being zero.
+    """
+    roots = list(roots)
+    nodes = topological([root for root, _ in roots], stop)
+    needed = dict.fromkeys(nodes, 0)
+    for root, mask in roots:
+        needed[root] |= mask
+    for node in reversed(nodes):
+        if not stop(node):
+            for arg, mask in zip(node.args, _demand(node, needed[node]), strict=True):
+                needed[arg] |= mask
+    return needed
+
+
+def _demand(node: Node, mask: int) -> list[int]:
+    """Which bits of its operands the bits ``mask`` of a node depend on."""
+    up_to = low(mask.bit_length())
+    match node.op:
+        case "and":
+            x, y = node.args
+            # A bit of one operand is invisible where the other's is known to be zero.
+            return [mask & y.bits, mask if y.op == "const" else mask & x.bits]
+        case "or" | "xor":
+            return [mask, mask]
+        case "add" | "sub" | "mul":
+            return [up_to, up_to]
+        case "shl":
+            return [mask >> node.number]
+        case "shr":
+            return [(mask << node.number) & ALL]
+        case "shlv":
+            return [up_to, ALL]
+        case "shrv":
+            return [ALL, ALL]
+        case "sel":
+            return [1, mask, mask]
+        case "test":
+            return [node.number]
+        case _:
+            return [ALL] * len(node.args)
+
+
+def lane_bits(needed: Mapping[Node, int]) -> int:
+    """The narrowest lane, 16, 32 or 64 bits, that holds all demanded bits of some words."""
+    widest = max(((mask & node.bits).bit_length() for node, mask in needed.items()
+                  if not node.is_bit), default=0)
+    return 16 if widest <= 16 else 32 if widest <= 32 else 64

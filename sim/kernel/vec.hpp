@@ -1,0 +1,406 @@
+// Vectors of unsigned words and of bits for tile kernels: one lane per tile.
+//
+// Two backends: AVX-512 intrinsics, where bits are mask registers, and GCC's vector extensions,
+// where they are vectors of 0 and ~0. `E` is the width of a lane in bits: 16, 32 or 64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) \
+    && !defined(SYSTOLITH_PORTABLE_VECTORS)
+#define SYSTOLITH_AVX512 1
+#include <immintrin.h>
+#endif
+
+namespace systolith::lanes {
+
+template <int E> struct Lane;
+template <> struct Lane<16> { using Word = uint16_t; };
+template <> struct Lane<32> { using Word = uint32_t; };
+template <> struct Lane<64> { using Word = uint64_t; };
+template <int E> using Word = typename Lane<E>::Word;
+
+// Packed port bits, 32 to a word, as the DPI passes them.
+
+// Bits [pos, pos + width) of a packed value; width is at most 64.
+inline uint64_t get_bits(const uint32_t* from, size_t pos, int width) {
+    const size_t word = pos / 32, shift = pos % 32;
+    const size_t last = (pos + width - 1) / 32;
+    uint64_t value = from[word];
+    if (last > word) value |= uint64_t(from[word + 1]) << 32;
+    value >>= shift;
+    if (last > word + 1) value |= uint64_t(from[word + 2]) << (64 - shift);
+    return width == 64 ? value : value & ((uint64_t(1) << width) - 1);
+}
+
+// Sets bits of a packed value that were zero.
+inline void put_bits(uint32_t* to, size_t pos, int width, uint64_t value) {
+    const size_t word = pos / 32, shift = pos % 32;
+    const size_t last = (pos + width - 1) / 32;
+    const uint64_t lower = value << shift;
+    to[word] |= uint32_t(lower);
+    if (last > word) to[word + 1] |= uint32_t(lower >> 32);
+    if (last > word + 1) to[word + 2] |= uint32_t(value >> (64 - shift));
+}
+
+// Elements [first, first + count) of `width` bits.
+template <typename T>
+inline void unpack(T* to, const uint32_t* from, size_t first, size_t count, int width) {
+    if (width == int(sizeof(T)) * 8) {
+        std::memcpy(to, reinterpret_cast<const char*>(from) + first * sizeof(T),
+                    count * sizeof(T));
+    } else {
+        for (size_t i = 0; i < count; ++i) to[i] = T(get_bits(from, (first + i) * width, width));
+    }
+}
+
+template <typename T>
+inline void pack(uint32_t* to, size_t first, const T* from, size_t count, int width) {
+    if (width == int(sizeof(T)) * 8) {
+        std::memcpy(reinterpret_cast<char*>(to) + first * sizeof(T), from, count * sizeof(T));
+    } else {
+        for (size_t i = 0; i < count; ++i) put_bits(to, (first + i) * width, width, from[i]);
+    }
+}
+
+// Bits [first, first + count), 64 to a word of `to`.
+inline void unpack_bits(uint64_t* to, const uint32_t* from, size_t first, size_t count) {
+    for (size_t i = 0; i < count; i += 64) {
+        to[i / 64] = get_bits(from, first + i, count - i < 64 ? int(count - i) : 64);
+    }
+}
+
+inline void pack_bits(uint32_t* to, size_t first, const uint64_t* from, size_t count) {
+    for (size_t i = 0; i < count; i += 64) {
+        const int width = count - i < 64 ? int(count - i) : 64;
+        const uint64_t kept = width == 64 ? from[i / 64]
+                                          : from[i / 64] & ((uint64_t(1) << width) - 1);
+        put_bits(to, first + i, width, kept);
+    }
+}
+
+#ifdef SYSTOLITH_AVX512
+
+template <int E> struct Bits;
+template <> struct Bits<16> { __mmask32 m; };
+template <> struct Bits<32> { __mmask16 m; };
+template <> struct Bits<64> { __mmask8 m; };
+template <int E> struct Vec { __m512i v; };
+
+template <int E> inline constexpr int LANES = 512 / E;
+
+template <int E> inline Vec<E> bcast(uint64_t x) {
+    if constexpr (E == 16) return {_mm512_set1_epi16(short(x))};
+    else if constexpr (E == 32) return {_mm512_set1_epi32(int(x))};
+    else return {_mm512_set1_epi64((long long)(x))};
+}
+template <int E> inline Vec<E> zero() { return {_mm512_setzero_si512()}; }
+
+template <int E> inline Vec<E> and_(Vec<E> a, Vec<E> b) { return {_mm512_and_si512(a.v, b.v)}; }
+template <int E> inline Vec<E> or_(Vec<E> a, Vec<E> b) { return {_mm512_or_si512(a.v, b.v)}; }
+template <int E> inline Vec<E> xor_(Vec<E> a, Vec<E> b) { return {_mm512_xor_si512(a.v, b.v)}; }
+
+#define SYSTOLITH_BINARY(name, intrinsic) \
+    template <int E> inline Vec<E> name(Vec<E> a, Vec<E> b) { \
+        if constexpr (E == 16) return {_mm512_##intrinsic##_epi16(a.v, b.v)}; \
+        else if constexpr (E == 32) return {_mm512_##intrinsic##_epi32(a.v, b.v)}; \
+        else return {_mm512_##intrinsic##_epi64(a.v, b.v)}; \
+    }
+SYSTOLITH_BINARY(add, add)
+SYSTOLITH_BINARY(sub, sub)
+SYSTOLITH_BINARY(shlv, sllv)
+SYSTOLITH_BINARY(shrv, srlv)
+SYSTOLITH_BINARY(mul, mullo)
+#undef SYSTOLITH_BINARY
+
+// Product of 16-bit numbers in wider lanes, of which it keeps 16 bits.
+template <int E> inline Vec<E> mul16(Vec<E> a, Vec<E> b) { return {_mm512_mullo_epi16(a.v, b.v)}; }
+// Product of 15-bit numbers in lanes of 32 bits.
+template <int E> inline Vec<E> mul15(Vec<E> a, Vec<E> b) { return {_mm512_madd_epi16(a.v, b.v)}; }
+// Product of 32-bit numbers in lanes of 64 bits.
+template <int E> inline Vec<E> mul32(Vec<E> a, Vec<E> b) { return {_mm512_mul_epu32(a.v, b.v)}; }
+
+template <int K, int E> inline Vec<E> shl(Vec<E> a) {
+    if constexpr (E == 16) return {_mm512_slli_epi16(a.v, K)};
+    else if constexpr (E == 32) return {_mm512_slli_epi32(a.v, K)};
+    else return {_mm512_slli_epi64(a.v, K)};
+}
+template <int K, int E> inline Vec<E> shr(Vec<E> a) {
+    if constexpr (E == 16) return {_mm512_srli_epi16(a.v, K)};
+    else if constexpr (E == 32) return {_mm512_srli_epi32(a.v, K)};
+    else return {_mm512_srli_epi64(a.v, K)};
+}
+
+// Any function of three operands: bit 4a + 2b + c of TABLE.
+template <int TABLE, int E> inline Vec<E> logic(Vec<E> a, Vec<E> b, Vec<E> c) {
+    return {_mm512_ternarylogic_epi32(a.v, b.v, c.v, TABLE)};
+}
+#define SYSTOLITH_LOGIC(table, a, b, c, expression) logic<table>(a, b, c)
+
+template <int E> inline Vec<E> sel(Bits<E> k, Vec<E> a, Vec<E> b) {
+    if constexpr (E == 16) return {_mm512_mask_blend_epi16(k.m, b.v, a.v)};
+    else if constexpr (E == 32) return {_mm512_mask_blend_epi32(k.m, b.v, a.v)};
+    else return {_mm512_mask_blend_epi64(k.m, b.v, a.v)};
+}
+template <int E> inline Vec<E> only(Bits<E> k, Vec<E> a) {
+    if constexpr (E == 16) return {_mm512_maskz_mov_epi16(k.m, a.v)};
+    else if constexpr (E == 32) return {_mm512_maskz_mov_epi32(k.m, a.v)};
+    else return {_mm512_maskz_mov_epi64(k.m, a.v)};
+}
+// a, or a with b set, added, ... where k.
+template <int E> inline Vec<E> or_if(Vec<E> a, Bits<E> k, Vec<E> b) {
+    if constexpr (E == 16) return or_(a, only(k, b));
+    else if constexpr (E == 32) return {_mm512_mask_or_epi32(a.v, k.m, a.v, b.v)};
+    else return {_mm512_mask_or_epi64(a.v, k.m, a.v, b.v)};
+}
+template <int E> inline Vec<E> add_if(Vec<E> a, Bits<E> k, Vec<E> b) {
+    if constexpr (E == 16) return {_mm512_mask_add_epi16(a.v, k.m, a.v, b.v)};
+    else if constexpr (E == 32) return {_mm512_mask_add_epi32(a.v, k.m, a.v, b.v)};
+    else return {_mm512_mask_add_epi64(a.v, k.m, a.v, b.v)};
+}
+
+#define SYSTOLITH_COMPARE(name, intrinsic, sign) \
+    template <int E> inline Bits<E> name(Vec<E> a, Vec<E> b) { \
+        if constexpr (E == 16) return {_mm512_##intrinsic##_##sign##16_mask(a.v, b.v)}; \
+        else if constexpr (E == 32) return {_mm512_##intrinsic##_##sign##32_mask(a.v, b.v)}; \
+        else return {_mm512_##intrinsic##_##sign##64_mask(a.v, b.v)}; \
+    } \
+    template <int E> inline Bits<E> name(Bits<E> k, Vec<E> a, Vec<E> b) { \
+        if constexpr (E == 16) return {_mm512_mask_##intrinsic##_##sign##16_mask(k.m, a.v, b.v)}; \
+        else if constexpr (E == 32) \
+            return {_mm512_mask_##intrinsic##_##sign##32_mask(k.m, a.v, b.v)}; \
+        else return {_mm512_mask_##intrinsic##_##sign##64_mask(k.m, a.v, b.v)}; \
+    }
+SYSTOLITH_COMPARE(eq, cmpeq, epi)
+SYSTOLITH_COMPARE(ne, cmpneq, epi)
+SYSTOLITH_COMPARE(ltu, cmplt, epu)
+SYSTOLITH_COMPARE(geu, cmpge, epu)
+SYSTOLITH_COMPARE(test, test, epi)
+SYSTOLITH_COMPARE(testn, testn, epi)
+#undef SYSTOLITH_COMPARE
+
+#define SYSTOLITH_MASK(name, intrinsic) \
+    template <int E> inline Bits<E> name(Bits<E> a, Bits<E> b) { \
+        if constexpr (E == 16) return {_k##intrinsic##_mask32(a.m, b.m)}; \
+        else if constexpr (E == 32) return {_k##intrinsic##_mask16(a.m, b.m)}; \
+        else return {_k##intrinsic##_mask8(a.m, b.m)}; \
+    }
+SYSTOLITH_MASK(andb, and)
+SYSTOLITH_MASK(orb, or)
+SYSTOLITH_MASK(xorb, xor)
+SYSTOLITH_MASK(andnb, andn)  // not a, and b
+#undef SYSTOLITH_MASK
+template <int E> inline Bits<E> notb(Bits<E> a) {
+    if constexpr (E == 16) return {_knot_mask32(a.m)};
+    else if constexpr (E == 32) return {_knot_mask16(a.m)};
+    else return {_knot_mask8(a.m)};
+}
+
+// Bits [lane, lane + LANES) of a word of 64.
+template <int E> inline Bits<E> bits_at(uint64_t word, int lane) {
+    return {decltype(Bits<E>::m)(word >> lane)};
+}
+template <int E> inline uint64_t to_word(Bits<E> k) { return k.m; }
+
+template <int E, typename T> inline Vec<E> load(const T* from) {
+    if constexpr (sizeof(T) * 8 == E) return {_mm512_loadu_si512(from)};
+    else if constexpr (E == 32)
+        return {_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from))};
+    else if constexpr (sizeof(T) == 2)
+        return {_mm512_cvtepu16_epi64(_mm_loadu_si128((const __m128i*)from))};
+    else return {_mm512_cvtepu32_epi64(_mm256_loadu_si256((const __m256i*)from))};
+}
+template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
+    if constexpr (sizeof(T) * 8 == E) {
+        if constexpr (E == 16) _mm512_mask_storeu_epi16(to, k.m, a.v);
+        else if constexpr (E == 32) _mm512_mask_storeu_epi32(to, k.m, a.v);
+        else _mm512_mask_storeu_epi64(to, k.m, a.v);
+    } else if constexpr (E == 32) {
+        _mm256_mask_storeu_epi16(to, k.m, _mm512_cvtepi32_epi16(a.v));
+    } else if constexpr (sizeof(T) == 2) {
+        _mm_mask_storeu_epi16(to, k.m, _mm512_cvtepi64_epi16(a.v));
+    } else {
+        _mm256_mask_storeu_epi32(to, k.m, _mm512_cvtepi64_epi32(a.v));
+    }
+}
+template <int E> inline void spill(Word<E>* to, Vec<E> a) { _mm512_storeu_si512(to, a.v); }
+
+#else
+
+#if defined(__AVX2__)
+inline constexpr int BYTES = 32;
+#else
+inline constexpr int BYTES = 16;
+#endif
+template <int E> inline constexpr int LANES = BYTES * 8 / E;
+
+// The attribute needs a plain type.
+using Words16 = uint16_t __attribute__((vector_size(BYTES)));
+using Words32 = uint32_t __attribute__((vector_size(BYTES)));
+using Words64 = uint64_t __attribute__((vector_size(BYTES)));
+template <int E> struct Native;
+template <> struct Native<16> { using Type = Words16; };
+template <> struct Native<32> { using Type = Words32; };
+template <> struct Native<64> { using Type = Words64; };
+
+template <int E> struct Vec { typename Native<E>::Type v; };
+template <int E> struct Bits { typename Native<E>::Type v; };
+
+template <int E> inline Vec<E> bcast(uint64_t x) {
+    return {typename Native<E>::Type{} + Word<E>(x)};
+}
+template <int E> inline Vec<E> zero() { return {typename Native<E>::Type{}}; }
+
+#define SYSTOLITH_BINARY(name, op) \
+    template <int E> inline Vec<E> name(Vec<E> a, Vec<E> b) { return {a.v op b.v}; }
+SYSTOLITH_BINARY(and_, &)
+SYSTOLITH_BINARY(or_, |)
+SYSTOLITH_BINARY(xor_, ^)
+SYSTOLITH_BINARY(add, +)
+SYSTOLITH_BINARY(sub, -)
+SYSTOLITH_BINARY(mul, *)
+SYSTOLITH_BINARY(mul16, *)
+SYSTOLITH_BINARY(mul15, *)
+SYSTOLITH_BINARY(mul32, *)
+#undef SYSTOLITH_BINARY
+
+// A shift by the width or more is undefined in C++.
+#define SYSTOLITH_SHIFT(name, op) \
+    template <int E> inline Vec<E> name(Vec<E> a, Vec<E> n) { \
+        return {(a.v op (n.v & Word<E>(E - 1))) & typename Native<E>::Type(n.v < Word<E>(E))}; \
+    }
+SYSTOLITH_SHIFT(shlv, <<)
+SYSTOLITH_SHIFT(shrv, >>)
+#undef SYSTOLITH_SHIFT
+template <int K, int E> inline Vec<E> shl(Vec<E> a) {
+    if constexpr (K >= E) return zero<E>();
+    else return {a.v << K};
+}
+template <int K, int E> inline Vec<E> shr(Vec<E> a) {
+    if constexpr (K >= E) return zero<E>();
+    else return {a.v >> K};
+}
+
+#define SYSTOLITH_LOGIC(table, a, b, c, expression) expression
+
+template <int E> inline Vec<E> sel(Bits<E> k, Vec<E> a, Vec<E> b) {
+    return {(a.v & k.v) | (b.v & ~k.v)};
+}
+template <int E> inline Vec<E> only(Bits<E> k, Vec<E> a) { return {a.v & k.v}; }
+template <int E> inline Vec<E> or_if(Vec<E> a, Bits<E> k, Vec<E> b) { return {a.v | (b.v & k.v)}; }
+template <int E> inline Vec<E> add_if(Vec<E> a, Bits<E> k, Vec<E> b) {
+    return {a.v + (b.v & k.v)};
+}
+
+#define SYSTOLITH_COMPARE(name, expression) \
+    template <int E> inline Bits<E> name(Vec<E> a, Vec<E> b) { \
+        return {typename Native<E>::Type(expression)}; \
+    } \
+    template <int E> inline Bits<E> name(Bits<E> k, Vec<E> a, Vec<E> b) { \
+        return {k.v & typename Native<E>::Type(expression)}; \
+    }
+SYSTOLITH_COMPARE(eq, a.v == b.v)
+SYSTOLITH_COMPARE(ne, a.v != b.v)
+SYSTOLITH_COMPARE(ltu, a.v < b.v)
+SYSTOLITH_COMPARE(geu, a.v >= b.v)
+SYSTOLITH_COMPARE(test, (a.v & b.v) != 0)
+SYSTOLITH_COMPARE(testn, (a.v & b.v) == 0)
+#undef SYSTOLITH_COMPARE
+
+template <int E> inline Bits<E> andb(Bits<E> a, Bits<E> b) { return {a.v & b.v}; }
+template <int E> inline Bits<E> orb(Bits<E> a, Bits<E> b) { return {a.v | b.v}; }
+template <int E> inline Bits<E> xorb(Bits<E> a, Bits<E> b) { return {a.v ^ b.v}; }
+template <int E> inline Bits<E> andnb(Bits<E> a, Bits<E> b) { return {~a.v & b.v}; }
+template <int E> inline Bits<E> notb(Bits<E> a) { return {~a.v}; }
+
+template <int E> inline typename Native<E>::Type lane_bit() {
+    typename Native<E>::Type bit{};
+    for (int i = 0; i < LANES<E>; ++i) bit[i] = Word<E>(uint64_t(1) << i);
+    return bit;
+}
+template <int E> inline Bits<E> bits_at(uint64_t word, int lane) {
+    const auto all = typename Native<E>::Type{} + Word<E>(word >> lane);
+    return {typename Native<E>::Type((all & lane_bit<E>()) != 0)};
+}
+template <int E> inline uint64_t to_word(Bits<E> k) {
+    const auto set = k.v & lane_bit<E>();
+    uint64_t word = 0;
+    for (int i = 0; i < LANES<E>; ++i) word |= set[i];
+    return word;
+}
+
+template <int E, typename T> inline Vec<E> load(const T* from) {
+    Vec<E> a;
+    if constexpr (sizeof(T) * 8 == E) {
+        std::memcpy(&a.v, from, sizeof a.v);
+    } else {
+        T part[LANES<E>];
+        std::memcpy(part, from, sizeof part);
+        for (int i = 0; i < LANES<E>; ++i) a.v[i] = part[i];
+    }
+    return a;
+}
+template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
+    const Vec<E> mixed = sel(k, a, load<E>(to));
+    if constexpr (sizeof(T) * 8 == E) {
+        std::memcpy(to, &mixed.v, sizeof mixed.v);
+    } else {
+        T part[LANES<E>];
+        for (int i = 0; i < LANES<E>; ++i) part[i] = T(mixed.v[i]);
+        std::memcpy(to, part, sizeof part);
+    }
+}
+template <int E> inline void spill(Word<E>* to, Vec<E> a) { std::memcpy(to, &a.v, sizeof a.v); }
+
+#endif
+
+template <int E> inline constexpr uint64_t FULL = (uint64_t(1) << LANES<E>) - 1;
+
+// Lanes [lane, lane + LANES) of a word of 64 bits.
+template <int E> inline uint64_t part(uint64_t word, int lane) { return (word >> lane) & FULL<E>; }
+
+// Puts bits into a word where k; `keep` has the same lanes' enables.
+template <int E> inline void put_at(uint64_t& word, int lane, uint64_t keep, Bits<E> value) {
+    word = (word & ~(keep << lane)) | ((to_word(value) & keep) << lane);
+}
+
+// Word `address` of each lane's memory; `base` is word 0 of the first, the next word of a lane is
+// `stride` further. Lanes outside `lanes` read as zero.
+template <int E, typename T>
+inline Vec<E> gather(const T* base, size_t stride, Vec<E> address, uint64_t lanes) {
+    Word<E> where[LANES<E>], value[LANES<E>] = {};
+    spill(where, address);
+    for (; lanes; lanes &= lanes - 1) {
+        const int i = __builtin_ctzll(lanes);
+        value[i] = Word<E>(base[where[i] * stride + i]);
+    }
+    return load<E>(value);
+}
+template <int E, typename T>
+inline void scatter(T* base, size_t stride, Vec<E> address, uint64_t lanes, Vec<E> data) {
+    Word<E> where[LANES<E>], value[LANES<E>];
+    spill(where, address);
+    spill(value, data);
+    for (; lanes; lanes &= lanes - 1) {
+        const int i = __builtin_ctzll(lanes);
+        base[where[i] * stride + i] = T(value[i]);
+    }
+}
+// The same, of the bits under `mask` only.
+template <int E, typename T>
+inline void scatter(T* base, size_t stride, Vec<E> address, uint64_t lanes, Vec<E> data,
+                    Vec<E> mask) {
+    Word<E> where[LANES<E>], value[LANES<E>], taken[LANES<E>];
+    spill(where, address);
+    spill(value, data);
+    spill(taken, mask);
+    for (; lanes; lanes &= lanes - 1) {
+        const int i = __builtin_ctzll(lanes);
+        T& word = base[where[i] * stride + i];
+        word = T((word & ~taken[i]) | (value[i] & taken[i]));
+    }
+}
+
+}  // namespace systolith::lanes
