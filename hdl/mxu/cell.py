@@ -19,10 +19,10 @@ __all__ = ["MacCell"]
 CUTS: dict[int, tuple[type, ...]] = {
     1: (),
     2: (mac.Multiply,),
-    3: (mac.Multiply, mac.Align),
-    4: (mac.Multiply, mac.Align, mac.NormalizeCoarse),
-    5: (mac.Multiply, mac.Compare, mac.Align, mac.NormalizeCoarse),
-    6: (mac.Multiply, mac.Compare, mac.Align, mac.NormalizeCoarse, mac.NormalizeFine),
+    3: (mac.Multiply, mac.AlignFine),
+    4: (mac.Multiply, mac.AlignCoarse, mac.NormalizeCoarse),
+    5: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeCoarse),
+    6: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeCoarse, mac.NormalizeFine),
 }
 """After which steps of the datapath a cell of a given depth has pipeline registers."""
 

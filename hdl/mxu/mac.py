@@ -4,7 +4,7 @@
 is a component of its own between two named bundles of signals, so that a cell can put pipeline
 registers between any two of them:
 
-    multiply | compare | align | add | normalize coarse | normalize fine | round
+    multiply | compare | align coarse, fine | add | normalize coarse, fine | round
 
 Every word is at most 32 bits wide and every choice is a word-wide multiplexer: this keeps the
 lookup tables few, and lets a simulator evaluate many cells with one vector instruction per
@@ -15,8 +15,8 @@ from amaranth import C, Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, Signature
 
-__all__ = ["STEPS", "Add", "Align", "Compare", "Multiply", "NormalizeCoarse", "NormalizeFine",
-           "Round"]
+__all__ = ["STEPS", "Add", "AlignCoarse", "AlignFine", "Compare", "Multiply", "NormalizeCoarse",
+           "NormalizeFine", "Round"]
 
 BF16_FRACTION = 7
 F32_FRACTION = 23
@@ -64,6 +64,13 @@ Ordered = Signature({
     "distance": Out(5),                  # right shift of the smaller; 31 stands for all above
 })
 
+CoarseAligned = Signature({
+    **{name: Ordered.members[name]
+       for name in ("sign", "subtract", "nan", "infinite", "exponent", "large")},
+    "small": Out(ALIGNED),
+    "distance": Out(3),                  # right shift that is left to do
+})
+
 Aligned = Signature({
     **{name: Ordered.members[name]
        for name in ("sign", "subtract", "nan", "infinite", "exponent", "large")},
@@ -78,7 +85,7 @@ Sum = Signature({
 
 CoarseSum = Signature({
     **Sum.members,
-    "zeros": Out(3),                     # leading zeros removed from the sum so far, in fours
+    "zeros": Out(2),                     # leading zeros removed from the sum so far, in eights
 })
 
 NormalizedSum = Signature({
@@ -218,38 +225,51 @@ class Compare(_Step):
         return m
 
 
-class Align(_Step):
-    """Shifts the smaller significand into place; what falls out is remembered in a sticky bit."""
-
-    i: In(Ordered)
-    o: Out(Aligned)
-
-    def elaborate(self, platform):
-        m = Module()
-        wide = Signal(ALIGNED)
-        coarse = Signal(ALIGNED)
-        fine = Signal(ALIGNED)
-        m.d.comb += wide.eq(self.i.small << GUARD)
-        m.d.comb += [
-            coarse.eq(_shift_right_sticky(m, "coarse", wide, Cat(C(0, 3), self.i.distance[3:]))),
-            fine.eq(_shift_right_sticky(m, "fine", coarse, self.i.distance[:3])),
-        ]
-        m.d.comb += self.o.small.eq(fine)
-        self._pass(m, "sign", "subtract", "nan", "infinite", "exponent", "large")
-        return m
-
-
-def _shift_right_sticky(m: Module, name: str, word: Signal, places) -> Value:
+def _shift_right_sticky(m: Module, word: Signal, places: Value) -> Value:
     """``word >> places``, the lowest bit of which is also set if any that fell out was."""
-    kept = Signal(len(word), name=f"{name}_kept")
-    lost = Signal(name=f"{name}_lost")
-    shifted = Signal(len(word), name=f"{name}_shifted")
+    kept = Signal(len(word))
+    lost = Signal()
+    shifted = Signal(len(word))
     m.d.comb += [
         kept.eq(((1 << len(word)) - 1) << places),
         lost.eq((word & ~kept).any()),
         shifted.eq(word >> places),
     ]
     return shifted | lost
+
+
+class AlignCoarse(_Step):
+    """Shifts the smaller significand right in steps of 8; what falls out sets a sticky bit.
+
+    Two shifts have short masks for what they lose, which takes fewer lookup tables than one.
+    """
+
+    i: In(Ordered)
+    o: Out(CoarseAligned)
+
+    def elaborate(self, platform):
+        m = Module()
+        wide = Signal(ALIGNED)
+        m.d.comb += [
+            wide.eq(self.i.small << GUARD),
+            self.o.small.eq(_shift_right_sticky(m, wide, Cat(C(0, 3), self.i.distance[3:]))),
+            self.o.distance.eq(self.i.distance[:3]),
+        ]
+        self._pass(m, "sign", "subtract", "nan", "infinite", "exponent", "large")
+        return m
+
+
+class AlignFine(_Step):
+    """Shifts the smaller significand by what is left, 0 to 7 places."""
+
+    i: In(CoarseAligned)
+    o: Out(Aligned)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.o.small.eq(_shift_right_sticky(m, self.i.small, self.i.distance))
+        self._pass(m, "sign", "subtract", "nan", "infinite", "exponent", "large")
+        return m
 
 
 class Add(_Step):
@@ -288,7 +308,7 @@ def _shift_out_zeros(m: Module, word: Signal, steps: tuple[int, ...]) -> tuple[S
 
 
 class NormalizeCoarse(_Step):
-    """Removes leading zeros of the sum in steps of 16, 8 and 4 places.
+    """Removes leading zeros of the sum in steps of 16 and 8 places.
 
     Counting and shifting in one pass needs no separate leading-zero counter.
     """
@@ -298,7 +318,7 @@ class NormalizeCoarse(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        word, taken = _shift_out_zeros(m, self.i.sum, (16, 8, 4))
+        word, taken = _shift_out_zeros(m, self.i.sum, (16, 8))
         m.d.comb += [
             self.o.sum.eq(word),
             self.o.zeros.eq(Cat(*reversed(taken))),
@@ -315,7 +335,7 @@ class NormalizeFine(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        word, taken = _shift_out_zeros(m, self.i.sum, (2, 1))
+        word, taken = _shift_out_zeros(m, self.i.sum, (4, 2, 1))
         m.d.comb += [
             self.o.sum.eq(word),
             self.o.exponent.eq(self.i.exponent - Cat(*reversed(taken), self.i.zeros)),
@@ -366,5 +386,5 @@ class Round(_Step):
         return m
 
 
-STEPS = (Multiply, Compare, Align, Add, NormalizeCoarse, NormalizeFine, Round)
+STEPS = (Multiply, Compare, AlignCoarse, AlignFine, Add, NormalizeCoarse, NormalizeFine, Round)
 """The datapath's steps in order."""
