@@ -1,1 +1,5 @@
 """Simulation: Verilator builds, tile kernels, and the host driver."""
+
+from .device import Device
+
+__all__ = ["Device"]

@@ -40,7 +40,7 @@ def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
         kernel = compile_grid(grid, "\n".join(tile.values()))
         verilog[grid.module] = kernel.shim
-        cpp |= kernel.cpp
+        cpp |= kernel.sources
     return {"verilog": verilog, "cpp": cpp}
 
 

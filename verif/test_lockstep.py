@@ -1,0 +1,129 @@
+"""Tile kernels against pure Verilog: every output, every cycle, whatever comes in."""
+
+import numpy as np
+import pytest
+
+from golden.mxu import tile_matmul
+from hdl.config import Config
+from hdl.mxu.grid import mac_grid
+from hdl.mxu.lane import mxu_lanes
+from hdl.mxu.mxu import Mxu
+from hdl.tiles import VerilogLibrary
+from hdl.verilog import LINT_WAIVERS
+from sim.bench import Grid
+from sim.build import build_model
+from sim.kernel import compile_grid
+from sim.model import Model
+from sim.mxu import MxuModel, mxu_library
+
+CYCLES = 3000
+
+
+def config_of(array: int, mac_latency: int) -> Config:
+    return Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
+
+
+def grid_models(make_grid, config: Config) -> tuple[Model, Model]:
+    """The grid by tile kernels, and in pure Verilog."""
+    grid = make_grid(config)
+    tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
+    kernel = compile_grid(grid, "\n".join(tile.values()))
+    pure = VerilogLibrary().write(grid.module, lambda: make_grid(config))
+    return (Model(build_model(grid.module, {grid.module: kernel.shim}, cpp=kernel.sources,
+                              waivers=LINT_WAIVERS)),
+            Model(build_model(grid.module, pure, waivers=LINT_WAIVERS, optimise=False)))
+
+
+def random_bits(rng: np.random.Generator, cycles: int, width: int, density: float) -> np.ndarray:
+    """Words of which each bit is set with some probability."""
+    chosen = rng.random((cycles, width)) < density
+    spare = -width % 32
+    packed = np.packbits(np.pad(chosen, ((0, 0), (0, spare))), axis=1, bitorder="little")
+    return np.ascontiguousarray(packed).view(np.uint32)
+
+
+def random_traffic(model: Model, rng: np.random.Generator, density: float) -> dict[str, np.ndarray]:
+    """Random values of every input; control bits are set as densely as told, reset seldom."""
+    inputs = {}
+    for name, port in model.ports.items():
+        if not port.is_input or name == "clk":
+            continue
+        control = name == "rst" or "valid" in name or "swap" in name or "token" in name
+        share = 0.002 if name == "rst" else density if control else 0.5
+        inputs[name] = random_bits(rng, CYCLES, port.width, share)
+    return inputs
+
+
+def assert_lockstep(kernel: Model, pure: Model, inputs: dict[str, np.ndarray]) -> None:
+    outputs = [name for name, port in pure.ports.items() if not port.is_input]
+    assert outputs == [name for name, port in kernel.ports.items() if not port.is_input]
+    got, want = (model.run(inputs, outputs) for model in (kernel, pure))
+    for name in outputs:
+        bad = np.argwhere(got[name] != want[name])
+        assert not bad.size, f"{name} differs first in cycle {bad[0, 0]}, word {bad[0, 1]}"
+        assert want[name].any(), f"{name} never moved"
+
+
+@pytest.mark.parametrize(("array", "mac_latency"), [(4, 2), (16, 2), (5, 1), (4, 4), (17, 6)])
+def test_array_kernel_equals_verilog(array, mac_latency):
+    rng = np.random.default_rng([array, mac_latency])
+    kernel, pure = grid_models(mac_grid, config_of(array, mac_latency))
+    with kernel, pure:
+        # Bubbles everywhere, half the cells busy, nearly all of them, nearly none, then again.
+        for density in (0.5, 0.95, 0.02, 0.3):
+            assert_lockstep(kernel, pure, random_traffic(pure, rng, density))
+
+
+@pytest.mark.parametrize(("array", "mac_latency"), [(4, 2), (17, 4)])
+def test_lane_kernel_equals_verilog(array, mac_latency):
+    rng = np.random.default_rng([array, mac_latency])
+    kernel, pure = grid_models(mxu_lanes, config_of(array, mac_latency))
+    with kernel, pure:
+        for density in (0.5, 0.9):
+            assert_lockstep(kernel, pure, random_traffic(pure, rng, density))
+
+
+@pytest.mark.parametrize(("array", "mac_latency"), [(4, 2), (16, 3)])
+def test_matrix_unit_by_kernels_equals_verilog(array, mac_latency):
+    rng = np.random.default_rng([array, mac_latency])
+    config = config_of(array, mac_latency)
+    pure = VerilogLibrary().write("mxu", lambda: Mxu(config))
+    with (Model(mxu_library(config)) as kernel,
+          Model(build_model("mxu", pure, waivers=LINT_WAIVERS, optimise=False)) as reference):
+        for model in (kernel, reference):
+            model.reset()
+        for density in (0.5, 0.9):
+            assert_lockstep(kernel, reference, random_traffic(reference, rng, density))
+
+
+@pytest.mark.slow
+def test_one_tile_at_full_size_in_pure_rtl():
+    """A 128x128 tile without any kernel: golden's bits, and those of the kernel."""
+    config = Config.preset("v2")
+    rng = np.random.default_rng(128)
+    weights = rng.standard_normal((1, 128, 128)).astype(np.float32)
+    x = rng.standard_normal((1, 128, 128)).astype(np.float32)
+    want = tile_matmul(x[0], weights[0]).view(np.uint32)
+    for kernels in (False, True):
+        with MxuModel(config, kernels=kernels) as model:
+            got = model.multiply(weights, x, [(0, 0)])[0].view(np.uint32)
+        assert np.array_equal(got, want), f"kernels={kernels}"
+
+
+@pytest.mark.slow
+def test_bench_grids_give_one_result():
+    """What `make bench` times computes the same product both ways, at a size of its own."""
+    config = config_of(16, 2)
+    rng = np.random.default_rng(16)
+    weights = rng.standard_normal((16, 16)).astype(np.float32)
+    x = rng.standard_normal((40, 16)).astype(np.float32)
+    recorded = []
+    for kernels in (True, False):
+        grid = Grid(config, kernels=kernels)
+        with grid.model as model:
+            grid.load(weights)
+            recorded.append(model.run(grid.stream(x), ["p"])["p"])
+    assert np.array_equal(*recorded)
+    first = config.row_skew * 15 + config.mac_latency - 1
+    column = tile_matmul(x, weights)[:, 0].view(np.uint32)
+    assert np.array_equal(recorded[0][first:first + 40, 0], column[:len(recorded[0]) - first])
