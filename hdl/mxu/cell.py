@@ -21,7 +21,7 @@ CUTS: dict[int, tuple[type, ...]] = {
     2: (mac.Multiply,),
     3: (mac.Multiply, mac.AlignFine),
     4: (mac.Multiply, mac.AlignCoarse, mac.NormalizeCoarse),
-    5: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeCoarse),
+    5: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeMedium),
     6: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeCoarse, mac.NormalizeFine),
 }
 """After which steps of the datapath a cell of a given depth has pipeline registers."""

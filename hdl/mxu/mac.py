@@ -4,7 +4,7 @@
 is a component of its own between two named bundles of signals, so that a cell can put pipeline
 registers between any two of them:
 
-    multiply | compare | align coarse, fine | add | normalize coarse, fine | round
+    multiply | compare | align coarse, fine | add | normalize coarse, medium, fine | round
 
 Every word is at most 32 bits wide and every choice is a word-wide multiplexer: this keeps the
 lookup tables few, and lets a simulator evaluate many cells with one vector instruction per
@@ -16,7 +16,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, Signature
 
 __all__ = ["STEPS", "Add", "AlignCoarse", "AlignFine", "Compare", "Multiply", "NormalizeCoarse",
-           "NormalizeFine", "Round"]
+           "NormalizeFine", "NormalizeMedium", "Round"]
 
 BF16_FRACTION = 7
 F32_FRACTION = 23
@@ -85,7 +85,12 @@ Sum = Signature({
 
 CoarseSum = Signature({
     **Sum.members,
-    "zeros": Out(2),                     # leading zeros removed from the sum so far, in eights
+    "zeros": Out(1),                     # leading zeros removed from the sum, in sixteens
+})
+
+MediumSum = Signature({
+    **Sum.members,
+    "zeros": Out(2),                     # the same, in eights
 })
 
 NormalizedSum = Signature({
@@ -308,7 +313,7 @@ def _shift_out_zeros(m: Module, word: Signal, steps: tuple[int, ...]) -> tuple[S
 
 
 class NormalizeCoarse(_Step):
-    """Removes leading zeros of the sum in steps of 16 and 8 places.
+    """Removes 16 leading zeros of the sum, if there are so many.
 
     Counting and shifting in one pass needs no separate leading-zero counter.
     """
@@ -318,19 +323,30 @@ class NormalizeCoarse(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        word, taken = _shift_out_zeros(m, self.i.sum, (16, 8))
-        m.d.comb += [
-            self.o.sum.eq(word),
-            self.o.zeros.eq(Cat(*reversed(taken))),
-        ]
+        word, taken = _shift_out_zeros(m, self.i.sum, (16,))
+        m.d.comb += [self.o.sum.eq(word), self.o.zeros.eq(Cat(*taken))]
+        self._pass(m, "sign", "subtract", "nan", "infinite", "exponent")
+        return m
+
+
+class NormalizeMedium(_Step):
+    """Removes 8 leading zeros of the sum, if there are so many."""
+
+    i: In(CoarseSum)
+    o: Out(MediumSum)
+
+    def elaborate(self, platform):
+        m = Module()
+        word, taken = _shift_out_zeros(m, self.i.sum, (8,))
+        m.d.comb += [self.o.sum.eq(word), self.o.zeros.eq(Cat(*taken, self.i.zeros))]
         self._pass(m, "sign", "subtract", "nan", "infinite", "exponent")
         return m
 
 
 class NormalizeFine(_Step):
-    """Removes the last leading zeros and corrects the exponent."""
+    """Removes the last leading zeros, up to 7, and corrects the exponent."""
 
-    i: In(CoarseSum)
+    i: In(MediumSum)
     o: Out(NormalizedSum)
 
     def elaborate(self, platform):
@@ -386,5 +402,6 @@ class Round(_Step):
         return m
 
 
-STEPS = (Multiply, Compare, AlignCoarse, AlignFine, Add, NormalizeCoarse, NormalizeFine, Round)
+STEPS = (Multiply, Compare, AlignCoarse, AlignFine, Add,
+         NormalizeCoarse, NormalizeMedium, NormalizeFine, Round)
 """The datapath's steps in order."""
