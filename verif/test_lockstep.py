@@ -8,7 +8,7 @@ from hdl.config import Config
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.mxu.mxu import Mxu
-from hdl.tiles import VerilogLibrary
+from hdl.tiles import TileGrid, VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.bench import Grid
 from sim.build import build_model
@@ -31,7 +31,13 @@ def grid_models(make_grid, config: Config) -> tuple[Model, Model]:
     pure = VerilogLibrary().write(grid.module, lambda: make_grid(config))
     return (Model(build_model(grid.module, {grid.module: kernel.shim}, cpp=kernel.sources,
                               waivers=LINT_WAIVERS)),
-            Model(build_model(grid.module, pure, waivers=LINT_WAIVERS, optimise=False)))
+            Model(build_model(grid.module, pure, waivers=LINT_WAIVERS, optimise=False,
+                              hierarchical=blocks(grid))))
+
+
+def blocks(grid: TileGrid) -> list[str]:
+    """What to verilate on its own: the rows of an array that is large enough to be worth it."""
+    return [grid.row_module] if grid.rows > 8 else []
 
 
 def random_bits(rng: np.random.Generator, cycles: int, width: int, density: float) -> np.ndarray:
@@ -89,7 +95,8 @@ def test_matrix_unit_by_kernels_equals_verilog(array, mac_latency):
     config = config_of(array, mac_latency)
     pure = VerilogLibrary().write("mxu", lambda: Mxu(config))
     with (Model(mxu_library(config)) as kernel,
-          Model(build_model("mxu", pure, waivers=LINT_WAIVERS, optimise=False)) as reference):
+          Model(build_model("mxu", pure, waivers=LINT_WAIVERS, optimise=False,
+                            hierarchical=blocks(mac_grid(config)))) as reference):
         for model in (kernel, reference):
             model.reset()
         for density in (0.5, 0.9):
