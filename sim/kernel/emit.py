@@ -403,7 +403,11 @@ class _Chunk:
             stores.append(f"g.b{index}[row + 1][c] = next{index};")
         direct = {index for index, _ in plan.bits}
         for index in plan.active or []:
-            active.append(f"next{index}" if index in direct else f"g.b{index}[row + 1][c]")
+            if plan.registers[index].width > 1:
+                place = _register_place(plan, index, lane="64 * c")
+                active.append(f"uint64_t(any_set({place}))")
+            else:
+                active.append(f"next{index}" if index in direct else f"g.b{index}[row + 1][c]")
         result = [*words.lines, *stores]
         if early is not None:
             lane = self._enable_lane()

@@ -111,7 +111,7 @@ class Plan:
     groups : list of Group
         In the order in which they are to be done.
     active : list of int or None
-        1-bit registers of which one is set in every tile that could change without one of its
+        Registers of which one is not zero in every tile that could change without one of its
         `activity` inputs being set; None if there are no such registers.
     activity : list of str
         1-bit tile inputs.
@@ -427,7 +427,7 @@ def _idle_proof(plan: Plan, updates: Sequence[Node], writes: Sequence[MemoryWrit
             assumed.append(plan.tile.inputs[RESET])
 
         def under(active: Iterable[int], assumed: Sequence[Node] = assumed) -> list[Node]:
-            zero = {leaf: graph.bit(0)
+            zero = {leaf: graph.bit(0) if leaf.is_bit else graph.const(0)
                     for leaf in (*assumed, *(registers[index].leaf for index in active))}
             return graph.substitute([*updates, *(write.enable for write in writes)], zero)
 
@@ -441,7 +441,7 @@ def _idle_proof(plan: Plan, updates: Sequence[Node], writes: Sequence[MemoryWrit
             return value.op in ("const", "bit") and value.attr == registers[index].init
 
         def cleared(value: Node) -> bool:
-            return value.op == "bit" and not value.attr
+            return value.op in ("bit", "const") and not value.attr
 
         active: list[int] = []
         while True:
@@ -451,7 +451,7 @@ def _idle_proof(plan: Plan, updates: Sequence[Node], writes: Sequence[MemoryWrit
                 break
             active += found
         if changing(values, active):
-            active += [index for index in changing(values, active) if registers[index].width == 1]
+            active += changing(values, active)
             while True:
                 values = under(active)
                 kept = [index for index in active if cleared(values[index])]

@@ -1,7 +1,8 @@
 // Vectors of unsigned words and of bits for tile kernels: one lane per tile.
 //
 // Two backends: AVX-512 intrinsics, where bits are mask registers, and GCC's vector extensions,
-// where they are vectors of 0 and ~0. `E` is the width of a lane in bits: 16, 32 or 64.
+// where they are vectors of 0 and ~0 (chosen elsewhere, and everywhere if
+// SYSTOLITH_PORTABLE_VECTORS is defined, as the bytes of a vector). `E` is the width of a lane in bits: 16, 32 or 64.
 #pragma once
 
 #include <cstddef>
@@ -229,7 +230,9 @@ template <int E> inline void spill(Word<E>* to, Vec<E> a) { _mm512_storeu_si512(
 
 #else
 
-#if defined(__AVX2__)
+#if defined(SYSTOLITH_PORTABLE_VECTORS)
+inline constexpr int BYTES = SYSTOLITH_PORTABLE_VECTORS;
+#elif defined(__AVX2__)
 inline constexpr int BYTES = 32;
 #else
 inline constexpr int BYTES = 16;
@@ -355,6 +358,13 @@ template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
 template <int E> inline void spill(Word<E>* to, Vec<E> a) { std::memcpy(to, &a.v, sizeof a.v); }
 
 #endif
+
+// Whether one of 64 words is not zero.
+template <typename T> inline bool any_set(const T* words) {
+    T any = 0;
+    for (int i = 0; i < 64; ++i) any |= words[i];
+    return any;
+}
 
 template <int E> inline constexpr uint64_t FULL = (uint64_t(1) << LANES<E>) - 1;
 
