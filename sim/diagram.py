@@ -1,6 +1,7 @@
 """Draws the block diagram of the matrix unit and its simulation: docs/block_diagram.svg."""
 
 import pathlib
+import re
 from collections.abc import Sequence
 
 from hdl.config import PRESETS
@@ -16,9 +17,9 @@ _WIDTH, _HEIGHT = 1120, 884
 _ARRAY = PRESETS["v2"].array
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUS = "\N{MINUS SIGN}"
-_STAGES = {"Multiply": "multiply", "Compare": "compare", "Align": "align", "Add": "add",
-           "NormalizeCoarse": "normalize, coarse", "NormalizeFine": "normalize, fine",
-           "Round": "round"}
+# Steps of one stage of the datapath, such as the coarse and the fine shift, share a box.
+STAGES = tuple(dict.fromkeys(
+    re.sub("(Coarse|Medium|Fine)$", "", step.__name__).lower() for step in STEPS))
 
 
 def _box(picture: Picture, x: float, y: float, width: float, height: float, title: str,
@@ -204,14 +205,14 @@ def _cell(picture: Picture, x: float, y: float) -> None:
     picture.text(right + 50, y + 276, "weights", "tiny w right")
     picture.text(right + 50, y + 290, "pass", "tiny w right")
 
-    step, height, width = 36, 24, 116
+    step, height, width = 43, 26, 116
     top = y + 86
     left = x + 22
-    for k, stage in enumerate(STEPS):
+    for k, stage in enumerate(STAGES):
         at = top + k * step - (0 if k == 0 else 4)
         with picture.group("sum"):
             picture.rect(left, at, width, height)
-            picture.text(left + width / 2, at + 16.5, _STAGES[stage.__name__], "small")
+            picture.text(left + width / 2, at + 16.5, stage, "small")
         if k:
             picture.wire([(left + width / 2, at - step + height + (4 if k == 1 else 0)),
                           (left + width / 2, at)], "sum", arrow=True)
@@ -220,9 +221,9 @@ def _cell(picture: Picture, x: float, y: float) -> None:
     picture.text(x - 8, top + 6, "x", "small x")
     picture.wire([(x + 12, y), (x + 12, top + step + 8), (left, top + step + 8)], "sum", arrow=True)
     picture.text(x + 20, y + 16, "p", "small sum left")
-    end = top + (len(STEPS) - 1) * step - 4 + height
+    end = top + (len(STAGES) - 1) * step - 4 + height
     # The cuts of a cell of depth 2: after the multiplier, and the one that every cell has.
-    for at in (top + 28, end + 8):
+    for at in (top + 33, end + 8):
         picture.wire([(left - 4, at), (left + width + 12, at)], "swap dashed")
         picture.text(left + width + 16, at + 4, "register", "tiny swap left")
     picture.wire([(left + width / 2, end), (left + width / 2, y + 356)], "sum", arrow=True)

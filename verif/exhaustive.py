@@ -78,7 +78,7 @@ class CellModel:
 
         def column(dtype: type, start: int, values: np.ndarray | int) -> np.ndarray:
             """A value in every second cycle from ``start`` on, zero in the others."""
-            rows = np.zeros(cycles, dtype)
+            rows: np.ndarray = np.zeros(cycles, dtype)
             rows[start:start + 2 * count:2] = values
             return rows
 

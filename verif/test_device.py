@@ -7,6 +7,7 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from sim import Device
+from sim.mxu import MxuModel
 
 SEED = 7
 
@@ -123,23 +124,23 @@ def test_two_devices_do_not_disturb_each_other(tiny):
             assert_same_bits(other.matmul(c, d), matmul(c, d, 4))
 
 
-def test_interrupt_leaves_the_device_usable():
+def test_interrupt_leaves_the_model_usable():
     rng = np.random.default_rng(SEED)
-    a, b = operands(rng, 9000, 8, 8, False)
-    with Device.open("tiny") as device:
-        calls = 0
+    weights = rng.standard_normal((1, 4, 4)).astype(np.float32)
+    x = rng.standard_normal((1, 9000, 4)).astype(np.float32)
+    with MxuModel(Config.preset("tiny")) as model:
+        calls = []
 
         def interrupt(rows):
-            nonlocal calls
-            calls += 1
+            calls.append(rows)
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            device._backend._model.multiply(
-                np.zeros((1, 4, 4), np.float32), np.zeros((1, 9000, 4), np.float32), [(0, 0)],
-                progress=interrupt)
-        assert calls == 1
-        assert_same_bits(device.matmul(a, b), matmul(a, b, 4))
+            model.multiply(weights, x, [(0, 0)], progress=interrupt)
+        assert len(calls) == 1
+        assert 0 < calls[0] < 9000
+        assert model.counters()["mxu_active_cycles"] == 0
+        assert_same_bits(model.multiply(weights, x, [(0, 0)])[0], matmul(x[0], weights[0], 4))
 
 
 def test_closing_twice_is_fine_and_use_after_close_is_not():

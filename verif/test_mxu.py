@@ -181,7 +181,7 @@ def test_results_wait_for_a_slow_taker_without_loss():
             model.tick()
         # The unit has stopped taking rows: every one that it took has a place.
         assert config.result_depth <= taken <= config.result_depth + 1
-        got = []
+        got: list[np.ndarray] = []
         model.poke("y__ready", 1)
         while len(got) < len(rows):
             model.poke("x__valid", int(taken < len(rows)))
@@ -197,4 +197,4 @@ def test_results_wait_for_a_slow_taker_without_loss():
 
 def test_config_of_another_type_is_refused():
     with pytest.raises(TypeError, match="config must be a Config, not 'v2'"):
-        Mxu("v2")
+        Mxu("v2")  # type: ignore[arg-type]
