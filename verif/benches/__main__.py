@@ -12,11 +12,14 @@ def main() -> int:
     benches = {str(bench): bench for bench in BENCHES}
     parser = argparse.ArgumentParser(prog="python -m verif.benches",
                                      description="Run the cocotb benches.")
-    parser.add_argument("bench", nargs="*", metavar="BENCH", choices=[*benches, []],
+    parser.add_argument("bench", nargs="*", metavar="BENCH",
                         help=f"one of {', '.join(benches)}; all by default")
     parser.add_argument("--seed", type=int, default=SEED, help="of all that is random")
     parser.add_argument("--waves", action="store_true", help="write waveforms (dump.vcd)")
     arguments = parser.parse_args()
+    for name in arguments.bench:
+        if name not in benches:
+            parser.error(f"BENCH must be one of {', '.join(benches)}, not {name!r}")
     failed = 0
     for name in arguments.bench or benches:
         start = time.monotonic()

@@ -7,7 +7,7 @@ import json
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from unittest import mock
@@ -122,11 +122,11 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
             shutil.rmtree(left, ignore_errors=True)
         partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
         partial.mkdir()
+        arguments = [*_VERILATOR_FLAGS]
         if common.is_dir():
-            # Copied as new files, so that make takes them for newer than their sources.
-            for part in common.iterdir():
-                shutil.copyfile(part, partial / part.name)
-        _build(partial, tools, variables, bench, verilog, waves)
+            variables |= {"VM_GLOBAL_FAST": "", "VM_GLOBAL_SLOW": ""}
+            arguments += ["-LDFLAGS", " ".join(str(part) for part in sorted(common.iterdir()))]
+        _build(partial, tools, variables, arguments, bench, verilog, waves)
         if not common.is_dir():
             _keep_common(partial, common)
         partial.rename(folder)
@@ -146,8 +146,8 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str], bench: Bench,
-           verilog: Design, waves: bool) -> None:
+def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
+           arguments: Sequence[str], bench: Bench, verilog: Design, waves: bool) -> None:
     # Without this list cocotb would have every signal of the design visible, and unoptimised.
     visible = [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in verilog.ports]
     control = folder / "bench.vlt"
@@ -161,7 +161,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
     with _environment(tools, {"MAKEFLAGS": " ".join(["--", *escaped])}):
         try:
             get_runner("verilator").build(
-                sources=sources, hdl_toplevel=bench.top, build_args=_VERILATOR_FLAGS,
+                sources=sources, hdl_toplevel=bench.top, build_args=arguments,
                 build_dir=folder, timescale=("1ns", "1ns"), waves=waves, log_file=log)
         except RuntimeError as error:
             raise RuntimeError(f"{bench} was not built; the whole output is in {log}\n"
