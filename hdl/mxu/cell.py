@@ -6,6 +6,8 @@ first weight that reaches it after a swap and passes on all that follow, so weig
 wavefront of the swap through the array without disturbing it.
 """
 
+import re
+
 from amaranth import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -109,11 +111,11 @@ class MacCell(wiring.Component):
         return active
 
     def _elaborate_datapath(self, m: Module, platform: object, weight: Signal) -> None:
-        bundle = mac.Operands.create()
+        bundle = mac.Operands.create(path=("operands",))
         m.d.comb += [bundle.x.eq(self.x), bundle.w.eq(weight)]
         valid = self.x_valid
         for make_step in mac.STEPS:
-            name = make_step.__name__.lower()
+            name = re.sub(r"(?<!^)(?=[A-Z])", "_", make_step.__name__).lower()
             step = place(m, platform, name, f"mac_{name}", make_step)
             wiring.connect(m, bundle, step.i)
             if make_step is mac.Compare:
