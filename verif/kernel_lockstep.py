@@ -1,6 +1,7 @@
 """Runs kernels beside the Verilog they were made from and compares every output in every cycle."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from amaranth.lib import wiring
@@ -62,7 +63,8 @@ class Lockstep:
     """
 
     def __init__(self, top: str, grids: Mapping[str, Callable[[str], TileGrid]],
-                 backends: Sequence[str] | Mapping[str, Sequence[str]] = BACKENDS, passes: str = PASSES) -> None:
+                 backends: Sequence[str] | Mapping[str, Sequence[str]] = BACKENDS,
+                 passes: str = PASSES) -> None:
         sources: dict[str, str] = {}
         cpp: dict[str, str] = {}
         ports = ["input clk", "input rst"]
@@ -75,7 +77,8 @@ class Lockstep:
         for name, make in grids.items():
             chosen = backends[name] if isinstance(backends, Mapping) else backends
             reference = make(f"{name}_plain")
-            sources.update(VerilogLibrary().write(reference.module, lambda r=reference: r))
+            library = VerilogLibrary()
+            sources.update(library.write(reference.module, partial(make, reference.module)))
             text = tile_verilog(reference)
             inputs, outputs = port_widths(reference, In), port_widths(reference, Out)
             for port, width in inputs.items():
@@ -126,7 +129,7 @@ class Lockstep:
             ports = [self.names[index] for index in dict.fromkeys(wrong[:, 1].tolist())]
             raise AssertionError(f"first in cycle {cycle}; outputs that differ: {ports[:40]} "
                                  f"({len(ports)} of {len(self.names)})")
-        return _bits(result["seen"], self.outputs).any(axis=0)
+        return np.asarray(_bits(result["seen"], self.outputs).any(axis=0))
 
 
 def _bits(words: np.ndarray, count: int) -> np.ndarray:

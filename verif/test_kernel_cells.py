@@ -40,8 +40,8 @@ def expressions(w):
         yield 1, f"sa {op} sn"
     yield 1, "a === n"
     yield 1, "sa !== sb"
-    yield 1, "a == {%d{1'b1}}" % w
-    yield 1, "a >= %d'd3" % max(w, 2)
+    yield 1, f"a == {{{w}{{1'b1}}}}"
+    yield 1, f"a >= {max(w, 2)}'d3"
     for op in ("&", "|", "^", "~^", "!", "~&", "~|"):
         yield 1, f"{op}a"
     yield 1, "a && n"
@@ -69,11 +69,11 @@ def expressions(w):
         yield 3, "a[k +: 3]"
         yield 2, "b[$signed({1'b0, k}) + 1 -: 2]"
     if w > 4:
-        yield w, "{a[2:0], a[%d:3]}" % (w - 1)
-        yield w, "{b[3:0], c, a[%d:5]}" % (w - 1) if w > 5 else "{b[3:0], c}"
+        yield w, f"{{a[2:0], a[{w - 1}:3]}}"
+        yield w, f"{{b[3:0], c, a[{w - 1}:5]}}"
         yield w, f"{{{w - 2}{{c}}}} ^ b"
         yield 1, f"a[{w - 1}:2] == b[{w - 3}:0]"
-        yield w, "a[%d:3] == 0 ? a << 2 : a" % (w - 1)
+        yield w, f"a[{w - 1}:3] == 0 ? a << 2 : a"
 
 
 def body_of(w, index):
@@ -146,7 +146,7 @@ def operands(rng, width, shape):
 def check(bench, widths):
     rng = np.random.default_rng(SEED)
     with Model(bench.path) as model:
-        inputs = {}
+        inputs: dict[str, np.ndarray] = {}
         for name, count in widths.items():
             a = operands(rng, 64, (CYCLES, COLS))
             same = rng.random((CYCLES, COLS)) < 0.1

@@ -200,7 +200,7 @@ def test_clocked_read_port_is_refused_by_name():
     grid = tile("reg [7:0] m [0:3]; reg [7:0] r; assign q = r; always @(posedge clk) begin "
                 "m[d[1:0]] <= d; r <= m[d[3:2]]; end")
     passes = PASSES.replace("memory_collect", "memory_dff\nmemory_collect")
-    with pytest.raises(ValueError, match="memory .*m of module tile must not use RD_CLK_ENABLE"):
+    with pytest.raises(ValueError, match=r"memory .*m of module tile must not use RD_CLK_ENABLE"):
         compile_grid(grid, tile_verilog(grid), passes=passes)
 
 

@@ -66,7 +66,7 @@ class _Scalars:
 
     def _add(self, node: Node) -> str:
         if node.op in ("const", "bit"):
-            return f"{int(node.attr):#x}u" + "ll" * (node.op == "const")  # type: ignore[call-overload]
+            return f"{node.number:#x}ull"
         name = f"s{len(self.lines)}"
         self.lines.append(f"u.{name} = {self._expression(node)};")
         return f"u.{name}"
@@ -76,7 +76,7 @@ class _Scalars:
         a, b, c = (*args, "", "", "")[:3]
         match node.op:
             case "leaf" | "leafb":
-                return f"port{_index(self._plan, node.attr[1])}"  # type: ignore[index]
+                return f"port{_index(self._plan, node.origin[1])}"
             case "and" | "andb":
                 return f"{a} & {b}"
             case "or" | "orb":
@@ -148,7 +148,7 @@ class _Words:
         return name
 
     def _leaf(self, node: Node) -> str:
-        kind, key = node.attr  # type: ignore[misc]
+        kind, key = node.origin
         if kind == "reg":
             return f"g.b{key}[row + 1][c]"
         source = self._plan.inputs[key]
@@ -319,7 +319,7 @@ class _Lanes:
         return f"{node.op}_({args[0]}, {args[1]})"
 
     def _place(self, node: Node) -> str:
-        kind, key = node.attr  # type: ignore[misc]
+        kind, key = node.origin
         if kind == "reg":
             return _register_place(self._plan, key)
         source = self._plan.inputs[key]
@@ -429,14 +429,13 @@ class _Chunk:
 
     def _group(self, group: Group) -> list[str]:
         plan, lane = self._plan, group.lane
-        tasks: list[Update | MemoryWrite] = [*group.updates, *group.writes]
         roots = list(group.words())
         values = _Lanes(plan, self._scalars, self._words, lane, roots, "present")
         enable = self._words.name(group.enable)
         inner = [f"const uint64_t present = part<{lane}>(enable, s);",
                  "if (!present) continue;",
                  "[[maybe_unused]] const int lane = 64 * c + s;", *values.lines]
-        for index, task in enumerate(tasks):
+        for index, task in enumerate(group.tasks):
             if task.enable is group.enable:
                 present = "present"
             else:
@@ -580,6 +579,7 @@ def _state(grid: TileGrid, plan: Plan) -> list[str]:
 
 
 def can_skip(grid: TileGrid, plan: Plan) -> bool:
+    """Whether idle chunks are skipped."""
     return plan.active is not None and grid.cols <= CHUNK * MAX_SKIP_CHUNKS
 
 
@@ -688,7 +688,7 @@ def _outputs(grid: TileGrid, plan: Plan, ports: _Ports) -> list[str]:
         if name is None or name not in ports.outputs:
             continue
         port = ports.outputs[name]
-        register = plan.outputs[link.source if isinstance(link, Chain) else link.port]  # type: ignore[union-attr]
+        register = plan.outputs[link.source if isinstance(link, Chain) else link.port]
         width = plan.registers[register].width
         pad = 512 // storage(width)
         words = -(-port.width // 32)
@@ -722,7 +722,7 @@ def shim(grid: TileGrid, plan: Plan) -> str:
     name = grid.module
     start = {}
     for link in grid.links:
-        port = link.last if isinstance(link, Chain) else link.port  # type: ignore[union-attr]
+        port = link.last if isinstance(link, Chain) else link.port
         if port in ports.outputs:
             register = plan.registers[plan.outputs[
                 link.source if isinstance(link, Chain) else link.port]]

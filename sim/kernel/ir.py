@@ -8,6 +8,7 @@ bits, whichever holds all bits that are both possible and demanded (`lane_bits`)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 __all__ = ["ALL", "Graph", "Node", "demands", "lane_bits", "low", "topological"]
 
@@ -27,10 +28,10 @@ class Node:
     ----------
     op : str
         What computes it. Words: ``const``, ``leaf``, ``and``, ``or``, ``xor``, ``add``, ``sub``,
-        ``mul``, ``shl``, ``shr`` (by the constant ``attr``), ``shlv``, ``shrv`` (by a word), ``sel``
-        (bit, word if it is one, word if not), ``read`` (memory ``attr`` at an address). Bits:
-        ``bit`` (constant), ``leafb``, ``andb``, ``orb``, ``xorb``, ``notb``, ``selb``, ``test``
-        (whether any bit under the mask ``attr`` is one), ``eq``, ``ltu``.
+        ``mul``, ``shl``, ``shr`` (by the constant ``attr``), ``shlv``, ``shrv`` (by a word),
+        ``sel`` (bit, word if it is one, word if not), ``read`` (memory ``attr`` at an address).
+        Bits: ``bit`` (constant), ``leafb``, ``andb``, ``orb``, ``xorb``, ``notb``, ``selb``,
+        ``test`` (whether any bit under the mask ``attr`` is one), ``eq``, ``ltu``.
     args : tuple of Node
         Operands.
     attr : object
@@ -55,7 +56,15 @@ class Node:
         self.index = index
 
     def __repr__(self) -> str:
-        return f"%{self.index}={self.op}({', '.join(f'%{a.index}' for a in self.args)}; {self.attr})"
+        args = ", ".join(f"%{arg.index}" for arg in self.args)
+        return f"%{self.index}={self.op}({args}; {self.attr})"
+
+    @property
+    def origin(self) -> tuple[str, Any]:
+        """What a leaf stands for: a kind, and a name or number."""
+        assert isinstance(self.attr, tuple)
+        kind, key = self.attr
+        return kind, key
 
     @property
     def number(self) -> int:

@@ -113,7 +113,7 @@ def run_yosys(script: str, folder: pathlib.Path) -> None:
 
 @dataclass(frozen=True)
 class _Driver:
-    """What drives a bit: bit ``index`` of output ``port`` of a cell; of an input if there is none."""
+    """What drives a bit: bit ``index`` of output ``port`` of a cell, or of an input."""
 
     cell: str | None
     port: str
@@ -186,8 +186,9 @@ class _Reader:
             register.next = self._next(register, cell)
         for memory_name, connections in self._write_cells:
             self._write_port(self._memories[memory_name], connections)
-        return Tile(self._name, self._graph, inputs, widths, [register for register, _ in registers],
-                    list(self._memories.values()), outputs)
+        return Tile(self._name, self._graph, inputs, widths,
+                    [register for register, _ in registers], list(self._memories.values()),
+                    outputs)
 
     # Structure
 
@@ -229,7 +230,7 @@ class _Reader:
                 for index, bit in enumerate(net["bits"]):
                     if index < len(digits) and digits[index] in "01":
                         init[bit] = digits[index]
-        registers = []
+        registers: list[tuple[Register, dict[str, Any]]] = []
         for name, cell in self._cells.items():
             if cell["type"] not in _FLIP_FLOPS:
                 continue
@@ -378,10 +379,12 @@ class _Reader:
         return width
 
     def _operands(self, name: str) -> list[Sequence[Bit]]:
-        """What a cell reads, without what cannot reach the used bits of its output."""
+        """What a cell reads."""
         cell = self._cells[name]
-        operands = [bits for port, bits in cell["connections"].items()
-                    if cell["port_directions"][port] == "input"]
+        operands = []
+        for port, bits in cell["connections"].items():
+            if cell["port_directions"][port] == "input":
+                operands.append(bits)
         return operands
 
     def _value(self, bits: Sequence[Bit], what: str) -> Node:

@@ -81,6 +81,11 @@ class Group:
     writes: list[MemoryWrite] = field(default_factory=list)
     lane: int = 0
 
+    @property
+    def tasks(self) -> list[Update | MemoryWrite]:
+        """Updates and writes."""
+        return [*self.updates, *self.writes]
+
     def words(self) -> Iterator[tuple[Node, int]]:
         """Values to be computed, and which of their bits are used."""
         for update in self.updates:
@@ -150,7 +155,7 @@ class Plan:
 
     def _flags_of(self, node: Node) -> tuple[bool, bool]:
         if node.op in ("leaf", "leafb"):
-            kind, name = node.attr  # type: ignore[misc]
+            kind, name = node.origin
             shared = kind == "in" and self.inputs[name].kind == "shared"
             return shared, node.is_bit
         if node.op == "read":
@@ -171,11 +176,13 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
     """
     registers = list(tile.registers)
     outputs = _outputs(grid, tile, registers)
+    # A register added for an output always equals a function of others: it holds when that does.
+    added = {index: tile.outputs[name] for name, index in outputs.items()
+             if index >= len(tile.registers)}
     inputs = _inputs(grid, tile, outputs)
     _check_edges(grid, outputs)
     graph = tile.graph
 
-    updates: list[Node] = []
     writes = [(index, write) for index, memory in enumerate(tile.memories)
               for write in memory.writes]
     roots = [(register.next, stored(register.width)) for register in registers]
@@ -183,9 +190,9 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
         width = tile.memories[memory_index].width
         roots += [(write.enable, 1), (write.address, ALL), (write.data, stored(width)),
                   (write.mask or graph.const(0), stored(width))]
-    narrowed = graph.narrow([(root, mask) for root, mask in roots])
-    for register, value in zip(registers, narrowed, strict=False):
-        updates.append(value)
+    roots += [(value, stored(registers[index].width)) for index, value in added.items()]
+    narrowed = graph.narrow(roots)
+    updates = narrowed[:len(registers)]
     rest = iter(narrowed[len(registers):])
     memory_writes = []
     for index, write in writes:
@@ -195,7 +202,8 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
                                          tile.memories[index].width))
 
     plan = Plan(tile, graph, registers, tile.memories, inputs, outputs, [], [], [], None, [])
-    plan.active, plan.activity = _idle_proof(plan, updates, memory_writes)
+    followed = {index: next(rest) for index in added}
+    plan.active, plan.activity = _idle_proof(plan, updates, memory_writes, followed)
     tasks: list[Update | MemoryWrite] = []
     for index, value in enumerate(updates):
         if registers[index].leaf is value:
@@ -207,9 +215,11 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
             tasks.append(Update(index, enable, gated, registers[index].width))
     tasks += memory_writes
     plan.groups = _groups(plan, [_simplified(graph, task) for task in tasks])
-    plan.lane_enables = sorted(
-        {task.enable for group in plan.groups for task in (*group.updates, *group.writes, group)
-         if not plan.pure(task.enable)}, key=lambda node: node.index)
+    enables = {group.enable for group in plan.groups}
+    for group in plan.groups:
+        enables |= {task.enable for task in group.tasks}
+    plan.lane_enables = sorted((node for node in enables if not plan.pure(node)),
+                               key=lambda node: node.index)
     return plan
 
 
@@ -229,7 +239,7 @@ def _outputs(grid: TileGrid, tile: Tile, registers: list[Register]) -> dict[str,
                                      "it depends directly on a memory")
                 if node.op in ("leaf", "leafb") and node not in by_leaf:
                     raise ValueError(f"output {name} of module {tile.name} must be registered, but "
-                                     f"it depends directly on input {node.attr[1]}")  # type: ignore[index]
+                                     f"it depends directly on input {node.origin[1]}")
             own = list(by_leaf)
             initial, = graph.substitute([value], {
                 leaf: graph.bit(registers[by_leaf[leaf]].init) if leaf.is_bit
@@ -339,7 +349,7 @@ def _groups(plan: Plan, tasks: Sequence[Update | MemoryWrite]) -> list[Group]:
         # Stores of several ports to one memory keep the ports' order.
         whole.writes.sort(key=tasks.index)
         whole.lane = lane_for(plan, [*whole.words()],
-                              [task.width for task in (*whole.updates, *whole.writes)])
+                              [task.width for task in whole.tasks])
         merged.append(whole)
     return merged
 
@@ -368,7 +378,7 @@ def _ordered(plan: Plan, groups: Sequence[Group]) -> list[list[int]]:
                 assert isinstance(node.attr, Read)
                 seen.add(("mem", plan.memories.index(node.attr.memory)))
             elif node.op == "leaf":
-                kind, name = node.attr  # type: ignore[misc]
+                kind, name = node.origin
                 if kind == "reg":
                     seen.add(("reg", name))
                 elif plan.inputs[name].kind == "east":
@@ -410,15 +420,16 @@ def _components(later: Sequence[Iterable[int]]) -> list[list[int]]:
     return result
 
 
-def _idle_proof(plan: Plan, updates: Sequence[Node], writes: Sequence[MemoryWrite]
-                ) -> tuple[list[int] | None, list[str]]:
+def _idle_proof(plan: Plan, updates: Sequence[Node], writes: Sequence[MemoryWrite],
+                followed: Mapping[int, Node]) -> tuple[list[int] | None, list[str]]:
     """Finds the registers whose being zero, with the 1-bit inputs, makes a tile hold its state.
 
-    First those that become zero because inputs and registers found before are zero; if that does
-    not suffice, those that stay zero once they are.
+    First those that become zero because inputs and registers found before are zero; then, of those
+    that are still missing, such that stay zero once they are.
     """
     graph = plan.graph
     registers = plan.registers
+    targets = [*updates, *(write.enable for write in writes)]
     activity = [name for name, source in plan.inputs.items()
                 if source.width == 1 and name != RESET]
     while True:
@@ -426,15 +437,18 @@ def _idle_proof(plan: Plan, updates: Sequence[Node], writes: Sequence[MemoryWrit
         if RESET in plan.tile.inputs:
             assumed.append(plan.tile.inputs[RESET])
 
-        def under(active: Iterable[int], assumed: Sequence[Node] = assumed) -> list[Node]:
+        def under(active: Iterable[int], assumed: Sequence[Node] = assumed,
+                  values: Sequence[Node] = targets) -> list[Node]:
             zero = {leaf: graph.bit(0) if leaf.is_bit else graph.const(0)
                     for leaf in (*assumed, *(registers[index].leaf for index in active))}
-            return graph.substitute([*updates, *(write.enable for write in writes)], zero)
+            return graph.substitute(values, zero)
 
         def changing(values: Sequence[Node], active: Iterable[int]) -> list[int]:
             return [index for index, register in enumerate(registers)
                     if index not in active and values[index] is not register.leaf
-                    and not constant(index)]
+                    and not constant(index)
+                    and not (index in followed
+                             and under(active, values=[followed[index]])[0] is values[index])]
 
         def constant(index: int) -> bool:
             value = updates[index]
@@ -450,8 +464,11 @@ def _idle_proof(plan: Plan, updates: Sequence[Node], writes: Sequence[MemoryWrit
             if not found:
                 break
             active += found
-        if changing(values, active):
-            active += changing(values, active)
+        sources = {plan.inputs[name].source for name in activity}
+        wanted = [index for index in range(len(registers)) if index not in active
+                  and (index in sources or index in changing(values, active))]
+        if wanted:
+            active += wanted
             while True:
                 values = under(active)
                 kept = [index for index in active if cleared(values[index])]
