@@ -168,18 +168,49 @@ def _index(plan: Plan, name: str) -> int:
     return list(plan.inputs).index(name)
 
 
+class _Constants:
+    """Constants of vectors, kept in memory.
+
+    A compiler that knows their values builds those for which it has no register left from
+    general-purpose registers, every time, in the very units that compute; an operand in memory
+    costs nothing. 16-bit instructions have no operands that are one word for all lanes.
+    """
+
+    def __init__(self) -> None:
+        self._used: set[tuple[int, int]] = set()
+
+    def name(self, lane: int, value: int) -> str:
+        """An expression for a vector."""
+        self._used.add((lane, value))
+        variable = f"g.k{lane}_{value:x}"
+        return f"load<16>({variable})" if lane == 16 else f"bcast<{lane}>({variable})"
+
+    def members(self) -> list[str]:
+        """Members of the state."""
+        return [f"alignas(64) uint16_t k16_{value:x}[32];" if lane == 16
+                else f"uint{lane}_t k{lane}_{value:x} = {value:#x}ull;"
+                for lane, value in sorted(self._used)]
+
+    def start(self) -> list[str]:
+        """What gives them their values."""
+        return [f"for (auto& word : k16_{value:x}) word = {value:#x};"
+                for lane, value in sorted(self._used) if lane == 16]
+
+
 class _Lanes:
     """Values of a vector of tiles."""
 
-    def __init__(self, plan: Plan, scalars: _Scalars, words: _Words, lane: int,
-                 roots: Sequence[tuple[Node, int]], present: str) -> None:
+    def __init__(self, plan: Plan, scalars: _Scalars, words: _Words, constants: _Constants,
+                 lane: int, roots: Sequence[tuple[Node, int]], present: str) -> None:
         self._plan = plan
         self._scalars = scalars
         self._words = words
+        self._constants = constants
         self._lane = lane
         self._present = present
         self._names: dict[Node, str] = {}
         self.lines: list[str] = []
+        self._roots = [root for root, _ in roots]
         self._needed = demands(roots, self._outside)
         self._uses: Counter[Node] = Counter(root for root, _ in roots)
         for node in self._needed:
@@ -204,6 +235,7 @@ class _Lanes:
         self._logic: dict[Node, list[Node]] = {}
         self._conditional: dict[Node, Node] = {}
         self._masked: dict[Node, Node] = {}
+        self._choose_polarity(nodes)
         for node in nodes:
             if self._outside(node):
                 continue
@@ -225,7 +257,7 @@ class _Lanes:
                             break
             elif node.op in ("or", "add"):
                 for arg in node.args:
-                    if arg.op == "sel" and self._single(arg) and self._is_zero(arg.args[2]):
+                    if arg.op == "sel" and self._single(arg) and self._is_zero(self._arms(arg)[1]):
                         self._conditional[node] = arg
                         self._merged.add(arg)
                         break
@@ -240,6 +272,28 @@ class _Lanes:
                             leaves = wider
                             self._merged.add(arg)
                 self._logic[node] = leaves
+
+    def _choose_polarity(self, nodes: Iterable[Node]) -> None:
+        """Comparisons to be computed inverted: a word is then added where they do not hold."""
+        added: set[Node] = set()
+        otherwise: set[Node] = set()
+        for node in nodes:
+            for arg in node.args:
+                if (node.op in ("or", "add") and arg.op == "sel" and self._single(arg)
+                        and self._is_zero(arg.args[1])):
+                    added.add(arg.args[0])
+            if node.op == "sel":
+                if self._is_zero(node.args[2]):
+                    otherwise.add(node.args[0])
+            else:
+                otherwise.update(arg for arg in node.args if arg.is_bit)
+        self._inverted = {node for node in added - otherwise - set(self._roots)
+                          if node.op in _COMPARE}
+
+    def _arms(self, node: Node) -> tuple[Node, Node]:
+        """What a choice yields if the variable of its bit is set, and if not."""
+        bit, x, y = node.args
+        return (y, x) if bit in self._inverted else (x, y)
 
     def _single(self, node: Node) -> bool:
         return self._uses[node] == 1 and not self._outside(node)
@@ -260,7 +314,7 @@ class _Lanes:
 
     def _const(self, value: int) -> str:
         value &= low(self._lane)
-        return f"bcast<{self._lane}>({value:#x}ull)" if value else f"zero<{self._lane}>()"
+        return self._constants.name(self._lane, value) if value else f"zero<{self._lane}>()"
 
     def _expression(self, node: Node) -> str:
         if node.is_bit:
@@ -272,9 +326,8 @@ class _Lanes:
         if node in self._conditional:
             chosen = self._conditional[node]
             other = node.args[1] if node.args[0] is chosen else node.args[0]
-            bit, value, _ = chosen.args
-            return (f"{node.op}_if({self._names[other]}, {self._names[bit]}, "
-                    f"{self._names[value]})")
+            return (f"{node.op}_if({self._names[other]}, {self._names[chosen.args[0]]}, "
+                    f"{self._names[self._arms(chosen)[0]]})")
         if node in self._logic and len(self._logic[node]) == 3:
             a, b, c = self._logic[node]
             table = self._table(node, {a: 0xF0, b: 0xCC, c: 0xAA})
@@ -292,10 +345,11 @@ class _Lanes:
                 return f"{self._mul(node)}({args[0]}, {args[1]})"
             case "shl" | "shr":
                 return f"{node.op}<{node.attr}>({args[0]})"
-            case "sel" if self._is_zero(node.args[2]):
-                return f"only({args[0]}, {args[1]})"
             case "sel":
-                return f"sel({args[0]}, {args[1]}, {args[2]})"
+                x, y = self._arms(node)
+                if self._is_zero(y):
+                    return f"only({args[0]}, {self._names[x]})"
+                return f"sel({args[0]}, {self._names[x]}, {self._names[y]})"
             case _:
                 return self._read(node)
 
@@ -360,8 +414,8 @@ class _Lanes:
         return f"{node.op}({', '.join(args)})"
 
     def _compare(self, node: Node, under: str) -> str:
-        inverted = node.op == "notb"
-        if inverted:
+        inverted = node.op == "notb" or node in self._inverted
+        if node.op == "notb":
             node = node.args[0]
         operation = _COMPARE[node.op][inverted]
         operands = [self._names[arg] for arg in node.args]
@@ -380,8 +434,10 @@ def _register_place(plan: Plan, register: int | None, row: str = "row + 1",
 class _Chunk:
     """The function that steps a chunk of a row."""
 
-    def __init__(self, plan: Plan, scalars: _Scalars, partial: bool) -> None:
+    def __init__(self, plan: Plan, scalars: _Scalars, constants: _Constants,
+                 partial: bool) -> None:
         self._plan = plan
+        self._constants = constants
         self._scalars = scalars
         self._words = _Words(plan, scalars)
         self._valid = " & valid" if partial else ""
@@ -389,7 +445,7 @@ class _Chunk:
 
     def lines(self) -> list[str]:
         plan, words = self._plan, self._words
-        early = _Lanes(plan, self._scalars, words, self._enable_lane(),
+        early = _Lanes(plan, self._scalars, words, self._constants, self._enable_lane(),
                        [(node, 1) for node in plan.lane_enables], "present") \
             if plan.lane_enables else None
         for index, node in enumerate(plan.lane_enables):
@@ -430,7 +486,8 @@ class _Chunk:
     def _group(self, group: Group) -> list[str]:
         plan, lane = self._plan, group.lane
         roots = list(group.words())
-        values = _Lanes(plan, self._scalars, self._words, lane, roots, "present")
+        values = _Lanes(plan, self._scalars, self._words, self._constants, lane, roots,
+                        "present")
         enable = self._words.name(group.enable)
         inner = [f"const uint64_t present = part<{lane}>(enable, s);",
                  "if (!present) continue;",
@@ -469,7 +526,8 @@ def cpp(grid: TileGrid, plan: Plan) -> str:
     """The kernel's source."""
     ports = _Ports(grid)
     scalars = _Scalars(plan)
-    chunk = _Chunk(plan, scalars, grid.cols % CHUNK != 0).lines()
+    constants = _Constants()
+    chunk = _Chunk(plan, scalars, constants, grid.cols % CHUNK != 0).lines()
     chunks = -(-grid.cols // CHUNK)
     step = _step(grid, plan, ports, chunks)
     arguments = ", ".join(["void* self", *_arguments(ports)])
@@ -495,7 +553,7 @@ def cpp(grid: TileGrid, plan: Plan) -> str:
         *(f"  uint64_t s{index};" for index in range(len(scalars.lines))),
         "};",
         "",
-        *_state(grid, plan),
+        *_state(grid, plan, constants),
         "// Steps the tiles of one chunk of a row; tells whether they can change without input.",
         "inline uint64_t step_chunk(State& g, [[maybe_unused]] const Uniform& u, int row, int c) {",
         "  [[maybe_unused]] const uint64_t valid = c == CHUNKS - 1 ? LAST_CHUNK : ~uint64_t(0);",
@@ -533,7 +591,7 @@ def _arguments(ports: _Ports) -> list[str]:
                      else f"uint32_t* {port.variable}" for port in ports.outputs.values()]
 
 
-def _state(grid: TileGrid, plan: Plan) -> list[str]:
+def _state(grid: TileGrid, plan: Plan, constants: _Constants) -> list[str]:
     """The structure of all registers and memories, as it is before the first step."""
     lines = ["// Row 0 and the words before lane 0 of each register are what lies beyond the "
              "grid's edge.", "struct State {"]
@@ -573,6 +631,8 @@ def _state(grid: TileGrid, plan: Plan) -> list[str]:
         lines.append("  // Of each row from -1 on, which chunks are active: at first, all.")
         lines.append("  uint8_t active[ROWS + 1];")
         start.append("for (auto& row : active) row = 0xff;")
+    lines += [f"  {line}" for line in constants.members()]
+    start += constants.start()
     if start:
         lines += ["  State() {", *(f"    {line}" for line in start), "  }"]
     return [*lines, "};", ""]

@@ -276,6 +276,13 @@ class Graph:
         x, y = self._under(bit, x, True), self._under(bit, y, False)
         if x is y:
             return x
+        if (x.op == "and" and y.op == "and"
+                and x.args[1].op == "const" and y.args[1].op == "const"):
+            # One mask after the choice instead of one on either side.
+            (x_inner, x_mask), (y_inner, y_mask) = x.args, y.args
+            mask = x_mask.number | y_mask.number
+            if not (x_inner.bits & mask & ~x_mask.number or y_inner.bits & mask & ~y_mask.number):
+                return self.and_(self.sel(bit, x_inner, y_inner), self.const(mask))
         return self._make("sel", (bit, x, y), None, x.bits | y.bits)
 
     def _under(self, bit: Node, x: Node, value: bool) -> Node:
