@@ -52,8 +52,9 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     config : Config
         Parameters.
     kernels : bool
-        Simulate the array and the lanes by tile kernels. Otherwise everything is pure Verilog, in
-        which each row of the array is verilated as a block of its own.
+        Simulate the array and the lanes by tile kernels. Otherwise everything is pure Verilog: a
+        reference, in which each row of the array is verilated as a block of its own, soon built
+        and slow to run.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module]
     return build_model(TOP, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
-                       hierarchical=blocks)
+                       hierarchical=blocks, optimise=kernels)
 
 
 class _Job(ctypes.Structure):
