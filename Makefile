@@ -13,8 +13,8 @@ help:  ## list the targets
 
 setup: $(VENV)/.ready  ## make .venv with everything that is needed, once
 
-$(VENV)/.ready: pyproject.toml constraints.txt tools/check_host.sh
-	@PYTHON="$(PYTHON)" sh tools/check_host.sh
+$(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
+	@PYTHON="$(PYTHON)" sh .ci/check_host.sh
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint]'
 	@touch $@
