@@ -154,15 +154,4 @@ def packed(values: np.ndarray, width: int) -> np.ndarray:
                        bitorder="little").view(np.uint32)
 
 
-def sparse(rng: np.random.Generator, width: int, cycles: int, density: float) -> np.ndarray:
-    """Rows of words, each bit of which is set with probability ``density``."""
-    return packed((rng.random((cycles, width)) < density).astype(np.uint64), 1)
-
-
-def replace_grid(grid: TileGrid, module: str) -> TileGrid:
-    """The same grid as another module."""
-    return TileGrid(module, grid.tile_module, grid.make_tile, grid.rows, grid.cols, grid.links)
-
-
-__all__ = ["BACKENDS", "Lockstep", "VerilogTile", "packed", "random_words",
-           "replace_grid", "sparse", "tile_verilog"]
+__all__ = ["BACKENDS", "Lockstep", "VerilogTile", "packed", "random_words", "tile_verilog"]
