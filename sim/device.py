@@ -71,17 +71,16 @@ class _RtlBackend:
         result = np.empty((rows, width * size), np.float32)
 
         # Steps run in the order in which the sums need them, as many at once as memory permits.
-        at_once = max(1, _RESULT_BYTES // (rows * depth * size * 4))
-        for first in range(0, width, at_once):
-            block = range(first, min(first + at_once, width))
-            steps = [(k, k * width + n) for n in block for k in range(depth)]
-            parts = self._model.multiply(weights, activations, steps, transpose=transpose_b,
-                                         progress=progress.update)
-            for n, tiles in zip(block, parts.reshape(-1, depth, rows, size), strict=True):
-                total = tiles[0]
-                for tile in tiles[1:]:
-                    total = add_f32(total, tile)
-                result[:, n * size:(n + 1) * size] = total
+        steps = [(k, n) for n in range(width) for k in range(depth)]
+        at_once = max(1, _RESULT_BYTES // (rows * size * 4))
+        for first in range(0, len(steps), at_once):
+            batch = steps[first:first + at_once]
+            parts = self._model.multiply(
+                weights, activations, [(k, k * width + n) for k, n in batch],
+                transpose=transpose_b, progress=progress.update)
+            for (k, n), part in zip(batch, parts, strict=True):
+                total = result[:, n * size:(n + 1) * size]
+                total[:] = add_f32(total, part) if k else part
         return result[:, :columns]
 
     def counters(self) -> dict[str, int]:
@@ -103,7 +102,8 @@ def _tiles(matrix: Float32, rows: int, columns: int, padding: float) -> npt.NDAr
 
 def _operand(name: str, value: object) -> Float32:
     """The matrix as float32, which holds every bfloat16 exactly."""
-    if not isinstance(value, np.ndarray):
+    # A masked array is one to numpy, but there is no product without the masked elements.
+    if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must be a numpy array, not {type(value).__name__}")
     if value.dtype not in (np.float32, ml_dtypes.bfloat16):
         raise TypeError(f"{name} must be of dtype float32 or bfloat16, not {value.dtype}")
@@ -117,9 +117,16 @@ class Device:
     """A processor, open for work. Use `Device.open`.
 
     Results do not depend on the backend, nor on anything but the operands and the array's size.
+    Threads may share a device: it does one product after the other.
     """
 
     def __init__(self, config: Config, backend: str) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a preset's name or a Config, not {config!r}")
+        if not isinstance(backend, str):
+            raise TypeError(f"backend must be a string, not {backend!r}")
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
         self._config = config
         self._backend_name = backend
         self._backend: _Backend | None = (
@@ -143,15 +150,7 @@ class Device:
         RuntimeError
             If the simulation cannot be built; the message says what is missing.
         """
-        if not isinstance(config, Config):
-            if not isinstance(config, str):
-                raise TypeError(f"config must be a preset's name or a Config, not {config!r}")
-            config = Config.preset(config)
-        if not isinstance(backend, str):
-            raise TypeError(f"backend must be a string, not {backend!r}")
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-        return cls(config, backend)
+        return cls(Config.preset(config) if isinstance(config, str) else config, backend)
 
     @property
     def config(self) -> Config:
@@ -193,6 +192,9 @@ class Device:
             If the device is closed.
         """
         backend = self._open_backend()
+        for flag, value in (("transpose_b", transpose_b), ("progress", progress)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{flag} must be True or False, not {value!r}")
         left, right = _operand("a", a), _operand("b", b)
         if left.shape[1] != right.shape[1 if transpose_b else 0]:
             kind = "columns" if transpose_b else "rows"
@@ -215,7 +217,8 @@ class Device:
         dict of str to int
             ``cycles``: all cycles simulated, each of which counts as one of ``mxu_active_cycles``
             (an activation row entered the array), ``weight_load_cycles`` (otherwise, a weight row
-            did) and ``idle_cycles``. The golden backend has no clock: all are 0.
+            did) and ``idle_cycles``. An exception within a product resets the hardware, and the
+            counters with it. The golden backend has no clock: all are 0.
 
         Raises
         ------

@@ -12,6 +12,7 @@ import pathlib
 import sys
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ BATCH = 32
 RATE = 0.1
 MOMENTUM = 0.9
 DECAY = 1e-4
+TOLERANCE = 0.005
+"""Accuracy that bfloat16 may cost."""
 
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -77,17 +80,22 @@ class Network:
     w2: Array
     b2: Array
 
-    def logits(self, images: Array, device: Device | None = None, *, progress: bool = False
-               ) -> Array:
-        """Scores of each class, shape (images, 10).
+    def products(self, images: Array, device: Device | None = None, *, progress: bool = False
+                 ) -> tuple[Array, Array]:
+        """The two matrix products, shape (images, hidden) and (images, 10), without bias.
 
-        The products are taken in float32 by numpy, or by ``device``; bias and ReLU by the host.
+        Taken in float32 by numpy, or by ``device``; bias and ReLU in between by the host.
         """
         def product(a: Array, b: Array) -> Array:
             return a @ b if device is None else device.matmul(a, b, progress=progress)
 
-        hidden = np.maximum(product(images, self.w1) + self.b1, np.float32(0))
-        return product(hidden, self.w2) + self.b2
+        first = product(images, self.w1)
+        hidden = np.maximum(first + self.b1, np.float32(0))
+        return first, product(hidden, self.w2)
+
+    def classify(self, second: Array) -> Labels:
+        """The most likely class of each image, from its second product."""
+        return (second + self.b2).argmax(axis=1)
 
 
 def train(digits: Digits, *, progress: bool = False) -> Network:
@@ -103,7 +111,8 @@ def train(digits: Digits, *, progress: bool = False) -> Network:
     parameters = [net.w1, net.b1, net.w2, net.b2]
     velocity = [np.zeros_like(parameter) for parameter in parameters]
     wanted = np.eye(CLASSES, dtype=np.float32)[digits.train_labels]
-    for _ in tqdm(range(EPOCHS), "training in float32", unit="epoch", disable=not progress):
+    for _ in tqdm(range(EPOCHS), "training in float32", unit="epoch", disable=not progress,
+                  leave=False):
         for batch in np.array_split(rng.permutation(len(wanted)), len(wanted) // BATCH):
             x = digits.train_images[batch]
             hidden = np.maximum(x @ net.w1 + net.b1, np.float32(0))
@@ -120,8 +129,8 @@ def train(digits: Digits, *, progress: bool = False) -> Network:
     return net
 
 
-def _accuracy(logits: Array, labels: Labels) -> float:
-    return float((logits.argmax(axis=1) == labels).mean())
+def _accuracy(predicted: Labels, labels: Labels) -> float:
+    return float((predicted == labels).mean())
 
 
 def _macs(net: Network, images: int) -> int:
@@ -130,7 +139,7 @@ def _macs(net: Network, images: int) -> int:
 
 
 def report(config: str = "v2", *, progress: bool = False
-           ) -> tuple[dict[str, float | int | bool | str], Digits, Labels]:
+           ) -> tuple[dict[str, Any], Digits, Labels]:
     """Trains, runs the test set on the RTL and on the golden model, and compares.
 
     Returns
@@ -144,31 +153,34 @@ def report(config: str = "v2", *, progress: bool = False
     """
     digits = load()
     net = train(digits, progress=progress)
-    exact = net.logits(digits.test_images)
+    exact = net.classify(net.products(digits.test_images)[1])
 
     started = time.perf_counter()
     with Device.open(config) as device:
         opened = time.perf_counter()
-        logits = net.logits(digits.test_images, device, progress=progress)
+        products = net.products(digits.test_images, device, progress=progress)
         seconds = time.perf_counter() - opened
         counters = device.counters()
         cells = device.config.array ** 2
     with Device.open(config, backend="golden") as golden:
-        expected = net.logits(digits.test_images, golden)
+        expected = net.products(digits.test_images, golden)
+    predicted = net.classify(products[1])
     images = len(digits.test_labels)
-    figures: dict[str, float | int | bool | str] = {
+    figures: dict[str, Any] = {
         "config": config,
         "test_images": images,
         "accuracy_float32": _accuracy(exact, digits.test_labels),
-        "accuracy": _accuracy(logits, digits.test_labels),
-        "bit_exact": bool(np.array_equal(logits.view(np.uint32), expected.view(np.uint32))),
+        "accuracy": _accuracy(predicted, digits.test_labels),
+        # Both products, for ReLU may hide a difference in the first from the second.
+        "bit_exact": all(np.array_equal(got.view(np.uint32), want.view(np.uint32))
+                         for got, want in zip(products, expected, strict=True)),
         **counters,
         "mxu_utilisation": _macs(net, images) / (counters["cycles"] * cells),
         "mxu_active": counters["mxu_active_cycles"] / counters["cycles"],
         "cycles_per_second": counters["cycles"] / seconds,
         "open_seconds": opened - started,
     }
-    return figures, digits, logits.argmax(axis=1)
+    return figures, digits, predicted
 
 
 def _draw(digits: Digits, predicted: Labels, path: pathlib.Path) -> None:
@@ -218,7 +230,11 @@ network's own products
   simulation speed         {figures['cycles_per_second']:8,.0f}  cycles/s
 figures: {folder / 'report.json'}
 picture: {folder / 'digits.png'}""")
-    return 0 if figures["bit_exact"] else 1
+    lost = float(figures["accuracy_float32"]) - float(figures["accuracy"])
+    if lost > TOLERANCE:
+        print(f"the array loses {lost:.2%} of accuracy, more than {TOLERANCE:.2%}",
+              file=sys.stderr)
+    return 0 if figures["bit_exact"] and lost <= TOLERANCE else 1
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import ctypes
 import pathlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -91,6 +92,8 @@ class MxuModel:
 
     def __init__(self, config: Config, *, kernels: bool = True) -> None:
         self._config = config
+        # One job at a time: the calls into the library let other threads run.
+        self._lock = threading.RLock()
         self._model = Model(mxu_library(config, kernels=kernels))
         self._run = self._model.library.systolith_mxu_run
         self._run.restype = ctypes.c_int
@@ -99,12 +102,14 @@ class MxuModel:
 
     def reset(self) -> None:
         """Resets the unit and its counters."""
-        self._model.reset()
+        with self._lock:
+            self._model.reset()
 
     def counters(self) -> dict[str, int]:
         """Cycle counters since the last reset, as `hdl.mxu.mxu.Mxu` defines them."""
-        cycles, active, weights = (self._model.peek(name) for name in (
-            "cycles", "active_cycles", "weight_cycles"))
+        with self._lock:
+            cycles, active, weights = (self._model.peek(name) for name in (
+                "cycles", "active_cycles", "weight_cycles"))
         return {"cycles": cycles, "mxu_active_cycles": active, "weight_load_cycles": weights,
                 "idle_cycles": cycles - active - weights}
 
@@ -144,19 +149,25 @@ class MxuModel:
         job = _Job(*(array.ctypes.data for array in (
                        weights, activations, results, weight_tile, activation_tile)),
                    len(order), rows, size, transpose, 0, 0, 0)
+        with self._lock:
+            self._work(job, progress)
+        return results
+
+    def _work(self, job: _Job, progress: Callable[[int], object] | None) -> None:
+        """Runs a job to its end."""
+        total = job.steps * job.rows
         try:
-            while job.result_rows < len(order) * rows:
+            while job.result_rows < total:
                 before = (job.weight_rows, job.activation_rows, job.result_rows)
                 self._model.check(self._run(self._model.handle, job, self._cycles_per_call))
                 if (job.weight_rows, job.activation_rows, job.result_rows) == before:
                     raise RuntimeError(f"the matrix unit stands still after {job.result_rows} of "
-                                       f"{len(order) * rows} result rows")
+                                       f"{total} result rows")
                 if progress is not None:
                     progress(job.result_rows - before[2])
         except BaseException:
             self.reset()
             raise
-        return results
 
     @property
     def _cycles_per_call(self) -> int:
@@ -165,7 +176,8 @@ class MxuModel:
 
     def close(self) -> None:
         """Ends the simulation; closing twice does nothing."""
-        self._model.close()
+        with self._lock:
+            self._model.close()
 
     def __enter__(self) -> Self:
         return self

@@ -154,4 +154,10 @@ def packed(values: np.ndarray, width: int) -> np.ndarray:
                        bitorder="little").view(np.uint32)
 
 
-__all__ = ["BACKENDS", "Lockstep", "VerilogTile", "packed", "random_words", "tile_verilog"]
+def sparse(rng: np.random.Generator, width: int, cycles: int, density: float) -> np.ndarray:
+    """Rows of words, each bit of which is set with probability ``density``."""
+    return packed((rng.random((cycles, width)) < density).astype(np.uint64), 1)
+
+
+__all__ = ["BACKENDS", "Lockstep", "VerilogTile", "packed", "random_words", "sparse",
+           "tile_verilog"]

@@ -1,5 +1,7 @@
 """The driver: any shape, both backends, the same bits; bad input is named."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from sim import Device
+from sim import device as device_module
 from sim.mxu import MxuModel
 
 SEED = 7
@@ -179,3 +182,33 @@ def test_open_names_a_bad_argument(arguments, error, message):
 def test_matmul_names_a_bad_operand(tiny, a, b, error, message):
     with pytest.raises(error, match=message):
         tiny.matmul(a, b)
+
+
+def test_threads_may_share_a_device(tiny):
+    rng = np.random.default_rng(SEED)
+    work = [operands(rng, 3000, 8, 8, False) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda pair: tiny.matmul(*pair), work))
+    for (a, b), got in zip(work, results, strict=True):
+        assert_same_bits(got, matmul(a, b, 4))
+
+
+def test_work_is_cut_where_memory_ends(tiny, monkeypatch):
+    rng = np.random.default_rng(SEED)
+    a, b = operands(rng, 10, 30, 20, False)
+    # Room for two steps at a time: batches begin and end amid the sums along K.
+    monkeypatch.setattr(device_module, "_RESULT_BYTES", 2 * 10 * 4 * 4)
+    assert_same_bits(tiny.matmul(a, b), matmul(a, b, 4))
+
+
+@pytest.mark.parametrize("options", [{"transpose_b": "no"}, {"progress": 1}])
+def test_matmul_names_a_bad_option(tiny, options):
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(TypeError, match=r"must be True or False, not ('no'|1)"):
+        tiny.matmul(one, one, **options)
+
+
+def test_masked_array_is_refused(tiny):
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(TypeError, match="a must be a numpy array, not MaskedArray"):
+        tiny.matmul(np.ma.masked_array(one, mask=True), one)
