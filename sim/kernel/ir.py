@@ -81,6 +81,8 @@ class Graph:
 
     def _make(self, op: str, args: tuple[Node, ...], attr: object = None, bits: int = 1, *,
               is_bit: bool = False) -> Node:
+        if not bits and op != "const":
+            return self.const(0)
         key = (op, attr, *(arg.index for arg in args))
         node = self._nodes.get(key)
         if node is None:
@@ -551,8 +553,9 @@ def _demand(node: Node, mask: int) -> list[int]:
     match node.op:
         case "and":
             x, y = node.args
-            # A bit of one operand is invisible where the other's is known to be zero.
-            return [mask & y.bits, mask if y.op == "const" else mask & x.bits]
+            # A bit of one operand is invisible where the other's is known to be zero. Where both
+            # are, one of them still has to be: the second.
+            return [mask & y.bits, mask & (x.bits | ~y.bits)]
         case "or" | "xor":
             return [mask, mask]
         case "add" | "sub" | "mul":
