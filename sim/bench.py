@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from golden.mxu import tile_matmul
-from golden.numerics import bits, from_bits, to_bf16
+from golden.numerics import bits, to_bf16
 from hdl.config import Config
 from hdl.mxu.grid import mac_grid
 from hdl.tiles import VerilogLibrary
@@ -70,6 +70,7 @@ class Grid:
         rows = [] if kernels else [mac_grid(config).row_module]
         self._size = config.array
         self._skew = config.row_skew
+        self._latency = config.mac_latency
         self.model = Model(build_model("mac_grid", sources["verilog"], cpp=sources["cpp"],
                                        waivers=LINT_WAIVERS, hierarchical=rows))
         self.model.reset()
@@ -94,9 +95,9 @@ class Grid:
         self.model.tick(size)
 
     def stream(self, x: npt.NDArray[np.float32]) -> dict[str, Words]:
-        """Inputs of the array that bring the rows of ``x`` in, one a cycle, skewed."""
+        """Inputs that bring the rows of ``x`` in, one a cycle, skewed, and wait for their sums."""
         count, size = x.shape
-        cycles = count + self._skew * (size - 1)
+        cycles = count + (self._skew + 1) * (size - 1) + self._latency
         data = np.zeros((cycles, size), np.uint16)
         valid = np.zeros((cycles, size), bool)
         for row in range(size):
@@ -104,6 +105,12 @@ class Grid:
             data[start:start + count, row] = bits(to_bf16(x[:, row]))
             valid[start:start + count, row] = True
         return {"x": _words(data), "x_valid": _bit_words(valid)}
+
+    def results(self, p: Words, count: int) -> Words:
+        """Bits of the result rows, shape (count, array), from what ``p`` was during `stream`."""
+        first = self._skew * (self._size - 1) + self._latency - 1
+        return np.stack([p[first + column:, column][:count] for column in range(self._size)],
+                        axis=1)
 
 
 def _words(values: npt.NDArray[np.uint16]) -> Words:
@@ -145,10 +152,8 @@ def _array(config: Config) -> dict[str, float]:
     for port in ("p", "p_valid"):
         if not np.array_equal(recorded[0][port], recorded[1][port]):
             raise RuntimeError(f"kernel and Verilator differ in port {port}")
-    first = config.row_skew * (size - 1) + config.mac_latency - 1
-    want = tile_matmul(rows, weights)[:, 0]
-    got = from_bits(np.ascontiguousarray(recorded[0]["p"][first:, 0]))
-    if not np.array_equal(bits(got), bits(want[:len(got)])):
+    got = kernel.results(recorded[0]["p"], len(rows))
+    if not np.array_equal(got, bits(tile_matmul(rows, weights))):
         raise RuntimeError("kernel and golden model differ")
 
     # From here on every cell is busy in every cycle.
@@ -209,16 +214,17 @@ def _processor() -> str:
 def main() -> int:
     """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("array", "cell"), help="measure only one of the two")
+    parser.add_argument("--only", choices=("array", "cell"),
+                        help="measure only one of the two, and keep the other's figures")
     only = parser.parse_args().only
-    figures: dict[str, float] = {}
+    folder = build_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "bench.json"
+    figures: dict[str, float] = json.loads(path.read_text()) if only and path.is_file() else {}
     if only != "cell":
         figures |= _array(Config.preset("v2"))
     if only != "array":
         figures |= _cells()
-    folder = build_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "bench.json"
     path.write_text(json.dumps(figures, indent=2) + "\n")
     print(f"on: {_processor()}, one thread\n")
     width = max(map(len, figures))
