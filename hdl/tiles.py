@@ -40,6 +40,11 @@ class Chain:
         (south; one element per column), element 0 in the lowest bits. None: constant zero.
     last : str or None
         Grid output that carries what the last tiles drive, packed likewise. None: left open.
+
+    Raises
+    ------
+    ValueError
+        If ``toward`` is another side.
     """
 
     source: str
@@ -47,6 +52,10 @@ class Chain:
     toward: Literal["east", "south"]
     first: str | None = None
     last: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.toward not in ("east", "south"):
+            raise ValueError(f"toward must be 'east' or 'south', not {self.toward!r}")
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,13 @@ def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str
         for path, member, _ in component.signature.flatten(component)
         if member.flow == direction
     }
+
+
+def _check_size(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value!r}")
 
 
 def _as_bundle(component: wiring.Component) -> wiring.Component:
@@ -216,12 +232,22 @@ class TileGrid(wiring.Component):
         Size of the rectangle.
     links : sequence of Link
         What happens to each tile port: every input exactly once as a `Chain` sink, an `Each` or a
-        `Shared`; an output as a `Chain` source, an `Each`, or not at all.
+        `Shared`; an output as a `Chain` source, an `Each`, or not at all. Source and sink of a
+        `Chain` are of one width.
+
+    Raises
+    ------
+    TypeError
+        If ``rows`` or ``cols`` is not an integer.
+    ValueError
+        If there is not one row and column at least, or a link does not fit the tile.
     """
 
     def __init__(self, module: str, tile_module: str,
                  make_tile: Callable[[], wiring.Component], rows: int, cols: int,
                  links: Sequence[Link]) -> None:
+        _check_size("rows", rows)
+        _check_size("cols", cols)
         # A grid also serves as the description of its structure, without being elaborated.
         _as_bundle(self)
         self.module = module
@@ -253,6 +279,11 @@ class TileGrid(wiring.Component):
                 known = link.port in self.tile_inputs or link.port in self.tile_outputs
             if not known:
                 raise ValueError(f"link must name ports of the tile, not {link!r}")
+            if isinstance(link, Chain) and link.sink is not None:
+                widths = self.tile_outputs[link.source], self.tile_inputs[link.sink]
+                if widths[0] != widths[1]:
+                    raise ValueError(f"chain must join ports of one width, not {widths[0]} and "
+                                     f"{widths[1]} bits: {link!r}")
 
     def _grid_ports(self) -> Iterator[tuple[str, int, bool]]:
         for link in self.links:

@@ -15,9 +15,10 @@ TOP = "mxu"
 
 LINT_WAIVERS = """\
 // Amaranth gives every register an initial value, also where it has no reset: FPGAs load it, and an
-// ASIC flow ignores it, for no result depends on it.
+// ASIC flow ignores it, for no result depends on it (the first activations wait for a swap).
 lint_off -rule PROCASSINIT
-// An addition keeps its carry bit although the register it goes to drops it.
+// An addition keeps its carry bit although the register it goes to drops it, and a memory has the
+// reset port that every clocked module has.
 lint_off -rule UNUSEDSIGNAL
 // Yosys leaves it to Verilog to extend the operands of an arithmetic operator to its result.
 lint_off -rule WIDTHEXPAND

@@ -38,10 +38,11 @@ class Mxu(wiring.Component):
 
     A load is ``array`` rows of the weight stream. It goes to the shadow weights while the array
     computes with the active ones; the activation row with ``swap`` set waits until a load is
-    complete and makes it the active one. A second load waits until then. Every row in gives one row
-    out, in order, ``config.array_latency`` cycles later or when it is taken; the unit accepts one
-    activation row and one weight row a cycle. Nothing that the streams do can lose or mix data:
-    the unit holds ``ready`` back where it must.
+    complete and makes it the active one. A second load waits until then, and after a reset all rows
+    wait for the first swap. Every row in gives one row out, in order, ``config.array_latency``
+    cycles later or when it is taken; the unit accepts one activation row and one weight row a
+    cycle. Nothing that the streams do can lose or mix data: the unit holds ``ready`` back where it
+    must.
 
     With ``row_skew`` 1 a load may follow the swap immediately. Deeper cells slow the wavefront of a
     swap, and a straight load (row r at cycle T) is held back to T >= swap + 1 + (row_skew - 1) * r;
@@ -98,7 +99,11 @@ class Mxu(wiring.Component):
         ]
         loaded = self._load_weights(m, lanes, w_accept, swap)
         credit = self._collect_rows(m, lanes, x_accept, grid.p_valid[-1])
-        m.d.comb += self.x.ready.eq(credit & (~self.x.payload.swap | loaded))
+        # Before the first swap after a reset, the cells hold weights of no meaning.
+        started = Signal()
+        with m.If(swap):
+            m.d.sync += started.eq(1)
+        m.d.comb += self.x.ready.eq(credit & Mux(self.x.payload.swap, loaded, started))
         self._send_rows(m, lanes, x_accept, swap)
 
         m.d.sync += self.cycles.eq(self.cycles + 1)
