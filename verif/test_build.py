@@ -272,6 +272,20 @@ def test_missing_compiler_names_the_remedy(monkeypatch):
         build_model("counter", {"counter": COUNTER})
 
 
+def test_unknown_machine_raises_with_the_compilers_message(own_folder, monkeypatch):
+    monkeypatch.setenv("SYSTOLITH_MARCH", "foo")
+    with pytest.raises(RuntimeError, match=r"SYSTOLITH_MARCH.* -march=foo [^\n]*\n.*error: .*foo"):
+        build_model("counter", {"counter": COUNTER})
+
+
+@pytest.mark.parametrize("command", [" ", "g++ '"])
+def test_compiler_that_is_no_command_is_named(monkeypatch, command):
+    monkeypatch.setenv("SYSTOLITH_CXX", command)
+    with pytest.raises(RuntimeError) as error:
+        Toolchain.find()
+    assert f"SYSTOLITH_CXX must be a command, not {command!r}" in str(error.value)
+
+
 def test_build_folder_with_space_is_rejected(monkeypatch, tmp_path):
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "a b"))
     with pytest.raises(RuntimeError, match=r"no white space in its path, not '.*a b'"):
