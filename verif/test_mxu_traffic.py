@@ -1,0 +1,155 @@
+"""The matrix unit's control, at every depth of the cell, under every mood of its streams.
+
+A stub stands in for the cell's arithmetic: integers modulo 2^32, as deep as the real pipeline. The
+Python simulator then runs many sizes and depths in seconds, and an error in any weight, activation
+or partial sum changes the result, which rounding could hide.
+"""
+
+import numpy as np
+import pytest
+from amaranth import Module, Signal
+from amaranth.sim import Simulator
+
+from hdl.config import Config
+from hdl.mxu.cell import MacCell
+from hdl.mxu.mxu import Mxu
+
+pytestmark = pytest.mark.slow
+
+LOADS = 14
+TIMEOUT = 20_000
+WILLINGNESS = ((1, 1, 1), (0.5, 0.7, 0.6), (1, 0.3, 1), (0.2, 1, 1), (1, 1, 0.15), (0.9, 0.9, 0.9))
+"""Shares of cycles in which x and w would offer a new row, and y would take one."""
+
+
+def delayed(m: Module, name: str, value, valid, cycles: int):
+    for stage in range(cycles):
+        later = Signal(32, name=f"{name}_{stage}")
+        later_valid = Signal(name=f"{name}_{stage}_valid")
+        m.d.sync += later_valid.eq(valid)
+        with m.If(valid):
+            m.d.sync += later.eq(value)
+        value, valid = later, later_valid
+    return value, valid
+
+
+@pytest.fixture
+def integer_cells(monkeypatch):
+    """Cells that add integer products, and take ``p`` and give ``p_south`` when the real ones do."""
+
+    def integer_datapath(self, m: Module, platform: object, weight: Signal) -> None:
+        until_p = self.latency - max(1, self.latency - 1)
+        product = Signal(32)
+        m.d.comb += product.eq(self.x * weight)
+        value, valid = delayed(m, "product", product, self.x_valid, until_p)
+        total = Signal(32)
+        m.d.comb += total.eq(value + self.p)
+        value, valid = delayed(m, "total", total, valid, self.latency - until_p)
+        m.d.comb += [self.p_south.eq(value), self.p_valid.eq(valid)]
+
+    monkeypatch.setattr(MacCell, "_elaborate_datapath", integer_datapath)
+
+
+def packed(row: np.ndarray) -> int:
+    """A row of bfloat16 patterns as the binary32 words of a stream."""
+    return int.from_bytes((row << 16).astype("<u4").tobytes(), "little")
+
+
+class Work:
+    """Loads and activations as the streams carry them, and the rows that must come of them."""
+
+    def __init__(self, rng: np.random.Generator, size: int) -> None:
+        self.weights: list[tuple[int, int]] = []
+        self.activations: list[tuple[int, int]] = []
+        self.results: list[list[int]] = []
+
+        def words(rows: int) -> np.ndarray:
+            # No subnormals, infinities and NaNs, which the lanes' rounding would change.
+            exponent = rng.integers(1, 255, (rows, size), dtype=np.uint32)
+            return exponent << 7 | rng.integers(0, 1 << 16, exponent.shape, np.uint32) & 0x807F
+
+        for _ in range(LOADS):
+            w = words(size)
+            transpose = int(rng.integers(2))
+            for index, row in enumerate(w.T if transpose else w):
+                # Only the first row's bit counts.
+                self.weights.append((packed(row), int(rng.integers(2)) if index else transpose))
+            x = words(rng.choice([1, 1, 1, 2, 3, size, 2 * size]))
+            self.activations += [(packed(row), int(index == 0)) for index, row in enumerate(x)]
+            self.results += (x @ w).tolist()
+
+
+class Source:
+    """Offers rows in order, each until it is taken; meanwhile garbage on the idle payload."""
+
+    def __init__(self, stream, flag: str, rows: list[tuple[int, int]], rng: np.random.Generator
+                 ) -> None:
+        self.stream = stream
+        self.flag = flag
+        self.rows = rows
+        self.rng = rng
+        self.taken = 0
+        self.offering = False
+
+    def drive(self, ctx, willing: bool) -> None:
+        self.offering = self.taken < len(self.rows) and (self.offering or willing)
+        payload = self.stream.payload
+        garbage = int.from_bytes(self.rng.bytes(len(payload.data) // 8)), int(self.rng.integers(2))
+        data, flag = self.rows[self.taken] if self.offering else garbage
+        ctx.set(self.stream.valid, int(self.offering))
+        ctx.set(payload.data, data)
+        ctx.set(payload[self.flag], flag)
+
+    def note_transfer(self, ctx) -> None:
+        if self.offering and ctx.get(self.stream.ready):
+            self.taken += 1
+            self.offering = False
+
+
+@pytest.mark.parametrize("mac_latency", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("array", [2, 3, 4, 5, 7])
+def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells, array, mac_latency):
+    rng = np.random.default_rng([array, mac_latency])
+    config = Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
+    mxu = Mxu(config)
+    work = Work(rng, array)
+    x = Source(mxu.x, "swap", work.activations, rng)
+    w = Source(mxu.w, "transpose", work.weights, rng)
+    got: list[list[int]] = []
+
+    async def testbench(ctx):
+        willingness = rng.choice(WILLINGNESS)
+        waiting: list[int] | None = None
+        quiet = 0
+        for _ in range(TIMEOUT):
+            if rng.random() < 0.02:
+                willingness = rng.choice(WILLINGNESS)
+            x_willing, w_willing, y_willing = rng.random(3) < willingness
+            x.drive(ctx, x_willing)
+            w.drive(ctx, w_willing)
+            ctx.set(mxu.y.ready, int(y_willing))
+            x.note_transfer(ctx)
+            w.note_transfer(ctx)
+            row = None
+            if ctx.get(mxu.y.valid):
+                text = ctx.get(mxu.y.payload).to_bytes(4 * array, "little")
+                row = np.frombuffer(text, "<u4").tolist()
+            if waiting is not None:
+                assert row == waiting, f"row {len(got)} changed while it waited"
+            waiting = None if y_willing else row
+            if row is not None and y_willing:
+                assert row == work.results[len(got)], f"row {len(got)}"
+                got.append(row)
+            if len(got) == len(work.results):
+                quiet += 1
+            if quiet > 2 * config.array_latency:
+                break
+            await ctx.tick()
+        assert ctx.get(mxu.active_cycles) == len(work.activations)
+
+    simulator = Simulator(mxu)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(testbench)
+    simulator.run()
+    assert got == work.results
+    assert (x.taken, w.taken) == (len(work.activations), len(work.weights))
