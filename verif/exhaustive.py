@@ -6,6 +6,7 @@ of the last run is recorded in docs/verification.md.
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -27,13 +28,23 @@ from sim.build import build_model
 from sim.model import Model
 from sim.toolchain import build_folder
 
-__all__ = ["CellModel", "main"]
+__all__ = ["CellModel", "cell_digest", "main"]
 
 WEIGHTS = 1 << 16
 SUMS = 10**9
 SUMS_PER_TASK = 1 << 20
 SEED = 20
 NEGATIVE_ZERO = 0x8000_0000
+
+
+def _cell_verilog(config: Config) -> dict[str, str]:
+    return VerilogLibrary().write("mac_cell", lambda: MacCell(config))
+
+
+def cell_digest(config: Config) -> str:
+    """Identifies the Verilog of the cell, and so what a run was about."""
+    text = "".join(_cell_verilog(config).values())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class CellModel:
@@ -50,8 +61,7 @@ class CellModel:
         # As many cycles as `p` comes after `x`.
         self._acc_delay = cell.latency - config.row_skew
         self._latency = cell.latency
-        sources = VerilogLibrary().write("mac_cell", lambda: cell)
-        self._model = Model(build_model("mac_cell", sources, waivers=LINT_WAIVERS))
+        self._model = Model(build_model("mac_cell", _cell_verilog(config), waivers=LINT_WAIVERS))
         self._model.reset()
 
     def products(self, weight: int, x: np.ndarray) -> np.ndarray:
@@ -149,8 +159,8 @@ def main() -> int:
             checked[task.kind] += count
             bad += mismatches
     seconds = round(time.monotonic() - started)
-    result = {"mac_latency": config.mac_latency, **checked, "mismatches": len(bad),
-              "seconds": seconds}
+    result = {"mac_latency": config.mac_latency, "cell": cell_digest(config), **checked,
+              "mismatches": len(bad), "seconds": seconds}
     build_folder().mkdir(parents=True, exist_ok=True)
     (build_folder() / "exhaustive.json").write_text(json.dumps(result, indent=2) + "\n")
     print(f"{checked['products']:,} products and {checked['sums']:,} sums in {seconds} s: "
