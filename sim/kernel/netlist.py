@@ -15,7 +15,7 @@ from typing import Any
 from hdl import yosys
 from sim.kernel.ir import ALL, WORD, Graph, Node, low
 
-__all__ = ["PASSES", "Memory", "Read", "Register", "Tile", "Write", "read_tile"]
+__all__ = ["CELL_TYPES", "PASSES", "Memory", "Read", "Register", "Tile", "Write", "read_tile"]
 
 PASSES = """\
 proc
@@ -131,6 +131,9 @@ _REDUCTIONS = ("$reduce_and", "$reduce_or", "$reduce_xor", "$reduce_xnor", "$red
 _READ_PORT = "$memrd"
 """What each read port of a memory becomes: a combinational cell of its own."""
 _COMBINATIONAL = frozenset((*_CLOSED, *_COMPARES, *_SHIFTS, *_REDUCTIONS))
+_MEMORY = "$mem_v2"
+CELL_TYPES = _COMBINATIONAL | {*_FLIP_FLOPS, _MEMORY}
+"""Types of cells that a netlist can have."""
 
 
 def _number(text: str | int) -> int:
@@ -256,7 +259,7 @@ class _Reader:
     def _read_memories(self, clock_bits: Sequence[Bit]) -> None:
         cells = {}
         for name, cell in self._cells.items():
-            if cell["type"] != "$mem_v2":
+            if cell["type"] != _MEMORY:
                 cells[name] = cell
                 continue
             parameters, connections = cell["parameters"], cell["connections"]
