@@ -45,15 +45,19 @@ def words(row: np.ndarray, flag: bool) -> np.ndarray:
     return np.append(np.ascontiguousarray(row, np.float32).view(np.uint32), np.uint32(flag))
 
 
-def stream(model: Model, tiles: list[Tile], traffic: Traffic, rng: np.random.Generator
-           ) -> tuple[np.ndarray, list[int], list[int]]:
-    """Result rows, the cycle in which each came, and that in which each activation went in."""
+def stream(model: Model, tiles: list[Tile], traffic: Traffic, rng: np.random.Generator,
+           abandon_after: int | None = None) -> tuple[np.ndarray, list[int], list[int]]:
+    """Result rows, the cycle in which each came, and that in which each activation went in.
+
+    With ``abandon_after``: those of so many cycles, which must not be all; the streams are left as
+    they are then.
+    """
     weights = [words(row, tile.transpose)
                for tile in tiles for row in (tile.w.T if tile.transpose else tile.w)]
     rows = [words(row, index == 0) for tile in tiles for index, row in enumerate(tile.x)]
     results, came, went = [], [], []
     w_next = x_next = 0
-    for cycle in range(TIMEOUT):
+    for cycle in range(TIMEOUT if abandon_after is None else abandon_after):
         w_valid = w_next < len(weights) and rng.random() < traffic.w
         x_valid = x_next < len(rows) and rng.random() < traffic.x
         y_ready = rng.random() < traffic.y
@@ -74,7 +78,7 @@ def stream(model: Model, tiles: list[Tile], traffic: Traffic, rng: np.random.Gen
         model.tick()
         if len(results) == len(rows):
             break
-    assert len(results) == len(rows) > 0
+    assert (len(results) == len(rows) > 0) == (abandon_after is None)
     return np.array(results), came, went
 
 
@@ -139,24 +143,36 @@ def test_nan_and_infinity_reach_the_results_they_belong_to():
     assert (want == 0x7F80_0000).any()
 
 
-def test_reset_in_the_middle_forgets_everything():
-    size = 4
-    rng = np.random.default_rng(5)
-    with open_mxu(small_config(size, 3)) as model:
+@pytest.mark.parametrize("mac_latency", [1, 3])
+def test_reset_in_the_middle_forgets_everything(mac_latency):
+    size, resets = 4, 60
+    rng = np.random.default_rng([5, mac_latency])
+    moods = (Traffic(), Traffic(0.7, 0.6, 0.5), Traffic(1, 0.4, 1), Traffic(1, 1, 0.2))
+    rows_in = rows_out = 0
+    with open_mxu(small_config(size, mac_latency)) as model:
         model.reset()
-        for _ in range(10):
-            abandoned = random_tiles(rng, size, 2)
-            model.poke("w__valid", 1)
-            model.poke("x__valid", 1)
-            model.poke("w__payload", words(abandoned[0].w[0], False))
-            model.poke("x__payload", words(abandoned[0].x[0], True))
-            model.tick(int(rng.integers(1, 40)))
-            model.poke("w__valid", 0)
-            model.poke("x__valid", 0)
-            model.reset()
+        for index in range(resets):
+            # Their loads alone take longer than they are given.
+            abandoned = random_tiles(rng, size, 20)
+            got, _, went = stream(model, abandoned, moods[index % 4], rng,
+                                  abandon_after=int(rng.integers(1, 20 * size)))
+            assert np.array_equal(got, expected(abandoned)[:len(got)].reshape(got.shape))
+            rows_in += len(went)
+            rows_out += len(got)
+            # One cycle of reset in the midst of the traffic: the streams still offer and take.
+            model.poke("rst", 1)
+            model.tick()
+            model.poke("rst", 0)
+            for counter in ("cycles", "active_cycles", "weight_cycles"):
+                assert model.peek(counter) == 0
             tiles = random_tiles(rng, size, 3)
-            got, _, _ = stream(model, tiles, Traffic(), rng)
-            assert np.array_equal(got, expected(tiles))
+            got, _, _ = stream(model, tiles, moods[index // 4 % 4], rng)
+            assert np.array_equal(got, expected(tiles)), index
+            assert model.peek("active_cycles") == len(got)
+            assert model.peek("weight_cycles") <= 3 * size
+    # Rows were on their way at the resets, and others had come before.
+    assert rows_in - rows_out > resets
+    assert rows_out > resets
 
 
 def test_results_wait_for_a_slow_taker_without_loss():

@@ -35,7 +35,7 @@ def delayed(m: Module, name: str, value, valid, cycles: int):
 
 @pytest.fixture
 def integer_cells(monkeypatch):
-    """Cells that add integer products, and take ``p`` and give ``p_south`` when the real ones do."""
+    """Cells that add integer products, and take ``p`` and give ``p_south`` when real ones do."""
 
     def integer_datapath(self, m: Module, platform: object, weight: Signal) -> None:
         until_p = self.latency - max(1, self.latency - 1)
