@@ -211,6 +211,22 @@ def test_results_wait_for_a_slow_taker_without_loss():
     assert np.array_equal(np.array(got), expected(tiles))
 
 
+def test_activations_wait_for_the_first_swap_after_a_reset():
+    rng = np.random.default_rng(8)
+    with open_mxu(small_config(4, 2)) as model:
+        for _ in range(2):
+            model.reset()
+            model.poke("x__valid", 1)
+            model.poke("x__payload", words(rng.standard_normal(4), False))
+            for _ in range(20):
+                assert not model.peek("x__ready")
+                model.tick()
+            model.poke("x__valid", 0)
+            tiles = random_tiles(rng, 4, 2)
+            got, _, _ = stream(model, tiles, Traffic(), rng)
+            assert np.array_equal(got, expected(tiles))
+
+
 def test_config_of_another_type_is_refused():
     with pytest.raises(TypeError, match="config must be a Config, not 'v2'"):
         Mxu("v2")  # type: ignore[arg-type]
