@@ -131,8 +131,8 @@ class RandomGraph:
         elif op in WORD_OPS:
             x, y = self.word(), self.word()
             if op in ("shlv", "shrv"):
-                count = graph.and_(y, graph.const(127))
-                y = self.remember(count, [value & 127 for value in self.expected[y]])
+                low = graph.and_(y, graph.const(127))
+                y = self.remember(low, [value & 127 for value in self.expected[y]])
             self.add(build(x, y), WORD_OPS[op], x, y)
         elif op in COMPARISONS:
             x, y = self.word(), self.word()
