@@ -20,7 +20,7 @@ CLOCKED = "always @(posedge CLK) "
 
 # For each cell: its type, its parameters, its ports, and what it does in Verilog. Only the last is
 # what Verilator runs.
-CELLS: dict[str, tuple[str, dict[str, int], str, str]] = {
+CELLS: dict[str, tuple[str, dict[str, int | str], str, str]] = {
     "bmux": ("$bmux", {"WIDTH": 8, "S_WIDTH": 2},
              "input [31:0] A, input [1:0] S, output [7:0] Y", "assign Y = A[8 * S +: 8];"),
     "bmux_bit": ("$bmux", {"WIDTH": 1, "S_WIDTH": 3},
