@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
-import tempfile
+import threading
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -48,9 +48,13 @@ def cached_json(name: str, parameters: object, make: Callable[[], Any]) -> Any:
     if path.is_file():
         return json.loads(path.read_text())
     result = make()
+    text = json.dumps(result)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Renamed into place, so that a killed process leaves no half file.
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(result, file)
-    os.replace(file.name, path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     return result
