@@ -26,13 +26,17 @@ class Config:
     array : int
         Rows and columns of the systolic array, 2 to 256; also the number of vector lanes.
     sublanes : int
-        Words that one lane holds of a vector register, 1 to 8.
+        Words that one lane holds of a vector register, 1 to 8; divides ``array``.
     cores : int
         Tensor cores on the chip, 1 or 2.
     mxus_per_core : int
         Systolic arrays in a core, 1 or 2.
     vmem_bytes : int
         Vector memory of a core, in bytes; a multiple of one vector register.
+    smem_words : int
+        Scalar memory of a core, in words of 32 bits, 2 to 65536.
+    imem_bundles : int
+        Instruction memory of a core, in bundles, 2 to 65536.
     mac_latency : int
         Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It changes clock frequency
         and latency, never a result.
@@ -48,6 +52,8 @@ class Config:
     cores: int = 2
     mxus_per_core: int = 1
     vmem_bytes: int = 16 << 20
+    smem_words: int = 4096
+    imem_bundles: int = 2048
     mac_latency: int = 2
 
     def __post_init__(self) -> None:
@@ -57,6 +63,10 @@ class Config:
         _check_int("mxus_per_core", self.mxus_per_core, 1, 2)
         _check_int("mac_latency", self.mac_latency, 1, 6)
         _check_int("vmem_bytes", self.vmem_bytes, 1, 1 << 30)
+        _check_int("smem_words", self.smem_words, 2, 1 << 16)
+        _check_int("imem_bundles", self.imem_bundles, 2, 1 << 16)
+        if self.array % self.sublanes:
+            raise ValueError(f"sublanes must divide array ({self.array}), not {self.sublanes!r}")
         vreg_bytes = self.sublanes * self.lanes * 4
         if self.vmem_bytes % vreg_bytes:
             raise ValueError(
@@ -89,6 +99,24 @@ class Config:
         return self.array
 
     @property
+    def vmem_words(self) -> int:
+        """Vector memory in units of one vector register: what its addresses count."""
+        return self.vmem_bytes // (self.sublanes * self.lanes * 4)
+
+    @property
+    def tile_vregs(self) -> int:
+        """Vector registers of one ``lanes`` x ``lanes`` tile: the pushes of a weight load."""
+        return self.array // self.sublanes
+
+    @property
+    def result_vregs(self) -> int:
+        """Vector registers of results that the array may hold and no program may exceed.
+
+        It is the same for every ``mac_latency``, and at least what full rate needs at depth 2.
+        """
+        return (1 << ceil_log2(2 * self.array + 6)) // self.sublanes
+
+    @property
     def row_skew(self) -> int:
         """Cycles by which each array row runs behind the row above it.
 
@@ -117,8 +145,10 @@ class Config:
 
 
 PRESETS = {
-    "tiny": Config(array=4, sublanes=2, vmem_bytes=8 << 10),
-    "small": Config(array=8, sublanes=4, vmem_bytes=64 << 10),
+    "tiny": Config(array=4, sublanes=2, vmem_bytes=8 << 10,
+                   smem_words=256, imem_bundles=256),
+    "small": Config(array=8, sublanes=4, vmem_bytes=64 << 10,
+                    smem_words=1024, imem_bundles=512),
     "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),
 }
 """The named configurations: unit tests and formal; pure-RTL regressions; the real thing."""

@@ -1,0 +1,603 @@
+"""The instruction set: what a bundle looks like and what each operation does.
+
+The one definition that the RTL decodes with, the golden machine executes, the assembler packs, the
+disassembler reads, and from which `docs/isa.md` is written.
+
+A program is a sequence of bundles. A bundle has one operation (or none) for each slot and three
+32-bit immediates that its slots share. All operations of a bundle read the state as the bundles
+before left it, then all write: the order of slots never matters. Whatever the hardware overlaps, a
+program sees bundles that are executed one after the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from amaranth.lib import data
+
+__all__ = [
+    "BUNDLE_BITS", "BUNDLE_LAYOUT", "BUNDLE_WORDS", "FLOAT_LATENCY", "IMMEDIATES", "INLINE_BASE",
+    "INLINE_MAX", "INLINE_MIN", "LOAD_LATENCY", "MASKS", "OPERATIONS", "SCALAR_REGISTERS",
+    "SEMAPHORES", "SIMPLE_LATENCY", "SLOTS", "TRANSCENDENTAL_LATENCY", "VECTOR_REGISTERS",
+    "Fault", "Kind", "LoadOp", "MiscOp", "Operand", "Operation", "PopOp", "PushOp", "ScalarOp",
+    "Slot", "StoreOp", "Unit", "VectorOp", "bundle_words", "operation", "pack", "unpack",
+]
+
+SCALAR_REGISTERS = 32
+"""Scalar registers s0 to s31, of 32 bits; s0 reads as zero, and what is written to it is lost."""
+VECTOR_REGISTERS = 32
+"""Vector registers v0 to v31, of sublanes x lanes x 32 bits."""
+MASKS = 8
+"""Mask registers m0 to m7, of sublanes x lanes bits; m0 is all ones and cannot be written."""
+SEMAPHORES = 16
+"""Counting semaphores, of 32 bits."""
+IMMEDIATES = 3
+"""Immediates of a bundle, of 32 bits."""
+
+INLINE_MIN, INLINE_MAX = -8, 15
+"""Least and greatest integer that a scalar source holds by itself, without an immediate."""
+FIRST_IMMEDIATE = SCALAR_REGISTERS
+INLINE_BASE = 48
+"""A scalar source is 6 bits: 0 to 31 a scalar register, 32 to 34 an immediate, 40 to 63 the integer
+``code - INLINE_BASE``; 35 to 39 are illegal."""
+
+SOURCE_BITS = 6
+VECTOR_FLAG = 1 << SOURCE_BITS
+"""A vector source is 7 bits: a scalar source, given to all elements, or this bit and the number of
+a vector register."""
+
+SIMPLE_LATENCY = 3
+FLOAT_LATENCY = 4
+LOAD_LATENCY = 3
+TRANSCENDENTAL_LATENCY = 6
+"""Cycles from a vector operation to the first that can use its result without waiting."""
+
+
+class Slot(StrEnum):
+    """The places of a bundle, by their names in the text form."""
+
+    S0 = "s0"
+    S1 = "s1"
+    V0 = "v0"
+    V1 = "v1"
+    LOAD = "ld"
+    STORE = "st"
+    PUSH = "push"
+    POP = "pop"
+    MISC = "misc"
+
+
+class ScalarOp(IntEnum):
+    """Operations of the scalar slots."""
+
+    NOP = 0
+    ADD = 1
+    SUB = 2
+    MUL = 3
+    AND = 4
+    OR = 5
+    XOR = 6
+    SHL = 7
+    SHR = 8
+    SAR = 9
+    EQ = 10
+    NE = 11
+    LT = 12
+    LTU = 13
+    MIN = 14
+    MAX = 15
+    LOAD = 16
+    STORE = 17
+    JUMP = 32
+    CALL = 33
+    BEQ = 34
+    BNE = 35
+    BLT = 36
+    BGE = 37
+    BLTU = 38
+    BGEU = 39
+    LOOP = 40
+    HALT = 41
+
+
+class VectorOp(IntEnum):
+    """Operations of the vector slots."""
+
+    NOP = 0
+    MOVE = 1
+    SELECT = 2
+    LANE = 3
+    SUBLANE = 4
+    FADD = 5
+    FSUB = 6
+    FMUL = 7
+    FMIN = 8
+    FMAX = 9
+    FABS = 10
+    FNEG = 11
+    FEQ = 12
+    FNE = 13
+    FLT = 14
+    FLE = 15
+    FGT = 16
+    FGE = 17
+    ADD = 18
+    SUB = 19
+    AND = 20
+    OR = 21
+    XOR = 22
+    SHL = 23
+    SHR = 24
+    SAR = 25
+    EQ = 26
+    NE = 27
+    LT = 28
+    LE = 29
+    GT = 30
+    GE = 31
+    LTU = 32
+    GEU = 33
+    F2I = 34
+    I2F = 35
+    BF16 = 36
+    MAND = 37
+    MOR = 38
+    MXOR = 39
+    MANDN = 40
+    RECIPROCAL = 48
+    RSQRT = 49
+    EXP2 = 50
+    LOG2 = 51
+    TANH = 52
+    RANDOM = 53
+
+
+class LoadOp(IntEnum):
+    """Operations of the vector load slot."""
+
+    NOP = 0
+    LOAD = 1
+
+
+class StoreOp(IntEnum):
+    """Operations of the vector store slot."""
+
+    NOP = 0
+    STORE = 1
+
+
+class PushOp(IntEnum):
+    """Operations of the array push slot."""
+
+    NOP = 0
+    WEIGHTS = 1
+    WEIGHTS_T = 2
+    ROWS = 3
+    ROWS_SWAP = 4
+
+
+class PopOp(IntEnum):
+    """Operations of the array pop slot."""
+
+    NOP = 0
+    POP = 1
+
+
+class MiscOp(IntEnum):
+    """Operations of the miscellaneous slot: the cross-lane unit, and semaphores."""
+
+    NOP = 0
+    ROTATE_LANES = 1
+    ROTATE_SUBLANES = 2
+    BROADCAST_LANE = 3
+    BROADCAST_SUBLANE = 4
+    SUM_LANES = 5
+    MAX_LANES = 6
+    TRANSPOSE_IN = 7
+    TRANSPOSE_OUT = 8
+    WAIT = 16
+    SIGNAL = 17
+    READ_SEMAPHORE = 18
+
+
+class Fault(IntEnum):
+    """Why a core stopped. If a bundle has several faults, the one with the least number counts."""
+
+    NONE = 0
+    ILLEGAL = 1
+    CONFLICT = 2
+    PC_RANGE = 3
+    SMEM_RANGE = 4
+    VMEM_RANGE = 5
+    INDEX_RANGE = 6
+    WEIGHT_LOAD = 7
+    FIFO_OVERFLOW = 8
+    FIFO_UNDERFLOW = 9
+    SEMAPHORE = 10
+    WATCHDOG = 11
+    BUS_ERROR = 12
+
+
+FAULTS: dict[Fault, str] = {
+    Fault.NONE: "No fault.",
+    Fault.ILLEGAL: "An operation code that the slot does not have, a scalar source from 35 to 39, "
+        "a vector source that names no register, a mask or semaphore or immediate that does not "
+        "exist, m0 as a destination, or a reserved bit that is set.",
+    Fault.CONFLICT: "Two operations of the bundle write the same vector register, mask, or scalar "
+        "register other than s0.",
+    Fault.PC_RANGE: "The program counter left the instruction memory; it is reported as it is, and "
+        "the bundle before was executed.",
+    Fault.SMEM_RANGE: "An address of a scalar load or store beyond the scalar memory.",
+    Fault.VMEM_RANGE: "An address of a vector load or store beyond the vector memory.",
+    Fault.INDEX_RANGE: "A lane, sublane, distance or group of the cross-lane unit that is too "
+        "large.",
+    Fault.WEIGHT_LOAD: "Weights pushed while a complete load waits for its swap, or straight and "
+        "transposed weights in one load; a swap without a complete load; rows before the first "
+        "swap.",
+    Fault.FIFO_OVERFLOW: "Rows pushed while the array holds as many results as it can.",
+    Fault.FIFO_UNDERFLOW: "A pop with no result to come.",
+    Fault.SEMAPHORE: "A signal that would carry a semaphore beyond 2**32 - 1.",
+    Fault.WATCHDOG: "No bundle could be executed for as many cycles as the host allows.",
+    Fault.BUS_ERROR: "Reserved: a transfer that memory refused.",
+}
+"""What each fault means."""
+
+
+class Kind(StrEnum):
+    """What an operand is, and whether it is read or written."""
+
+    SCALAR_OUT = "scalar register, written"
+    SCALAR_IN = "scalar register, read"
+    SCALAR_INOUT = "scalar register, read and written"
+    SOURCE = "scalar source"
+    VECTOR_OUT = "vector register, written"
+    VECTOR_IN = "vector register, read"
+    VECTOR_SOURCE = "vector source"
+    MASK_OUT = "mask register, written"
+    MASK_IN = "mask register, read"
+    SEMAPHORE = "semaphore"
+    IMMEDIATE = "number of an immediate"
+
+
+class Unit(StrEnum):
+    """What executes an operation; it decides the latency."""
+
+    SCALAR = "scalar"
+    SMEM = "scalar memory"
+    BRANCH = "branch"
+    SIMPLE = "vector ALU, simple"
+    FLOAT = "vector ALU, floating point"
+    TRANSCENDENTAL = "transcendental"
+    VMEM = "vector memory"
+    MXU = "array"
+    XLU = "cross-lane"
+    SEMAPHORE = "semaphores"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand: the slot's field that holds it, and what it is."""
+
+    field: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation.
+
+    Attributes
+    ----------
+    op : IntEnum
+        Its code and, with `name`, its name.
+    slots : tuple of Slot
+        Where it may stand.
+    operands : tuple of Operand
+        In the order of the text form. Fields that no operand uses are ignored.
+    unit : Unit
+        What executes it.
+    semantics : str
+        What it does.
+    faults : tuple of Fault
+        Faults of its own, beside ILLEGAL and CONFLICT, which all can have.
+    """
+
+    op: IntEnum
+    slots: tuple[Slot, ...]
+    operands: tuple[Operand, ...]
+    unit: Unit
+    semantics: str
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name in the text form."""
+        return self.op.name.lower()
+
+
+_SCALAR_FIELDS = {"op": 6, "d": 5, "a": 5, "b": SOURCE_BITS}
+_VECTOR_FIELDS = {"op": 6, "d": 5, "a": 5, "b": SOURCE_BITS + 1, "m": 3}
+SLOTS: dict[Slot, dict[str, int]] = {
+    Slot.S0: _SCALAR_FIELDS,
+    Slot.S1: _SCALAR_FIELDS,
+    Slot.V0: _VECTOR_FIELDS,
+    Slot.V1: _VECTOR_FIELDS,
+    Slot.LOAD: {"op": 2, "d": 5, "a": 5, "b": SOURCE_BITS},
+    Slot.STORE: {"op": 2, "d": 5, "a": 5, "b": SOURCE_BITS, "m": 3},
+    Slot.PUSH: {"op": 3, "a": 5},
+    Slot.POP: {"op": 1, "d": 5},
+    Slot.MISC: {"op": 5, "d": 5, "a": 5, "b": SOURCE_BITS},
+}
+"""Fields of each slot and their widths in bits, from the lowest bits of the bundle up."""
+
+BUNDLE_WORDS = 9
+"""32-bit words of a bundle, the lowest bits first."""
+BUNDLE_BITS = 32 * BUNDLE_WORDS
+_SLOT_BITS = sum(sum(fields.values()) for fields in SLOTS.values())
+RESERVED_BITS = BUNDLE_BITS - _SLOT_BITS - 32 * IMMEDIATES
+"""Bits between the slots and the immediates, which must be zero."""
+
+BUNDLE_LAYOUT = data.StructLayout({
+    **{str(slot): data.StructLayout(fields) for slot, fields in SLOTS.items()},
+    "reserved": RESERVED_BITS,
+    "imm": data.ArrayLayout(32, IMMEDIATES),
+})
+"""The bundle in hardware: a member for each slot, ``reserved``, and ``imm``."""
+
+_BOTH_SCALAR = (Slot.S0, Slot.S1)
+_BOTH_VECTOR = (Slot.V0, Slot.V1)
+
+
+def _operands(text: str) -> tuple[Operand, ...]:
+    """Operands from ``field:KIND`` words."""
+    pairs = (word.split(":") for word in text.split())
+    return tuple(Operand(field, Kind[kind]) for field, kind in pairs)
+
+
+_SCALAR_3 = "d:SCALAR_OUT a:SCALAR_IN b:SOURCE"
+_BRANCH = "a:SCALAR_IN b:SOURCE d:IMMEDIATE"
+_BINARY = "d:VECTOR_OUT a:VECTOR_IN b:VECTOR_SOURCE"
+_UNARY = "d:VECTOR_OUT a:VECTOR_IN"
+_COMPARE = "d:MASK_OUT a:VECTOR_IN b:VECTOR_SOURCE"
+_MASKS = "d:MASK_OUT a:MASK_IN b:MASK_IN"
+_CROSS = "d:VECTOR_OUT a:VECTOR_IN b:SOURCE"
+
+
+def _scalar(op: ScalarOp, semantics: str) -> Operation:
+    return Operation(op, _BOTH_SCALAR, _operands(_SCALAR_3), Unit.SCALAR, semantics)
+
+
+def _branch(op: ScalarOp, condition: str) -> Operation:
+    return Operation(op, (Slot.S1,), _operands(_BRANCH), Unit.BRANCH,
+                     f"If {condition}, the next bundle is that at imm[d].", (Fault.PC_RANGE,))
+
+
+def _vector(op: VectorOp, operands: str, semantics: str, unit: Unit = Unit.SIMPLE,
+            slots: tuple[Slot, ...] = _BOTH_VECTOR) -> Operation:
+    return Operation(op, slots, _operands(operands), unit, semantics)
+
+
+def _misc(op: MiscOp, operands: str, semantics: str, *faults: Fault,
+          unit: Unit = Unit.XLU) -> Operation:
+    return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults)
+
+
+_F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: {}."
+
+OPERATIONS: tuple[Operation, ...] = (
+    _scalar(ScalarOp.ADD, "d = a + b, modulo 2**32."),
+    _scalar(ScalarOp.SUB, "d = a - b, modulo 2**32."),
+    _scalar(ScalarOp.MUL, "d = a * b, modulo 2**32."),
+    _scalar(ScalarOp.AND, "d = a & b."),
+    _scalar(ScalarOp.OR, "d = a | b."),
+    _scalar(ScalarOp.XOR, "d = a ^ b."),
+    _scalar(ScalarOp.SHL, "d = a << b; 0 if b, unsigned, is 32 or more."),
+    _scalar(ScalarOp.SHR, "d = a >> b, filled with zeros; 0 if b, unsigned, is 32 or more."),
+    _scalar(ScalarOp.SAR, "d = a >> b, filled with the sign; all sign if b, unsigned, is 32 or "
+                          "more."),
+    _scalar(ScalarOp.EQ, "d = 1 if a = b, otherwise 0."),
+    _scalar(ScalarOp.NE, "d = 1 if a is not b, otherwise 0."),
+    _scalar(ScalarOp.LT, "d = 1 if a < b, signed, otherwise 0."),
+    _scalar(ScalarOp.LTU, "d = 1 if a < b, unsigned, otherwise 0."),
+    _scalar(ScalarOp.MIN, "d = the smaller of a and b, signed."),
+    _scalar(ScalarOp.MAX, "d = the larger of a and b, signed."),
+    Operation(ScalarOp.LOAD, (Slot.S0,), _operands(_SCALAR_3), Unit.SMEM,
+              "d = smem[a + b].", (Fault.SMEM_RANGE,)),
+    Operation(ScalarOp.STORE, (Slot.S0,), _operands("d:SCALAR_IN a:SCALAR_IN b:SOURCE"), Unit.SMEM,
+              "smem[a + b] = d.", (Fault.SMEM_RANGE,)),
+    Operation(ScalarOp.JUMP, (Slot.S1,), _operands("b:SOURCE"), Unit.BRANCH,
+              "The next bundle is that at b.", (Fault.PC_RANGE,)),
+    Operation(ScalarOp.CALL, (Slot.S1,), _operands("d:SCALAR_OUT b:SOURCE"), Unit.BRANCH,
+              "d = the address of the following bundle; the next bundle is that at b.",
+              (Fault.PC_RANGE,)),
+    _branch(ScalarOp.BEQ, "a = b"),
+    _branch(ScalarOp.BNE, "a is not b"),
+    _branch(ScalarOp.BLT, "a < b, signed"),
+    _branch(ScalarOp.BGE, "a >= b, signed"),
+    _branch(ScalarOp.BLTU, "a < b, unsigned"),
+    _branch(ScalarOp.BGEU, "a >= b, unsigned"),
+    Operation(ScalarOp.LOOP, (Slot.S1,), _operands("d:SCALAR_INOUT b:SOURCE"), Unit.BRANCH,
+              "d = d - 1, modulo 2**32; if the difference is not 0, the next bundle is that at b. "
+              "With s0 as d the difference is always 2**32 - 1.", (Fault.PC_RANGE,)),
+    Operation(ScalarOp.HALT, (Slot.S1,), (), Unit.BRANCH,
+              "The core stops after this bundle; the program counter stays at it."),
+    _vector(VectorOp.MOVE, "d:VECTOR_OUT b:VECTOR_SOURCE", "d = b."),
+    _vector(VectorOp.SELECT, _BINARY + " m:MASK_IN", "d = a where m is set, otherwise b."),
+    _vector(VectorOp.LANE, "d:VECTOR_OUT", "d = the number of the element's lane."),
+    _vector(VectorOp.SUBLANE, "d:VECTOR_OUT", "d = the number of the element's sublane."),
+    _vector(VectorOp.FADD, _BINARY, "d = a + b, fp32.", Unit.FLOAT),
+    _vector(VectorOp.FSUB, _BINARY, "d = a + (-b), fp32.", Unit.FLOAT),
+    _vector(VectorOp.FMUL, _BINARY, "d = a * b, fp32.", Unit.FLOAT),
+    _vector(VectorOp.FMIN, _BINARY, "d = the smaller of a and b, fp32; -0 is smaller than +0; NaN "
+                                    "if either is; a subnormal operand is the zero of its sign."),
+    _vector(VectorOp.FMAX, _BINARY, "d = the larger of a and b, fp32; +0 is larger than -0; NaN if "
+                                    "either is; a subnormal operand is the zero of its sign."),
+    _vector(VectorOp.FABS, _UNARY, "d = |a|, fp32; a subnormal is +0, NaN is 7FC00000."),
+    _vector(VectorOp.FNEG, _UNARY, "d = -a, fp32; a subnormal is the zero of the other sign, "
+                                   "NaN is 7FC00000."),
+    _vector(VectorOp.FEQ, _COMPARE, "d = a = b " + _F_COMPARE.format("0")),
+    _vector(VectorOp.FNE, _COMPARE, "d = a is not b " + _F_COMPARE.format("1")),
+    _vector(VectorOp.FLT, _COMPARE, "d = a < b " + _F_COMPARE.format("0")),
+    _vector(VectorOp.FLE, _COMPARE, "d = a <= b " + _F_COMPARE.format("0")),
+    _vector(VectorOp.FGT, _COMPARE, "d = a > b " + _F_COMPARE.format("0")),
+    _vector(VectorOp.FGE, _COMPARE, "d = a >= b " + _F_COMPARE.format("0")),
+    _vector(VectorOp.ADD, _BINARY, "d = a + b, modulo 2**32."),
+    _vector(VectorOp.SUB, _BINARY, "d = a - b, modulo 2**32."),
+    _vector(VectorOp.AND, _BINARY, "d = a & b."),
+    _vector(VectorOp.OR, _BINARY, "d = a | b."),
+    _vector(VectorOp.XOR, _BINARY, "d = a ^ b."),
+    _vector(VectorOp.SHL, _BINARY, "d = a << b; 0 if b, unsigned, is 32 or more."),
+    _vector(VectorOp.SHR, _BINARY, "d = a >> b, filled with zeros; 0 if b, unsigned, is 32 or "
+                                   "more."),
+    _vector(VectorOp.SAR, _BINARY, "d = a >> b, filled with the sign; all sign if b, unsigned, is "
+                                   "32 or more."),
+    _vector(VectorOp.EQ, _COMPARE, "d = a = b, as integers."),
+    _vector(VectorOp.NE, _COMPARE, "d = a is not b, as integers."),
+    _vector(VectorOp.LT, _COMPARE, "d = a < b, signed."),
+    _vector(VectorOp.LE, _COMPARE, "d = a <= b, signed."),
+    _vector(VectorOp.GT, _COMPARE, "d = a > b, signed."),
+    _vector(VectorOp.GE, _COMPARE, "d = a >= b, signed."),
+    _vector(VectorOp.LTU, _COMPARE, "d = a < b, unsigned."),
+    _vector(VectorOp.GEU, _COMPARE, "d = a >= b, unsigned."),
+    _vector(VectorOp.F2I, _UNARY, "d = a, fp32, rounded toward zero to a signed integer; beyond "
+                                  "the range the nearest end of it; 0 for NaN."),
+    _vector(VectorOp.I2F, _UNARY, "d = a, a signed integer, rounded to fp32.", Unit.FLOAT),
+    _vector(VectorOp.BF16, _UNARY, "d = a, fp32, rounded to bf16 and widened again."),
+    _vector(VectorOp.MAND, _MASKS, "d = a & b."),
+    _vector(VectorOp.MOR, _MASKS, "d = a | b."),
+    _vector(VectorOp.MXOR, _MASKS, "d = a ^ b; with m0 as a or b, the inverse."),
+    _vector(VectorOp.MANDN, _MASKS, "d = a & ~b."),
+    *(_vector(op, _UNARY, f"d = {formula}, fp32 (docs/transcendentals.md).", Unit.TRANSCENDENTAL,
+              (Slot.V1,))
+      for op, formula in ((VectorOp.RECIPROCAL, "1 / a"), (VectorOp.RSQRT, "1 / sqrt(a)"),
+                          (VectorOp.EXP2, "2 ** a"), (VectorOp.LOG2, "log2(a)"),
+                          (VectorOp.TANH, "tanh(a)"))),
+    _vector(VectorOp.RANDOM, _BINARY,
+            "d = the first word of Threefry-2x32 with 20 rounds, counter (a, 0), key (b, 0).",
+            Unit.TRANSCENDENTAL, (Slot.V1,)),
+    Operation(LoadOp.LOAD, (Slot.LOAD,), _operands("d:VECTOR_OUT a:SCALAR_IN b:SOURCE"), Unit.VMEM,
+              "d = vmem[a + b].", (Fault.VMEM_RANGE,)),
+    Operation(StoreOp.STORE, (Slot.STORE,),
+              _operands("d:VECTOR_IN a:SCALAR_IN b:SOURCE m:MASK_IN"), Unit.VMEM,
+              "vmem[a + b] = d where m is set; other elements stay.", (Fault.VMEM_RANGE,)),
+    Operation(PushOp.WEIGHTS, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
+              "Sublanes of a, rounded to bf16, are the next rows of the next weight tile W.",
+              (Fault.WEIGHT_LOAD,)),
+    Operation(PushOp.WEIGHTS_T, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
+              "Sublanes of a, rounded to bf16, are the next columns of the next weight tile W.",
+              (Fault.WEIGHT_LOAD,)),
+    Operation(PushOp.ROWS, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
+              "Each sublane x of a, rounded to bf16, gives a result row x @ W.",
+              (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
+    Operation(PushOp.ROWS_SWAP, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
+              "As rows, after the next weight tile has become the active one.",
+              (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
+    Operation(PopOp.POP, (Slot.POP,), _operands("d:VECTOR_OUT"), Unit.MXU,
+              "Sublanes of d = the oldest result rows.", (Fault.FIFO_UNDERFLOW,)),
+    _misc(MiscOp.ROTATE_LANES, _CROSS,
+          "d[s, (l + b) mod lanes] = a[s, l]; b < lanes, unsigned.", Fault.INDEX_RANGE),
+    _misc(MiscOp.ROTATE_SUBLANES, _CROSS,
+          "d[(s + b) mod sublanes, l] = a[s, l]; b < sublanes, unsigned.", Fault.INDEX_RANGE),
+    _misc(MiscOp.BROADCAST_LANE, _CROSS, "d[s, l] = a[s, b]; b < lanes, unsigned.",
+          Fault.INDEX_RANGE),
+    _misc(MiscOp.BROADCAST_SUBLANE, _CROSS, "d[s, l] = a[b, l]; b < sublanes, unsigned.",
+          Fault.INDEX_RANGE),
+    _misc(MiscOp.SUM_LANES, _UNARY,
+          "d[s, l] = the fp32 sum of a[s, :]: neighbours in pairs (0 and 1, 2 and 3, ...), then "
+          "neighbouring sums in pairs, and so on; absent elements up to the next power of two "
+          "count as -0."),
+    _misc(MiscOp.MAX_LANES, _UNARY, "d[s, l] = the fmax of all of a[s, :]."),
+    _misc(MiscOp.TRANSPOSE_IN, "a:VECTOR_IN b:SOURCE",
+          "Sublanes of a are rows b * sublanes and following of the transposer's lanes x lanes "
+          "tile; b < lanes / sublanes, unsigned.", Fault.INDEX_RANGE),
+    _misc(MiscOp.TRANSPOSE_OUT, "d:VECTOR_OUT b:SOURCE",
+          "Sublanes of d = columns b * sublanes and following of the transposer's tile; "
+          "b < lanes / sublanes, unsigned.", Fault.INDEX_RANGE),
+    _misc(MiscOp.WAIT, "d:SEMAPHORE b:SOURCE",
+          "Holds the whole bundle until semaphore d is at least b, unsigned; then subtracts b.",
+          unit=Unit.SEMAPHORE),
+    _misc(MiscOp.SIGNAL, "d:SEMAPHORE b:SOURCE", "Adds b, unsigned, to semaphore d.",
+          Fault.SEMAPHORE, unit=Unit.SEMAPHORE),
+    _misc(MiscOp.READ_SEMAPHORE, "d:SCALAR_OUT a:SEMAPHORE", "d = semaphore a.",
+          unit=Unit.SEMAPHORE),
+)
+"""All operations. Code 0 of every slot is its absence."""
+
+_BY_CODE: dict[tuple[Slot, int], Operation] = {
+    (slot, operation.op.value): operation for operation in OPERATIONS for slot in operation.slots}
+
+
+def operation(slot: Slot, code: int) -> Operation | None:
+    """The operation of that code in that slot; None if the slot has no such operation."""
+    return _BY_CODE.get((slot, code))
+
+
+def pack(slots: Mapping[Slot, Mapping[str, int]], imm: tuple[int, ...] = ()) -> int:
+    """A bundle as an integer of `BUNDLE_BITS`.
+
+    Parameters
+    ----------
+    slots : mapping of Slot to mapping of str to int
+        Fields of each slot that is used; those not given are 0.
+    imm : tuple of int
+        Immediates, as unsigned 32-bit words; those not given are 0.
+
+    Raises
+    ------
+    ValueError
+        If a slot or a field does not exist, a value does not fit its field, or there are too many
+        immediates.
+    """
+    for slot, fields in slots.items():
+        if slot not in SLOTS:
+            raise ValueError(f"slot must be one of {', '.join(SLOTS)}, not {slot!r}")
+        for name in fields:
+            if name not in SLOTS[slot]:
+                raise ValueError(f"field of slot {slot} must be one of {', '.join(SLOTS[slot])}, "
+                                 f"not {name!r}")
+    if len(imm) > IMMEDIATES:
+        raise ValueError(f"imm must be at most {IMMEDIATES} immediates, not {imm!r}")
+    bundle = 0
+    position = 0
+    for slot, widths in SLOTS.items():
+        given = slots.get(slot, {})
+        for name, width in widths.items():
+            value = given.get(name, 0)
+            if not 0 <= value < 1 << width:
+                raise ValueError(f"{slot}.{name} must fit {width} bits, not {value!r}")
+            bundle |= value << position
+            position += width
+    position += RESERVED_BITS
+    for number, value in enumerate(imm):
+        if not 0 <= value < 1 << 32:
+            raise ValueError(f"imm[{number}] must fit 32 bits, not {value!r}")
+        bundle |= value << position + 32 * number
+    return bundle
+
+
+def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], int]:
+    """Fields of all slots, immediates, and reserved bits of a bundle; the inverse of `pack`.
+
+    Raises
+    ------
+    ValueError
+        If the bundle is not of `BUNDLE_BITS`.
+    """
+    if not 0 <= bundle < 1 << BUNDLE_BITS:
+        raise ValueError(f"bundle must fit {BUNDLE_BITS} bits, not {bundle:#x}")
+
+    def take(width: int) -> int:
+        nonlocal bundle
+        value = bundle & ((1 << width) - 1)
+        bundle >>= width
+        return value
+
+    slots = {slot: {name: take(width) for name, width in widths.items()}
+             for slot, widths in SLOTS.items()}
+    reserved = take(RESERVED_BITS)
+    return slots, tuple(take(32) for _ in range(IMMEDIATES)), reserved
+
+
+def bundle_words(bundle: int) -> tuple[int, ...]:
+    """The bundle's 32-bit words, the lowest first: how it lies in instruction memory."""
+    return tuple(bundle >> 32 * word & 0xFFFFFFFF for word in range(BUNDLE_WORDS))
