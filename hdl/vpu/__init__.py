@@ -1,0 +1,1 @@
+"""The vector unit: lanes and what they compute with."""

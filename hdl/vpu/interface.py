@@ -1,0 +1,150 @@
+"""Ports of the vector unit: what the sequencer, the feeders and the cross-lane unit say to it.
+
+"Issue" is the cycle in which the sequencer issues a bundle. A row is one sublane of a vector
+register, lane 0 in the lowest bits.
+"""
+
+from amaranth import unsigned
+from amaranth.lib import data, enum, wiring
+from amaranth.lib.wiring import Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..isa import MASKS, SCALAR_REGISTERS, SLOTS, VECTOR_REGISTERS, Slot
+
+__all__ = ["HOST_ADDRESS_BITS", "MASK_BITS", "REGISTER_BITS", "ChainControl", "ChainWrite",
+           "HostSpace", "LoadIssue", "MaskWrite", "MasksWritten", "RegisterWrite",
+           "RegistersWritten", "RowShift", "StoreIssue", "VectorIssue", "host_read_request",
+           "host_write_row", "row_bits"]
+
+REGISTER_BITS = ceil_log2(VECTOR_REGISTERS)
+"""Width of a vector register's number; the scalar registers' has the same."""
+assert ceil_log2(SCALAR_REGISTERS) == REGISTER_BITS
+MASK_BITS = ceil_log2(MASKS)
+"""Width of a mask register's number."""
+HOST_ADDRESS_BITS = 16
+"""Width of an address of the host's port."""
+
+
+def row_bits(config: Config) -> int:
+    """Width of a row: one 32-bit word per lane."""
+    return 32 * config.lanes
+
+
+class _Ports(wiring.Signature):
+    """A signature that equals others of its kind with the same members."""
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, _Ports) and type(self) is type(other)
+                and self.members == other.members)
+
+
+class VectorIssue(_Ports):
+    """An operation of a vector slot, at issue; it flows out.
+
+    ``valid`` 1; ``op`` 6, a `VectorOp`; ``d``, ``a``, ``b`` 5, numbers of vector registers, of
+    which the low bits number masks where the operation has masks there; ``use_scalar`` 1: operand b
+    is ``scalar`` 32 in all elements; ``m`` 3, the mask of a select.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({
+            "valid": Out(1), "op": Out(SLOTS[Slot.V0]["op"]), "d": Out(REGISTER_BITS),
+            "a": Out(REGISTER_BITS), "b": Out(REGISTER_BITS), "use_scalar": Out(1),
+            "scalar": Out(32), "m": Out(MASK_BITS)})
+
+
+class LoadIssue(_Ports):
+    """A vector load, at issue; it flows out: register ``d`` = vector memory at ``address``."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
+                          "address": Out(ceil_log2(config.vmem_words))})
+
+
+class StoreIssue(_Ports):
+    """A vector store, at issue; it flows out: vector memory at ``address`` = register ``d``.
+
+    Where mask ``m`` is set.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
+                          "address": Out(ceil_log2(config.vmem_words)), "m": Out(MASK_BITS)})
+
+
+class ChainControl(_Ports):
+    """What a chain of rows does at the end of this cycle; it flows out to the vector unit.
+
+    ``load`` 1: takes register ``source`` 5. ``shift`` 1: moves one row south; ``load`` wins.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"load": Out(1), "source": Out(REGISTER_BITS), "shift": Out(1)})
+
+
+class RowShift(_Ports):
+    """Rows for a chain; it flows out: where ``shift`` is set, ``row`` enters at the north.
+
+    The first of S successive rows ends as sublane 0.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__({"shift": Out(1), "row": Out(row_bits(config))})
+
+
+class ChainWrite(_Ports):
+    """A write from a chain, at the end of this cycle; it flows out to the vector unit.
+
+    Register ``d`` = the chain of results of the cross-lane unit if ``from_xlu``, otherwise that of
+    the array.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS), "from_xlu": Out(1)})
+
+
+class RegisterWrite(_Ports):
+    """A vector register that is spoken of, by its number ``d``, if ``valid``; it flows out."""
+
+    def __init__(self) -> None:
+        super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS)})
+
+
+class MaskWrite(_Ports):
+    """A mask that is spoken of, by its number ``d``, if ``valid``; it flows out."""
+
+    def __init__(self) -> None:
+        super().__init__({"valid": Out(1), "d": Out(MASK_BITS)})
+
+
+class RegistersWritten(_Ports):
+    """Registers that are written at the end of this cycle, by write port; it flows out."""
+
+    def __init__(self) -> None:
+        super().__init__({port: Out(RegisterWrite()) for port in ("v0", "v1", "load", "chain")})
+
+
+class MasksWritten(_Ports):
+    """Masks that are written at the end of this cycle, by vector slot; it flows out."""
+
+    def __init__(self) -> None:
+        super().__init__({slot: Out(MaskWrite()) for slot in ("v0", "v1")})
+
+
+class HostSpace(enum.Enum, shape=unsigned(2)):
+    """What the host reads."""
+
+    VMEM = 0
+    VREG = 1
+    MASK = 2
+
+
+def host_read_request() -> data.StructLayout:
+    """Payload of a read by the host: ``space`` is a `HostSpace`; of masks, all are read."""
+    return data.StructLayout({"space": HostSpace, "address": HOST_ADDRESS_BITS})
+
+
+def host_write_row(config: Config) -> data.StructLayout:
+    """Payload of a write of vector memory by the host: one row; the last row's address counts."""
+    return data.StructLayout({"address": HOST_ADDRESS_BITS, "data": row_bits(config)})
