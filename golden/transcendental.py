@@ -1,0 +1,318 @@
+"""The transcendental unit on numpy arrays, bit for bit.
+
+`docs/transcendentals.md` is the text that it executes, step by step as the hardware does it:
+reduction of the argument, a quadratic from the table in `hdl/vpu/tables.py`, a product, rounding.
+Words are int64, and units are powers of two that the comments give.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from golden.numerics import F32_INF, F32_NAN
+from hdl.vpu.tables import C0_FRACTION, SEGMENT_BITS, Block, Function, coefficients
+
+__all__ = ["Function", "evaluate", "exp2", "log2", "reciprocal", "rsqrt", "tanh"]
+
+_CHUNK = 1 << 14
+"""Elements that are evaluated together: their words stay in the cache."""
+
+_SIGN = 1 << 31
+_ONE = 127 << 23
+_FRACTION = (1 << 23) - 1
+_POSITION = 20
+"""Bits of a position within a segment."""
+_FIXED = 26
+"""Fraction bits of an operand in fixed point."""
+_FULL = 1 << SEGMENT_BITS
+_HALF = _FULL // 2
+
+_Words = NDArray[np.int64]
+
+
+def reciprocal(x: ArrayLike) -> NDArray[np.float32]:
+    """1 / x. Of a zero, the infinity of its sign.
+
+    Parameters
+    ----------
+    x : array of float32, any shape
+
+    Returns
+    -------
+    array of float32, same shape
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    return evaluate(Function.RECIPROCAL, x)
+
+
+def rsqrt(x: ArrayLike) -> NDArray[np.float32]:
+    """1 / sqrt(x): plus infinity of either zero, NaN below zero.
+
+    Parameters
+    ----------
+    x : array of float32, any shape
+
+    Returns
+    -------
+    array of float32, same shape
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    return evaluate(Function.RSQRT, x)
+
+
+def exp2(x: ArrayLike) -> NDArray[np.float32]:
+    """2 ** x.
+
+    Parameters
+    ----------
+    x : array of float32, any shape
+
+    Returns
+    -------
+    array of float32, same shape
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    return evaluate(Function.EXP2, x)
+
+
+def log2(x: ArrayLike) -> NDArray[np.float32]:
+    """log2(x): minus infinity of either zero, NaN below zero.
+
+    Parameters
+    ----------
+    x : array of float32, any shape
+
+    Returns
+    -------
+    array of float32, same shape
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    return evaluate(Function.LOG2, x)
+
+
+def tanh(x: ArrayLike) -> NDArray[np.float32]:
+    """tanh(x), never beyond 1 in magnitude.
+
+    Parameters
+    ----------
+    x : array of float32, any shape
+
+    Returns
+    -------
+    array of float32, same shape
+
+    Raises
+    ------
+    TypeError
+        If the array is of another type.
+    """
+    return evaluate(Function.TANH, x)
+
+
+def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
+    """One of the functions of every element.
+
+    Parameters
+    ----------
+    function : Function
+    x : array of float32, any shape
+
+    Returns
+    -------
+    array of float32, same shape
+
+    Raises
+    ------
+    TypeError
+        If ``function`` is not a `Function` or the array is of another type.
+    """
+    if not isinstance(function, Function):
+        raise TypeError(f"function must be a Function, not {function!r}")
+    x = np.asarray(x)
+    if x.dtype != np.float32:
+        raise TypeError(f"x must be an array of float32, not of {x.dtype}")
+    u = np.ascontiguousarray(x).view(np.uint32).reshape(-1)
+    y = np.empty(u.shape, np.uint32)
+    step = _STEPS[function]
+    for start in range(0, u.size, _CHUNK):
+        part = u[start:start + _CHUNK]
+        result = step(part.astype(np.int64))
+        # Of NaN, every function is NaN.
+        result[(part & 0x7FFFFFFF) > F32_INF] = F32_NAN
+        y[start:start + _CHUNK] = result
+    return y.view(np.float32).reshape(x.shape)
+
+
+@cache
+def _table() -> tuple[_Words, _Words, _Words]:
+    columns = np.array([(entry.c0, entry.c1, entry.c2) for entry in coefficients()], np.int64).T
+    c0, c1, c2 = (np.ascontiguousarray(column) for column in columns)
+    # In the units of the sum in `_quadratic`, and half of what is cut off there.
+    return (c0 << _POSITION) + (1 << 18), c1, c2 << 6
+
+
+def _quadratic(address: _Words, position: _Words) -> _Words:
+    """The table's value within a segment, in units of 2**-28; position in 2**-20 segments."""
+    c0, c1, c2 = _table()
+    square = position >> 4
+    square *= square
+    square >>= 16
+    square *= c2[address]
+    total = c1[address]
+    total *= position
+    total += square
+    total += c0[address]
+    total >>= C0_FRACTION + _POSITION - 28
+    return total
+
+
+def _round(exponent: _Words, value: _Words) -> _Words:
+    """Pattern of value * 2**(exponent - 127), the value being in [1/8, 2) in units of 2**-31."""
+    value = value.copy()
+    exponent = exponent.copy()
+    for _ in range(3):
+        short = value < 1 << 31
+        value <<= short
+        exponent -= short
+    value += 0x7F + (value >> 8 & 1)
+    value >>= 8
+    # The leading bit adds one to the exponent, a carry of the rounding adds another.
+    value += (exponent - 1) << 23
+    value[value >= F32_INF] = F32_INF
+    value[value < 1 << 23] = 0
+    return value
+
+
+def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
+    """Sign in its place, biased exponent and fraction."""
+    return u & _SIGN, u >> 23 & 0xFF, u & _FRACTION
+
+
+def _within(fraction: _Words) -> tuple[_Words, _Words]:
+    """Segment and position of a significand in a block of full size."""
+    return fraction >> 16, (fraction & 0xFFFF) << 4
+
+
+def _fixed(exponent: _Words, fraction: _Words) -> _Words:
+    """The magnitude of an operand below 256, in units of 2**-26, rounded down."""
+    significand = fraction | 1 << 23
+    down = np.clip(124 - exponent, 0, 31)
+    up = np.clip(exponent - 124, 0, 31)
+    return significand << up >> down
+
+
+def _reciprocal(u: _Words) -> _Words:
+    sign, exponent, fraction = _fields(u)
+    segment, position = _within(fraction)
+    value = _quadratic(segment + _FULL * Block.RECIPROCAL, position)
+    y = _round(254 - exponent, value << 3)
+    y[exponent == 0] = F32_INF
+    y[exponent == 255] = 0
+    return y | sign
+
+
+def _rsqrt(u: _Words) -> _Words:
+    sign, exponent, fraction = _fields(u)
+    segment, position = _within(fraction)
+    # The exponent is that of a power of four, and one is left over for the significand or not.
+    odd = ~exponent & 1
+    segment += _FULL * Block.RSQRT_EVEN
+    segment += odd << SEGMENT_BITS
+    value = _quadratic(segment, position)
+    y = _round(127 - ((exponent - 127) >> 1), value << 3)
+    y[exponent == 255] = 0
+    y[sign != 0] = F32_NAN
+    y[exponent == 0] = F32_INF
+    return y
+
+
+def _exp2(u: _Words) -> _Words:
+    sign, exponent, fraction = _fields(u)
+    fixed = _fixed(exponent, fraction)
+    np.negative(fixed, out=fixed, where=sign != 0)
+    segment = (fixed >> _POSITION) & (_HALF - 1)
+    value = _quadratic(segment + _FULL * Block.FIXED, fixed & ((1 << _POSITION) - 1))
+    y = _round((fixed >> _FIXED) + 127, value << 3)
+    y[(exponent >= 135) & (sign == 0)] = F32_INF
+    y[(exponent >= 135) & (sign != 0)] = 0
+    return y
+
+
+def _log2(u: _Words) -> _Words:
+    sign, exponent, fraction = _fields(u)
+    segment, position = _within(fraction)
+    value = _quadratic(segment + _FULL * Block.LOG2, position)
+    # x = (1 + f) * 2**whole with f in [-1/4, 1/2); the magnitude of f in units of 2**-24.
+    high = fraction >> 22
+    f = np.where(high, (1 << 23) - fraction, fraction << 1)
+    whole = exponent - 127 + high
+    magnitude = np.abs(whole)
+    # Without a whole part f decides alone, and is normalised ahead of the product. With one, both
+    # are scaled to leave the sum below 1.
+    near = whole == 0
+    zeros = np.where(near, 24 - _bit_length(f), 0)
+    scale = _bit_length(magnitude)
+    product = (f << zeros) * value >> (21 + scale)
+    below = np.where(near, high != 0, whole < 0)
+    np.negative(product, out=product, where=below != (high != 0))
+    product += magnitude << (31 - scale)
+    y = _round(127 + scale - zeros, product) | below * _SIGN
+    y[u == _ONE] = 0
+    y[exponent == 255] = F32_INF
+    y[sign != 0] = F32_NAN
+    y[exponent == 0] = F32_INF | _SIGN
+    return y
+
+
+def _tanh(u: _Words) -> _Words:
+    sign, exponent, fraction = _fields(u)
+    # From 1 on, a block for each octave, and halves of one for the last two.
+    half = exponent >= 129
+    octave = np.minimum(exponent, 129) - 127 + Block.TANH_1
+    segment = np.where(half, (~exponent & 1) * _HALF + (fraction >> 17), fraction >> 16)
+    segment += octave << SEGMENT_BITS
+    position = np.where(half, (fraction & 0x1FFFF) << 3, (fraction & 0xFFFF) << 4)
+    # Below 1, tanh(x) / x.
+    small = exponent < 127
+    fixed = _fixed(exponent, fraction)
+    below = (fixed >> _POSITION) + (_FULL * Block.FIXED + _HALF)
+    segment = np.where(small, below, segment)
+    position = np.where(small, fixed & ((1 << _POSITION) - 1), position)
+    value = _quadratic(segment, position)
+    factor = np.where(small, fraction | 1 << 23, 1 << 23)
+    y = _round(np.where(small, exponent, 127), factor * value >> 20)
+    y[exponent >= 131] = _ONE
+    y[exponent == 0] = 0
+    return y | sign
+
+
+def _bit_length(magnitude: _Words) -> _Words:
+    """Bits of numbers below 2**24."""
+    return np.frexp(magnitude.astype(np.float64))[1].astype(np.int64)
+
+
+_STEPS: dict[Function, Callable[[_Words], _Words]] = {
+    Function.RECIPROCAL: _reciprocal,
+    Function.RSQRT: _rsqrt,
+    Function.EXP2: _exp2,
+    Function.LOG2: _log2,
+    Function.TANH: _tanh,
+}

@@ -1,0 +1,150 @@
+"""Functions of the transcendental unit, and the coefficients of its tables.
+
+Each table entry approximates a function on one segment of its reduced argument by a quadratic,
+
+    value = c0 + t * (c1 + t * c2),    0 <= t < 1 across the segment.
+
+The hardware and the golden model use the same integers, made here from decimal arithmetic, which is
+correctly rounded and so the same on every machine. `docs/transcendentals.md` derives the segments.
+"""
+
+import decimal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+
+from amaranth.lib import enum
+
+__all__ = ["BLOCK_BITS", "C0_BITS", "C0_FRACTION", "C1_BITS", "C1_FRACTION", "C2_BITS",
+           "C2_FRACTION", "ENTRIES", "SEGMENT_BITS", "Block", "Coefficients", "Function",
+           "coefficients", "words"]
+
+
+class Function(enum.Enum, shape=3):
+    """What the transcendental unit computes."""
+
+    RECIPROCAL = 0  # 1 / x
+    RSQRT = 1       # 1 / sqrt(x)
+    EXP2 = 2        # 2 ** x
+    LOG2 = 3        # log2(x)
+    TANH = 4        # tanh(x)
+
+
+class Block(enum.IntEnum, shape=3):
+    """Blocks of the table, each of 2 ** SEGMENT_BITS segments.
+
+    ``m`` is the operand's significand, in [1, 2). Half a block has segments of twice the width.
+    """
+
+    RECIPROCAL = 0  # 1 / m
+    LOG2 = 1        # log2(1 + f) / f with f = m - 1 below 1.5, else f = m / 2 - 1
+    RSQRT_EVEN = 2  # 1 / sqrt(m)
+    RSQRT_ODD = 3   # 1 / sqrt(2 m)
+    FIXED = 4       # 2 ** x on [0, 1), then tanh(x) / x on [0, 1): half a block each
+    TANH_1 = 5      # tanh(m)
+    TANH_2 = 6      # tanh(2 m)
+    TANH_4 = 7      # tanh(4 m), then tanh(8 m): half a block each
+
+
+BLOCK_BITS = 3
+SEGMENT_BITS = 7
+ENTRIES = 1 << (BLOCK_BITS + SEGMENT_BITS)
+"""Words of the table; an address is a `Block` and, below it, the segment."""
+
+C0_BITS, C0_FRACTION = 28, 27
+C1_BITS, C1_FRACTION = 23, 27
+C2_BITS, C2_FRACTION = 13, 25
+"""Widths and fraction bits of the coefficients. The first is unsigned, the others are signed."""
+
+_DIGITS = 30
+_HALF = Decimal("0.5")
+_NODE = Decimal("0.4330127018922193")  # sqrt(3) / 4
+_PINNED = Decimal("0.4641016151377546"), Decimal("0.9282032302755092")  # 2 sqrt(3) - 3, twice that
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """One entry of the table: integers, in units of two to the minus their fraction bits."""
+
+    c0: int
+    c1: int
+    c2: int
+
+
+@cache
+def coefficients() -> tuple[Coefficients, ...]:
+    """The entries of the table, by address."""
+    context = decimal.Context(prec=_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
+    with decimal.localcontext(context):
+        return tuple(_fit(function, segments, index)
+                     for function, segments in _parts() for index in range(segments))
+
+
+@cache
+def words() -> tuple[int, ...]:
+    """The table as the hardware holds it, by address: c0 in the low bits, then c1, then c2."""
+    return tuple(
+        entry.c0 | (entry.c1 % (1 << C1_BITS)) << C0_BITS
+        | (entry.c2 % (1 << C2_BITS)) << (C0_BITS + C1_BITS) for entry in coefficients())
+
+
+def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
+    """The functions in the table's order, over u in [0, 1), and their numbers of segments."""
+    full, half = 1 << SEGMENT_BITS, 1 << (SEGMENT_BITS - 1)
+    ln2 = Decimal(2).ln()
+
+    def tanh(x: Decimal) -> Decimal:
+        power = (-2 * x).exp()
+        return (1 - power) / (1 + power)
+
+    def log2_ratio(u: Decimal) -> Decimal:
+        f = u if u < _HALF else (u - 1) / 2
+        return (1 + f).ln() / (f * ln2)
+
+    yield lambda u: 1 / (1 + u), full
+    yield log2_ratio, full
+    yield lambda u: 1 / (1 + u).sqrt(), full
+    yield lambda u: 1 / (2 + 2 * u).sqrt(), full
+    yield lambda u: (u * ln2).exp(), half
+    yield lambda u: tanh(u) / u if u else Decimal(1), half
+    yield lambda u: tanh(1 + u), full
+    yield lambda u: tanh(2 + 2 * u), full
+    yield lambda u: tanh(4 + 4 * u), half
+    yield lambda u: tanh(8 + 8 * u), half
+
+
+def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> Coefficients:
+    """The quadratic through the function at the Chebyshev nodes of a segment, rounded.
+
+    Where the function is 1 at the start of its first segment, the quadratic is too: there the
+    nodes are those of the Chebyshev polynomial stretched until its first zero is at the start.
+    """
+    def value(t: Decimal) -> Decimal:
+        return function((index + t) / segments)
+
+    pinned = index == 0 and abs(function(Decimal("1e-20")) - 1) < Decimal("1e-19")
+    if pinned:
+        # Through (0, 1), (a, y) and (b, z), as quadratic in t with Newton's differences.
+        a, b = _PINNED
+        slope = (value(a) - 1) / a
+        curve = ((value(b) - 1) / b - slope) / (b - a)
+        c0, c1, c2 = Decimal(1), slope - a * curve, curve
+    else:
+        low, middle, high = value(_HALF - _NODE), value(_HALF), value(_HALF + _NODE)
+        curve = (low - 2 * middle + high) / (2 * _NODE * _NODE)
+        slope = (high - low) / (2 * _NODE)
+        c0, c1, c2 = middle - slope / 2 + curve / 4, slope - curve, curve
+
+    # What the rounding of a coefficient does is made good by those that follow: t**2 is within 1/8
+    # of t - 1/8 on the segment, and t within 1/2 of 1/2.
+    rounded2 = round(c2 * (1 << C2_FRACTION))
+    change = c2 - Decimal(rounded2) / (1 << C2_FRACTION)
+    c1 += change
+    if not pinned:
+        c0 -= change / 8
+    rounded1 = round(c1 * (1 << C1_FRACTION))
+    change = c1 - Decimal(rounded1) / (1 << C1_FRACTION)
+    if not pinned:
+        c0 += change / 2
+    return Coefficients(round(c0 * (1 << C0_FRACTION)), rounded1, rounded2)
