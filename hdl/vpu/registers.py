@@ -1,0 +1,153 @@
+"""The register file of one element: all its sublane's words of the vector registers."""
+
+from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from ..isa import MASKS, VECTOR_REGISTERS
+from .interface import MASK_BITS, REGISTER_BITS
+
+__all__ = ["MaskFile", "RegisterFile"]
+
+
+def _check_ports(**counts: object) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise TypeError(f"{name} must be an integer, not {count!r}")
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, not {count!r}")
+
+
+class RegisterFile(wiring.Component):
+    """32-bit words with many ports; all zero at first, and not reset.
+
+    A read gives the word at once; reading a word in the cycle in which it is written gives its old
+    value. No two ports may write one word in one cycle.
+
+    Parameters
+    ----------
+    reads, writes : int
+        Ports of either kind, at least 1.
+
+    Attributes
+    ----------
+    source_{i}, data_{i} : In(REGISTER_BITS), Out(32)
+        Read port i.
+    write_{i}, d_{i}, value_{i} : In(1), In(REGISTER_BITS), In(32)
+        Write port i.
+    """
+
+    def __init__(self, reads: int, writes: int) -> None:
+        _check_ports(reads=reads, writes=writes)
+        self.reads = reads
+        self.writes = writes
+        ports: dict[str, wiring.Member] = {}
+        for i in range(reads):
+            ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(32)}
+        for i in range(writes):
+            ports |= {f"write_{i}": In(1), f"d_{i}": In(REGISTER_BITS), f"value_{i}": In(32)}
+        super().__init__(ports)
+
+    def read_port(self, i: int) -> tuple[Signal, Signal]:
+        """``source`` and ``data`` of read port ``i``."""
+        return getattr(self, f"source_{i}"), getattr(self, f"data_{i}")
+
+    def write_port(self, i: int) -> tuple[Signal, Signal, Signal]:
+        """``write``, ``d`` and ``value`` of write port ``i``."""
+        return getattr(self, f"write_{i}"), getattr(self, f"d_{i}"), getattr(self, f"value_{i}")
+
+    @staticmethod
+    def module(reads: int, writes: int) -> str:
+        """Name of the Verilog module with that many ports."""
+        return f"registers_{reads}r{writes}w"
+
+    def verilog(self) -> str:
+        """The Verilog module: behavioural, the one to replace by what the target has."""
+        top = REGISTER_BITS - 1
+        ports = ["input clk", "input rst  /* unused: the words are not reset */"]
+        for i in range(self.reads):
+            ports += [f"input [{top}:0] source_{i}", f"output [31:0] data_{i}"]
+        for i in range(self.writes):
+            ports += [f"input write_{i}", f"input [{top}:0] d_{i}", f"input [31:0] value_{i}"]
+        lines = [
+            f"module {self.module(self.reads, self.writes)} (",
+            ",\n".join(f"  {port}" for port in ports),
+            ");",
+            f"  reg [31:0] words [0:{VECTOR_REGISTERS - 1}];",
+            "  integer i;",
+            f"  initial for (i = 0; i < {VECTOR_REGISTERS}; i = i + 1) words[i] = 32'd0;",
+            *(f"  assign data_{i} = words[source_{i}];" for i in range(self.reads)),
+            "  always @(posedge clk) begin",
+            *(f"    if (write_{i}) words[d_{i}] <= value_{i};" for i in range(self.writes)),
+            "  end",
+            "endmodule",
+            "",
+        ]
+        return "\n".join(lines)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.words = words = Memory(shape=32, depth=VECTOR_REGISTERS, init=[])
+        for i in range(self.reads):
+            read = words.read_port(domain="comb")
+            source, data = self.read_port(i)
+            m.d.comb += [read.addr.eq(source), data.eq(read.data)]
+        for i in range(self.writes):
+            write = words.write_port()
+            enable, d, value = self.write_port(i)
+            m.d.comb += [write.en.eq(enable), write.addr.eq(d), write.data.eq(value)]
+        return m
+
+
+class MaskFile(wiring.Component):
+    """One bit of each mask register; all zero at first, and not reset, but for m0, which is one.
+
+    Ports behave like those of `RegisterFile`, with bits for words; what is written to m0 is lost.
+
+    Attributes
+    ----------
+    masks : Out(MASKS)
+        All bits, m0 lowest.
+    source_{i}, data_{i} : In(MASK_BITS), Out(1)
+        Read port i.
+    write_{i}, d_{i}, value_{i} : In(1), In(MASK_BITS), In(1)
+        Write port i.
+    """
+
+    def __init__(self, reads: int, writes: int) -> None:
+        _check_ports(reads=reads, writes=writes)
+        self.reads = reads
+        self.writes = writes
+        ports: dict[str, wiring.Member] = {"masks": Out(MASKS)}
+        for i in range(reads):
+            ports |= {f"source_{i}": In(MASK_BITS), f"data_{i}": Out(1)}
+        for i in range(writes):
+            ports |= {f"write_{i}": In(1), f"d_{i}": In(MASK_BITS), f"value_{i}": In(1)}
+        super().__init__(ports)
+
+    @staticmethod
+    def module(reads: int, writes: int) -> str:
+        """Name of the Verilog module with that many ports."""
+        return f"masks_{reads}r{writes}w"
+
+    read_port = RegisterFile.read_port
+    write_port = RegisterFile.write_port
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.masks[0].eq(1)
+        for number in range(1, MASKS):
+            # Bits of their own, because a simulator computes single bits of many elements at once.
+            bit = Signal(name=f"m{number}", reset_less=True)
+            for i in range(self.writes):
+                write, d, value = self.write_port(i)
+                chosen = Signal(name=f"m{number}_write_{i}")
+                m.d.comb += chosen.eq(write & (d == number))
+                with m.If(chosen):
+                    m.d.sync += bit.eq(value)
+            m.d.comb += self.masks[number].eq(bit)
+        for i in range(self.reads):
+            source, data = self.read_port(i)
+            m.d.comb += data.eq(self.masks.bit_select(source, 1))
+        return m
