@@ -4,8 +4,9 @@
 register, lane 0 in the lowest bits.
 """
 
-from amaranth import unsigned
-from amaranth.lib import data, enum, wiring
+from enum import IntEnum
+
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import Out
 from amaranth.utils import ceil_log2
 
@@ -34,11 +35,12 @@ def row_bits(config: Config) -> int:
 class _Ports(wiring.Signature):
     """A signature that equals others of its kind with the same members."""
 
-    __hash__ = None
-
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, _Ports) and type(self) is type(other)
                 and self.members == other.members)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
 
 class VectorIssue(_Ports):
@@ -134,7 +136,7 @@ class MasksWritten(_Ports):
         super().__init__({slot: Out(MaskWrite()) for slot in ("v0", "v1")})
 
 
-class HostSpace(enum.Enum, shape=unsigned(2)):
+class HostSpace(IntEnum):
     """What the host reads."""
 
     VMEM = 0
@@ -144,7 +146,7 @@ class HostSpace(enum.Enum, shape=unsigned(2)):
 
 def host_read_request() -> data.StructLayout:
     """Payload of a read by the host: ``space`` is a `HostSpace`; of masks, all are read."""
-    return data.StructLayout({"space": HostSpace, "address": HOST_ADDRESS_BITS})
+    return data.StructLayout({"space": 2, "address": HOST_ADDRESS_BITS})
 
 
 def host_write_row(config: Config) -> data.StructLayout:
