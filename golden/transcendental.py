@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from golden.numerics import F32_INF, F32_NAN
-from hdl.vpu.tables import C0_FRACTION, SEGMENT_BITS, Block, Function, coefficients
+from hdl.vpu.tables import SEGMENT_BITS, Block, Function, coefficients
 
 __all__ = ["Function", "evaluate", "exp2", "log2", "reciprocal", "rsqrt", "tanh"]
 
@@ -162,26 +162,29 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
 
 
 @cache
-def _table() -> tuple[_Words, _Words, _Words]:
-    columns = np.array([(entry.c0, entry.c1, entry.c2) for entry in coefficients()], np.int64).T
-    c0, c1, c2 = (np.ascontiguousarray(column) for column in columns)
-    # In the units of the sum in `_quadratic`, and half of what is cut off there.
-    return (c0 << _POSITION) + (1 << 18), c1, c2 << 6
+def _table() -> tuple[_Words, _Words, _Words, _Words]:
+    """The table's columns: c0 with half a unit of the result, c1, c2 and the sign of the change.
+
+    c0 and c2 are in the units of the sum in `_quadratic`, 2**-47.
+    """
+    columns = np.array([(entry.c0, entry.c1, entry.c2, -1 if entry.falling else 1)
+                        for entry in coefficients()], np.int64).T
+    c0, c1, c2, sign = (np.ascontiguousarray(column) for column in columns)
+    return (c0 << _POSITION) + (1 << 18), c1, c2 << 6, sign
 
 
 def _quadratic(address: _Words, position: _Words) -> _Words:
     """The table's value within a segment, in units of 2**-28; position in 2**-20 segments."""
-    c0, c1, c2 = _table()
-    square = position >> 4
-    square *= square
-    square >>= 16
-    square *= c2[address]
-    total = c1[address]
-    total *= position
-    total += square
-    total += c0[address]
-    total >>= C0_FRACTION + _POSITION - 28
-    return total
+    c0, c1, c2, sign = _table()
+    change = position >> 4
+    change *= change
+    change >>= 16
+    change *= c2[address]
+    change += c1[address] * position
+    change *= sign[address]
+    change += c0[address]
+    change >>= 19
+    return change
 
 
 def _round(exponent: _Words, value: _Words) -> _Words:

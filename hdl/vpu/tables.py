@@ -2,7 +2,9 @@
 
 Each table entry approximates a function on one segment of its reduced argument by a quadratic,
 
-    value = c0 + t * (c1 + t * c2),    0 <= t < 1 across the segment.
+    value = c0 ± t * (c1 + t * c2),    0 <= t < 1 across the segment,
+
+where the sign is chosen such that c1 is not negative.
 
 The hardware and the golden model use the same integers, made here from decimal arithmetic, which is
 correctly rounded and so the same on every machine. `docs/transcendentals.md` derives the segments.
@@ -12,17 +14,16 @@ import decimal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import IntEnum
 from functools import cache
-
-from amaranth.lib import enum
 
 __all__ = ["BLOCK_BITS", "C0_BITS", "C0_FRACTION", "C1_BITS", "C1_FRACTION", "C2_BITS",
            "C2_FRACTION", "ENTRIES", "SEGMENT_BITS", "Block", "Coefficients", "Function",
            "coefficients", "words"]
 
 
-class Function(enum.Enum, shape=3):
-    """What the transcendental unit computes."""
+class Function(IntEnum):
+    """What the transcendental unit computes; three bits in the hardware."""
 
     RECIPROCAL = 0  # 1 / x
     RSQRT = 1       # 1 / sqrt(x)
@@ -31,7 +32,7 @@ class Function(enum.Enum, shape=3):
     TANH = 4        # tanh(x)
 
 
-class Block(enum.IntEnum, shape=3):
+class Block(IntEnum):
     """Blocks of the table, each of 2 ** SEGMENT_BITS segments.
 
     ``m`` is the operand's significand, in [1, 2). Half a block has segments of twice the width.
@@ -53,9 +54,9 @@ ENTRIES = 1 << (BLOCK_BITS + SEGMENT_BITS)
 """Words of the table; an address is a `Block` and, below it, the segment."""
 
 C0_BITS, C0_FRACTION = 28, 27
-C1_BITS, C1_FRACTION = 23, 27
+C1_BITS, C1_FRACTION = 22, 27
 C2_BITS, C2_FRACTION = 13, 25
-"""Widths and fraction bits of the coefficients. The first is unsigned, the others are signed."""
+"""Widths and fraction bits of the coefficients, of which only the last is signed."""
 
 _DIGITS = 30
 _HALF = Decimal("0.5")
@@ -65,11 +66,15 @@ _PINNED = Decimal("0.4641016151377546"), Decimal("0.9282032302755092")  # 2 sqrt
 
 @dataclass(frozen=True)
 class Coefficients:
-    """One entry of the table: integers, in units of two to the minus their fraction bits."""
+    """One entry of the table: integers, in units of two to the minus their fraction bits.
+
+    ``falling`` says that the sign of c1 and c2 in the quadratic is minus.
+    """
 
     c0: int
     c1: int
     c2: int
+    falling: bool
 
 
 @cache
@@ -83,10 +88,13 @@ def coefficients() -> tuple[Coefficients, ...]:
 
 @cache
 def words() -> tuple[int, ...]:
-    """The table as the hardware holds it, by address: c0 in the low bits, then c1, then c2."""
+    """The table as the hardware holds it, by address: 64 bits, from the lowest c0, c1, c2, falling.
+
+    c2 is in two's complement.
+    """
     return tuple(
-        entry.c0 | (entry.c1 % (1 << C1_BITS)) << C0_BITS
-        | (entry.c2 % (1 << C2_BITS)) << (C0_BITS + C1_BITS) for entry in coefficients())
+        entry.c0 | entry.c1 << C0_BITS | entry.c2 % (1 << C2_BITS) << (C0_BITS + C1_BITS)
+        | entry.falling << (C0_BITS + C1_BITS + C2_BITS) for entry in coefficients())
 
 
 def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
@@ -147,4 +155,7 @@ def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> C
     change = c1 - Decimal(rounded1) / (1 << C1_FRACTION)
     if not pinned:
         c0 += change / 2
-    return Coefficients(round(c0 * (1 << C0_FRACTION)), rounded1, rounded2)
+    rounded0 = round(c0 * (1 << C0_FRACTION))
+    falling = rounded1 < 0
+    sign = -1 if falling else 1
+    return Coefficients(rounded0, sign * rounded1, sign * rounded2, falling)
