@@ -1,0 +1,1 @@
+"""The core: what fetches and issues bundles, and what joins the units."""

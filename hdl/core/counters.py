@@ -1,0 +1,57 @@
+"""Performance counters: every cycle of a core is charged to one cause."""
+
+from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..mxu.mxu import COUNTER_BITS
+from .interface import WAITS
+
+__all__ = ["COUNTERS", "CoreCounters"]
+
+COUNTERS = ("array_active", "weight_load", *(f"waiting_{wait}" for wait in WAITS), "scalar_idle")
+"""What a cycle is charged to: the first of these that applies. Their sum is ``cycles``."""
+
+
+class CoreCounters(wiring.Component):
+    """Counts cycles, all of them and by cause.
+
+    Attributes
+    ----------
+    clear : In(1)
+        All counters are zero in the next cycle; this cycle is not counted.
+    x_accepted, w_accepted : In(1)
+        The array takes an activation row or a weight row in this cycle.
+    waiting_{wait} : In(1)
+        From the sequencer, for each of `WAITS`.
+    cycles : Out(COUNTER_BITS)
+        Cycles since reset or ``clear``.
+    {counter}_cycles : Out(COUNTER_BITS)
+        Those of them charged to each of `COUNTERS`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({
+            "clear": In(1), "x_accepted": In(1), "w_accepted": In(1),
+            **{f"waiting_{wait}": In(1) for wait in WAITS},
+            "cycles": Out(COUNTER_BITS),
+            **{f"{counter}_cycles": Out(COUNTER_BITS) for counter in COUNTERS},
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        causes = [self.x_accepted, self.w_accepted,
+                  *(getattr(self, f"waiting_{wait}") for wait in WAITS)]
+        charged = Signal(range(len(COUNTERS)), init=len(COUNTERS) - 1)
+        for number in reversed(range(len(causes))):
+            with m.If(causes[number]):
+                m.d.comb += charged.eq(number)
+        counts = [getattr(self, f"{counter}_cycles") for counter in COUNTERS]
+        with m.If(self.clear):
+            m.d.sync += [self.cycles.eq(0), *(count.eq(0) for count in counts)]
+        with m.Else():
+            m.d.sync += self.cycles.eq(self.cycles + 1)
+            for number, count in enumerate(counts):
+                with m.If(charged == number):
+                    m.d.sync += count.eq(count + 1)
+        return m

@@ -1,0 +1,156 @@
+"""Between vector registers and the array's streams, which carry one row a cycle."""
+
+from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..config import Config
+from ..vpu.interface import ChainControl, RegisterWrite
+from .interface import RowPush
+
+__all__ = ["RowCollector", "RowFeeder"]
+
+
+class RowFeeder(wiring.Component):
+    """Feeds pushed vector registers to a stream, one row a cycle, without gaps between them.
+
+    It controls a chain of the vector unit: loads a register into it at once, and moves it by one
+    row for each that the stream takes. The rows themselves go past it. One push can wait while the
+    chain still holds rows.
+
+    Attributes
+    ----------
+    push : In(RowPush)
+        A register to feed, at issue; only while ``ready``. It is loaded in the next cycle or later.
+    ready : Out(1)
+        A push may issue in this cycle.
+    free : Out(1)
+        A push that issues in this cycle is loaded in the next. A bundle that overwrites the
+        register that it pushes needs this instead of ``ready``.
+    pending : Out(RegisterWrite)
+        A register that will be read in a later cycle than this: it must not be written before. It
+        does not tell of a push that issues in this cycle.
+    chain : Out(ChainControl)
+        To the vector unit.
+    row_valid, row_first, row_flag : Out(1)
+        The chain's southmost row is offered to the stream; it is its register's first; the flag of
+        the push.
+    row_ready : In(1)
+        The stream takes the row in this cycle, if ``row_valid``.
+    idle : Out(1)
+        No row and no push is left.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "push": In(RowPush()), "ready": Out(1), "free": Out(1),
+            "pending": Out(RegisterWrite()), "chain": Out(ChainControl()),
+            "row_valid": Out(1), "row_first": Out(1), "row_flag": Out(1), "row_ready": In(1),
+            "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        rows = self._config.sublanes
+        waiting = Signal()
+        source = Signal.like(self.push.source, reset_less=True)
+        flag = Signal(reset_less=True)
+        left = Signal(range(rows + 1))
+        taken = Signal()
+        last = Signal()
+        load = Signal()
+        m.d.comb += [
+            self.row_valid.eq(left != 0),
+            taken.eq(self.row_valid & self.row_ready),
+            last.eq(taken & (left == 1)),
+            # The chain is empty at the end of this cycle, whatever happens in the next.
+            load.eq(waiting & ((left == 0) | last)),
+            self.chain.load.eq(load),
+            self.chain.source.eq(source),
+            self.chain.shift.eq(taken),
+            self.ready.eq(~waiting | load),
+            self.free.eq(~waiting & ((left == 0) | last)),
+            # In the cycle of the load itself the register may be overwritten, at its end.
+            self.pending.valid.eq(waiting & ~load),
+            self.pending.d.eq(source),
+            self.idle.eq(~waiting & (left == 0)),
+        ]
+        with m.If(self.push.valid):
+            m.d.sync += [waiting.eq(1), source.eq(self.push.source), flag.eq(self.push.flag)]
+        with m.Elif(load):
+            m.d.sync += waiting.eq(0)
+        with m.If(load):
+            m.d.sync += [left.eq(rows), self.row_first.eq(1), self.row_flag.eq(flag)]
+        with m.Elif(taken):
+            m.d.sync += [left.eq(left - 1), self.row_first.eq(0)]
+        return m
+
+
+class RowCollector(wiring.Component):
+    """Gathers rows of a stream into vector registers, one row a cycle, without gaps.
+
+    It controls the chain of pops: rows enter it as they come, also before the pop that is to take
+    them; a register's worth waits there for its pop. One pop can wait for its rows.
+
+    Attributes
+    ----------
+    pop : In(RegisterWrite)
+        The register that takes the next rows, at issue; only while ``ready``.
+    ready : Out(1)
+        A pop may issue in this cycle.
+    row_valid : In(1)
+        The stream offers a row.
+    row_ready : Out(1)
+        The row is taken in this cycle, if ``row_valid``.
+    shift : Out(1)
+        It enters the chain at the end of this cycle.
+    write : Out(RegisterWrite)
+        The chain's rows are to be written to register ``d``, at the end of this cycle if
+        ``grant``; it stays until then.
+    grant : In(1)
+        Nothing else uses the chains' write port in this cycle.
+    idle : Out(1)
+        No pop waits.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "pop": In(RegisterWrite()), "ready": Out(1),
+            "row_valid": In(1), "row_ready": Out(1), "shift": Out(1),
+            "write": Out(RegisterWrite()), "grant": In(1), "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        rows = self._config.sublanes
+        waiting = Signal()
+        d = Signal.like(self.pop.d, reset_less=True)
+        held = Signal(range(rows + 1))
+        full = Signal()
+        done = Signal()
+        m.d.comb += [
+            full.eq(held == rows),
+            self.write.valid.eq(waiting & full),
+            self.write.d.eq(d),
+            done.eq(self.write.valid & self.grant),
+            self.ready.eq(~waiting | done),
+            # The register takes the old rows at the same edge at which a new one enters.
+            self.row_ready.eq(~full | done),
+            self.shift.eq(self.row_valid & self.row_ready),
+            self.idle.eq(~waiting),
+        ]
+        with m.If(self.pop.valid):
+            m.d.sync += [waiting.eq(1), d.eq(self.pop.d)]
+        with m.Elif(done):
+            m.d.sync += waiting.eq(0)
+        with m.If(done):
+            m.d.sync += held.eq(self.shift)
+        with m.Elif(self.shift):
+            m.d.sync += held.eq(held + 1)
+        return m
