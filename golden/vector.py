@@ -1,0 +1,358 @@
+"""The vector unit's operations on numpy arrays, bit for bit.
+
+`hdl/isa.py` and `docs/numerics.md` are the texts that it executes. Operands and results are arrays
+of uint32: the bit patterns that a vector register holds, whatever they stand for. `evaluate` has
+the operations that write a vector register and `compare` those that write a mask; both apply to
+each element by itself.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from golden import transcendental
+from golden.numerics import F32_INF, F32_NAN, add_f32, to_bf16, to_f32
+from golden.transcendental import Function
+from hdl.isa import VectorOp
+
+__all__ = ["compare", "evaluate", "fmax", "fmin", "fmul", "threefry2x32"]
+
+# Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
+_Words = NDArray[Any]
+_Bits = NDArray[np.bool_]
+
+_SIGN = np.uint32(0x80000000)
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+_EXPONENT = np.uint32(0x7F800000)
+
+# Exact products below this round to less than 2**-126; this one is a tie, and rounds up to it.
+_LEAST_KEPT = (1 - 2.0**-25) * 2.0**-126
+
+_PARITY = 0x1BD11BDA
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_ROUNDS = 20
+
+
+def _checked(name: str, value: ArrayLike | None) -> _Words:
+    array = np.asarray(cast(ArrayLike, value))
+    if array.dtype != np.uint32:
+        raise TypeError(f"{name} must be an array of uint32, not of {array.dtype}")
+    return array
+
+
+def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[np.uint32]:
+    """The result of an operation that writes a vector register.
+
+    Parameters
+    ----------
+    op : VectorOp
+        One whose result depends on the elements of a and b alone: neither `SELECT`, nor `LANE` and
+        `SUBLANE`, nor an operation that writes a mask.
+    a, b : array of uint32, shapes that broadcast
+        Operand a is not looked at by `MOVE`, and b by no operation of a alone; there it may be
+        absent.
+
+    Returns
+    -------
+    array of uint32
+        Of the broadcast shape of the operands that the operation has; always a new one.
+
+    Raises
+    ------
+    TypeError
+        If ``op`` is not a `VectorOp`, or an operand is of another type or absent.
+    ValueError
+        If the operation is not one of these, or the shapes do not broadcast.
+    """
+    if not isinstance(op, VectorOp):
+        raise TypeError(f"op must be a VectorOp, not {op!r}")
+    unary = _UNARY.get(op)
+    if unary is not None:
+        return np.asarray(unary(_checked("a", a)))
+    if op is VectorOp.MOVE:
+        return _checked("b", b).copy()
+    binary = _BINARY.get(op)
+    if binary is None:
+        raise ValueError("op must be an operation of elements that writes a vector register, "
+                         f"not {op!r}")
+    return np.asarray(binary(_checked("a", a), _checked("b", b)))
+
+
+def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
+    """The result of a comparison, which writes a mask.
+
+    Parameters
+    ----------
+    op : VectorOp
+        `FEQ` to `FGE`, or `EQ` to `GEU`.
+    a, b : array of uint32, shapes that broadcast
+
+    Returns
+    -------
+    array of bool, the broadcast shape
+
+    Raises
+    ------
+    TypeError
+        If ``op`` is not a `VectorOp`, or an operand is of another type.
+    ValueError
+        If the operation is not one of these, or the shapes do not broadcast.
+    """
+    if not isinstance(op, VectorOp):
+        raise TypeError(f"op must be a VectorOp, not {op!r}")
+    a, b = _checked("a", a), _checked("b", b)
+    if op in _FLOAT_COMPARE:
+        with np.errstate(all="ignore"):
+            return np.asarray(_FLOAT_COMPARE[op](_number(a), _number(b)))
+    if op in _SIGNED_COMPARE:
+        return np.asarray(_SIGNED_COMPARE[op](a.view(np.int32), b.view(np.int32)))
+    if op in _UNSIGNED_COMPARE:
+        return np.asarray(_UNSIGNED_COMPARE[op](a, b))
+    raise ValueError(f"op must be a comparison, not {op!r}")
+
+
+# fp32
+
+
+def _flushed(u: _Words) -> _Words:
+    """The patterns, with each subnormal's replaced by the zero's of its sign."""
+    return np.where(u & _EXPONENT == 0, u & _SIGN, u)
+
+
+def _number(u: _Words) -> NDArray[np.float32]:
+    """The fp32 numbers that patterns stand for."""
+    return _flushed(u).view(np.float32)
+
+
+def _is_nan(u: _Words) -> _Bits:
+    return (u & _MAGNITUDE) > F32_INF
+
+
+def _fadd(a: _Words, b: _Words) -> _Words:
+    return add_f32(a.view(np.float32), b.view(np.float32)).view(np.uint32)
+
+
+def fmul(a: _Words, b: _Words) -> _Words:
+    """The product of fp32 numbers, rounded once.
+
+    A float64 holds the product of two significands of 24 bits exactly, whatever their exponents.
+    Its conversion to float32 is the one rounding, right from 2**-126 on. Below, where it would
+    round to multiples of 2**-149, the exact product decides: what is at least halfway from the
+    last number of 24 bits to 2**-126 becomes that, as it does in the conversion; the rest is zero.
+
+    Parameters
+    ----------
+    a, b : array of uint32, shapes that broadcast
+
+    Returns
+    -------
+    array of uint32, the broadcast shape
+    """
+    with np.errstate(all="ignore"):
+        # Signalling NaNs and infinity times zero are ordinary operands here.
+        exact = _number(a).astype(np.float64) * _number(b)
+        exact = np.where(np.abs(exact) < _LEAST_KEPT, np.copysign(0.0, exact), exact)
+        y = exact.astype(np.float32).view(np.uint32)
+    return np.where(np.isnan(exact), np.uint32(F32_NAN), y)
+
+
+def _order(u: _Words) -> NDArray[np.int32]:
+    """Signed integers in the order of the numbers, -0 just below +0; its own inverse."""
+    s = u.view(np.int32)
+    return s ^ ((s >> 31) & 0x7FFFFFFF)
+
+
+def fmax(a: _Words, b: _Words) -> _Words:
+    """The larger of fp32 numbers; +0 is larger than -0, and NaN wins over all.
+
+    Commutative and associative in every bit.
+
+    Parameters
+    ----------
+    a, b : array of uint32, shapes that broadcast
+
+    Returns
+    -------
+    array of uint32, the broadcast shape
+    """
+    larger = _order(np.maximum(_order(_flushed(a)), _order(_flushed(b))).view(np.uint32))
+    return np.where(_is_nan(a) | _is_nan(b), np.uint32(F32_NAN), larger.view(np.uint32))
+
+
+def fmin(a: _Words, b: _Words) -> _Words:
+    """The smaller of fp32 numbers; -0 is smaller than +0, and NaN wins over all.
+
+    Parameters
+    ----------
+    a, b : array of uint32, shapes that broadcast
+
+    Returns
+    -------
+    array of uint32, the broadcast shape
+    """
+    smaller = _order(np.minimum(_order(_flushed(a)), _order(_flushed(b))).view(np.uint32))
+    return np.where(_is_nan(a) | _is_nan(b), np.uint32(F32_NAN), smaller.view(np.uint32))
+
+
+def _fabs(a: _Words) -> _Words:
+    return np.where(_is_nan(a), np.uint32(F32_NAN), _flushed(a) & _MAGNITUDE)
+
+
+def _fneg(a: _Words) -> _Words:
+    return np.where(_is_nan(a), np.uint32(F32_NAN), _flushed(a) ^ _SIGN)
+
+
+def _f2i(a: _Words) -> _Words:
+    with np.errstate(all="ignore"):
+        # Every end of the range and every fp32 number is a float64, and the ends are integers.
+        x = np.clip(np.trunc(a.view(np.float32).astype(np.float64)), -(2.0**31), 2.0**31 - 1)
+    return np.where(np.isnan(x), 0.0, x).astype(np.int32).view(np.uint32)
+
+
+def _i2f(a: _Words) -> _Words:
+    return a.view(np.int32).astype(np.float32).view(np.uint32)
+
+
+def _bf16(a: _Words) -> _Words:
+    return to_f32(to_bf16(a.view(np.float32))).view(np.uint32)
+
+
+def _transcendental(function: Function) -> Callable[[_Words], _Words]:
+    return lambda a: transcendental.evaluate(function, a.view(np.float32)).view(np.uint32)
+
+
+# Integers. Those of numpy wrap; only numpy's own scalars would warn of it, hence the arrays.
+
+
+def _add(a: _Words, b: _Words) -> _Words:
+    return np.add(np.atleast_1d(a), b).reshape(np.broadcast_shapes(a.shape, b.shape))
+
+
+def _subtract(a: _Words, b: _Words) -> _Words:
+    return np.subtract(np.atleast_1d(a), b).reshape(np.broadcast_shapes(a.shape, b.shape))
+
+
+def _shl(a: _Words, b: _Words) -> _Words:
+    # numpy leaves shifts by the width or more undefined.
+    return np.where(b < 32, a << (b & 31), np.uint32(0))
+
+
+def _shr(a: _Words, b: _Words) -> _Words:
+    return np.where(b < 32, a >> (b & 31), np.uint32(0))
+
+
+def _sar(a: _Words, b: _Words) -> _Words:
+    return (a.view(np.int32) >> np.minimum(b, 31).astype(np.int32)).view(np.uint32)
+
+
+# Random words
+
+
+def threefry2x32(counter: tuple[ArrayLike, ArrayLike], key: tuple[ArrayLike, ArrayLike],
+                 rounds: int = _ROUNDS) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """The Threefry-2x32 generator (Salmon, Moraes, Dror, Shaw, "Parallel random numbers", 2011).
+
+    Parameters
+    ----------
+    counter, key : two arrays of uint32, all of shapes that broadcast
+    rounds : int
+        Rounds, 0 or more; 20 is what the vector unit has.
+
+    Returns
+    -------
+    two arrays of uint32, the broadcast shape
+
+    Raises
+    ------
+    TypeError
+        If an array is of another type, or ``rounds`` is not an integer.
+    ValueError
+        If ``rounds`` is negative, or the shapes do not broadcast.
+    """
+    if not isinstance(rounds, int) or isinstance(rounds, bool):
+        raise TypeError(f"rounds must be an integer, not {rounds!r}")
+    if rounds < 0:
+        raise ValueError(f"rounds must be at least 0, not {rounds!r}")
+    c0, c1 = (_checked(f"counter[{i}]", word) for i, word in enumerate(counter))
+    k0, k1 = (_checked(f"key[{i}]", word) for i, word in enumerate(key))
+    keys = (k0, k1, k0 ^ k1 ^ np.uint32(_PARITY))
+    shape = np.broadcast_shapes(c0.shape, c1.shape, k0.shape, k1.shape)
+    x0 = np.zeros(shape or 1, np.uint32)
+    x1 = np.zeros_like(x0)
+    x0 += c0
+    x0 += k0
+    x1 += c1
+    x1 += k1
+    for number in range(rounds):
+        rotation = np.uint32(_ROTATIONS[number % len(_ROTATIONS)])
+        x0 += x1
+        x1 = (x1 << rotation) | (x1 >> (np.uint32(32) - rotation))
+        x1 ^= x0
+        if number % 4 == 3:
+            injection = number // 4 + 1
+            x0 += keys[injection % 3]
+            x1 += keys[(injection + 1) % 3]
+            x1 += np.uint32(injection)
+    return x0.reshape(shape), x1.reshape(shape)
+
+
+def _random(a: _Words, b: _Words) -> _Words:
+    zero = np.zeros((), np.uint32)
+    return threefry2x32((a, zero), (b, zero))[0]
+
+
+_UNARY: dict[VectorOp, Callable[[_Words], _Words]] = {
+    VectorOp.FABS: _fabs,
+    VectorOp.FNEG: _fneg,
+    VectorOp.F2I: _f2i,
+    VectorOp.I2F: _i2f,
+    VectorOp.BF16: _bf16,
+    VectorOp.RECIPROCAL: _transcendental(Function.RECIPROCAL),
+    VectorOp.RSQRT: _transcendental(Function.RSQRT),
+    VectorOp.EXP2: _transcendental(Function.EXP2),
+    VectorOp.LOG2: _transcendental(Function.LOG2),
+    VectorOp.TANH: _transcendental(Function.TANH),
+}
+
+_BINARY: dict[VectorOp, Callable[[_Words, _Words], _Words]] = {
+    VectorOp.FADD: _fadd,
+    # The sum's NaN is one pattern, so the sign of b may change even if b is NaN.
+    VectorOp.FSUB: lambda a, b: _fadd(a, b ^ _SIGN),
+    VectorOp.FMUL: fmul,
+    VectorOp.FMIN: fmin,
+    VectorOp.FMAX: fmax,
+    VectorOp.ADD: _add,
+    VectorOp.SUB: _subtract,
+    VectorOp.AND: np.bitwise_and,
+    VectorOp.OR: np.bitwise_or,
+    VectorOp.XOR: np.bitwise_xor,
+    VectorOp.SHL: _shl,
+    VectorOp.SHR: _shr,
+    VectorOp.SAR: _sar,
+    VectorOp.RANDOM: _random,
+}
+
+_FLOAT_COMPARE: dict[VectorOp, Callable[[Any, Any], _Bits]] = {
+    VectorOp.FEQ: np.equal,
+    VectorOp.FNE: np.not_equal,
+    VectorOp.FLT: np.less,
+    VectorOp.FLE: np.less_equal,
+    VectorOp.FGT: np.greater,
+    VectorOp.FGE: np.greater_equal,
+}
+
+_SIGNED_COMPARE: dict[VectorOp, Callable[[Any, Any], _Bits]] = {
+    VectorOp.EQ: np.equal,
+    VectorOp.NE: np.not_equal,
+    VectorOp.LT: np.less,
+    VectorOp.LE: np.less_equal,
+    VectorOp.GT: np.greater,
+    VectorOp.GE: np.greater_equal,
+}
+
+_UNSIGNED_COMPARE: dict[VectorOp, Callable[[Any, Any], _Bits]] = {
+    VectorOp.LTU: np.less,
+    VectorOp.GEU: np.greater_equal,
+}
