@@ -1,0 +1,460 @@
+"""The transcendental unit: 1/x, 1/sqrt(x), 2**x, log2(x) and tanh(x) of fp32 by one datapath.
+
+    reduce, look up | interpolate | multiply, add | normalise, round
+
+`docs/transcendentals.md` explains the arithmetic, `golden/transcendental.py` executes it. Every
+word that is not a product or a sum of products has at most 32 bits.
+"""
+
+from amaranth import C, Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from ..tiles import place
+from .tables import (
+    BLOCK_BITS,
+    C0_BITS,
+    C1_BITS,
+    C2_BITS,
+    ENTRIES,
+    SEGMENT_BITS,
+    Block,
+    Function,
+    words,
+)
+
+__all__ = ["Transcendental", "TranscendentalTable"]
+
+FRACTION = 23
+BIAS = 127
+SPECIAL = 255
+F32_INF = SPECIAL << FRACTION
+F32_NAN = F32_INF | 1 << (FRACTION - 1)
+
+FUNCTION_BITS = 3
+ADDRESS_BITS = BLOCK_BITS + SEGMENT_BITS
+POSITION_BITS = 20
+"""A position within a segment; the lowest of them are zero where the segments are narrow."""
+SQUARE_BITS = 16
+"""Of a position that is squared, and of the square."""
+FIXED_BITS = 26
+"""Fraction bits of an operand in fixed point."""
+VALUE_BITS = 29
+"""What the table gives: a number below 2, in units of 2**-28."""
+TOTAL_BITS = 48
+"""The same, in units of 2**-47."""
+WORD_BITS = 32
+"""A result ahead of rounding: a number below 2, in units of 2**-31."""
+
+EXPONENT_BITS = 10
+"""An exponent in two's complement, biased as in fp32."""
+FAR_ABOVE, FAR_BELOW = 384, -256
+"""Exponents of whatever is to become an infinity or a zero."""
+
+
+class TranscendentalTable(wiring.Component):
+    """The coefficients: a read-only memory, data a cycle after the address.
+
+    It is kept as two memories of 32 bits, as block RAMs have and kernels like.
+
+    Attributes
+    ----------
+    read, address : In(1), In(10)
+        Read port.
+    data : Out(64)
+        The word of `hdl.vpu.tables.words` of the last ``read``, held until the next.
+    """
+
+    read: In(1)
+    address: In(ADDRESS_BITS)
+    data: Out(64)
+
+    def verilog(self) -> str:
+        """The Verilog module, for Amaranth would write the contents bit by bit."""
+        contents = "\n".join(f"    low[{address}] = 32'h{word & 0xFFFFFFFF:08x}; "
+                             f"high[{address}] = 32'h{word >> 32:08x};"
+                             for address, word in enumerate(words()))
+        return f"""\
+module transcendental_table (
+  input clk,
+  input rst,  // unused: a memory has no reset
+  input read,
+  input [{ADDRESS_BITS - 1}:0] address,
+  output [63:0] data
+);
+  reg [31:0] low [0:{ENTRIES - 1}];
+  reg [31:0] high [0:{ENTRIES - 1}];
+  reg [31:0] low_data;
+  reg [31:0] high_data;
+  assign data = {{high_data, low_data}};
+  always @(posedge clk)
+    if (read) begin
+      low_data <= low[address];
+      high_data <= high[address];
+    end
+  initial begin
+{contents}
+  end
+endmodule
+"""
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.words = memory = Memory(shape=64, depth=ENTRIES, init=words())
+        port = memory.read_port()
+        m.d.comb += [port.en.eq(self.read), port.addr.eq(self.address), self.data.eq(port.data)]
+        return m
+
+
+class Transcendental(wiring.Component):
+    """One function of one fp32 number a cycle, ``latency`` cycles later.
+
+    There are no valid bits inside: the control pipeline, which is the same for all units, says
+    which stages hold something. All registers of a stage load in a cycle in which its enable is
+    set, and hold otherwise.
+
+    Attributes
+    ----------
+    enable : In(latency)
+        Bit s: stage s takes what stage s - 1 holds; stage 0 takes ``x``.
+    functions : In(3 * latency)
+        Bits 3s to 3s + 2: the `Function` of what stage s takes, wherever bit s of ``enable`` is
+        set. Only stages 0 and 1 look at it. Of another number than a function's, ``y`` is unknown.
+    x : In(32)
+        Operand (binary32).
+    y : Out(32)
+        Result (binary32): what the last stage holds.
+    """
+
+    latency = 4
+    """Registers from ``x`` to ``y``."""
+
+    def __init__(self) -> None:
+        super().__init__({
+            "enable": In(self.latency), "functions": In(FUNCTION_BITS * self.latency),
+            "x": In(32), "y": Out(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+        self._elaborate_reduce(m, platform)
+        self._elaborate_interpolate(m)
+        self._elaborate_scale(m)
+        self._elaborate_multiply(m)
+        self._elaborate_round(m)
+        return m
+
+    def _decode(self, m: Module, stage: int) -> dict[Function, Signal]:
+        """Which function it is that a stage takes."""
+        own = self.functions[FUNCTION_BITS * stage:FUNCTION_BITS * (stage + 1)]
+        decoded = {}
+        for function in Function:
+            decoded[function] = Signal(name=f"stage{stage}_{function.name.lower()}")
+            m.d.comb += decoded[function].eq(own == function)
+        return decoded
+
+    def _register(self, m: Module, stage: int, word: Signal) -> Signal:
+        """A copy of ``word`` that a stage holds."""
+        register = Signal(word.shape(), name=f"stage{stage}_{word.name}", reset_less=True)
+        with m.If(self.enable[stage]):
+            m.d.sync += register.eq(word)
+        return register
+
+    def _elaborate_reduce(self, m: Module, platform: object) -> None:
+        """Stage 0: a segment of the table and a position in it, from the operand's bits."""
+        exponent = Signal(8)
+        fraction = Signal(FRACTION)
+        m.d.comb += [exponent.eq(self.x[FRACTION:31]), fraction.eq(self.x[:FRACTION])]
+        below_one, integer, fixed = self._fixed_point(m, exponent, fraction)
+
+        # 2**x is 2**whole * 2**rest: a negative operand is rounded down to have a positive rest.
+        function = self._decode(m, 0)
+        exp2, tanh = function[Function.EXP2], function[Function.TANH]
+        negate = Signal()
+        rest = Signal(FIXED_BITS)
+        whole = Signal(signed(9))
+        m.d.comb += [
+            negate.eq(exp2 & self.x[31]),
+            rest.eq(Mux(negate, -fixed, fixed)),
+            whole.eq(Mux(negate, Cat(~integer, 1) + (fixed == 0), integer)),
+        ]
+
+        use_fixed = Signal()
+        octave_pair = Signal()
+        saturate = Signal()
+        segment = Signal(SEGMENT_BITS)
+        position = Signal(POSITION_BITS)
+        m.d.comb += [
+            use_fixed.eq(exp2 | (tanh & below_one)),
+            octave_pair.eq(tanh & (exponent >= BIAS + 2)),
+            # From 16 on, the table's last word, which is 1.
+            saturate.eq(tanh & (exponent >= BIAS + 4)),
+        ]
+        with m.If(use_fixed):
+            m.d.comb += [segment.eq(Cat(rest[POSITION_BITS:], tanh)),
+                         position.eq(rest[:POSITION_BITS])]
+        with m.Elif(octave_pair):
+            m.d.comb += [segment.eq(Cat(fraction[17:], ~exponent[0]) | saturate.replicate(7)),
+                         position.eq(Cat(C(0, 3), fraction[:17]))]
+        with m.Else():
+            m.d.comb += [segment.eq(fraction[16:]), position.eq(Cat(C(0, 4), fraction[:16]))]
+
+        block = self._block(m, function, exponent, use_fixed)
+        table = place(m, platform, "table", "transcendental_table", TranscendentalTable)
+        m.d.comb += [table.read.eq(self.enable[0]), table.address.eq(Cat(segment, block))]
+        self._entry = table.data
+        self._position = self._register(m, 0, position)
+        self._whole = self._register(m, 0, whole)
+        operand = Signal(32)
+        m.d.comb += operand.eq(self.x)
+        self._operand = self._register(m, 0, operand)
+
+    def _fixed_point(self, m: Module, exponent: Signal,
+                     fraction: Signal) -> tuple[Signal, Signal, Signal]:
+        """Whether the operand's magnitude is below 1; the magnitude, if it is below 256.
+
+        One shifter serves for both cases: below 1 it has nothing but fraction bits.
+        """
+        below_one = Signal()
+        distance = Signal(8)
+        places = Signal(5)
+        shifted = Signal(32)
+        integer = Signal(8)
+        fixed = Signal(FIXED_BITS)
+        m.d.comb += [
+            below_one.eq(exponent < BIAS),
+            distance.eq(Mux(below_one, BIAS - 1, BIAS + 7) - exponent),
+            places.eq(Mux(distance[5:].any(), 31, distance[:5])),
+            shifted.eq(Cat(C(0, 8), fraction, C(1, 1)) >> places),
+            integer.eq(Mux(below_one, 0, shifted[24:])),
+            fixed.eq(Mux(below_one, shifted[32 - FIXED_BITS:],
+                         Cat(C(0, FIXED_BITS - 24), shifted[:24]))),
+        ]
+        return below_one, integer, fixed
+
+    def _block(self, m: Module, function: dict[Function, Signal], exponent: Signal,
+               use_fixed: Signal) -> Signal:
+        """The block of the table for a function and an operand."""
+        block = Signal(BLOCK_BITS)
+        with m.If(function[Function.RECIPROCAL]):
+            m.d.comb += block.eq(Block.RECIPROCAL)
+        with m.Elif(function[Function.LOG2]):
+            m.d.comb += block.eq(Block.LOG2)
+        with m.Elif(function[Function.RSQRT]):
+            # Biased exponents of even powers of two are odd.
+            m.d.comb += block.eq(Mux(exponent[0], Block.RSQRT_EVEN, Block.RSQRT_ODD))
+        with m.Elif(use_fixed):
+            m.d.comb += block.eq(Block.FIXED)
+        with m.Elif(exponent == BIAS):
+            m.d.comb += block.eq(Block.TANH_1)
+        with m.Elif(exponent == BIAS + 1):
+            m.d.comb += block.eq(Block.TANH_2)
+        with m.Else():
+            m.d.comb += block.eq(Block.TANH_4)
+        return block
+
+    def _elaborate_interpolate(self, m: Module) -> None:
+        """Stage 1: the quadratic."""
+        c0 = Signal(C0_BITS)
+        c1 = Signal(C1_BITS)
+        c2 = Signal(signed(C2_BITS))
+        falling = Signal()
+        m.d.comb += Cat(c0, c1, c2, falling).eq(self._entry)
+
+        root = Signal(SQUARE_BITS)
+        square = Signal(2 * SQUARE_BITS)
+        bend = Signal(signed(C2_BITS + SQUARE_BITS))
+        slope = Signal(C1_BITS + POSITION_BITS)
+        change = Signal(C1_BITS + POSITION_BITS + 1)
+        start = Signal(TOTAL_BITS)
+        total = Signal(TOTAL_BITS)
+        value = Signal(VALUE_BITS)
+        m.d.comb += [
+            root.eq(self._position[POSITION_BITS - SQUARE_BITS:]),
+            square.eq(root * root),
+            bend.eq(c2 * square[SQUARE_BITS:]),
+            slope.eq(c1 * self._position),
+            # Never negative: on no segment does a function turn round.
+            change.eq(slope + (bend << 6)),
+            # The bit below is half a unit of what is kept.
+            start.eq(Cat(C(1 << 18, POSITION_BITS), c0)),
+            total.eq(Mux(falling, start - change, start + change)),
+            value.eq(total[TOTAL_BITS - VALUE_BITS:]),
+        ]
+        self._value = self._register(m, 1, value)
+
+    def _elaborate_scale(self, m: Module) -> None:
+        """Stage 1, beside it: what the table's value is multiplied by, added to and scaled with."""
+        exponent = Signal(8, name="operand_exponent")
+        fraction = Signal(FRACTION, name="operand_fraction")
+        negative = Signal()
+        m.d.comb += [exponent.eq(self._operand[FRACTION:31]),
+                     fraction.eq(self._operand[:FRACTION]), negative.eq(self._operand[31])]
+        function = self._decode(m, 1)
+        log2, tanh = function[Function.LOG2], function[Function.TANH]
+        log2_factor, log2_integer, log2_shift, log2_exponent, log2_below, log2_opposed = (
+            self._log2_terms(m, exponent, fraction))
+
+        ratio = Signal()
+        factor = Signal(FRACTION + 1)
+        integer = Signal(8, name="added_integer")
+        shift = Signal(4)
+        opposed = Signal()
+        m.d.comb += [
+            ratio.eq(tanh & (exponent < BIAS)),
+            factor.eq(Mux(log2, log2_factor, Cat(Mux(ratio, fraction, 0), 1))),
+            integer.eq(Mux(log2, log2_integer, 0)),
+            shift.eq(Mux(log2, log2_shift, 0)),
+            opposed.eq(log2 & log2_opposed),
+        ]
+
+        scale = Signal(signed(EXPONENT_BITS))
+        with m.If(log2):
+            m.d.comb += scale.eq(log2_exponent)
+        with m.Elif(tanh):
+            m.d.comb += scale.eq(Mux(ratio, exponent, BIAS))
+        with m.Elif(function[Function.EXP2]):
+            m.d.comb += scale.eq(self._whole + BIAS)
+        with m.Elif(function[Function.RSQRT]):
+            m.d.comb += scale.eq(BIAS + 64 - (exponent[1:] + exponent[0]))
+        with m.Else():
+            m.d.comb += scale.eq(2 * BIAS - exponent)
+        sign, nan, above, below = self._exceptions(m, function, exponent, fraction, negative)
+        bounded = Signal(signed(EXPONENT_BITS))
+        signed_by = Signal(name="sign")
+        m.d.comb += [
+            bounded.eq(Mux(above, FAR_ABOVE, Mux(below, FAR_BELOW, scale))),
+            signed_by.eq(Mux(log2 & ~above, log2_below, sign)),
+        ]
+        self._factor = self._register(m, 1, factor)
+        self._integer = self._register(m, 1, integer)
+        self._shift = self._register(m, 1, shift)
+        self._opposed = self._register(m, 1, opposed)
+        self._exponent = self._register(m, 1, bounded)
+        self._sign = self._register(m, 1, signed_by)
+        self._nan = self._register(m, 1, nan)
+
+    def _log2_terms(self, m: Module, exponent: Signal, fraction: Signal) -> tuple[Signal, ...]:
+        """log2(x) = whole + f * value, where f in [-1/4, 1/2) and x = (1 + f) * 2**whole.
+
+        Where whole is 0, f is normalised, and the result has the exponent of that. Elsewhere both
+        are scaled by the power of two that is just above whole.
+        """
+        high = Signal()
+        f = Signal(FRACTION + 1)
+        whole = Signal(signed(9), name="log2_whole")
+        magnitude = Signal(8)
+        near = Signal()
+        below = Signal(name="log2_below")
+        opposed = Signal(name="log2_opposed")
+        m.d.comb += [
+            high.eq(fraction[-1]),
+            f.eq(Mux(high, (1 << FRACTION) - fraction, fraction << 1)),
+            whole.eq(exponent - BIAS + high),
+            magnitude.eq(Mux(whole[-1], -whole, whole)),
+            near.eq(whole == 0),
+            below.eq(Mux(near, high, whole[-1])),
+            opposed.eq(below ^ high),
+        ]
+        normal, zeros = _normalise(m, "f", f, 5)
+        integer, spare = _normalise(m, "integer", magnitude, 3)
+        factor = Signal(FRACTION + 1, name="log2_factor")
+        bits = Signal(4)
+        shift = Signal(4, name="log2_shift")
+        scale = Signal(signed(EXPONENT_BITS), name="log2_scale")
+        m.d.comb += [
+            factor.eq(Mux(near, normal, f)),
+            bits.eq(Mux(near, 0, 8 - spare)),
+            # The unit of f is half of that of other factors.
+            shift.eq(bits + 1),
+            scale.eq(Mux(near, BIAS - zeros, BIAS + bits)),
+        ]
+        return factor, integer, shift, scale, below, opposed
+
+    def _exceptions(self, m: Module, function: dict[Function, Signal], exponent: Signal,
+                    fraction: Signal, negative: Signal) -> tuple[Signal, Signal, Signal, Signal]:
+        """Sign of the result, and whether it is NaN, infinite or zero whatever is computed."""
+        exp2, log2, tanh = (function[name] for name in (Function.EXP2, Function.LOG2,
+                                                        Function.TANH))
+        reciprocal, rsqrt = function[Function.RECIPROCAL], function[Function.RSQRT]
+        inverse = Signal()
+        zero = Signal()
+        top = Signal()
+        large = Signal()
+        one = Signal()
+        m.d.comb += [
+            inverse.eq(reciprocal | rsqrt),
+            zero.eq(exponent == 0),
+            top.eq(exponent == SPECIAL),
+            large.eq(exponent >= BIAS + 8),
+            one.eq((exponent == BIAS) & (fraction == 0)),
+        ]
+        sign = Signal(name="exception_sign")
+        nan = Signal()
+        above = Signal()
+        below = Signal()
+        m.d.comb += [
+            sign.eq(((reciprocal | tanh) & negative) | (log2 & zero)),
+            nan.eq((top & fraction.any()) | ((rsqrt | log2) & negative & ~zero)),
+            above.eq((zero & (inverse | log2)) | (exp2 & large & ~negative) | (log2 & top)),
+            below.eq((zero & tanh) | (exp2 & large & negative) | (inverse & top) | (log2 & one)),
+        ]
+        return sign, nan, above, below
+
+    def _elaborate_multiply(self, m: Module) -> None:
+        """Stage 2: the product, and for log2 the whole number."""
+        product = Signal(FRACTION + 1 + VALUE_BITS)
+        moved = Signal(WORD_BITS + 1)
+        integer = Signal(WORD_BITS - 1, name="aligned_integer")
+        word = Signal(WORD_BITS)
+        m.d.comb += [
+            product.eq(self._factor * self._value),
+            moved.eq(product[20:] >> self._shift),
+            integer.eq(Cat(C(0, FRACTION), self._integer)),
+            word.eq(Mux(self._opposed, integer - moved, integer + moved)),
+        ]
+        self._word = self._register(m, 2, word)
+        self._word_exponent = self._register(m, 2, self._exponent)
+        self._word_sign = self._register(m, 2, self._sign)
+        self._word_nan = self._register(m, 2, self._nan)
+
+    def _elaborate_round(self, m: Module) -> None:
+        """Stage 3: a number in [1/8, 2) to its fp32 pattern."""
+        normal, zeros = _normalise(m, "word", self._word, 2)
+        tail = WORD_BITS - 1 - FRACTION
+        up = Signal()
+        rounded = Signal(FRACTION + 1)
+        exponent = Signal(signed(EXPONENT_BITS), name="rounded_exponent")
+        over = Signal()
+        under = Signal()
+        y = Signal(32, name="result")
+        m.d.comb += [
+            up.eq(normal[tail - 1] & (normal[tail] | normal[:tail - 1].any())),
+            rounded.eq(normal[tail:-1] + up),
+            exponent.eq(self._word_exponent - zeros + rounded[-1]),
+            over.eq(exponent >= SPECIAL),
+            under.eq(exponent <= 0),
+            y.eq(Cat(rounded[:FRACTION], exponent[:8], self._word_sign)),
+        ]
+        special = Signal(32)
+        result = Signal(32, name="y_next")
+        m.d.comb += [
+            special.eq(Cat(C(0, FRACTION), over.replicate(8), self._word_sign)),
+            result.eq(Mux(self._word_nan, F32_NAN, Mux(over | under, special, y))),
+        ]
+        m.d.comb += self.y.eq(self._register(m, 3, result))
+
+
+def _normalise(m: Module, name: str, word: Value, levels: int) -> tuple[Signal, Signal]:
+    """``word`` shifted left until its highest bit is set, and by how much.
+
+    By less than 2**levels, and by no other amount if the word is zero.
+    """
+    zeros = Signal(levels, name=f"{name}_zeros")
+    for level in reversed(range(levels)):
+        places = 1 << level
+        shifted = Signal(len(word), name=f"{name}_shifted{places}")
+        m.d.comb += zeros[level].eq(~word[-places:].any())
+        m.d.comb += shifted.eq(Mux(zeros[level], word << places, word))
+        word = shifted
+    return word, zeros
