@@ -1,0 +1,254 @@
+"""The cross-lane unit's operations on numpy arrays, bit for bit.
+
+`hdl/isa.py` and `docs/numerics.md` are the texts that it executes. A vector register is an array of
+uint32 of shape (sublanes, lanes). Every function checks what its numbers may be; where the machine
+stops with a fault, they raise.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from golden.vector import evaluate, fmax
+from hdl.isa import VectorOp
+
+__all__ = ["broadcast_lane", "broadcast_sublane", "max_lanes", "rotate_lanes", "rotate_sublanes",
+           "sum_lanes", "transpose_in", "transpose_out"]
+
+_MINUS_ZERO = 0x80000000
+
+# Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
+_Words = NDArray[Any]
+
+
+def _register(value: ArrayLike) -> _Words:
+    array = np.asarray(value)
+    if array.dtype != np.uint32:
+        raise TypeError(f"a must be an array of uint32, not of {array.dtype}")
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"a must have sublanes and lanes, not shape {array.shape!r}")
+    return array
+
+
+def _check_number(name: str, value: object, limit: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if not 0 <= value < limit:
+        raise ValueError(f"{name} must be from 0 to {limit - 1}, not {value!r}")
+
+
+def rotate_lanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
+    """Moves lane l to lane (l + distance) mod lanes.
+
+    Parameters
+    ----------
+    a : array of uint32, shape (sublanes, lanes)
+    distance : int
+        Less than lanes.
+
+    Returns
+    -------
+    array of uint32, same shape
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, shape, or out of range.
+    """
+    a = _register(a)
+    _check_number("distance", distance, a.shape[1])
+    return np.roll(a, distance, axis=1)
+
+
+def rotate_sublanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
+    """Moves sublane s to sublane (s + distance) mod sublanes.
+
+    Parameters
+    ----------
+    a : array of uint32, shape (sublanes, lanes)
+    distance : int
+        Less than sublanes.
+
+    Returns
+    -------
+    array of uint32, same shape
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, shape, or out of range.
+    """
+    a = _register(a)
+    _check_number("distance", distance, a.shape[0])
+    return np.roll(a, distance, axis=0)
+
+
+def broadcast_lane(a: ArrayLike, lane: int) -> NDArray[np.uint32]:
+    """Copies one lane to all lanes.
+
+    Parameters
+    ----------
+    a : array of uint32, shape (sublanes, lanes)
+    lane : int
+
+    Returns
+    -------
+    array of uint32, same shape
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, shape, or out of range.
+    """
+    a = _register(a)
+    _check_number("lane", lane, a.shape[1])
+    return np.repeat(a[:, lane:lane + 1], a.shape[1], axis=1)
+
+
+def broadcast_sublane(a: ArrayLike, sublane: int) -> NDArray[np.uint32]:
+    """Copies one sublane to all sublanes.
+
+    Parameters
+    ----------
+    a : array of uint32, shape (sublanes, lanes)
+    sublane : int
+
+    Returns
+    -------
+    array of uint32, same shape
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, shape, or out of range.
+    """
+    a = _register(a)
+    _check_number("sublane", sublane, a.shape[0])
+    return np.repeat(a[sublane:sublane + 1], a.shape[0], axis=0)
+
+
+def sum_lanes(a: ArrayLike) -> NDArray[np.uint32]:
+    """The fp32 sum over the lanes of each sublane, in every lane.
+
+    The order is that of a binary tree: lanes 0 and 1, 2 and 3, and so on are added, then
+    neighbouring sums, until one is left. Behind the last lane, up to a power of two, stand -0,
+    which change no sum.
+
+    Parameters
+    ----------
+    a : array of uint32, shape (sublanes, lanes)
+        2 lanes or more.
+
+    Returns
+    -------
+    array of uint32, same shape
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the array is of another type or shape.
+    """
+    a = _register(a)
+    sublanes, lanes = a.shape
+    if lanes < 2:
+        raise ValueError(f"a must have at least 2 lanes, not shape {a.shape!r}")
+    level: _Words = np.full((sublanes, 1 << (lanes - 1).bit_length()), _MINUS_ZERO, np.uint32)
+    level[:, :lanes] = a
+    while level.shape[1] > 1:
+        level = evaluate(VectorOp.FADD, level[:, 0::2], level[:, 1::2])
+    return np.repeat(level, lanes, axis=1)
+
+
+def max_lanes(a: ArrayLike) -> NDArray[np.uint32]:
+    """The largest fp32 number over the lanes of each sublane, in every lane; NaN if one is.
+
+    The maximum of two is commutative and associative in every bit, so the order says nothing.
+
+    Parameters
+    ----------
+    a : array of uint32, shape (sublanes, lanes)
+        2 lanes or more.
+
+    Returns
+    -------
+    array of uint32, same shape
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the array is of another type or shape.
+    """
+    a = _register(a)
+    lanes = a.shape[1]
+    if lanes < 2:
+        raise ValueError(f"a must have at least 2 lanes, not shape {a.shape!r}")
+    level = a
+    while level.shape[1] > 1:
+        half = level.shape[1] // 2
+        # With an odd count the one in the middle meets itself or another, which is all the same.
+        level = fmax(level[:, :level.shape[1] - half], level[:, half:])
+    return np.repeat(level, lanes, axis=1)
+
+
+def _check_tile(tile: object) -> None:
+    if not isinstance(tile, np.ndarray) or tile.dtype != np.uint32:
+        kind = getattr(tile, "dtype", type(tile).__name__)
+        raise TypeError(f"tile must be an array of uint32, not of {kind}")
+    if tile.ndim != 2 or tile.shape[0] != tile.shape[1]:
+        raise ValueError(f"tile must be of lanes x lanes, not of shape {tile.shape!r}")
+
+
+def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
+    """Writes a register into the transposer's tile: its rows ``group * sublanes`` and following.
+
+    Parameters
+    ----------
+    tile : array of uint32, shape (lanes, lanes)
+        It is changed.
+    a : array of uint32, shape (sublanes, lanes)
+    group : int
+        Less than lanes / sublanes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, shape, or out of range.
+    """
+    _check_tile(tile)
+    a = _register(a)
+    sublanes, lanes = a.shape
+    if lanes != tile.shape[1]:
+        raise ValueError(f"a must have {tile.shape[1]} lanes, not shape {a.shape!r}")
+    _check_number("group", group, lanes // sublanes)
+    tile[group * sublanes:(group + 1) * sublanes] = a
+
+
+def transpose_out(tile: NDArray[np.uint32], group: int, sublanes: int) -> NDArray[np.uint32]:
+    """The register whose sublanes are columns ``group * sublanes`` and following of the tile.
+
+    Parameters
+    ----------
+    tile : array of uint32, shape (lanes, lanes)
+    group : int
+        Less than lanes / sublanes.
+    sublanes : int
+        From 1 to lanes.
+
+    Returns
+    -------
+    array of uint32, shape (sublanes, lanes)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, shape, or out of range.
+    """
+    _check_tile(tile)
+    lanes = tile.shape[0]
+    if not isinstance(sublanes, int) or isinstance(sublanes, bool):
+        raise TypeError(f"sublanes must be an integer, not {sublanes!r}")
+    if not 1 <= sublanes <= lanes:
+        raise ValueError(f"sublanes must be from 1 to {lanes}, not {sublanes!r}")
+    _check_number("group", group, lanes // sublanes)
+    return tile[:, group * sublanes:(group + 1) * sublanes].T.copy()
