@@ -15,8 +15,8 @@ from ..isa import MASKS, SCALAR_REGISTERS, SLOTS, VECTOR_REGISTERS, Slot
 
 __all__ = ["HOST_ADDRESS_BITS", "MASK_BITS", "REGISTER_BITS", "ChainControl", "ChainWrite",
            "HostSpace", "LoadIssue", "MaskWrite", "MasksWritten", "RegisterWrite",
-           "RegistersWritten", "RowShift", "StoreIssue", "VectorIssue", "XluIssue",
-           "host_read_request", "host_write_row", "row_bits"]
+           "RegistersWritten", "RowShift", "StoreIssue", "VectorIssue", "host_read_request",
+           "host_write_row", "row_bits"]
 
 REGISTER_BITS = ceil_log2(VECTOR_REGISTERS)
 """Width of a vector register's number; the scalar registers' has the same."""
@@ -75,18 +75,6 @@ class StoreIssue(_Ports):
     def __init__(self, config: Config) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
                           "address": Out(ceil_log2(config.vmem_words)), "m": Out(MASK_BITS)})
-
-
-class XluIssue(_Ports):
-    """An operation of the cross-lane unit, at issue; it flows out.
-
-    ``valid`` 1; ``op`` 5, a `MiscOp` of that unit; ``d``, ``a`` 5, numbers of vector registers;
-    ``amount`` 8: the distance, lane, sublane or group, within the range that `hdl.isa` gives.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({"valid": Out(1), "op": Out(SLOTS[Slot.MISC]["op"]),
-                          "d": Out(REGISTER_BITS), "a": Out(REGISTER_BITS), "amount": Out(8)})
 
 
 class ChainControl(_Ports):
