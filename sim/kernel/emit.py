@@ -451,6 +451,7 @@ class _Chunk:
         for index, node in enumerate(plan.lane_enables):
             words.given(node, f"enable{index}")
         groups = [self._group(group) for group in plan.groups]
+        late = [line for group in plan.groups if group.late for line in self._late(group)]
         stores = []
         active = []
         for index, value in plan.bits:
@@ -477,6 +478,7 @@ class _Chunk:
                          for index, node in enumerate(plan.lane_enables)), "}"]
         for group in groups:
             result += group
+        result += late
         result.append(f"return {' | '.join(active) or '0'};")
         return result
 
@@ -499,20 +501,58 @@ class _Chunk:
                 present = f"present{index}"
                 own = self._words.name(task.enable)
                 inner.append(f"const uint64_t {present} = part<{lane}>({own}{self._valid}, s);")
-            inner.append(self._store(task, values, present, lane))
-        return [f"if (const uint64_t enable = {enable} & valid) {{",
+            inner.append(self._store(task, values, present, lane,
+                                     self._buffer(group) if group.late else ""))
+        return [*(f"{line};" for line in self._buffers(group)),
+                f"if (const uint64_t enable = {enable} & valid) {{",
                 f"  for (int s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
                 *(f"    {line}" for line in inner), "  }", "}"]
 
-    def _store(self, task: Update | MemoryWrite, values: _Lanes, present: str, lane: int) -> str:
+    def _buffers(self, group: Group) -> list[str]:
+        """Declarations of what holds the updates of a group that stores late."""
+        if not group.late:
+            return []
+        name = self._buffer(group)
+        return [f"uint64_t {name}_{update.register} = 0" if update.width == 1 else
+                f"alignas(64) {_element(update.width)} {name}_{update.register}[64]"
+                for update in group.updates]
+
+    def _buffer(self, group: Group) -> str:
+        return f"late{self._plan.groups.index(group)}"
+
+    def _late(self, group: Group) -> list[str]:
+        """Stores what a group has kept back."""
+        enable = self._words.name(group.enable)
+        name = self._buffer(group)
+        inner = []
+        for update in group.updates:
+            own = enable if update.enable is group.enable else self._words.name(update.enable)
+            own += " & valid"
+            kept = f"{name}_{update.register}"
+            if update.width == 1:
+                place = f"g.b{update.register}[row + 1][c]"
+                inner.append(f"  {place} = ({place} & ~({own})) | ({kept} & ({own}));")
+                continue
+            lane = storage(update.width)
+            place = _register_place(self._plan, update.register, lane="64 * c + s")
+            inner += [f"  for (int s = 0; s < 64; s += LANES<{lane}>)",
+                      f"    store({place}, bits_at<{lane}>(part<{lane}>({own}, s), 0), "
+                      f"load<{lane}>(&{kept}[s]));"]
+        return [f"if (({enable}) & valid) {{", *inner, "}"]
+
+    def _store(self, task: Update | MemoryWrite, values: _Lanes, present: str, lane: int,
+               buffer: str) -> str:
         plan = self._plan
         bits = f"bits_at<{lane}>({present}, 0)"
         if isinstance(task, Update):
+            value = values.name(task.value)
             if plan.registers[task.register].width == 1:
-                return (f"put_at(g.b{task.register}[row + 1][c], s, {present}, "
-                        f"{values.name(task.value)});")
-            return f"store({_register_place(plan, task.register)}, {bits}, " \
-                   f"{values.name(task.value)});"
+                place = f"{buffer}_{task.register}" if buffer else \
+                    f"g.b{task.register}[row + 1][c]"
+                return f"put_at({place}, s, {present}, {value});"
+            place = f"&{buffer}_{task.register}[s]" if buffer else \
+                _register_place(plan, task.register)
+            return f"store({place}, {bits}, {value});"
         memory = f"g.m{task.memory}[row]"
         data = values.name(task.data)
         if plan.uniform(task.address) and task.mask is None:

@@ -3,7 +3,10 @@
 Bits that depend on nothing but bits are computed 64 instances at a time. Everything else belongs to
 a group: the registers and memory writes that share an enable, with the logic that only they use.
 Each group reads the state before the edge and stores in place, so a group that reads a register
-comes before the one that writes it; groups that read each other's registers are merged.
+comes before the one that writes it. Where groups read each other's registers, in a circle, some
+store late, after all others; if all enables of the circle differ between tiles, its groups are
+merged instead. Where a register's next value is chosen by bits that are the same in all tiles, each
+choice can be a group of its own, so that what it does not need is not computed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,12 +77,16 @@ class MemoryWrite:
 
 @dataclass
 class Group:
-    """Updates and writes that are done together where ``enable`` is set, on lanes of ``lane``."""
+    """Updates and writes that are done together where ``enable`` is set, on lanes of ``lane``.
+
+    If ``late``, the updates are stored after all groups, and there are no writes.
+    """
 
     enable: Node
     updates: list[Update] = field(default_factory=list)
     writes: list[MemoryWrite] = field(default_factory=list)
     lane: int = 0
+    late: bool = False
 
     @property
     def tasks(self) -> list[Update | MemoryWrite]:
@@ -212,7 +219,8 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
             plan.bits.append((index, value))
         else:
             enable, gated = _split(graph, value, registers[index].leaf)
-            tasks.append(Update(index, enable, gated, registers[index].width))
+            tasks += [Update(index, case, chosen, registers[index].width)
+                      for case, chosen in _cases(plan, enable, gated)]
     tasks += memory_writes
     plan.groups = _groups(plan, [_simplified(graph, task) for task in tasks])
     enables = {group.enable for group in plan.groups}
@@ -302,6 +310,30 @@ def _split(graph: Graph, value: Node, hold: Node) -> tuple[Node, Node]:
     return graph.bit(1), value
 
 
+_CASE_SAVING = 12
+"""Operations on words that must be saved for a choice to become two groups."""
+
+
+def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
+    """Enables and values of an update, apart where a bit that all tiles share decides.
+
+    At most one of the enables is set in any tile.
+    """
+    if value.op not in ("sel", "selb") or not plan.uniform(value.args[0]):
+        return [(enable, value)]
+
+    def cost(root: Node) -> set[Node]:
+        return {node for node in topological([root], plan.uniform)
+                if not plan.pure(node) and not plan.uniform(node)}
+
+    bit, x, y = value.args
+    if len(cost(x) ^ cost(y)) < _CASE_SAVING:
+        return [(enable, value)]
+    graph = plan.graph
+    return [*_cases(plan, graph.andb(enable, bit), x),
+            *_cases(plan, graph.andb(enable, graph.not_(bit)), y)]
+
+
 def _simplified(graph: Graph, task: Update | MemoryWrite) -> Update | MemoryWrite:
     """The task with what it computes simplified under its enable."""
     known: dict[Node, Node] = {}
@@ -338,9 +370,10 @@ def _groups(plan: Plan, tasks: Sequence[Update | MemoryWrite]) -> list[Group]:
             group.writes.append(task)
     groups = list(by_enable.values())
     merged = []
-    for members in _ordered(plan, groups):
+    order, late = _ordered(plan, groups)
+    for members in order:
         enable = graph.bit(0)
-        whole = Group(enable)
+        whole = Group(enable, late=late.issuperset(members))
         for index in members:
             enable = graph.orb(enable, groups[index].enable)
             whole.updates += groups[index].updates
@@ -363,12 +396,11 @@ def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int
             widths.append(node.bits.bit_length())
         elif isinstance(node.attr, Read):
             widths.append(node.attr.memory.width)
-    return max(lane_bits(needed),
-               *(storage(width) for width in widths))
+    return max([lane_bits(needed), *map(storage, widths)])
 
 
-def _ordered(plan: Plan, groups: Sequence[Group]) -> list[list[int]]:
-    """Groups in order, with those that must be merged together."""
+def _ordered(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], set[int]]:
+    """Groups in order, with those that must be merged together; and those that store late."""
     reads: list[set[tuple[str, int | None]]] = []
     stores: list[set[tuple[str, int | None]]] = []
     for group in groups:
@@ -386,35 +418,63 @@ def _ordered(plan: Plan, groups: Sequence[Group]) -> list[list[int]]:
         reads.append(seen)
         stores.append({("reg", update.register) for update in group.updates}
                       | {("mem", write.memory) for write in group.writes})
-    later: list[set[int]] = [set() for _ in groups]
-    for reader, seen in enumerate(reads):
-        for writer, written in enumerate(stores):
-            if reader == writer:
-                continue
-            if seen & written:
-                later[reader].add(writer)
-            # Write ports of one memory go in the order of its ports.
-            if writer > reader and stores[reader] & written:
-                later[reader].add(writer)
-    return _components(later)
+
+    def later(late: set[int]) -> list[int]:
+        """For each group, as bits, those that come after it."""
+        result = []
+        for reader, seen in enumerate(reads):
+            after = 0
+            for writer, written in enumerate(stores):
+                if reader == writer:
+                    continue
+                # Write ports of one memory go in the order of its ports.
+                ports = writer > reader and any(
+                    kind == "mem" for kind, _ in stores[reader] & written)
+                if ports or (seen & written and writer not in late):
+                    after |= 1 << writer
+            result.append(after)
+        return result
+
+    late: set[int] = set()
+    order = _components(later(late))
+    while circles := [circle for circle in order if len(circle) > 1
+                      and any(plan.uniform(groups[index].enable) for index in circle)]:
+        candidates = [index for circle in circles for index in circle
+                      if index not in late and not groups[index].writes]
+        if not candidates:
+            break
+
+        def left(index: int) -> tuple[int, int, int]:
+            """Groups that would still be in circles, and registers that would be stored late."""
+            remaining = _components(later(late | {index}))
+            return (sum(len(one) for one in remaining if len(one) > 1),
+                    len(groups[index].updates), index)
+
+        late.add(min(candidates, key=left))
+        order = _components(later(late))
+    return order, late
 
 
-def _components(later: Sequence[Iterable[int]]) -> list[list[int]]:
-    """Strongly connected components of a graph, each before those that its edges lead to."""
+def _components(later: Sequence[int]) -> list[list[int]]:
+    """Strongly connected components of a graph, each before those that its edges lead to.
+
+    Edges from a node are given as the bits of a number.
+    """
     count = len(later)
-    reach = [set(edges) for edges in later]
+    reach = list(later)
     for middle in range(count):
         for begin in range(count):
-            if middle in reach[begin]:
+            if reach[begin] >> middle & 1:
                 reach[begin] |= reach[middle]
     pending = list(range(count))
     result = []
     while pending:
         # The first that no pending node leads to, unless it leads back there.
         chosen = next(one for one in pending
-                      if all(one not in reach[other] or other in reach[one] for other in pending))
+                      if all(not reach[other] >> one & 1 or reach[one] >> other & 1
+                             for other in pending))
         component = [other for other in pending
-                     if other == chosen or (other in reach[chosen] and chosen in reach[other])]
+                     if other == chosen or (reach[chosen] >> other & reach[other] >> chosen & 1)]
         result.append(component)
         pending = [other for other in pending if other not in component]
     return result
