@@ -1,0 +1,823 @@
+"""The golden machine: executes programs bundle by bundle, without time.
+
+`hdl/isa.py` and `docs/numerics.md` are the texts that it executes. Hardware overlaps bundles, but
+a program cannot see it; so all architectural state of a core after a program is that of this
+machine, bit for bit.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from golden import xlu
+from golden.mxu import tile_matmul
+from golden.numerics import bf16, to_bf16
+from golden.vector import compare, evaluate
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import (
+    Fault,
+    Kind,
+    LoadOp,
+    MiscOp,
+    Operation,
+    PushOp,
+    ScalarOp,
+    Slot,
+    VectorOp,
+)
+
+__all__ = ["Machine"]
+
+_MASK32 = 0xFFFFFFFF
+
+_CACHED_BUNDLES = 8192
+"""Least number of decoded bundles that are kept."""
+
+# Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
+_Words = NDArray[Any]
+_Number = Callable[[], int]
+_Register = Callable[[], _Words]
+_Check = tuple[Fault, Callable[[], bool]]
+_Action = tuple[Callable[[], Any], Callable[[Any], None]]
+"""What an operation computes from the state before the bundle, and what it does with that."""
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A bundle, ready to be executed.
+
+    Attributes
+    ----------
+    checks : tuple of Fault and callable
+        Conditions on the state under which the bundle has that fault, by the fault's number.
+    wait : semaphore and least value, or None
+    actions : tuple of pairs of callables
+        All first ones are called before any second, which gets what the first returned.
+    """
+
+    checks: tuple[_Check, ...]
+    wait: tuple[int, _Number] | None
+    actions: tuple[_Action, ...]
+
+
+@dataclass
+class _Result:
+    """Rows that were pushed, and their product once somebody wants it."""
+
+    rows: NDArray[Any]
+    weights: NDArray[Any]
+    value: _Words | None = None
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+
+
+class Machine:
+    """A core as a program sees it.
+
+    Everything is zero at first, but m0. The arrays may be read and written in place between
+    bundles, except for s0 and m0; the numbers must not be assigned to.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters of the core, as given by `config`.
+
+    Attributes
+    ----------
+    scalars : array of uint32, shape (32,)
+        Scalar registers.
+    vectors : array of uint32, shape (32, sublanes, lanes)
+        Vector registers.
+    masks : array of bool, shape (8, sublanes, lanes)
+        Mask registers.
+    vmem : array of uint32, shape (vmem_words, sublanes, lanes)
+        Vector memory.
+    smem : array of uint32, shape (smem_words,)
+        Scalar memory.
+    semaphores : array of uint32, shape (16,)
+        Semaphores.
+    program : list of int
+        Instruction memory: a bundle for each address. Written by `load_program`.
+    transposer : array of uint32, shape (lanes, lanes)
+        Tile of the cross-lane unit's transposer.
+    next_weights : array of bfloat16, shape (lanes, lanes)
+        The weight tile that is being loaded; only what was pushed means something.
+    loaded : int
+        Pushes of that load, 0 to ``config.tile_vregs``.
+    transposed : bool
+        Whether the load is of transposed weights; means something if ``loaded`` is not 0.
+    weights : array of bfloat16, shape (lanes, lanes)
+        The active weight tile.
+    active : bool
+        Whether there has been a swap: before the first one, ``weights`` means nothing.
+    pc : int
+        The bundle to be executed next; after a halt the halting bundle, after a fault the one that
+        has it.
+    running : bool
+        Started and neither halted, stopped, nor at fault.
+    waiting : bool
+        The bundle at ``pc`` was tried, and its semaphore is too low.
+    fault : Fault
+        Why the machine stopped, if by itself.
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is not a `Config`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        lanes, shape = config.lanes, (config.sublanes, config.lanes)
+        self.scalars: _Words = np.zeros(isa.SCALAR_REGISTERS, np.uint32)
+        self.vectors: _Words = np.zeros((isa.VECTOR_REGISTERS, *shape), np.uint32)
+        self.masks = np.zeros((isa.MASKS, *shape), np.bool_)
+        self.masks[0] = True
+        self.vmem: _Words = np.zeros((config.vmem_words, *shape), np.uint32)
+        self.smem: _Words = np.zeros(config.smem_words, np.uint32)
+        self.semaphores: _Words = np.zeros(isa.SEMAPHORES, np.uint32)
+        self.program: list[int] = [0] * config.imem_bundles
+        self.transposer: _Words = np.zeros((lanes, lanes), np.uint32)
+        self.next_weights: NDArray[Any] = np.zeros((lanes, lanes), bf16)
+        self.loaded = 0
+        self.transposed = False
+        self.weights: NDArray[Any] = np.zeros((lanes, lanes), bf16)
+        self.active = False
+        self._results: deque[_Result] = deque()
+        self.pc = 0
+        self.running = False
+        self.waiting = False
+        self.fault = Fault.NONE
+        self._decoder = _Decoder(self)
+        self._cache: dict[int, _Decoded] = {}
+
+    @property
+    def config(self) -> Config:
+        """The core's parameters."""
+        return self._config
+
+    @property
+    def held(self) -> int:
+        """Registers of results that were pushed for and not popped."""
+        return len(self._results)
+
+    @property
+    def results(self) -> list[NDArray[np.uint32]]:
+        """Copies of these results, the oldest first; each of shape (sublanes, lanes)."""
+        while any(result.value is None for result in self._results):
+            self._multiply()
+        return [result.value.copy() for result in self._results if result.value is not None]
+
+    def load_program(self, bundles: Iterable[int], at: int = 0) -> None:
+        """Writes bundles into the instruction memory; what is beyond them stays.
+
+        Parameters
+        ----------
+        bundles : iterable of int
+            As `hdl.isa.pack` makes them.
+        at : int
+            Address of the first.
+
+        Raises
+        ------
+        TypeError
+            If a bundle or the address is not an integer.
+        ValueError
+            If a bundle has too many bits, or the memory too few bundles.
+        """
+        new = list(bundles)
+        size = self._config.imem_bundles
+        _check_integer("at", at, 0, size)
+        for number, bundle in enumerate(new):
+            if not isinstance(bundle, int) or isinstance(bundle, bool):
+                raise TypeError(f"bundle {number} must be an integer, not {bundle!r}")
+            if not 0 <= bundle < 1 << isa.BUNDLE_BITS:
+                raise ValueError(f"bundle {number} must fit {isa.BUNDLE_BITS} bits, "
+                                 f"not {bundle:#x}")
+        if at + len(new) > size:
+            raise ValueError(f"bundles must lie within {size} bundles, not {len(new)} from {at} on")
+        self.program[at:at + len(new)] = new
+
+    def start(self, pc: int = 0) -> None:
+        """Runs from a bundle on, and clears the fault; all other state stays.
+
+        Does nothing while the machine runs. Beyond the instruction memory, the first step has the
+        fault.
+
+        Parameters
+        ----------
+        pc : int
+            A word of 32 bits.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is not.
+        """
+        _check_integer("pc", pc, 0, _MASK32)
+        if self.running:
+            return
+        self.pc = int(pc)
+        self.running = True
+        self.waiting = False
+        self.fault = Fault.NONE
+
+    def stop(self) -> None:
+        """Stops ahead of the next bundle; `start` at ``pc`` goes on. No fault."""
+        self.running = False
+        self.waiting = False
+
+    def signal(self, index: int, amount: int = 1) -> None:
+        """Adds to a semaphore from outside of the program.
+
+        If that would carry it beyond 32 bits, it stays as it is, and the machine stops with
+        `Fault.SEMAPHORE` at the bundle that would have been next.
+
+        Parameters
+        ----------
+        index : int
+            Number of the semaphore.
+        amount : int
+            A word of 32 bits.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another type or out of range.
+        """
+        _check_integer("index", index, 0, isa.SEMAPHORES - 1)
+        _check_integer("amount", amount, 0, _MASK32)
+        total = int(self.semaphores[index]) + int(amount)
+        if total > _MASK32:
+            self._stop(Fault.SEMAPHORE)
+        else:
+            self.semaphores[index] = total
+
+    def step(self) -> bool:
+        """Executes one bundle, all of it or nothing.
+
+        First its faults are looked for in the state before it, then its semaphore is. Then all its
+        operations read, and only then they write.
+
+        Returns
+        -------
+        bool
+            Whether the bundle was executed: not if the machine does not run, waits for a semaphore
+            (``waiting``), or has just stopped with a fault.
+        """
+        if not self.running:
+            return False
+        self.waiting = False
+        if self.pc >= len(self.program):
+            self._stop(Fault.PC_RANGE)
+            return False
+        decoded = self._decode(self.program[self.pc])
+        for fault, failed in decoded.checks:
+            if failed():
+                self._stop(fault)
+                return False
+        if decoded.wait is not None:
+            index, least = decoded.wait
+            if self.semaphores.item(index) < least():
+                self.waiting = True
+                return False
+        values = [compute() for compute, _ in decoded.actions]
+        self.pc += 1
+        for (_, commit), value in zip(decoded.actions, values, strict=True):
+            commit(value)
+        return True
+
+    def run(self, max_bundles: int) -> int:
+        """Executes bundles until the machine stops or waits for a semaphore.
+
+        Parameters
+        ----------
+        max_bundles : int
+            How many at most.
+
+        Returns
+        -------
+        int
+            How many were executed; the halting bundle counts, a faulting one does not.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``max_bundles`` is not an integer, or negative.
+        """
+        if not isinstance(max_bundles, int) or isinstance(max_bundles, bool):
+            raise TypeError(f"max_bundles must be an integer, not {max_bundles!r}")
+        if max_bundles < 0:
+            raise ValueError(f"max_bundles must be at least 0, not {max_bundles!r}")
+        executed = 0
+        while executed < max_bundles and self.step():
+            executed += 1
+        return executed
+
+    def read_state(self, *, array: bool = True) -> dict[str, Any]:
+        """A copy of all architectural state.
+
+        Parameters
+        ----------
+        array : bool
+            Also what the array's rules count, which a host of real hardware cannot read.
+
+        Returns
+        -------
+        dict
+            ``scalars``, ``vectors``, ``masks``, ``vmem``, ``smem``, ``semaphores``, ``pc``,
+            ``running`` and ``fault``; with ``array`` also ``loaded``, ``active`` and ``held``.
+        """
+        state: dict[str, Any] = {
+            "scalars": self.scalars.copy(),
+            "vectors": self.vectors.copy(),
+            "masks": self.masks.copy(),
+            "vmem": self.vmem.copy(),
+            "smem": self.smem.copy(),
+            "semaphores": self.semaphores.copy(),
+            "pc": self.pc,
+            "running": self.running,
+            "fault": self.fault,
+        }
+        if array:
+            state.update(loaded=self.loaded, active=self.active, held=self.held)
+        return state
+
+    def _stop(self, fault: Fault) -> None:
+        self.running = False
+        self.waiting = False
+        self.fault = fault
+
+    def _decode(self, bundle: int) -> _Decoded:
+        decoded = self._cache.get(bundle)
+        if decoded is None:
+            # A program that is changed all the time must not fill the host's memory.
+            if len(self._cache) >= max(_CACHED_BUNDLES, len(self.program)):
+                self._cache.clear()
+            decoded = self._decoder.decode(bundle)
+            self._cache[bundle] = decoded
+        return decoded
+
+    # What the decoder's operations do with the array.
+
+    def _multiply(self) -> None:
+        """Results of the oldest rows without any, and of all others that met the same weights.
+
+        A row's result depends on the row and the weights alone; together they are faster.
+        """
+        first = next(result for result in self._results if result.value is None)
+        batch = [result for result in self._results
+                 if result.value is None and result.weights is first.weights]
+        product = tile_matmul(np.concatenate([result.rows for result in batch]), first.weights)
+        parts = product.view(np.uint32).reshape(len(batch), *first.rows.shape)
+        for result, part in zip(batch, parts, strict=True):
+            result.value = part
+
+    def _oldest_result(self) -> _Words:
+        if self._results[0].value is None:
+            self._multiply()
+        value = self._results[0].value
+        assert value is not None
+        return value
+
+    def _push_weights(self, rows: NDArray[Any], transposed: bool) -> None:
+        first = self.loaded * self._config.sublanes
+        part = slice(first, first + self._config.sublanes)
+        if transposed:
+            self.next_weights[:, part] = rows.T
+        else:
+            self.next_weights[part] = rows
+        self.transposed = transposed
+        self.loaded += 1
+
+    def _push_rows(self, rows: NDArray[Any], swap: bool) -> None:
+        if swap:
+            # Results that are still to be computed keep the weights of before.
+            self.weights = self.next_weights
+            self.next_weights = np.zeros_like(self.weights)
+            self.loaded = 0
+            self.active = True
+        self._results.append(_Result(rows, self.weights))
+
+
+class _FormatError(Exception):
+    """The bundle does not name what exists."""
+
+
+class _Decoder:
+    """Makes bundles into callables on a machine's state.
+
+    Parameters
+    ----------
+    machine : Machine
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        config = machine.config
+        shape = (config.sublanes, config.lanes)
+        self._lane = np.broadcast_to(np.arange(config.lanes, dtype=np.uint32), shape)
+        self._sublane = np.broadcast_to(np.arange(config.sublanes, dtype=np.uint32)[:, None], shape)
+        self._limits = {
+            MiscOp.ROTATE_LANES: config.lanes,
+            MiscOp.ROTATE_SUBLANES: config.sublanes,
+            MiscOp.BROADCAST_LANE: config.lanes,
+            MiscOp.BROADCAST_SUBLANE: config.sublanes,
+            MiscOp.TRANSPOSE_IN: config.tile_vregs,
+            MiscOp.TRANSPOSE_OUT: config.tile_vregs,
+        }
+        # Of the bundle at hand.
+        self._imm: tuple[int, ...] = ()
+        self._checks: list[_Check] = []
+        self._actions: list[_Action] = []
+        self._wait: tuple[int, _Number] | None = None
+
+    def decode(self, bundle: int) -> _Decoded:
+        """The bundle's checks and actions."""
+        slots, self._imm, reserved = isa.unpack(bundle)
+        self._checks, self._actions, self._wait = [], [], None
+        try:
+            if reserved:
+                raise _FormatError
+            operations = self._operations(slots)
+        except _FormatError:
+            return _always(Fault.ILLEGAL)
+        if _conflict(operations):
+            return _always(Fault.CONFLICT)
+        for operation, fields in operations:
+            self._compile(operation, fields)
+        checks = sorted(self._checks, key=lambda check: check[0])
+        return _Decoded(tuple(checks), self._wait, tuple(self._actions))
+
+    def _operations(self, slots: Mapping[Slot, Mapping[str, int]]
+                    ) -> list[tuple[Operation, Mapping[str, int]]]:
+        operations = []
+        for slot, fields in slots.items():
+            if fields["op"] == 0:
+                continue
+            operation = isa.operation(slot, fields["op"])
+            if operation is None:
+                raise _FormatError
+            for operand in operation.operands:
+                if not _exists(operand.kind, fields[operand.field]):
+                    raise _FormatError
+            operations.append((operation, fields))
+        return operations
+
+    def _compile(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        op = operation.op
+        if isinstance(op, ScalarOp):
+            if op in (ScalarOp.LOAD, ScalarOp.STORE):
+                self._scalar_memory(op, fields)
+            elif op in _SCALAR:
+                self._scalar(op, fields)
+            else:
+                self._branch(op, fields)
+        elif isinstance(op, VectorOp):
+            self._vector(operation, fields)
+        elif isinstance(op, PushOp):
+            self._push(op, fields)
+        elif isinstance(op, isa.PopOp):
+            self._pop(fields)
+        elif isinstance(op, MiscOp):
+            if op in (MiscOp.WAIT, MiscOp.SIGNAL, MiscOp.READ_SEMAPHORE):
+                self._semaphore(op, fields)
+            else:
+                self._cross(op, fields)
+        else:
+            self._vector_memory(op, fields)
+
+    # Operands
+
+    def _scalar_in(self, number: int) -> _Number:
+        if number == 0:
+            return lambda: 0
+        machine = self._machine
+        return lambda: machine.scalars.item(number)
+
+    def _scalar_out(self, number: int) -> Callable[[int], None]:
+        machine = self._machine
+
+        def write(value: int) -> None:
+            machine.scalars[number] = value
+
+        return write if number else lambda value: None
+
+    def _constant(self, code: int) -> int:
+        """What a scalar source is that is no register."""
+        if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
+            return self._imm[code - isa.FIRST_IMMEDIATE]
+        return (code - isa.INLINE_BASE) & _MASK32
+
+    def _source(self, code: int) -> _Number:
+        if code < isa.SCALAR_REGISTERS:
+            return self._scalar_in(code)
+        value = self._constant(code)
+        return lambda: value
+
+    def _address(self, fields: Mapping[str, int]) -> _Number:
+        a, b = self._scalar_in(fields["a"]), self._source(fields["b"])
+        return lambda: (a() + b()) & _MASK32
+
+    def _vector_in(self, number: int) -> _Register:
+        machine = self._machine
+        return lambda: machine.vectors[number]
+
+    def _vector_source(self, code: int) -> _Register:
+        """The register, or the scalar in an array that broadcasts."""
+        machine = self._machine
+        if code & isa.VECTOR_FLAG:
+            return self._vector_in(code ^ isa.VECTOR_FLAG)
+        if code == 0 or code >= isa.SCALAR_REGISTERS:
+            value = np.array([self._constant(code) if code else 0], np.uint32)
+            return lambda: value
+        return lambda: machine.scalars[code:code + 1]
+
+    def _vector_out(self, number: int) -> Callable[[_Words], None]:
+        machine = self._machine
+
+        def write(value: _Words) -> None:
+            machine.vectors[number] = value
+
+        return write
+
+    def _do(self, compute: Callable[[], Any], commit: Callable[[Any], None]) -> None:
+        self._actions.append((compute, commit))
+
+    # Operations
+
+    def _scalar(self, op: ScalarOp, fields: Mapping[str, int]) -> None:
+        function = _SCALAR[op]
+        a, b = self._scalar_in(fields["a"]), self._source(fields["b"])
+        self._do(lambda: function(a(), b()), self._scalar_out(fields["d"]))
+
+    def _scalar_memory(self, op: ScalarOp, fields: Mapping[str, int]) -> None:
+        machine = self._machine
+        address = self._address(fields)
+        self._checks.append((Fault.SMEM_RANGE, lambda: address() >= machine.smem.size))
+        if op == ScalarOp.LOAD:
+            self._do(lambda: machine.smem.item(address()), self._scalar_out(fields["d"]))
+            return
+        d = self._scalar_in(fields["d"])
+
+        def store(value: tuple[int, int]) -> None:
+            machine.smem[value[0]] = value[1]
+
+        self._do(lambda: (address(), d()), store)
+
+    def _branch(self, op: ScalarOp, fields: Mapping[str, int]) -> None:
+        machine = self._machine
+
+        def go(target: int | None) -> None:
+            if target is not None:
+                machine.pc = target
+
+        if op == ScalarOp.HALT:
+            def halt(pc: int) -> None:
+                machine.pc = pc
+                machine.running = False
+
+            self._do(lambda: machine.pc, halt)
+        elif op in _CONDITIONS:
+            condition = _CONDITIONS[op]
+            a, b, target = self._scalar_in(fields["a"]), self._source(fields["b"]), \
+                self._imm[fields["d"]]
+            self._do(lambda: target if condition(a(), b()) else None, go)
+        elif op == ScalarOp.LOOP:
+            d, b = self._scalar_in(fields["d"]), self._source(fields["b"])
+            self._do(lambda: b() if d() != 1 else None, go)
+            self._do(lambda: (d() - 1) & _MASK32, self._scalar_out(fields["d"]))
+        else:
+            self._do(self._source(fields["b"]), go)
+            if op == ScalarOp.CALL:
+                self._do(lambda: machine.pc + 1, self._scalar_out(fields["d"]))
+
+    def _vector(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        op = operation.op
+        assert isinstance(op, VectorOp)
+        machine = self._machine
+        if op in _MASK_OPERATIONS:
+            function = _MASK_OPERATIONS[op]
+            m, n = fields["a"], fields["b"]
+            self._do(lambda: function(machine.masks[m], machine.masks[n]),
+                     self._mask_out(fields["d"]))
+            return
+        a, b = self._vector_in(fields["a"]), self._vector_source(fields["b"])
+        if operation.operands[0].kind is Kind.MASK_OUT:
+            self._do(lambda: compare(op, a(), b()), self._mask_out(fields["d"]))
+            return
+        self._do(self._vector_result(operation, fields, a, b), self._vector_out(fields["d"]))
+
+    def _vector_result(self, operation: Operation, fields: Mapping[str, int], a: _Register,
+                       b: _Register) -> _Register:
+        """What an operation computes that writes a vector register."""
+        op = operation.op
+        assert isinstance(op, VectorOp)
+        machine = self._machine
+        if op == VectorOp.LANE:
+            return lambda: self._lane
+        if op == VectorOp.SUBLANE:
+            return lambda: self._sublane
+        if op == VectorOp.SELECT:
+            m = fields["m"]
+            return lambda: np.where(machine.masks[m], a(), b())
+        if any(operand.field == "b" for operand in operation.operands):
+            return lambda: evaluate(op, a(), b())
+        # What the field b holds then may be no source at all.
+        return lambda: evaluate(op, a())
+
+    def _mask_out(self, number: int) -> Callable[[NDArray[np.bool_]], None]:
+        machine = self._machine
+
+        def write(value: NDArray[np.bool_]) -> None:
+            machine.masks[number] = value
+
+        return write
+
+    def _vector_memory(self, op: object, fields: Mapping[str, int]) -> None:
+        machine = self._machine
+        address = self._address(fields)
+        d = fields["d"]
+        self._checks.append((Fault.VMEM_RANGE, lambda: address() >= len(machine.vmem)))
+        if isinstance(op, LoadOp):
+            # A copy, for a store of the same bundle may be written first.
+            self._do(lambda: np.array(machine.vmem[address()]), self._vector_out(d))
+            return
+        m = fields["m"]
+
+        def store(value: tuple[int, _Words, NDArray[np.bool_]]) -> None:
+            np.copyto(machine.vmem[value[0]], value[1], where=value[2])
+
+        self._do(lambda: (address(), machine.vectors[d].copy(), machine.masks[m].copy()), store)
+
+    def _push(self, op: PushOp, fields: Mapping[str, int]) -> None:
+        machine = self._machine
+        config = machine.config
+        a = self._vector_in(fields["a"])
+
+        def rows() -> NDArray[Any]:
+            return to_bf16(a().view(np.float32))
+
+        if op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T):
+            transposed = op == PushOp.WEIGHTS_T
+            self._checks.append((Fault.WEIGHT_LOAD, lambda: machine.loaded == config.tile_vregs or (
+                machine.loaded > 0 and machine.transposed != transposed)))
+            self._do(rows, lambda value: machine._push_weights(value, transposed))
+            return
+        swap = op == PushOp.ROWS_SWAP
+        if swap:
+            self._checks.append((Fault.WEIGHT_LOAD, lambda: machine.loaded != config.tile_vregs))
+        else:
+            self._checks.append((Fault.WEIGHT_LOAD, lambda: not machine.active))
+        self._checks.append((Fault.FIFO_OVERFLOW, lambda: machine.held == config.result_vregs))
+        self._do(rows, lambda value: machine._push_rows(value, swap))
+
+    def _pop(self, fields: Mapping[str, int]) -> None:
+        machine = self._machine
+        d = fields["d"]
+        self._checks.append((Fault.FIFO_UNDERFLOW, lambda: machine.held == 0))
+
+        def pop(value: _Words) -> None:
+            machine._results.popleft()
+            machine.vectors[d] = value
+
+        self._do(machine._oldest_result, pop)
+
+    def _cross(self, op: MiscOp, fields: Mapping[str, int]) -> None:
+        machine = self._machine
+        a, d = self._vector_in(fields["a"]), self._vector_out(fields["d"])
+        if op == MiscOp.SUM_LANES:
+            self._do(lambda: xlu.sum_lanes(a()), d)
+            return
+        if op == MiscOp.MAX_LANES:
+            self._do(lambda: xlu.max_lanes(a()), d)
+            return
+        b, limit, sublanes = self._source(fields["b"]), self._limits[op], machine.config.sublanes
+        self._checks.append((Fault.INDEX_RANGE, lambda: b() >= limit))
+        if op == MiscOp.TRANSPOSE_IN:
+            self._do(lambda: (a().copy(), b()),
+                     lambda value: xlu.transpose_in(machine.transposer, *value))
+        elif op == MiscOp.TRANSPOSE_OUT:
+            self._do(lambda: xlu.transpose_out(machine.transposer, b(), sublanes), d)
+        else:
+            function = _MOVES[op]
+            self._do(lambda: function(a(), b()), d)
+
+    def _semaphore(self, op: MiscOp, fields: Mapping[str, int]) -> None:
+        machine = self._machine
+        if op == MiscOp.READ_SEMAPHORE:
+            number = fields["a"]
+            self._do(lambda: machine.semaphores.item(number), self._scalar_out(fields["d"]))
+            return
+        index, b = fields["d"], self._source(fields["b"])
+
+        def write(value: int) -> None:
+            machine.semaphores[index] = value
+
+        if op == MiscOp.WAIT:
+            self._wait = index, b
+            self._do(lambda: machine.semaphores.item(index) - b(), write)
+        else:
+            self._checks.append((Fault.SEMAPHORE,
+                                 lambda: machine.semaphores.item(index) + b() > _MASK32))
+            self._do(lambda: machine.semaphores.item(index) + b(), write)
+
+
+def _always(fault: Fault) -> _Decoded:
+    return _Decoded(((fault, lambda: True),), None, ())
+
+
+def _source_exists(code: int) -> bool:
+    constants = isa.INLINE_BASE + isa.INLINE_MIN
+    return code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES or code >= constants
+
+
+def _exists(kind: Kind, value: int) -> bool:
+    """Whether a field's value names something; a field's width decides for the other kinds."""
+    if kind is Kind.SOURCE:
+        return _source_exists(value)
+    if kind is Kind.VECTOR_SOURCE:
+        if value & isa.VECTOR_FLAG:
+            return value ^ isa.VECTOR_FLAG < isa.VECTOR_REGISTERS
+        return _source_exists(value)
+    if kind is Kind.MASK_OUT:
+        return 0 < value < isa.MASKS
+    limits = {Kind.MASK_IN: isa.MASKS, Kind.SEMAPHORE: isa.SEMAPHORES,
+              Kind.IMMEDIATE: isa.IMMEDIATES}
+    return kind not in limits or value < limits[kind]
+
+
+def _conflict(operations: Iterable[tuple[Operation, Mapping[str, int]]]) -> bool:
+    """Whether two operations write the same register."""
+    written = set()
+    for operation, fields in operations:
+        for operand in operation.operands:
+            kind, number = operand.kind, fields[operand.field]
+            if kind is Kind.SCALAR_INOUT:
+                kind = Kind.SCALAR_OUT
+            if kind not in (Kind.SCALAR_OUT, Kind.VECTOR_OUT, Kind.MASK_OUT):
+                continue
+            if kind is Kind.SCALAR_OUT and number == 0:
+                continue
+            if (kind, number) in written:
+                return True
+            written.add((kind, number))
+    return False
+
+
+def _signed(word: int) -> int:
+    return word - (word >> 31 << 32)
+
+
+_SCALAR: dict[ScalarOp, Callable[[int, int], int]] = {
+    ScalarOp.ADD: lambda a, b: (a + b) & _MASK32,
+    ScalarOp.SUB: lambda a, b: (a - b) & _MASK32,
+    ScalarOp.MUL: lambda a, b: (a * b) & _MASK32,
+    ScalarOp.AND: lambda a, b: a & b,
+    ScalarOp.OR: lambda a, b: a | b,
+    ScalarOp.XOR: lambda a, b: a ^ b,
+    ScalarOp.SHL: lambda a, b: (a << min(b, 32)) & _MASK32,
+    ScalarOp.SHR: lambda a, b: a >> min(b, 32),
+    ScalarOp.SAR: lambda a, b: (_signed(a) >> min(b, 32)) & _MASK32,
+    ScalarOp.EQ: lambda a, b: int(a == b),
+    ScalarOp.NE: lambda a, b: int(a != b),
+    ScalarOp.LT: lambda a, b: int(_signed(a) < _signed(b)),
+    ScalarOp.LTU: lambda a, b: int(a < b),
+    ScalarOp.MIN: lambda a, b: min(a, b, key=_signed),
+    ScalarOp.MAX: lambda a, b: max(a, b, key=_signed),
+}
+
+_CONDITIONS: dict[ScalarOp, Callable[[int, int], bool]] = {
+    ScalarOp.BEQ: lambda a, b: a == b,
+    ScalarOp.BNE: lambda a, b: a != b,
+    ScalarOp.BLT: lambda a, b: _signed(a) < _signed(b),
+    ScalarOp.BGE: lambda a, b: _signed(a) >= _signed(b),
+    ScalarOp.BLTU: lambda a, b: a < b,
+    ScalarOp.BGEU: lambda a, b: a >= b,
+}
+
+_MASK_OPERATIONS: dict[VectorOp, Callable[[Any, Any], NDArray[np.bool_]]] = {
+    VectorOp.MAND: np.logical_and,
+    VectorOp.MOR: np.logical_or,
+    VectorOp.MXOR: np.logical_xor,
+    VectorOp.MANDN: np.greater,
+}
+
+_MOVES: dict[MiscOp, Callable[[Any, int], _Words]] = {
+    MiscOp.ROTATE_LANES: xlu.rotate_lanes,
+    MiscOp.ROTATE_SUBLANES: xlu.rotate_sublanes,
+    MiscOp.BROADCAST_LANE: xlu.broadcast_lane,
+    MiscOp.BROADCAST_SUBLANE: xlu.broadcast_sublane,
+}
