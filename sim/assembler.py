@@ -219,7 +219,7 @@ class Bundle:
             self._place_immediates()
         self._assembler._leave(self, keep=kind is None)
 
-    def operation(self, slot: Slot | str, name: str, *operands: Any, **ignored: int) -> None:
+    def operation(self, slot: Slot | str, name: str, /, *operands: Any, **ignored: int) -> None:
         """An operation by its names in the text form, as `b.v0.fadd(...)` does.
 
         Parameters
@@ -270,7 +270,7 @@ class Bundle:
             self._write(where, operation, fields)
         self._slots[slot] = fields
 
-    def raw(self, slot: Slot | str, **fields: int) -> None:
+    def raw(self, slot: Slot | str, /, **fields: int) -> None:
         """A slot by its fields, without any check of what the machine will make of them.
 
         Raises
