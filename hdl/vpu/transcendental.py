@@ -153,9 +153,9 @@ class Transcendental(wiring.Component):
             m.d.comb += decoded[function].eq(own == function)
         return decoded
 
-    def _register(self, m: Module, stage: int, word: Signal) -> Signal:
+    def _register(self, m: Module, stage: int, name: str, word: Signal) -> Signal:
         """A copy of ``word`` that a stage holds."""
-        register = Signal(word.shape(), name=f"stage{stage}_{word.name}", reset_less=True)
+        register = Signal(word.shape(), name=f"stage{stage}_{name}", reset_less=True)
         with m.If(self.enable[stage]):
             m.d.sync += register.eq(word)
         return register
@@ -203,11 +203,11 @@ class Transcendental(wiring.Component):
         table = place(m, platform, "table", "transcendental_table", TranscendentalTable)
         m.d.comb += [table.read.eq(self.enable[0]), table.address.eq(Cat(segment, block))]
         self._entry = table.data
-        self._position = self._register(m, 0, position)
-        self._whole = self._register(m, 0, whole)
+        self._position = self._register(m, 0, "position", position)
+        self._whole = self._register(m, 0, "whole", whole)
         operand = Signal(32)
         m.d.comb += operand.eq(self.x)
-        self._operand = self._register(m, 0, operand)
+        self._operand = self._register(m, 0, "operand", operand)
 
     def _fixed_point(self, m: Module, exponent: Signal,
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
@@ -281,7 +281,7 @@ class Transcendental(wiring.Component):
             total.eq(Mux(falling, start - change, start + change)),
             value.eq(total[TOTAL_BITS - VALUE_BITS:]),
         ]
-        self._value = self._register(m, 1, value)
+        self._value = self._register(m, 1, "value", value)
 
     def _elaborate_scale(self, m: Module) -> None:
         """Stage 1, beside it: what the table's value is multiplied by, added to and scaled with."""
@@ -326,13 +326,13 @@ class Transcendental(wiring.Component):
             bounded.eq(Mux(above, FAR_ABOVE, Mux(below, FAR_BELOW, scale))),
             signed_by.eq(Mux(log2 & ~above, log2_below, sign)),
         ]
-        self._factor = self._register(m, 1, factor)
-        self._integer = self._register(m, 1, integer)
-        self._shift = self._register(m, 1, shift)
-        self._opposed = self._register(m, 1, opposed)
-        self._exponent = self._register(m, 1, bounded)
-        self._sign = self._register(m, 1, signed_by)
-        self._nan = self._register(m, 1, nan)
+        self._factor = self._register(m, 1, "factor", factor)
+        self._integer = self._register(m, 1, "integer", integer)
+        self._shift = self._register(m, 1, "shift", shift)
+        self._opposed = self._register(m, 1, "opposed", opposed)
+        self._exponent = self._register(m, 1, "exponent", bounded)
+        self._sign = self._register(m, 1, "sign", signed_by)
+        self._nan = self._register(m, 1, "nan", nan)
 
     def _log2_terms(self, m: Module, exponent: Signal, fraction: Signal) -> tuple[Signal, ...]:
         """log2(x) = whole + f * value, where f in [-1/4, 1/2) and x = (1 + f) * 2**whole.
@@ -413,10 +413,10 @@ class Transcendental(wiring.Component):
             integer.eq(Cat(C(0, FRACTION), self._integer)),
             word.eq(Mux(self._opposed, integer - moved, integer + moved)),
         ]
-        self._word = self._register(m, 2, word)
-        self._word_exponent = self._register(m, 2, self._exponent)
-        self._word_sign = self._register(m, 2, self._sign)
-        self._word_nan = self._register(m, 2, self._nan)
+        self._word = self._register(m, 2, "word", word)
+        self._word_exponent = self._register(m, 2, "exponent", self._exponent)
+        self._word_sign = self._register(m, 2, "sign", self._sign)
+        self._word_nan = self._register(m, 2, "nan", self._nan)
 
     def _elaborate_round(self, m: Module) -> None:
         """Stage 3: a number in [1/8, 2) to its fp32 pattern."""
@@ -442,7 +442,7 @@ class Transcendental(wiring.Component):
             special.eq(Cat(C(0, FRACTION), over.replicate(8), self._word_sign)),
             result.eq(Mux(self._word_nan, F32_NAN, Mux(over | under, special, y))),
         ]
-        m.d.comb += self.y.eq(self._register(m, 3, result))
+        m.d.comb += self.y.eq(self._register(m, 3, "result", result))
 
 
 def _normalise(m: Module, name: str, word: Value, levels: int) -> tuple[Signal, Signal]:
