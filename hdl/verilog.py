@@ -24,6 +24,10 @@ lint_off -rule UNUSEDSIGNAL
 lint_off -rule WIDTHEXPAND
 // Yosys writes "word equals zero" as the logical negation of the word.
 lint_off -rule WIDTHTRUNC -file "*" -match "*LOGNOT*"
+// It writes a choice of one among many as a function of a, b and s, with a case whose patterns look
+// at one bit each.
+lint_off -rule CASEOVERLAP
+lint_off -rule VARHIDDEN
 """
 """Verilator's warnings that the exported Verilog does raise, each with why it is harmless."""
 
