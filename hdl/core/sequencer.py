@@ -1,10 +1,28 @@
 """The sequencer: issues one bundle a cycle, in order, each when nothing it needs is outstanding."""
 
-from amaranth import Module
-from amaranth.lib import stream, wiring
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..config import Config
+from ..isa import (
+    BUNDLE_LAYOUT,
+    OPERATIONS,
+    SOURCE_BITS,
+    Fault,
+    Kind,
+    LoadOp,
+    MiscOp,
+    PopOp,
+    PushOp,
+    ScalarOp,
+    Slot,
+    StoreOp,
+    Unit,
+    VectorOp,
+)
+from ..sram import Sram
+from ..tiles import place
 from ..vpu.interface import (
     LoadIssue,
     MasksWritten,
@@ -13,6 +31,9 @@ from ..vpu.interface import (
     StoreIssue,
     VectorIssue,
 )
+from .decode import BundleDecoder, fault_codes, kind_codes, unit_codes
+from .fetch import InstructionMemory, ProgramControl
+from .host import HostPort
 from .interface import (
     FAULT_BITS,
     WAITS,
@@ -22,8 +43,27 @@ from .interface import (
     XluIssue,
     core_request,
 )
+from .ledger import ROWS, WEIGHTS, ArrayLedger
+from .scalar import BranchUnit, ScalarAlu, ScalarOperands
+from .scoreboard import READERS, Scoreboard, WritePort
+from .semaphores import Semaphores
 
 __all__ = ["Sequencer"]
+
+
+def _index_limits(config: Config) -> dict[MiscOp, int]:
+    """What operand b must be below, by operation of the cross-lane unit."""
+    limits = {
+        MiscOp.ROTATE_LANES: config.lanes,
+        MiscOp.ROTATE_SUBLANES: config.sublanes,
+        MiscOp.BROADCAST_LANE: config.lanes,
+        MiscOp.BROADCAST_SUBLANE: config.sublanes,
+        MiscOp.TRANSPOSE_IN: config.tile_vregs,
+        MiscOp.TRANSPOSE_OUT: config.tile_vregs,
+    }
+    assert set(limits) == {operation.op for operation in OPERATIONS
+                           if Fault.INDEX_RANGE in operation.faults}
+    return limits
 
 
 class Sequencer(wiring.Component):
@@ -102,4 +142,290 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        config = self._config
+        self._control = control = place(m, platform, "control", "program_control",
+                                        lambda: ProgramControl(config))
+        self._imem = imem = place(m, platform, "imem", "instruction_memory",
+                                  lambda: InstructionMemory(config))
+        self._smem = place(m, platform, "smem", Sram.module(32, config.smem_words),
+                           lambda: Sram(32, config.smem_words))
+        self._decoder = place(m, platform, "decoder", "bundle_decoder", BundleDecoder)
+        self._operands = place(m, platform, "operands", "scalar_operands", ScalarOperands)
+        self._scoreboard = place(m, platform, "scoreboard", "scoreboard", Scoreboard)
+        self._ledger = place(m, platform, "ledger", "array_ledger", lambda: ArrayLedger(config))
+        self._semaphores = place(m, platform, "semaphores", "semaphores", Semaphores)
+        self._bundle = data.View(BUNDLE_LAYOUT, imem.bundle)
+        m.d.comb += [
+            self._decoder.bundle.eq(imem.bundle),
+            self._operands.bundle.eq(imem.bundle),
+            imem.read.eq(control.read),
+            imem.read_address.eq(control.read_address),
+        ]
+        self._sum_addresses(m)
+        held_up = self._look_for_hazards(m, platform)
+        fault = self._look_for_faults(m)
+
+        # The three conditions, in order. Faults are looked at when nothing is outstanding: only
+        # then the operands that they depend on are final.
+        clear = Signal()
+        waiting = Signal()
+        m.d.comb += [
+            clear.eq(control.valid & ~held_up),
+            waiting.eq(self._semaphores.is_wait & ~self._semaphores.satisfied),
+            self.issue.eq(clear & (fault == Fault.NONE.value) & ~waiting),
+            control.issue.eq(self.issue),
+            control.faulty.eq(Mux(clear, fault, Fault.NONE.value)),
+            self.waiting_instruction.eq(control.fetching),
+            self.waiting_memory.eq(control.valid & self._scoreboard.memory_hazard),
+            self.waiting_vector.eq(control.valid & held_up & ~self._scoreboard.memory_hazard),
+            self.waiting_semaphore.eq(clear & (fault == Fault.NONE.value) & waiting),
+            self.busy.eq(self._scoreboard.busy),
+        ]
+        self._connect_control(m)
+        self._execute_scalar(m, platform)
+        self._execute_misc(m)
+        self._issue_vector(m)
+        self._issue_memory(m)
+        self._issue_array(m)
+        self._connect_host(m, platform)
         return m
+
+    def _operand(self, slot: Slot, field: str) -> Value:
+        """Value of a scalar operand."""
+        return getattr(self._operands, f"{slot}_{field}")
+
+    def _uses(self, slot: Slot, unit: Unit) -> Value:
+        """Whether the slot's operation is one of the unit's."""
+        return self._bundle[slot].op.matches(*unit_codes(slot, unit))
+
+    def _sum_addresses(self, m: Module) -> None:
+        """Addresses of loads and stores, whole: they are checked before they are cut."""
+        self._addresses = {}
+        for slot in (Slot.S0, Slot.LOAD, Slot.STORE):
+            address = Signal(32, name=f"{slot}_address")
+            m.d.comb += address.eq(self._operand(slot, "a") + self._operand(slot, "b"))
+            self._addresses[slot] = address
+
+    def _look_for_hazards(self, m: Module, platform: object) -> Signal:
+        """Whether something is outstanding that the bundle needs."""
+        decoder, scoreboard = self._decoder, self._scoreboard
+        for name in ("vector_reads", "vector_writes", "vector_loads", "mask_reads", "mask_writes",
+                     "scalar_reads", "scalar_writes"):
+            m.d.comb += getattr(scoreboard, name).eq(getattr(decoder, name))
+        for reader in READERS:
+            port, pending = getattr(scoreboard, f"{reader}_pending"), f"{reader}_pending"
+            m.d.comb += [port.valid.eq(getattr(self, pending).valid),
+                         port.d.eq(getattr(self, pending).d)]
+        wiring.connect(m, wiring.flipped(self.written), scoreboard.written)
+        wiring.connect(m, wiring.flipped(self.mask_written), scoreboard.mask_written)
+        m.d.comb += scoreboard.issue.eq(self.issue)
+
+        taken = []
+        for slot in (Slot.V0, Slot.V1):
+            port = place(m, platform, f"{slot}_port", f"write_port_{slot}",
+                         lambda slot=slot: WritePort(slot))
+            m.d.comb += [port.op.eq(self._bundle[slot].op), port.issue.eq(self.issue)]
+            taken.append(port.taken)
+
+        # A unit that could keep the push waiting would read its register after this bundle's own
+        # write: all reads of a bundle come before its writes.
+        push, overwritten = self._bundle.push, decoder.push_overwritten
+        x_missing = Signal()
+        w_missing = Signal()
+        pop_missing = Signal()
+        xlu_missing = Signal()
+        held_up = Signal()
+        m.d.comb += [
+            x_missing.eq(push.op.matches(*ROWS) & ~Mux(overwritten, self.x_free, self.x_ready)),
+            w_missing.eq(push.op.matches(*WEIGHTS) & ~Mux(overwritten, self.w_free, self.w_ready)),
+            pop_missing.eq((self._bundle.pop.op == PopOp.POP.value) & ~self.pop_ready),
+            xlu_missing.eq(self._uses(Slot.MISC, Unit.XLU) &
+                           ~Mux(decoder.misc_overwritten, self.xlu_free, self.xlu_ready)),
+            held_up.eq(scoreboard.vector_hazard | scoreboard.memory_hazard | Cat(taken).any() |
+                       x_missing | w_missing | pop_missing | xlu_missing),
+        ]
+        return held_up
+
+    def _look_for_faults(self, m: Module) -> Signal:
+        """The least number of the bundle's faults."""
+        config, ledger, misc = self._config, self._ledger, self._bundle.misc
+        m.d.comb += [
+            ledger.push.eq(self._bundle.push.op),
+            ledger.pop.eq(self._bundle.pop.op),
+            ledger.issue.eq(self.issue),
+        ]
+        index_range = Signal()
+        for op, limit in _index_limits(config).items():
+            with m.If(misc.op == op):
+                m.d.comb += index_range.eq(self._operand(Slot.MISC, "b") >= limit)
+
+        def beyond(slot: Slot, fault: Fault, size: int) -> Value:
+            used = self._bundle[slot].op.matches(*fault_codes(slot, fault))
+            return used & (self._addresses[slot] >= size)
+
+        causes = {
+            Fault.ILLEGAL: self._decoder.illegal,
+            Fault.CONFLICT: self._decoder.conflict,
+            Fault.SMEM_RANGE: beyond(Slot.S0, Fault.SMEM_RANGE, config.smem_words),
+            Fault.VMEM_RANGE: beyond(Slot.LOAD, Fault.VMEM_RANGE, config.vmem_words) |
+                              beyond(Slot.STORE, Fault.VMEM_RANGE, config.vmem_words),
+            Fault.INDEX_RANGE: index_range,
+            Fault.WEIGHT_LOAD: ledger.weight_load,
+            Fault.FIFO_OVERFLOW: ledger.overflow,
+            Fault.FIFO_UNDERFLOW: ledger.underflow,
+            Fault.SEMAPHORE: self._semaphores.is_signal & self._semaphores.overflow,
+        }
+        fault = Signal(FAULT_BITS, name="bundle_fault")
+        for number in sorted(causes, reverse=True):
+            with m.If(causes[number]):
+                m.d.comb += fault.eq(number.value)
+        return fault
+
+    def _connect_control(self, m: Module) -> None:
+        control = self._control
+        for name in ("start", "start_pc", "stop", "watchdog"):
+            m.d.comb += getattr(control, name).eq(getattr(self, name))
+        for name in ("running", "fault", "pc"):
+            m.d.comb += getattr(self, name).eq(getattr(control, name))
+        m.d.comb += control.interrupt.eq(self._semaphores.external_overflow)
+
+    def _execute_scalar(self, m: Module, platform: object) -> None:
+        """Scalar operations: all done at the end of the issue cycle, but for loads."""
+        operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
+        s0, s1 = self._bundle.s0, self._bundle.s1
+        alus = []
+        for slot in (Slot.S0, Slot.S1):
+            alu = place(m, platform, f"{slot}_alu", "scalar_alu", ScalarAlu)
+            m.d.comb += [alu.op.eq(self._bundle[slot].op), alu.a.eq(self._operand(slot, "a")),
+                         alu.b.eq(self._operand(slot, "b"))]
+            alus.append(alu)
+        branch = place(m, platform, "branch", "branch_unit", BranchUnit)
+        m.d.comb += [
+            branch.bundle.eq(self._imem.bundle),
+            branch.pc.eq(self._control.pc),
+            branch.a.eq(self._operand(Slot.S1, "a")),
+            branch.b.eq(self._operand(Slot.S1, "b")),
+            branch.d.eq(self._operand(Slot.S1, "d")),
+            self._control.next_pc.eq(branch.next_pc),
+            self._control.halt.eq(branch.halt),
+            operands.write_s0.eq(self.issue & self._uses(Slot.S0, Unit.SCALAR)),
+            operands.d_s0.eq(s0.d),
+            operands.value_s0.eq(alus[0].result),
+            operands.write_s1.eq(self.issue & s1.op.matches(
+                *kind_codes(Slot.S1, "d", Kind.SCALAR_OUT, Kind.SCALAR_INOUT))),
+            operands.d_s1.eq(s1.d),
+            operands.value_s1.eq(Mux(self._uses(Slot.S1, Unit.SCALAR), alus[1].result,
+                                     branch.result)),
+            scoreboard.scalar_load.eq(s0.op == ScalarOp.LOAD.value),
+            scoreboard.scalar_d.eq(s0.d),
+        ]
+        # Scalar memory is the host's while no program runs.
+        m.d.comb += [smem.read_address.eq(self._addresses[Slot.S0]),
+                     smem.write_address.eq(self._addresses[Slot.S0]),
+                     smem.write_data.eq(self._operand(Slot.S0, "d"))]
+        with m.If(self.issue):
+            m.d.comb += [smem.read.eq(s0.op == ScalarOp.LOAD.value),
+                         smem.write.eq(s0.op == ScalarOp.STORE.value)]
+
+    def _execute_misc(self, m: Module) -> None:
+        """Semaphores, and what goes to the cross-lane unit."""
+        misc, semaphores, operands = self._bundle.misc, self._semaphores, self._operands
+        amount = self._operand(Slot.MISC, "b")
+        m.d.comb += [
+            semaphores.index.eq(misc.d),
+            semaphores.amount.eq(amount),
+            semaphores.is_wait.eq(misc.op == MiscOp.WAIT.value),
+            semaphores.is_signal.eq(misc.op == MiscOp.SIGNAL.value),
+            semaphores.issue.eq(self.issue),
+            semaphores.read_index.eq(misc.a),
+            operands.write_misc.eq(self.issue & (misc.op == MiscOp.READ_SEMAPHORE.value)),
+            operands.d_misc.eq(misc.d),
+            operands.value_misc.eq(semaphores.read_value),
+            self.xlu.valid.eq(self.issue & self._uses(Slot.MISC, Unit.XLU)),
+            self.xlu.op.eq(misc.op),
+            self.xlu.d.eq(misc.d),
+            self.xlu.a.eq(misc.a),
+            self.xlu.amount.eq(amount),
+        ]
+        wiring.connect(m, wiring.flipped(self.signal), semaphores.external)
+
+    def _issue_vector(self, m: Module) -> None:
+        for slot, port in ((Slot.V0, self.v0), (Slot.V1, self.v1)):
+            fields = self._bundle[slot]
+            sourced = fields.op.matches(*kind_codes(slot, "b", Kind.VECTOR_SOURCE))
+            m.d.comb += [
+                port.valid.eq(self.issue & (fields.op != VectorOp.NOP.value)),
+                port.op.eq(fields.op),
+                port.d.eq(fields.d),
+                port.a.eq(fields.a),
+                port.b.eq(fields.b),
+                port.use_scalar.eq(sourced & ~fields.b[SOURCE_BITS]),
+                port.scalar.eq(self._operand(slot, "b")),
+                port.m.eq(fields.m),
+            ]
+
+    def _issue_memory(self, m: Module) -> None:
+        load, store = self._bundle[Slot.LOAD], self._bundle[Slot.STORE]
+        m.d.comb += [
+            self.load.valid.eq(self.issue & (load.op == LoadOp.LOAD.value)),
+            self.load.d.eq(load.d),
+            self.load.address.eq(self._addresses[Slot.LOAD]),
+            self.store.valid.eq(self.issue & (store.op == StoreOp.STORE.value)),
+            self.store.d.eq(store.d),
+            self.store.address.eq(self._addresses[Slot.STORE]),
+            self.store.m.eq(store.m),
+        ]
+
+    def _issue_array(self, m: Module) -> None:
+        push, pop = self._bundle.push, self._bundle.pop
+        m.d.comb += [
+            self.push_x.valid.eq(self.issue & push.op.matches(*ROWS)),
+            self.push_x.source.eq(push.a),
+            self.push_x.flag.eq(push.op == PushOp.ROWS_SWAP.value),
+            self.push_w.valid.eq(self.issue & push.op.matches(*WEIGHTS)),
+            self.push_w.source.eq(push.a),
+            self.push_w.flag.eq(push.op == PushOp.WEIGHTS_T.value),
+            self.pop.valid.eq(self.issue & (pop.op == PopOp.POP.value)),
+            self.pop.d.eq(pop.d),
+        ]
+
+    def _connect_host(self, m: Module, platform: object) -> None:
+        """The host's port takes over what the program does not use."""
+        control, imem, smem = self._control, self._imem, self._smem
+        operands, semaphores, scoreboard = self._operands, self._semaphores, self._scoreboard
+        host = place(m, platform, "host", "host_port", lambda: HostPort(self._config))
+        wiring.connect(m, wiring.flipped(self.request), host.request)
+        wiring.connect(m, host.response, wiring.flipped(self.response))
+        m.d.comb += [
+            # The load of a last bundle may still be on its way.
+            host.quiet.eq(~control.running & ~scoreboard.load_lands),
+            host.bundle.eq(imem.bundle),
+            host.smem_data.eq(smem.read_data),
+            host.scalar_value.eq(operands.host_value),
+            host.semaphore_value.eq(semaphores.host_value),
+            operands.host_register.eq(host.address),
+            imem.write.eq(host.imem_write),
+            imem.write_address.eq(host.bundle_address),
+            imem.write_word.eq(host.bundle_word),
+            imem.write_data.eq(host.data),
+            semaphores.host_index.eq(host.address),
+            semaphores.write.eq(host.semaphore_write),
+            semaphores.write_index.eq(host.address),
+            semaphores.write_value.eq(host.data),
+        ]
+        with m.If(host.imem_read):
+            m.d.comb += [imem.read.eq(1), imem.read_address.eq(host.bundle_address)]
+        with m.If(~control.running):
+            m.d.comb += [
+                smem.read.eq(host.smem_read),
+                smem.read_address.eq(host.address),
+                smem.write.eq(host.smem_write),
+                smem.write_address.eq(host.address),
+                smem.write_data.eq(host.data),
+            ]
+        with m.If(scoreboard.load_lands):
+            m.d.comb += [operands.write_late.eq(1), operands.d_late.eq(scoreboard.load_d),
+                         operands.value_late.eq(smem.read_data)]
+        with m.Else():
+            m.d.comb += [operands.write_late.eq(host.scalar_write),
+                         operands.d_late.eq(host.address), operands.value_late.eq(host.data)]

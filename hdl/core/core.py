@@ -1,0 +1,170 @@
+"""The core: sequencer, vector unit, matrix unit and cross-lane unit behind the host's ports."""
+
+from amaranth import Module, Mux
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from ..config import Config
+from ..mxu.mxu import COUNTER_BITS, Mxu
+from ..tiles import place
+from ..vpu.interface import host_read_request, host_write_row, row_bits
+from ..vpu.vpu import Vpu
+from ..xlu.xlu import Xlu
+from .counters import COUNTERS, CoreCounters
+from .feeder import RowCollector, RowFeeder
+from .interface import FAULT_BITS, WAITS, Response, SemaphoreSignal, core_request
+from .sequencer import Sequencer
+
+__all__ = ["Core"]
+
+
+class Core(wiring.Component):
+    """One tensor core without its memory outside: executes programs of `hdl.isa`.
+
+    The sequencer issues bundles to the units. Rows of vector registers travel over chains of the
+    vector unit to the array's streams and to the cross-lane unit, and from them back.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+
+    Attributes
+    ----------
+    start, start_pc, stop, watchdog, running, fault, pc, request, response, signal
+        As of `hdl.core.sequencer.Sequencer`.
+    waiting : Out(1)
+        The bundle at ``pc`` waits for a semaphore and for nothing else.
+    idle : Out(1)
+        Nothing that bundles began is still under way, except for results that the array holds for
+        pops to come. A core that is ``idle`` and not ``running`` holds still.
+    host_read, host_rows, host_write
+        As of `hdl.vpu.vpu.Vpu`: the host's access to vector memory and vector registers.
+    clear_counters : In(1)
+        Sets the counters to zero.
+    cycles, {counter}_cycles : Out(COUNTER_BITS)
+        As of `hdl.core.counters.CoreCounters`.
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is not a `Config`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
+            "running": Out(1), "waiting": Out(1), "idle": Out(1),
+            "fault": Out(FAULT_BITS), "pc": Out(32),
+            "request": In(stream.Signature(core_request())), "response": Out(Response()),
+            "signal": In(SemaphoreSignal()),
+            "host_read": In(stream.Signature(host_read_request())),
+            "host_rows": Out(stream.Signature(row_bits(config))),
+            "host_write": In(stream.Signature(host_write_row(config))),
+            "clear_counters": In(1),
+            "cycles": Out(COUNTER_BITS),
+            **{f"{counter}_cycles": Out(COUNTER_BITS) for counter in COUNTERS},
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        sequencer = place(m, platform, "sequencer", "sequencer", lambda: Sequencer(config))
+        vpu = place(m, platform, "vpu", "vpu", lambda: Vpu(config))
+        mxu = place(m, platform, "mxu", "mxu", lambda: Mxu(config))
+        xlu = place(m, platform, "xlu", "xlu", lambda: Xlu(config))
+        feeder_x, feeder_w = (
+            place(m, platform, f"feeder_{name}", "row_feeder", lambda: RowFeeder(config))
+            for name in "xw")
+        collector = place(m, platform, "collector", "row_collector", lambda: RowCollector(config))
+
+        self._connect_host(m, sequencer, vpu)
+        for slot in ("v0", "v1", "load", "store"):
+            connect(m, getattr(sequencer, slot), getattr(vpu, slot))
+        connect(m, vpu.written, sequencer.written)
+        connect(m, vpu.mask_written, sequencer.mask_written)
+        self._feed(m, sequencer, vpu, mxu, feeder_x, "x")
+        self._feed(m, sequencer, vpu, mxu, feeder_w, "w")
+        m.d.comb += [
+            # The first row brings the new weights in; the others follow them.
+            mxu.x.payload.swap.eq(feeder_x.row_flag & feeder_x.row_first),
+            mxu.w.payload.transpose.eq(feeder_w.row_flag),
+        ]
+        self._cross(m, sequencer, vpu, xlu)
+        self._collect(m, sequencer, vpu, mxu, collector, xlu)
+        m.d.comb += self.idle.eq(feeder_x.idle & feeder_w.idle & collector.idle
+                                 & ~xlu.busy & ~vpu.busy & ~sequencer.busy)
+        self._count(m, platform, sequencer, mxu)
+        return m
+
+    def _connect_host(self, m: Module, sequencer, vpu) -> None:
+        for name in ("start", "start_pc", "stop", "watchdog"):
+            m.d.comb += getattr(sequencer, name).eq(getattr(self, name))
+        for name in ("running", "fault", "pc"):
+            m.d.comb += getattr(self, name).eq(getattr(sequencer, name))
+        m.d.comb += self.waiting.eq(sequencer.waiting_semaphore)
+        connect(m, flipped(self.request), sequencer.request)
+        connect(m, sequencer.response, flipped(self.response))
+        connect(m, flipped(self.signal), sequencer.signal)
+        connect(m, flipped(self.host_read), vpu.host_read)
+        connect(m, vpu.host_rows, flipped(self.host_rows))
+        connect(m, flipped(self.host_write), vpu.host_write)
+
+    def _feed(self, m: Module, sequencer, vpu, mxu, feeder, name: str) -> None:
+        """Pushes of the sequencer to the array's stream ``name``, by a chain of that name."""
+        rows = getattr(mxu, name)
+        connect(m, getattr(sequencer, f"push_{name}"), feeder.push)
+        connect(m, feeder.pending, getattr(sequencer, f"{name}_pending"))
+        connect(m, feeder.chain, getattr(vpu, f"{name}_chain"))
+        m.d.comb += [
+            getattr(sequencer, f"{name}_ready").eq(feeder.ready),
+            getattr(sequencer, f"{name}_free").eq(feeder.free),
+            rows.valid.eq(feeder.row_valid),
+            rows.payload.data.eq(getattr(vpu, f"{name}_row")),
+            feeder.row_ready.eq(rows.ready),
+        ]
+
+    def _cross(self, m: Module, sequencer, vpu, xlu) -> None:
+        """Operations of the cross-lane unit, by chains of its own."""
+        connect(m, sequencer.xlu, xlu.start)
+        connect(m, xlu.pending, sequencer.xlu_pending)
+        connect(m, xlu.chain, vpu.xlu_chain)
+        connect(m, xlu.result, vpu.result_chain)
+        m.d.comb += [
+            sequencer.xlu_ready.eq(xlu.ready),
+            # What starts in a unit that does nothing is loaded in the next cycle.
+            sequencer.xlu_free.eq(~xlu.busy),
+            xlu.row.eq(vpu.xlu_row),
+        ]
+
+    def _collect(self, m: Module, sequencer, vpu, mxu, collector, xlu) -> None:
+        """The array's results to pops; and who writes registers from a chain."""
+        connect(m, sequencer.pop, collector.pop)
+        m.d.comb += [
+            sequencer.pop_ready.eq(collector.ready),
+            collector.row_valid.eq(mxu.y.valid),
+            mxu.y.ready.eq(collector.row_ready),
+            vpu.pop_chain.shift.eq(collector.shift),
+            vpu.pop_chain.row.eq(mxu.y.payload),
+            # Rows of the array can wait, those of the cross-lane unit are pushed on.
+            collector.grant.eq(~xlu.write.valid),
+            vpu.chain_write.valid.eq(xlu.write.valid | collector.write.valid),
+            vpu.chain_write.d.eq(Mux(xlu.write.valid, xlu.write.d, collector.write.d)),
+            vpu.chain_write.from_xlu.eq(xlu.write.valid),
+        ]
+
+    def _count(self, m: Module, platform, sequencer, mxu) -> None:
+        counters = place(m, platform, "counters", "core_counters", CoreCounters)
+        m.d.comb += [
+            counters.clear.eq(self.clear_counters),
+            counters.x_accepted.eq(mxu.x.valid & mxu.x.ready),
+            counters.w_accepted.eq(mxu.w.valid & mxu.w.ready),
+            *(getattr(counters, f"waiting_{wait}").eq(getattr(sequencer, f"waiting_{wait}"))
+              for wait in WAITS),
+            self.cycles.eq(counters.cycles),
+            *(getattr(self, f"{counter}_cycles").eq(getattr(counters, f"{counter}_cycles"))
+              for counter in COUNTERS),
+        ]

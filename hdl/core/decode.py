@@ -1,0 +1,237 @@
+"""What a bundle needs, read off its operation codes and the table of operations.
+
+Nothing here lists operations: which codes a slot has, and what each of its fields then means, comes
+from `hdl.isa.OPERATIONS`.
+"""
+
+from amaranth import Cat, Const, Module, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..isa import (
+    BUNDLE_BITS,
+    BUNDLE_LAYOUT,
+    FIRST_IMMEDIATE,
+    IMMEDIATES,
+    INLINE_BASE,
+    INLINE_MIN,
+    MASKS,
+    OPERATIONS,
+    SCALAR_REGISTERS,
+    SEMAPHORES,
+    SLOTS,
+    SOURCE_BITS,
+    VECTOR_REGISTERS,
+    Fault,
+    Kind,
+    Slot,
+    Unit,
+)
+
+__all__ = ["SCALAR_PORTS", "BundleDecoder", "fault_codes", "kind_codes", "scalar_codes",
+           "unit_codes"]
+
+_REGISTER_BITS = ceil_log2(SCALAR_REGISTERS)
+assert SCALAR_REGISTERS == VECTOR_REGISTERS == FIRST_IMMEDIATE == 1 << _REGISTER_BITS
+_NOP = 0
+
+
+def kind_codes(slot: Slot, field: str, *kinds: Kind) -> list[int]:
+    """Codes of the slot's operations whose ``field`` holds an operand of one of the kinds."""
+    return [operation.op.value for operation in OPERATIONS if slot in operation.slots
+            for operand in operation.operands
+            if operand.field == field and operand.kind in kinds]
+
+
+def unit_codes(slot: Slot, unit: Unit) -> list[int]:
+    """Codes of the slot's operations that the unit executes."""
+    return [operation.op.value for operation in OPERATIONS
+            if slot in operation.slots and operation.unit == unit]
+
+
+def fault_codes(slot: Slot, fault: Fault) -> list[int]:
+    """Codes of the slot's operations that can have the fault."""
+    return [operation.op.value for operation in OPERATIONS
+            if slot in operation.slots and fault in operation.faults]
+
+
+def scalar_codes(slot: Slot, field: str) -> list[int]:
+    """Codes of the slot's operations that take the value of a scalar from ``field``."""
+    return kind_codes(slot, field, Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE,
+                      Kind.VECTOR_SOURCE)
+
+
+SCALAR_PORTS: tuple[tuple[Slot, str], ...] = tuple(
+    (slot, field) for slot, fields in SLOTS.items() for field in fields
+    if scalar_codes(slot, field))
+"""Fields that some operation takes the value of a scalar from: read ports of the registers."""
+
+
+def _beyond(number: Value, count: int) -> Value:
+    """Whether there is no register, or other thing, of that number."""
+    return number >= count if 1 << len(number) > count else Const(0)
+
+
+class _Sets:
+    """Sets of registers of one sort that a bundle names, as bit vectors, to be joined."""
+
+    def __init__(self, m: Module, name: str, size: int) -> None:
+        self._m = m
+        self._name = name
+        self._size = size
+        self._bits = ceil_log2(size)
+        self._members: list[tuple[Slot, Signal]] = []
+
+    def add(self, slot: Slot, used: Value, number: Value) -> None:
+        """Adds the register of that number, if ``used``, on behalf of a slot."""
+        member = Signal(self._size, name=f"{slot}_{self._name}_{len(self._members)}")
+        self._m.d.comb += member.eq(used << number[:self._bits])
+        self._members.append((slot, member))
+
+    def union(self, without: Slot | None = None) -> Value:
+        """All registers, but those of one slot."""
+        union: Value = Const(0, self._size)
+        for slot, member in self._members:
+            if slot != without:
+                union |= member
+        return union
+
+    def repeated(self) -> Value:
+        """Registers that were added twice."""
+        repeated: Value = Const(0, self._size)
+        before: Value = Const(0, self._size)
+        for number, (_, member) in enumerate(self._members):
+            repeated |= before & member
+            union = Signal(self._size, name=f"{self._name}_up_to_{number}")
+            self._m.d.comb += union.eq(before | member)
+            before = union
+        return repeated
+
+
+class BundleDecoder(wiring.Component):
+    """Registers that a bundle reads and writes, and what is wrong with its encoding; combinational.
+
+    Sets of registers are bit vectors, bit i for register i. A field counts only where the slot's
+    operation uses it.
+
+    Attributes
+    ----------
+    bundle : In(BUNDLE_BITS)
+        The bundle, of `BUNDLE_LAYOUT`.
+    illegal : Out(1)
+        It has an operation, a source or a number that does not exist, or a reserved bit set.
+    conflict : Out(1)
+        Two operations write one register.
+    vector_reads, vector_writes : Out(VECTOR_REGISTERS)
+        Vector registers.
+    vector_loads : Out(VECTOR_REGISTERS)
+        Those of ``vector_writes`` that come from vector memory.
+    mask_reads, mask_writes : Out(MASKS)
+        Masks.
+    scalar_reads, scalar_writes : Out(SCALAR_REGISTERS)
+        Scalar registers; s0 may be in both, and never counts for ``conflict``.
+    push_overwritten, misc_overwritten : Out(1)
+        The vector register that the slot reads is written by another slot's operation.
+    """
+
+    combinational = True
+
+    def __init__(self) -> None:
+        super().__init__({
+            "bundle": In(BUNDLE_BITS), "illegal": Out(1), "conflict": Out(1),
+            "vector_reads": Out(VECTOR_REGISTERS), "vector_writes": Out(VECTOR_REGISTERS),
+            "vector_loads": Out(VECTOR_REGISTERS),
+            "mask_reads": Out(MASKS), "mask_writes": Out(MASKS),
+            "scalar_reads": Out(SCALAR_REGISTERS), "scalar_writes": Out(SCALAR_REGISTERS),
+            "push_overwritten": Out(1), "misc_overwritten": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        self._fields = data.View(BUNDLE_LAYOUT, self.bundle)
+        self._illegal: list[Value] = [self._fields.reserved != 0]
+        self._vector_reads = _Sets(m, "vector_reads", VECTOR_REGISTERS)
+        self._vector_writes = _Sets(m, "vector_writes", VECTOR_REGISTERS)
+        self._mask_reads = _Sets(m, "mask_reads", MASKS)
+        self._mask_writes = _Sets(m, "mask_writes", MASKS)
+        self._scalar_reads = _Sets(m, "scalar_reads", SCALAR_REGISTERS)
+        self._scalar_writes = _Sets(m, "scalar_writes", SCALAR_REGISTERS)
+        for slot, fields in SLOTS.items():
+            op = self._fields[slot].op
+            codes = [operation.op.value for operation in OPERATIONS if slot in operation.slots]
+            self._illegal.append(~op.matches(_NOP, *codes))
+            for field in fields:
+                for kind in Kind:
+                    if using := kind_codes(slot, field, kind):
+                        used = Signal(name=f"{slot}_{field}_{kind.name.lower()}")
+                        m.d.comb += used.eq(op.matches(*using))
+                        self._operand(slot, kind, used, self._fields[slot][field])
+        m.d.comb += [
+            self.illegal.eq(Cat(self._illegal).any()),
+            self.vector_reads.eq(self._vector_reads.union()),
+            self.vector_writes.eq(self._vector_writes.union()),
+            self.mask_reads.eq(self._mask_reads.union()),
+            self.mask_writes.eq(self._mask_writes.union()),
+            self.scalar_reads.eq(self._scalar_reads.union()),
+            self.scalar_writes.eq(self._scalar_writes.union()),
+            self.conflict.eq(self._vector_writes.repeated().any() |
+                             self._mask_writes.repeated().any() |
+                             self._scalar_writes.repeated()[1:].any()),
+        ]
+        self._special_sets(m)
+        return m
+
+    def _operand(self, slot: Slot, kind: Kind, used: Value, field: Value) -> None:
+        """Enters one field of a slot, where ``used`` says that it is an operand of this kind."""
+        match kind:
+            case Kind.SCALAR_IN:
+                self._scalar_reads.add(slot, used, field)
+            case Kind.SCALAR_OUT:
+                self._scalar_writes.add(slot, used, field)
+            case Kind.SCALAR_INOUT:
+                self._scalar_reads.add(slot, used, field)
+                self._scalar_writes.add(slot, used, field)
+            case Kind.SOURCE:
+                self._source(slot, used, field)
+            case Kind.VECTOR_IN:
+                self._vector_reads.add(slot, used, field)
+            case Kind.VECTOR_OUT:
+                self._vector_writes.add(slot, used, field)
+            case Kind.VECTOR_SOURCE:
+                vector = field[SOURCE_BITS]
+                self._vector_reads.add(slot, used & vector, field)
+                self._illegal.append(used & vector & field[_REGISTER_BITS:SOURCE_BITS].any())
+                self._source(slot, used & ~vector, field[:SOURCE_BITS])
+            case Kind.MASK_IN:
+                self._mask_reads.add(slot, used, field)
+                self._illegal.append(used & _beyond(field, MASKS))
+            case Kind.MASK_OUT:
+                self._mask_writes.add(slot, used, field)
+                self._illegal.append(used & (_beyond(field, MASKS) | (field == 0)))
+            case Kind.SEMAPHORE:
+                self._illegal.append(used & _beyond(field, SEMAPHORES))
+            case Kind.IMMEDIATE:
+                self._illegal.append(used & _beyond(field, IMMEDIATES))
+
+    def _source(self, slot: Slot, used: Value, code: Value) -> None:
+        self._scalar_reads.add(slot, used & (code < FIRST_IMMEDIATE), code)
+        self._illegal.append(used & (code >= FIRST_IMMEDIATE + IMMEDIATES) &
+                             (code < INLINE_BASE + INLINE_MIN))
+
+    def _special_sets(self, m: Module) -> None:
+        load = self._fields[Slot.LOAD]
+        push = self._fields[Slot.PUSH]
+        misc = self._fields[Slot.MISC]
+        push_reads = Signal(VECTOR_REGISTERS)
+        misc_reads = Signal(VECTOR_REGISTERS)
+        m.d.comb += [
+            self.vector_loads.eq(
+                load.op.matches(*kind_codes(Slot.LOAD, "d", Kind.VECTOR_OUT)) << load.d),
+            push_reads.eq(push.op.matches(*kind_codes(Slot.PUSH, "a", Kind.VECTOR_IN)) << push.a),
+            misc_reads.eq(misc.op.matches(*kind_codes(Slot.MISC, "a", Kind.VECTOR_IN)) << misc.a),
+            self.push_overwritten.eq((push_reads & self._vector_writes.union()).any()),
+            # The cross-lane unit writes an operation's result after it has read its source.
+            self.misc_overwritten.eq(
+                (misc_reads & self._vector_writes.union(without=Slot.MISC)).any()),
+        ]

@@ -1,0 +1,149 @@
+"""Where bundles come from: instruction memory, and the program counter with all that moves it."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..isa import BUNDLE_BITS, BUNDLE_WORDS, Fault
+from ..sram import Sram
+from ..tiles import place
+from .interface import FAULT_BITS, REQUEST_WORD_BITS
+
+__all__ = ["InstructionMemory", "ProgramControl"]
+
+
+class InstructionMemory(wiring.Component):
+    """Bundles, read whole and written word by word.
+
+    Attributes
+    ----------
+    read, read_address : In(1), In(log2 imem_bundles)
+        Fetches a bundle.
+    bundle : Out(BUNDLE_BITS)
+        The bundle fetched last, from the cycle after ``read`` on.
+    write, write_address, write_word, write_data : In(1), In(log2 imem_bundles), In(4), In(32)
+        Writes one of a bundle's `BUNDLE_WORDS`, the lowest bits being word 0. A fetch in the same
+        cycle gives the old word.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        address_bits = ceil_log2(config.imem_bundles)
+        super().__init__({
+            "read": In(1), "read_address": In(address_bits), "bundle": Out(BUNDLE_BITS),
+            "write": In(1), "write_address": In(address_bits),
+            "write_word": In(REQUEST_WORD_BITS), "write_data": In(32),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        depth = self._config.imem_bundles
+        words = []
+        for number in range(BUNDLE_WORDS):
+            word = place(m, platform, f"word_{number}", Sram.module(32, depth),
+                         lambda: Sram(32, depth))
+            m.d.comb += [
+                word.read.eq(self.read),
+                word.read_address.eq(self.read_address),
+                word.write.eq(self.write & (self.write_word == number)),
+                word.write_address.eq(self.write_address),
+                word.write_data.eq(self.write_data),
+            ]
+            words.append(word.read_data)
+        m.d.comb += self.bundle.eq(Cat(words))
+        return m
+
+
+class ProgramControl(wiring.Component):
+    """Program counter; starting, stopping and faults.
+
+    Attributes
+    ----------
+    start, start_pc, stop, watchdog : In(1), In(32), In(1), In(32)
+        As those of `Sequencer`.
+    issue : In(1)
+        The bundle at ``pc`` is executed in this cycle; only if ``valid``.
+    next_pc, halt : In(32), In(1)
+        Where it leads; it is the last one.
+    faulty : In(4)
+        The bundle has this `Fault`; `NONE` unless ``valid``. Not together with ``issue``.
+    interrupt : In(1)
+        Something outside went wrong with a semaphore.
+    running, fault, pc : Out(1), Out(4), Out(32)
+        As those of `Sequencer`.
+    valid : Out(1)
+        The bundle at ``pc`` has been fetched and is to be executed.
+    fetching : Out(1)
+        Running, and the bundle is not there yet.
+    read, read_address : Out(1), Out(log2 imem_bundles)
+        To instruction memory. It is read in the cycle in which a bundle is executed, at the bundle
+        that follows: a taken branch costs no more than any other bundle.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
+            "issue": In(1), "next_pc": In(32), "halt": In(1), "faulty": In(FAULT_BITS),
+            "interrupt": In(1),
+            "running": Out(1), "fault": Out(FAULT_BITS), "pc": Out(32),
+            "valid": Out(1), "fetching": Out(1),
+            "read": Out(1), "read_address": Out(ceil_log2(config.imem_bundles)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        fetched = Signal()
+        in_range = Signal()
+        expired = Signal()
+        failure = Signal(FAULT_BITS)
+        m.d.comb += [
+            in_range.eq(self.pc < self._config.imem_bundles),
+            self.valid.eq(self.running & fetched & in_range),
+            self.fetching.eq(self.running & ~fetched & in_range),
+            self.read.eq(self.issue | self.fetching),
+            self.read_address.eq(Mux(self.issue, self.next_pc, self.pc)),
+        ]
+        self._watch(m, expired)
+
+        # Of several causes the least number. A bundle that issues has none of its own.
+        with m.If(self.running & ~in_range):
+            m.d.comb += failure.eq(Fault.PC_RANGE.value)
+        with m.Elif(self.faulty != Fault.NONE.value):
+            m.d.comb += failure.eq(self.faulty)
+        with m.Elif(self.interrupt):
+            m.d.comb += failure.eq(Fault.SEMAPHORE.value)
+        with m.Elif(expired & ~self.issue):
+            m.d.comb += failure.eq(Fault.WATCHDOG.value)
+
+        with m.If(self.running):
+            # After a start the bundle comes a cycle later; from then on there always is one.
+            m.d.sync += fetched.eq(1)
+            with m.If(self.issue):
+                m.d.sync += self.pc.eq(self.next_pc)
+            with m.If(self.stop | (self.issue & self.halt)):
+                m.d.sync += self.running.eq(0)
+        with m.Elif(self.start):
+            m.d.sync += [self.running.eq(1), self.pc.eq(self.start_pc), fetched.eq(0),
+                         self.fault.eq(Fault.NONE.value)]
+        with m.If(failure != Fault.NONE.value):
+            m.d.sync += self.running.eq(0)
+            # The first fault stays until the next start.
+            with m.If(self.running | self.start | (self.fault == Fault.NONE.value)):
+                m.d.sync += self.fault.eq(failure)
+        return m
+
+    def _watch(self, m: Module, expired: Signal) -> None:
+        """``expired``: as many cycles as the host allows have passed without an issue."""
+        idle = Signal(32)
+        m.d.comb += expired.eq(self.running & (self.watchdog != 0) & (idle >= self.watchdog))
+        with m.If(~self.running | self.issue):
+            m.d.sync += idle.eq(0)
+        with m.Elif(~idle.all()):
+            m.d.sync += idle.eq(idle + 1)

@@ -1,0 +1,127 @@
+"""The host's way to instruction memory, scalar memory, scalar registers and semaphores."""
+
+from amaranth import Array, Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..isa import BUNDLE_BITS, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES
+from .interface import (
+    REQUEST_ADDRESS_BITS,
+    REQUEST_WORD_BITS,
+    Response,
+    Space,
+    core_request,
+)
+
+__all__ = ["HostPort"]
+
+
+class HostPort(wiring.Component):
+    """Executes the host's requests, one a cycle, while the program does not run.
+
+    A write to instruction memory is accepted at any time: a program can be changed where it does
+    not stand.
+
+    Attributes
+    ----------
+    request, response : In(stream of core_request), Out(Response)
+        The host.
+    quiet : In(1)
+        No bundle uses the memories and registers in this cycle.
+    address : Out(20)
+        Of the request; the number of the word, register or semaphore, or for instruction memory
+        ``bundle_address`` and ``bundle_word``.
+    bundle_address, bundle_word : Out(log2 imem_bundles), Out(4)
+        See ``address``.
+    data : Out(32)
+        To be written.
+    imem_read, imem_write, smem_read, smem_write, scalar_write, semaphore_write : Out(1)
+        What is done in this cycle; the address is in range.
+    bundle, smem_data : In(BUNDLE_BITS), In(32)
+        What was read, a cycle later.
+    scalar_value, semaphore_value : In(32)
+        What stands at ``address``, in the same cycle.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "request": In(stream.Signature(core_request())), "response": Out(Response()),
+            "quiet": In(1), "address": Out(REQUEST_ADDRESS_BITS),
+            "bundle_address": Out(ceil_log2(config.imem_bundles)),
+            "bundle_word": Out(REQUEST_WORD_BITS), "data": Out(32),
+            "imem_read": Out(1), "imem_write": Out(1), "smem_read": Out(1), "smem_write": Out(1),
+            "scalar_write": Out(1), "semaphore_write": Out(1),
+            "bundle": In(BUNDLE_BITS), "smem_data": In(32),
+            "scalar_value": In(32), "semaphore_value": In(32),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        request = self.request.payload
+        bundle = Signal(REQUEST_ADDRESS_BITS - REQUEST_WORD_BITS)
+        word = Signal(REQUEST_WORD_BITS)
+        accept = Signal()
+        exists = Signal()
+        read = Signal()
+        write = Signal()
+        m.d.comb += [
+            bundle.eq(request.address[REQUEST_WORD_BITS:]),
+            word.eq(request.address[:REQUEST_WORD_BITS]),
+            self.address.eq(request.address),
+            self.bundle_address.eq(bundle),
+            self.bundle_word.eq(word),
+            self.data.eq(request.data),
+            self.request.ready.eq(self.quiet | (request.write & (request.space == Space.IMEM))),
+            accept.eq(self.request.valid & self.request.ready),
+            read.eq(accept & exists & ~request.write),
+            write.eq(accept & exists & request.write),
+        ]
+        with m.Switch(request.space):
+            with m.Case(Space.IMEM):
+                m.d.comb += [
+                    exists.eq((bundle < self._config.imem_bundles) & (word < BUNDLE_WORDS)),
+                    self.imem_read.eq(read), self.imem_write.eq(write),
+                ]
+            with m.Case(Space.SMEM):
+                m.d.comb += [exists.eq(request.address < self._config.smem_words),
+                             self.smem_read.eq(read), self.smem_write.eq(write)]
+            with m.Case(Space.SCALAR):
+                m.d.comb += [exists.eq(request.address < SCALAR_REGISTERS),
+                             self.scalar_write.eq(write)]
+            with m.Case(Space.SEMAPHORE):
+                m.d.comb += [exists.eq(request.address < SEMAPHORES),
+                             self.semaphore_write.eq(write)]
+        self._respond(m, accept, read, exists)
+        return m
+
+    def _respond(self, m: Module, accept: Signal, read: Signal, exists: Signal) -> None:
+        """The memories answer a cycle after the request, and so does everything."""
+        request = self.request.payload
+        gives = Signal()
+        space = Signal(Space, reset_less=True)
+        word = Signal(REQUEST_WORD_BITS, reset_less=True)
+        value = Signal(32, reset_less=True)
+        m.d.sync += [
+            self.response.valid.eq(accept),
+            self.response.error.eq(accept & ~exists),
+            gives.eq(read),
+            space.eq(request.space),
+            word.eq(request.address[:REQUEST_WORD_BITS]),
+        ]
+        with m.If(request.space == Space.SCALAR):
+            m.d.sync += value.eq(self.scalar_value)
+        with m.Else():
+            m.d.sync += value.eq(self.semaphore_value)
+        words = Array(self.bundle.word_select(i, 32) for i in range(BUNDLE_WORDS))
+        with m.If(gives), m.Switch(space):
+            with m.Case(Space.IMEM):
+                m.d.comb += self.response.data.eq(words[word])
+            with m.Case(Space.SMEM):
+                m.d.comb += self.response.data.eq(self.smem_data)
+            with m.Default():
+                m.d.comb += self.response.data.eq(value)

@@ -1,0 +1,80 @@
+"""What a program has given to the array and not taken back.
+
+The limits are of the architecture: they depend on the bundles that were executed, never on how far
+the array has got, so that a program that exceeds them always does so at the same bundle.
+"""
+
+from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..config import Config
+from ..isa import SLOTS, PopOp, PushOp, Slot
+
+__all__ = ["ROWS", "WEIGHTS", "ArrayLedger"]
+
+WEIGHTS = (PushOp.WEIGHTS.value, PushOp.WEIGHTS_T.value)
+ROWS = (PushOp.ROWS.value, PushOp.ROWS_SWAP.value)
+"""Codes of the pushes of weights and of activations."""
+
+
+class ArrayLedger(wiring.Component):
+    """Checks a bundle's push and pop against those that issued before.
+
+    Attributes
+    ----------
+    push, pop : In(3), In(1)
+        Operation codes of the bundle's slots.
+    issue : In(1)
+        The bundle issues in this cycle.
+    weight_load : Out(1)
+        A push of weights that the next tile does not take, or rows without the weights they need.
+    overflow : Out(1)
+        A push of rows while as many results as can be are held.
+    underflow : Out(1)
+        A pop while no result is held.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "push": In(SLOTS[Slot.PUSH]["op"]), "pop": In(SLOTS[Slot.POP]["op"]), "issue": In(1),
+            "weight_load": Out(1), "overflow": Out(1), "underflow": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        whole, most = self._config.tile_vregs, self._config.result_vregs
+        loaded = Signal(range(whole + 1))  # pushes of the next tile
+        turned = Signal()  # they are columns
+        active = Signal()  # a tile has become the active one
+        held = Signal(range(most + 1))  # results, pushed and not popped
+        complete = Signal()
+        weights = Signal()
+        columns = Signal()
+        rows = Signal()
+        swap = Signal()
+        pop = Signal()
+        m.d.comb += [
+            weights.eq(self.push.matches(*WEIGHTS)),
+            columns.eq(self.push == PushOp.WEIGHTS_T.value),
+            rows.eq(self.push.matches(*ROWS)),
+            swap.eq(self.push == PushOp.ROWS_SWAP.value),
+            pop.eq(self.pop == PopOp.POP.value),
+            complete.eq(loaded == whole),
+            self.weight_load.eq(
+                (weights & (complete | ((loaded != 0) & (columns != turned)))) |
+                (swap & ~complete) | (rows & ~swap & ~active)),
+            # As the bundles before left it: neither operation makes room for the other.
+            self.overflow.eq(rows & (held == most)),
+            self.underflow.eq(pop & (held == 0)),
+        ]
+        with m.If(self.issue):
+            m.d.sync += held.eq(held + rows - pop)
+            with m.If(weights):
+                m.d.sync += [loaded.eq(loaded + 1), turned.eq(columns)]
+            with m.If(swap):
+                m.d.sync += [loaded.eq(0), active.eq(1)]
+        return m

@@ -1,0 +1,257 @@
+"""Scalar operands and what is computed of them."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..isa import (
+    BUNDLE_BITS,
+    BUNDLE_LAYOUT,
+    FIRST_IMMEDIATE,
+    IMMEDIATES,
+    INLINE_BASE,
+    SLOTS,
+    SOURCE_BITS,
+    Kind,
+    ScalarOp,
+    Slot,
+)
+from ..tiles import place
+from ..vpu.interface import REGISTER_BITS
+from ..vpu.registers import RegisterFile
+from .decode import SCALAR_PORTS, kind_codes
+
+__all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarOperands", "ScalarSource"]
+
+SCALAR_WRITERS = ("s0", "s1", "misc", "late")
+"""Write ports of the scalar registers; ``late`` is for loads, a cycle after issue, and the host."""
+
+_OP_BITS = SLOTS[Slot.S0]["op"]
+
+
+class ScalarSource(wiring.Component):
+    """Value of a scalar source; combinational.
+
+    Attributes
+    ----------
+    code : In(6)
+        The source.
+    register : In(32)
+        Value of the scalar register that the low bits of ``code`` number.
+    imm_{i} : In(32)
+        Immediates.
+    value : Out(32)
+        Of a legal code.
+    """
+
+    combinational = True
+
+    def __init__(self) -> None:
+        super().__init__({"code": In(SOURCE_BITS), "register": In(32),
+                          **{f"imm_{i}": In(32) for i in range(IMMEDIATES)}, "value": Out(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+        inline = Signal(32)
+        m.d.comb += inline.eq(self.code - INLINE_BASE)
+        with m.If(self.code < FIRST_IMMEDIATE):
+            m.d.comb += self.value.eq(self.register)
+        with m.Else():
+            m.d.comb += self.value.eq(inline)
+            for i in range(IMMEDIATES):
+                with m.If(self.code == FIRST_IMMEDIATE + i):
+                    m.d.comb += self.value.eq(getattr(self, f"imm_{i}"))
+        return m
+
+
+class ScalarOperands(wiring.Component):
+    """The scalar registers, and the values of all scalar operands of a bundle.
+
+    The registers are zero at first and not reset; s0 stays so. A value in the cycle of a write is
+    the old one. No two ports may write one register in one cycle.
+
+    Attributes
+    ----------
+    bundle : In(BUNDLE_BITS)
+        The bundle, of `BUNDLE_LAYOUT`.
+    {slot}_{field} : Out(32)
+        Value of the operand in that field, for each of `SCALAR_PORTS`; it has a meaning only where
+        the operation uses the field.
+    write_{writer}, d_{writer}, value_{writer} : In(1), In(5), In(32)
+        Write port, for each of `SCALAR_WRITERS`.
+    host_register, host_value : In(5), Out(32)
+        One more read port.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({
+            "bundle": In(BUNDLE_BITS),
+            **{f"{slot}_{field}": Out(32) for slot, field in SCALAR_PORTS},
+            **{name: member for writer in SCALAR_WRITERS for name, member in (
+                (f"write_{writer}", In(1)), (f"d_{writer}", In(REGISTER_BITS)),
+                (f"value_{writer}", In(32)))},
+            "host_register": In(REGISTER_BITS), "host_value": Out(32),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        fields = data.View(BUNDLE_LAYOUT, self.bundle)
+        reads, writes = len(SCALAR_PORTS) + 1, len(SCALAR_WRITERS)
+        registers = place(m, platform, "registers", RegisterFile.module(reads, writes),
+                          lambda: RegisterFile(reads, writes))
+        for i, (slot, field) in enumerate(SCALAR_PORTS):
+            number, register = registers.read_port(i)
+            code = fields[slot][field]
+            value = getattr(self, f"{slot}_{field}")
+            m.d.comb += number.eq(code)
+            if kind_codes(slot, field, Kind.SOURCE, Kind.VECTOR_SOURCE):
+                source = place(m, platform, f"{slot}_source", "scalar_source", ScalarSource)
+                m.d.comb += [source.code.eq(code), source.register.eq(register),
+                             value.eq(source.value)]
+                m.d.comb += [getattr(source, f"imm_{i}").eq(fields.imm[i])
+                             for i in range(IMMEDIATES)]
+            else:
+                m.d.comb += value.eq(register)
+        number, register = registers.read_port(reads - 1)
+        m.d.comb += [number.eq(self.host_register), self.host_value.eq(register)]
+        for i, writer in enumerate(SCALAR_WRITERS):
+            enable, d, value = registers.write_port(i)
+            wanted = getattr(self, f"d_{writer}")
+            m.d.comb += [
+                enable.eq(getattr(self, f"write_{writer}") & (wanted != 0)),
+                d.eq(wanted),
+                value.eq(getattr(self, f"value_{writer}")),
+            ]
+        return m
+
+
+class ScalarAlu(wiring.Component):
+    """Result of a scalar operation of `hdl.isa.Unit.SCALAR`; combinational.
+
+    Attributes
+    ----------
+    op : In(6)
+        A `ScalarOp`.
+    a, b : In(32)
+        Operands.
+    result : Out(32)
+        0 of an operation that is not the unit's.
+    """
+
+    combinational = True
+
+    def __init__(self) -> None:
+        super().__init__({"op": In(_OP_BITS), "a": In(32), "b": In(32), "result": Out(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+        a, b = self.a, self.b
+        far = Signal()  # a shift by the whole word or more
+        near = Signal(5)
+        equal = Signal()
+        less = Signal()
+        below = Signal()
+        m.d.comb += [
+            far.eq(b[5:].any()),
+            near.eq(b[:5]),
+            equal.eq(a == b),
+            less.eq(a.as_signed() < b.as_signed()),
+            below.eq(a < b),
+        ]
+        results = {
+            ScalarOp.ADD: a + b,
+            ScalarOp.SUB: a - b,
+            ScalarOp.MUL: a * b,
+            ScalarOp.AND: a & b,
+            ScalarOp.OR: a | b,
+            ScalarOp.XOR: a ^ b,
+            ScalarOp.SHL: Mux(far, 0, a << near),
+            ScalarOp.SHR: Mux(far, 0, a >> near),
+            ScalarOp.SAR: a.as_signed() >> Mux(far, 31, near),
+            ScalarOp.EQ: equal,
+            ScalarOp.NE: ~equal,
+            ScalarOp.LT: less,
+            ScalarOp.LTU: below,
+            ScalarOp.MIN: Mux(less, a, b),
+            ScalarOp.MAX: Mux(less, b, a),
+        }
+        with m.Switch(self.op):
+            for op, result in results.items():
+                with m.Case(op.value):
+                    m.d.comb += self.result.eq(result)
+        return m
+
+
+class BranchUnit(wiring.Component):
+    """Where a branch goes, and what it leaves behind; combinational.
+
+    Attributes
+    ----------
+    bundle : In(BUNDLE_BITS)
+        The bundle, of `BUNDLE_LAYOUT`; its slot `s1` counts.
+    pc : In(32)
+        Its address.
+    a, b, d : In(32)
+        Values of the slot's operands.
+    next_pc : Out(32)
+        The bundle that follows: the branch's target, if it is taken. After `HALT` the same one.
+    halt : Out(1)
+        The core stops after the bundle.
+    result : Out(32)
+        What `CALL` and `LOOP` write to d.
+    """
+
+    combinational = True
+
+    def __init__(self) -> None:
+        super().__init__({"bundle": In(BUNDLE_BITS), "pc": In(32),
+                          "a": In(32), "b": In(32), "d": In(32),
+                          "next_pc": Out(32), "halt": Out(1), "result": Out(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+        fields = data.View(BUNDLE_LAYOUT, self.bundle)
+        op = fields.s1.op
+        following = Signal(32)
+        left = Signal(32)
+        target = Signal(32)
+        equal = Signal()
+        less = Signal()
+        below = Signal()
+        taken = Signal()
+        m.d.comb += [
+            following.eq(self.pc + 1),
+            left.eq(self.d - 1),
+            self.result.eq(Mux(op == ScalarOp.CALL.value, following, left)),
+            equal.eq(self.a == self.b),
+            less.eq(self.a.as_signed() < self.b.as_signed()),
+            below.eq(self.a < self.b),
+        ]
+        # A comparison needs both its operands: its target is an immediate.
+        with m.If(op.matches(*kind_codes(Slot.S1, "d", Kind.IMMEDIATE))):
+            m.d.comb += target.eq(fields.imm[0])
+            for i in range(1, IMMEDIATES):
+                with m.If(fields.s1.d == i):
+                    m.d.comb += target.eq(fields.imm[i])
+        with m.Else():
+            m.d.comb += target.eq(self.b)
+        conditions = {
+            ScalarOp.JUMP: 1,
+            ScalarOp.CALL: 1,
+            ScalarOp.BEQ: equal,
+            ScalarOp.BNE: ~equal,
+            ScalarOp.BLT: less,
+            ScalarOp.BGE: ~less,
+            ScalarOp.BLTU: below,
+            ScalarOp.BGEU: ~below,
+            ScalarOp.LOOP: left != 0,
+        }
+        with m.Switch(op):
+            for branch, condition in conditions.items():
+                with m.Case(branch.value):
+                    m.d.comb += taken.eq(condition)
+        m.d.comb += [
+            self.halt.eq(op == ScalarOp.HALT.value),
+            self.next_pc.eq(Mux(self.halt, self.pc, Mux(taken, target, following))),
+        ]
+        return m

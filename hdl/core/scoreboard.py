@@ -1,0 +1,173 @@
+"""What is outstanding: registers that await a write or a read, write ports that are taken."""
+
+from amaranth import Const, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..isa import (
+    FLOAT_LATENCY,
+    MASKS,
+    SCALAR_REGISTERS,
+    SIMPLE_LATENCY,
+    SLOTS,
+    TRANSCENDENTAL_LATENCY,
+    VECTOR_REGISTERS,
+    Slot,
+    Unit,
+)
+from ..vpu.interface import REGISTER_BITS, MasksWritten, RegistersWritten, RegisterWrite
+from .decode import unit_codes
+
+__all__ = ["READERS", "VECTOR_LATENCIES", "Scoreboard", "WritePort"]
+
+VECTOR_LATENCIES = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
+                    Unit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY}
+"""Cycles from issue to write, by unit of a vector slot."""
+READERS = ("x", "w", "xlu")
+"""Units that can read a register later than in the cycle after issue."""
+
+
+def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int) -> Value:
+    """The registers that an interface names, as a bit vector."""
+    union: Value = Const(0, size)
+    for name in names:
+        port = getattr(written, name)
+        union |= (port.valid << port.d)[:size]
+    return union
+
+
+class WritePort(wiring.Component):
+    """Keeps a vector slot's write port for one operation a cycle, whatever their latencies.
+
+    Results do not wait for each other: an operation issues only if no earlier one writes in the
+    cycle in which it would.
+
+    Parameters
+    ----------
+    slot : Slot
+        `V0` or `V1`.
+
+    Attributes
+    ----------
+    op : In(6)
+        The slot's operation.
+    issue : In(1)
+        It issues in this cycle.
+    taken : Out(1)
+        It must not: an earlier operation writes in its cycle.
+    """
+
+    def __init__(self, slot: Slot) -> None:
+        if slot not in (Slot.V0, Slot.V1):
+            raise ValueError(f"slot must be a vector slot, not {slot!r}")
+        self._codes = {latency: codes for unit, latency in VECTOR_LATENCIES.items()
+                       if (codes := unit_codes(slot, unit))}
+        super().__init__({"op": In(SLOTS[slot]["op"]), "issue": In(1), "taken": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        # Bit i: the port writes i cycles from now.
+        reserved = Signal(max(self._codes) + 1)
+        wanted = Signal.like(reserved)
+        for latency, codes in self._codes.items():
+            m.d.comb += wanted[latency].eq(self.op.matches(*codes))
+        m.d.comb += self.taken.eq((reserved & wanted).any())
+        with m.If(self.issue):
+            m.d.sync += reserved.eq((reserved | wanted) >> 1)
+        with m.Else():
+            m.d.sync += reserved.eq(reserved >> 1)
+        return m
+
+
+class Scoreboard(wiring.Component):
+    """Which registers are not yet as a bundle must find them.
+
+    A vector register or mask is outstanding from the issue of the operation that writes it until
+    the cycle in which the vector unit writes it: a bundle that issues in that cycle reads it in the
+    next. A scalar load takes one cycle in which its register is outstanding.
+
+    Attributes
+    ----------
+    vector_reads, vector_writes, vector_loads : In(VECTOR_REGISTERS)
+        Of the bundle, from `BundleDecoder`; likewise ``mask_reads``, ``mask_writes`` and
+        ``scalar_reads``, ``scalar_writes``.
+    issue : In(1)
+        The bundle issues in this cycle.
+    scalar_load : In(1)
+        It has a scalar load, to register ``scalar_d`` In(5).
+    written, mask_written : In(RegistersWritten), In(MasksWritten)
+        From the vector unit.
+    {reader}_pending : In(RegisterWrite)
+        A register still to be read, for each of `READERS`.
+    load_lands, load_d : Out(1), Out(5)
+        A scalar load writes this register at the end of this cycle.
+    vector_hazard : Out(1)
+        The bundle names a vector register or mask that is outstanding, or writes one that is still
+        to be read.
+    memory_hazard : Out(1)
+        It names a vector register or scalar register that comes from memory.
+    busy : Out(1)
+        Something is outstanding.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({
+            "vector_reads": In(VECTOR_REGISTERS), "vector_writes": In(VECTOR_REGISTERS),
+            "vector_loads": In(VECTOR_REGISTERS),
+            "mask_reads": In(MASKS), "mask_writes": In(MASKS),
+            "scalar_reads": In(SCALAR_REGISTERS), "scalar_writes": In(SCALAR_REGISTERS),
+            "issue": In(1), "scalar_load": In(1), "scalar_d": In(REGISTER_BITS),
+            "written": In(RegistersWritten()), "mask_written": In(MasksWritten()),
+            **{f"{reader}_pending": In(RegisterWrite()) for reader in READERS},
+            "load_lands": Out(1), "load_d": Out(REGISTER_BITS),
+            "vector_hazard": Out(1), "memory_hazard": Out(1), "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        vectors = Signal(VECTOR_REGISTERS)  # outstanding, as of the beginning of this cycle
+        loading = Signal(VECTOR_REGISTERS)  # of these, those that come from memory
+        masks = Signal(MASKS)
+        vectors_left = Signal(VECTOR_REGISTERS)  # as of its end
+        loading_left = Signal(VECTOR_REGISTERS)
+        masks_left = Signal(MASKS)
+        vectors_written = Signal(VECTOR_REGISTERS)
+        masks_written = Signal(MASKS)
+        unread = Signal(VECTOR_REGISTERS)
+        vectors_named = Signal(VECTOR_REGISTERS)
+        masks_named = Signal(MASKS)
+        scalars_named = Signal(SCALAR_REGISTERS)
+        scalar_loading = Signal(SCALAR_REGISTERS)
+        m.d.comb += [
+            vectors_written.eq(_members(self.written, ("v0", "v1", "load", "chain"),
+                                        VECTOR_REGISTERS)),
+            masks_written.eq(_members(self.mask_written, ("v0", "v1"), MASKS)),
+            unread.eq(_members(self, tuple(f"{reader}_pending" for reader in READERS),
+                               VECTOR_REGISTERS)),
+            vectors_left.eq(vectors & ~vectors_written),
+            loading_left.eq(loading & ~vectors_written),
+            masks_left.eq(masks & ~masks_written),
+            vectors_named.eq(self.vector_reads | self.vector_writes),
+            masks_named.eq(self.mask_reads | self.mask_writes),
+            scalars_named.eq(self.scalar_reads | self.scalar_writes),
+            scalar_loading.eq(self.load_lands << self.load_d),
+            self.vector_hazard.eq((vectors_named & vectors_left).any() |
+                                  (masks_named & masks_left).any() |
+                                  (self.vector_writes & unread).any()),
+            # s0 is the same whatever is loaded to it.
+            self.memory_hazard.eq((vectors_named & loading_left).any() |
+                                  (scalars_named & scalar_loading)[1:].any()),
+            self.busy.eq(vectors.any() | masks.any() | self.load_lands),
+        ]
+        m.d.sync += [
+            vectors.eq(vectors_left), loading.eq(loading_left), masks.eq(masks_left),
+            self.load_lands.eq(self.issue & self.scalar_load),
+            self.load_d.eq(self.scalar_d),
+        ]
+        with m.If(self.issue):
+            m.d.sync += [
+                vectors.eq(vectors_left | self.vector_writes),
+                loading.eq(loading_left | self.vector_loads),
+                masks.eq(masks_left | self.mask_writes),
+            ]
+        return m
