@@ -86,6 +86,8 @@ MEMORIES = """
   reg [47:0] wide [0:5];
   reg [31:0] bytes [0:3];
   reg [7:0] table_ [0:15];
+  reg [31:0] sines [0:31];
+  reg [39:0] broad [0:5];
   reg [15:0] two [0:7];
   integer i;
   initial begin
@@ -93,6 +95,8 @@ MEMORIES = """
     for (i = 0; i < 16; i = i + 1) begin own[i] = 77777 * i; table_[i] = 11 * i + 3; end
     for (i = 0; i < 4; i = i + 1) begin narrow[i] = i; bytes[i] = 32'h01020304 * i; end
     for (i = 0; i < 6; i = i + 1) wide[i] = 48'h123456789ab * i;
+    for (i = 0; i < 6; i = i + 1) broad[i] = 40'h9876543210 * (i + 1);
+    for (i = 0; i < 32; i = i + 1) sines[i] = 32'd2654435769 * i;
   end
   reg [15:0] q_shared = 0, q_two = 0, q_two_again = 0;
   reg [31:0] q_own = 0, q_own_at_shared = 0, q_bytes = 0, q_moved = 0;
@@ -100,6 +104,9 @@ MEMORIES = """
   reg q_flag = 0;
   reg [47:0] q_wide = 0;
   reg [7:0] q_table = 0, q_indirect = 0;
+  reg [31:0] q_sines = 0, q_shared_sine = 0;
+  reg [39:0] q_both = 0;
+  reg [4:0] q_short = 0;
   always @(posedge clk) begin
     if (we) shared[sa] <= d[15:0];
     if (re) q_shared <= shared[sb];
@@ -118,6 +125,10 @@ MEMORIES = """
     q_bytes <= bytes[b[1:0]];
     q_table <= table_[b];
     q_indirect <= table_[own[b][3:0]];
+    q_sines <= sines[d[4:0]] ^ d;
+    q_shared_sine <= sines[{sb, 2'd1}];
+    q_both <= {sines[{1'b0, b}], table_[b]} + broad[d[3:1]];
+    q_short <= table_[a][4:0];
     // The later port wins.
     if (own_we) two[a[2:0]] <= d[15:0];
     if (we) two[sa] <= d[31:16];
@@ -129,7 +140,7 @@ MEMORIES = """
 """
 MEMORY_OUTPUTS = {"shared": 16, "two": 16, "two_again": 16, "own": 32, "own_at_shared": 32,
                   "bytes": 32, "moved": 32, "narrow": 5, "flag": 1, "wide": 48, "table": 8,
-                  "indirect": 8}
+                  "indirect": 8, "sines": 32, "shared_sine": 32, "both": 40, "short": 5}
 
 
 def memories(module):

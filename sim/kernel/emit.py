@@ -389,6 +389,10 @@ class _Lanes:
         assert isinstance(node.attr, Read)
         memory = self._plan.memories.index(node.attr.memory)
         address = node.args[0]
+        if not node.attr.memory.writes:
+            if self._plan.uniform(address):
+                return f"bcast<{self._lane}>(table{memory}[{self._scalars.name(address)}])"
+            return f"lookup(table{memory}, {self._names[address]})"
         if self._plan.uniform(address):
             return f"load<{self._lane}>(&g.m{memory}[row][{self._scalars.name(address)}][lane])"
         return (f"gather<{self._lane}>(&g.m{memory}[row][0][lane], LANES_PER_ROW, "
@@ -593,6 +597,7 @@ def cpp(grid: TileGrid, plan: Plan) -> str:
         *(f"  uint64_t s{index};" for index in range(len(scalars.lines))),
         "};",
         "",
+        *_tables(plan),
         *_state(grid, plan, constants),
         "// Steps the tiles of one chunk of a row; tells whether they can change without input.",
         "inline uint64_t step_chunk(State& g, [[maybe_unused]] const Uniform& u, int row, int c) {",
@@ -631,6 +636,23 @@ def _arguments(ports: _Ports) -> list[str]:
                      else f"uint32_t* {port.variable}" for port in ports.outputs.values()]
 
 
+def _tables(plan: Plan) -> list[str]:
+    """The memories that nothing writes: one copy for all tiles, in words that gathers can read."""
+    lines = []
+    for index, memory in enumerate(plan.memories):
+        if memory.writes:
+            continue
+        size = 1 << memory.address_bits
+        words = [*memory.init, *[0] * (size - len(memory.init))]
+        lines += [f"// {memory.name}",
+                  f"alignas(64) constexpr uint{max(32, storage(memory.width))}_t "
+                  f"table{index}[{size}] = {{",
+                  *("  " + " ".join(f"{word:#x}," for word in words[begin:begin + 8])
+                    for begin in range(0, size, 8)),
+                  "};", ""]
+    return lines
+
+
 def _state(grid: TileGrid, plan: Plan, constants: _Constants) -> list[str]:
     """The structure of all registers and memories, as it is before the first step."""
     lines = ["// Row 0 and the words before lane 0 of each register are what lies beyond the "
@@ -651,6 +673,8 @@ def _state(grid: TileGrid, plan: Plan, constants: _Constants) -> list[str]:
                 start.append(f"for (int r = 1; r <= ROWS; ++r) for (int i = 0; i < LANES_PER_ROW; "
                              f"++i) r{index}[r][{pad} + i] = {register.init:#x}ull;")
     for index, memory in enumerate(plan.memories):
+        if not memory.writes:
+            continue
         lines.append(f"  alignas(64) {_element(memory.width)} m{index}[ROWS]"
                      f"[{1 << memory.address_bits}][LANES_PER_ROW] = {{}};  // {memory.name}")
         for address, value in enumerate(memory.init):

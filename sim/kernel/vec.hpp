@@ -388,6 +388,21 @@ inline Vec<E> gather(const T* base, size_t stride, Vec<E> address, uint64_t lane
     }
     return load<E>(value);
 }
+// Word `address` of a table that all lanes share, for addresses that lie in it.
+template <int E, typename T> inline Vec<E> lookup(const T* table, Vec<E> address) {
+#ifdef SYSTOLITH_AVX512
+    if constexpr (E == 32 && sizeof(T) == 4)
+        return {_mm512_i32gather_epi32(address.v, table, 4)};
+    else if constexpr (E == 64 && sizeof(T) == 4)
+        return {_mm512_cvtepu32_epi64(_mm512_i64gather_epi32(address.v, table, 4))};
+    else if constexpr (E == 64)
+        return {_mm512_i64gather_epi64(address.v, table, 8)};
+#endif
+    Word<E> words[LANES<E>];
+    spill(words, address);
+    for (auto& word : words) word = Word<E>(table[word]);
+    return load<E>(words);
+}
 template <int E, typename T>
 inline void scatter(T* base, size_t stride, Vec<E> address, uint64_t lanes, Vec<E> data) {
     Word<E> where[LANES<E>], value[LANES<E>];
