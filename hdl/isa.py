@@ -382,7 +382,7 @@ def _misc(op: MiscOp, operands: str, semantics: str, *faults: Fault,
     return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults)
 
 
-_F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: {}."
+_F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros; with a NaN {}set."
 
 OPERATIONS: tuple[Operation, ...] = (
     _scalar(ScalarOp.ADD, "d = a + b, modulo 2**32."),
@@ -435,12 +435,12 @@ OPERATIONS: tuple[Operation, ...] = (
     _vector(VectorOp.FABS, _UNARY, "d = |a|, fp32; a subnormal is +0, NaN is 7FC00000."),
     _vector(VectorOp.FNEG, _UNARY, "d = -a, fp32; a subnormal is the zero of the other sign, "
                                    "NaN is 7FC00000."),
-    _vector(VectorOp.FEQ, _COMPARE, "d = a = b " + _F_COMPARE.format("0")),
-    _vector(VectorOp.FNE, _COMPARE, "d = a is not b " + _F_COMPARE.format("1")),
-    _vector(VectorOp.FLT, _COMPARE, "d = a < b " + _F_COMPARE.format("0")),
-    _vector(VectorOp.FLE, _COMPARE, "d = a <= b " + _F_COMPARE.format("0")),
-    _vector(VectorOp.FGT, _COMPARE, "d = a > b " + _F_COMPARE.format("0")),
-    _vector(VectorOp.FGE, _COMPARE, "d = a >= b " + _F_COMPARE.format("0")),
+    _vector(VectorOp.FEQ, _COMPARE, "d is set where a = b " + _F_COMPARE.format("not ")),
+    _vector(VectorOp.FNE, _COMPARE, "d is set where a is not b " + _F_COMPARE.format("")),
+    _vector(VectorOp.FLT, _COMPARE, "d is set where a < b " + _F_COMPARE.format("not ")),
+    _vector(VectorOp.FLE, _COMPARE, "d is set where a <= b " + _F_COMPARE.format("not ")),
+    _vector(VectorOp.FGT, _COMPARE, "d is set where a > b " + _F_COMPARE.format("not ")),
+    _vector(VectorOp.FGE, _COMPARE, "d is set where a >= b " + _F_COMPARE.format("not ")),
     _vector(VectorOp.ADD, _BINARY, "d = a + b, modulo 2**32."),
     _vector(VectorOp.SUB, _BINARY, "d = a - b, modulo 2**32."),
     _vector(VectorOp.AND, _BINARY, "d = a & b."),
@@ -451,14 +451,14 @@ OPERATIONS: tuple[Operation, ...] = (
                                    "more."),
     _vector(VectorOp.SAR, _BINARY, "d = a >> b, filled with the sign; all sign if b, unsigned, is "
                                    "32 or more."),
-    _vector(VectorOp.EQ, _COMPARE, "d = a = b, as integers."),
-    _vector(VectorOp.NE, _COMPARE, "d = a is not b, as integers."),
-    _vector(VectorOp.LT, _COMPARE, "d = a < b, signed."),
-    _vector(VectorOp.LE, _COMPARE, "d = a <= b, signed."),
-    _vector(VectorOp.GT, _COMPARE, "d = a > b, signed."),
-    _vector(VectorOp.GE, _COMPARE, "d = a >= b, signed."),
-    _vector(VectorOp.LTU, _COMPARE, "d = a < b, unsigned."),
-    _vector(VectorOp.GEU, _COMPARE, "d = a >= b, unsigned."),
+    _vector(VectorOp.EQ, _COMPARE, "d is set where a = b, as integers."),
+    _vector(VectorOp.NE, _COMPARE, "d is set where a is not b, as integers."),
+    _vector(VectorOp.LT, _COMPARE, "d is set where a < b, signed."),
+    _vector(VectorOp.LE, _COMPARE, "d is set where a <= b, signed."),
+    _vector(VectorOp.GT, _COMPARE, "d is set where a > b, signed."),
+    _vector(VectorOp.GE, _COMPARE, "d is set where a >= b, signed."),
+    _vector(VectorOp.LTU, _COMPARE, "d is set where a < b, unsigned."),
+    _vector(VectorOp.GEU, _COMPARE, "d is set where a >= b, unsigned."),
     _vector(VectorOp.F2I, _UNARY, "d = a, fp32, rounded toward zero to a signed integer; beyond "
                                   "the range the nearest end of it; 0 for NaN."),
     _vector(VectorOp.I2F, _UNARY, "d = a, a signed integer, rounded to fp32.", Unit.FLOAT),

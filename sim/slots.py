@@ -204,28 +204,33 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.FNEG, d, a)
 
     def feq(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a = b as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: 0."""
+        """d is set where a = b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """
         self._put(VectorOp.FEQ, d, a, b)
 
     def fne(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a is not b as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: 1.
+        """d is set where a is not b as numbers: -0 equals +0, subnormals are zeros; with a NaN set.
         """
         self._put(VectorOp.FNE, d, a, b)
 
     def flt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a < b as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: 0."""
+        """d is set where a < b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """
         self._put(VectorOp.FLT, d, a, b)
 
     def fle(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a <= b as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: 0."""
+        """d is set where a <= b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """
         self._put(VectorOp.FLE, d, a, b)
 
     def fgt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a > b as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: 0."""
+        """d is set where a > b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """
         self._put(VectorOp.FGT, d, a, b)
 
     def fge(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a >= b as numbers: -0 equals +0, subnormals are zeros, and a NaN is unordered: 0."""
+        """d is set where a >= b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """
         self._put(VectorOp.FGE, d, a, b)
 
     def add(self, d: Vector, a: Vector, b: VectorSource) -> None:
@@ -261,35 +266,35 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.SAR, d, a, b)
 
     def eq(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a = b, as integers."""
+        """d is set where a = b, as integers."""
         self._put(VectorOp.EQ, d, a, b)
 
     def ne(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a is not b, as integers."""
+        """d is set where a is not b, as integers."""
         self._put(VectorOp.NE, d, a, b)
 
     def lt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a < b, signed."""
+        """d is set where a < b, signed."""
         self._put(VectorOp.LT, d, a, b)
 
     def le(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a <= b, signed."""
+        """d is set where a <= b, signed."""
         self._put(VectorOp.LE, d, a, b)
 
     def gt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a > b, signed."""
+        """d is set where a > b, signed."""
         self._put(VectorOp.GT, d, a, b)
 
     def ge(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d = a >= b, signed."""
+        """d is set where a >= b, signed."""
         self._put(VectorOp.GE, d, a, b)
 
     def ltu(self, d: Mask, a: Vector, target: VectorSource) -> None:
-        """d = a < target, unsigned."""
+        """d is set where a < target, unsigned."""
         self._put(VectorOp.LTU, d, a, target)
 
     def geu(self, d: Mask, a: Vector, target: VectorSource) -> None:
-        """d = a >= target, unsigned."""
+        """d is set where a >= target, unsigned."""
         self._put(VectorOp.GEU, d, a, target)
 
     def f2i(self, d: Vector, a: Vector) -> None:
