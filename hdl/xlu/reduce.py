@@ -1,0 +1,190 @@
+"""Sum or maximum of a row of binary32 words: a pipelined binary tree of equal nodes."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..mxu.mac import F32_FRACTION, F32_NAN
+from ..tiles import Each, Link, TileGrid, place
+from ..vpu.float import FloatAdd
+from ..vpu.interface import row_bits
+
+__all__ = ["NODE_LATENCY", "FloatLarger", "Reduce", "ReduceNode", "reduce_latency", "reduce_nodes"]
+
+NODE_LATENCY = FloatAdd.latency
+"""Cycles from a node's operands to its result."""
+
+F32_MINUS_ZERO = 0x80000000
+F32_MINUS_INF = 0xFF800000
+
+
+def _levels(config: Config) -> int:
+    return ceil_log2(config.lanes)
+
+
+def reduce_latency(config: Config) -> int:
+    """Cycles from a row at the input of a `Reduce` to its result."""
+    return NODE_LATENCY * _levels(config)
+
+
+class FloatLarger(wiring.Component):
+    """The larger of two binary32 numbers; combinational.
+
+    NaN if either is, as the pattern 7FC00000; a subnormal is the zero of its sign; +0 is larger
+    than -0.
+
+    Attributes
+    ----------
+    a, b : In(32)
+        Operands.
+    o : Out(32)
+        Result.
+    """
+
+    combinational = True
+
+    a: In(32)
+    b: In(32)
+    o: Out(32)
+
+    def elaborate(self, platform):
+        m = Module()
+
+        class Operand:
+            def __init__(self, name, bits):
+                self.sign = bits[31]
+                self.magnitude = Signal(31, name=f"{name}_magnitude")
+                self.nan = Signal(name=f"{name}_nan")
+                exponent = Signal(8, name=f"{name}_exponent")
+                m.d.comb += [
+                    exponent.eq(bits[F32_FRACTION:31]),
+                    self.magnitude.eq(Mux(exponent == 0, 0, bits[:31])),
+                    self.nan.eq(exponent.all() & bits[:F32_FRACTION].any()),
+                ]
+
+        a = Operand("a", self.a)
+        b = Operand("b", self.b)
+        greater = Signal()
+        take_b = Signal()
+        larger = Signal(32)
+        m.d.comb += [
+            greater.eq(b.magnitude > a.magnitude),
+            # Of two negative numbers the one with the smaller magnitude; equal ones are the same.
+            take_b.eq(Mux(a.sign ^ b.sign, a.sign, greater ^ a.sign)),
+            larger.eq(Mux(take_b, Cat(b.magnitude, b.sign), Cat(a.magnitude, a.sign))),
+            self.o.eq(Mux(a.nan | b.nan, F32_NAN, larger)),
+        ]
+        return m
+
+
+class ReduceNode(wiring.Component):
+    """A node of the tree: the sum or the larger of two words. All outputs are registered.
+
+    It holds all state while neither an input nor an output bit nor the stage between says valid.
+
+    Attributes
+    ----------
+    valid, maximum, a, b : In(1), In(1), In(32), In(32)
+        Operands, if valid; whether the larger is wanted, otherwise the sum.
+    result_valid, result_maximum, result : Out(1), Out(1), Out(32)
+        The result, `NODE_LATENCY` cycles later, and what to do with it in the next node.
+    """
+
+    valid: In(1)
+    maximum: In(1)
+    a: In(32)
+    b: In(32)
+    result_valid: Out(1)
+    result_maximum: Out(1)
+    result: Out(32)
+
+    def elaborate(self, platform):
+        m = Module()
+        adder = place(m, platform, "adder", "vpu_float_add", FloatAdd)
+        compare = place(m, platform, "compare", "xlu_float_larger", FloatLarger)
+        valid = Signal()
+        maximum = Signal()
+        m.d.sync += [
+            valid.eq(self.valid), self.result_valid.eq(valid),
+            maximum.eq(self.maximum), self.result_maximum.eq(maximum),
+        ]
+        m.d.comb += [
+            adder.a.eq(self.a),
+            adder.b.eq(self.b),
+            adder.subtract.eq(0),
+            adder.enable.eq(Cat(self.valid & ~self.maximum, valid & ~maximum)),
+            compare.a.eq(self.a),
+            compare.b.eq(self.b),
+        ]
+        # The larger is known after one stage; another makes it as late as the sum.
+        assert NODE_LATENCY == 2
+        early = Signal(32, name="larger_early", reset_less=True)
+        larger = Signal(32, reset_less=True)
+        with m.If(self.valid & self.maximum):
+            m.d.sync += early.eq(compare.o)
+        with m.If(valid & maximum):
+            m.d.sync += larger.eq(early)
+        m.d.comb += self.result.eq(Mux(self.result_maximum, larger, adder.sum))
+        return m
+
+
+LINKS: tuple[Link, ...] = tuple(Each(port) for port in (
+    "valid", "maximum", "a", "b", "result_valid", "result_maximum", "result"))
+
+
+def reduce_nodes(config: Config) -> TileGrid:
+    """All nodes of a `Reduce` as one row, module ``xlu_reduce_nodes``; `Reduce` joins them."""
+    return TileGrid("xlu_reduce_nodes", "xlu_reduce_node", ReduceNode, 1,
+                    (1 << _levels(config)) - 1, LINKS)
+
+
+class Reduce(wiring.Component):
+    """The sum or the maximum of the words of a row: neighbours in pairs, their results in pairs...
+
+    One row a cycle; ``reduce_latency`` cycles from row to result. Lanes that are absent up to the
+    next power of two count as -0 in a sum and as minus infinity in a maximum, which change nothing.
+
+    Parameters
+    ----------
+    config : Config
+        ``lanes`` is the number of words of a row.
+
+    Attributes
+    ----------
+    valid, maximum, row : In(1), In(1), In(32 * lanes)
+        A row, if valid; whether its maximum is wanted, otherwise its sum.
+    result : Out(32)
+        The result ``reduce_latency`` cycles later; otherwise of no meaning.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "valid": In(1), "maximum": In(1), "row": In(row_bits(config)), "result": Out(32),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        nodes = place(m, platform, "nodes", "xlu_reduce_nodes", lambda: reduce_nodes(self._config))
+        leaves = 1 << _levels(self._config)
+        absent = Signal(32)
+        m.d.comb += absent.eq(Mux(self.maximum, F32_MINUS_INF, F32_MINUS_ZERO))
+        # All words, first those of the row, then the nodes' results, level by level: node k takes
+        # words 2k and 2k + 1, and its result is word leaves + k.
+        words = [*(self.row.word_select(lane, 32) for lane in range(self._config.lanes)),
+                 *[absent] * (leaves - self._config.lanes),
+                 *(nodes.result.word_select(node, 32) for node in range(leaves - 1))]
+        valid = [*[self.valid] * leaves, *nodes.result_valid]
+        maximum = [*[self.maximum] * leaves, *nodes.result_maximum]
+        m.d.comb += [
+            nodes.a.eq(Cat(*words[:-1:2])),
+            nodes.b.eq(Cat(*words[1:-1:2])),
+            nodes.valid.eq(Cat(*valid[:-1:2])),
+            nodes.maximum.eq(Cat(*maximum[:-1:2])),
+            self.result.eq(words[-1]),
+        ]
+        return m

@@ -1,0 +1,79 @@
+"""The transposer: a tile of lanes x lanes words, written by rows and read by columns.
+
+Row r is stored rotated by r lanes: element (r, c) lies in bank (c + r) modulo the number of lanes,
+at address r. So the elements of a row, and also those of a column, lie in different banks, and
+either takes one access.
+"""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..sram import Sram
+from ..tiles import Each, Link, Shared, TileGrid, place
+
+__all__ = ["TransposeBank", "transpose_banks"]
+
+
+class TransposeBank(wiring.Component):
+    """Bank of one lane. All outputs are registered.
+
+    Parameters
+    ----------
+    config : Config
+        ``lanes`` is the number of banks, and of the words of each.
+
+    Attributes
+    ----------
+    lane : In(log2 lanes)
+        The bank's own number; constant.
+    write, write_row, write_data : In(1), In(log2 lanes), In(32)
+        Stores a word of a row: the element of column ``lane - write_row``.
+    read, read_column : In(1), In(log2 lanes)
+        Fetches a word of a column: the element of row ``lane - read_column``. In the cycle in which
+        the word is written, its old value.
+    read_data : Out(32)
+        The word fetched last, from the cycle after on.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._lanes = config.lanes
+        address = ceil_log2(config.lanes)
+        super().__init__({
+            "lane": In(address),
+            "write": In(1), "write_row": In(address), "write_data": In(32),
+            "read": In(1), "read_column": In(address), "read_data": Out(32),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        words = place(m, platform, "words", Sram.module(32, self._lanes),
+                      lambda: Sram(32, self._lanes))
+        row = Signal(len(self.lane) + 1)
+        wrapped = Signal(len(self.lane))
+        m.d.comb += [
+            # The highest bit tells that the row is negative, so modulo the number of lanes.
+            row.eq(self.lane - self.read_column),
+            wrapped.eq(row + Mux(row[-1], self._lanes, 0)),
+            words.write.eq(self.write),
+            words.write_address.eq(self.write_row),
+            words.write_data.eq(self.write_data),
+            words.read.eq(self.read),
+            words.read_address.eq(wrapped),
+            self.read_data.eq(words.read_data),
+        ]
+        return m
+
+
+LINKS: tuple[Link, ...] = (
+    *(Shared(port) for port in ("write", "write_row", "read", "read_column")),
+    *(Each(port) for port in ("lane", "write_data", "read_data")),
+)
+
+
+def transpose_banks(config: Config) -> TileGrid:
+    """The row of ``lanes`` `TransposeBank`, as module ``xlu_transpose``."""
+    return TileGrid("xlu_transpose", "xlu_bank", lambda: TransposeBank(config), 1, config.lanes,
+                    LINKS)

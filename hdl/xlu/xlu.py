@@ -1,0 +1,360 @@
+"""The cross-lane unit: takes rows of one vector register and returns rows of another.
+
+    chain -> operand register ---> rotator ----> result register -> result chain
+                               |-> tree ---------^
+    transposer's banks --------^   rotator ----> transposer's banks
+
+An operation enters as S rows, one a cycle, in cycles that are called its slots. What happens to a
+row from then on depends on nothing that comes later: it is decided in the slot, and travels beside
+the row. Operations never overtake each other.
+"""
+
+from itertools import pairwise
+
+from amaranth import C, Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for, ceil_log2
+
+from ..config import Config
+from ..core.interface import XluIssue
+from ..isa import MiscOp
+from ..tiles import place
+from ..vpu.interface import REGISTER_BITS, ChainControl, RegisterWrite, RowShift, row_bits
+from .reduce import Reduce, reduce_latency
+from .rotate import Rotator, rotation_latency
+from .transpose import transpose_banks
+
+__all__ = ["Xlu", "XluControl"]
+
+
+def _operation(config: Config) -> data.StructLayout:
+    """What is known of an operation before its first slot.
+
+    ``d``, ``a``: its registers. ``reads``: it has a source register. ``writes``: it has a result.
+    ``tree``: its rows go through the tree, otherwise through the rotator; ``maximum``: which of the
+    tree's two operations. ``hold``: all its slots take the same row. ``spread``: lane 0 of the
+    rotated row goes to all lanes. ``store``, ``fetch``: rotated rows go to the transposer, or rows
+    come from it. ``drop``: rows of the source before the first that is taken. ``index``: distance
+    of the rotation, ``backward``: toward lower lanes. With ``store`` and ``fetch`` it counts up,
+    for it is also the transposer's row or column.
+    """
+    return data.StructLayout({
+        "d": REGISTER_BITS, "a": REGISTER_BITS, "reads": 1, "writes": 1, "tree": 1, "maximum": 1,
+        "hold": 1, "spread": 1, "store": 1, "fetch": 1, "backward": 1,
+        "drop": bits_for(config.sublanes - 1), "index": ceil_log2(config.lanes),
+    })
+
+
+class _Result(data.Struct):
+    """What is known of a row that will be a result; it travels beside it.
+
+    ``last``: of its operation, which writes register ``d``. ``tree``, ``spread``: where it comes
+    from, as in `_operation`.
+    """
+
+    valid: unsigned(1)
+    last: unsigned(1)
+    tree: unsigned(1)
+    spread: unsigned(1)
+    d: unsigned(REGISTER_BITS)
+
+
+class XluControl(wiring.Component):
+    """Takes operations and gives each its slots.
+
+    One operation waits while the rows of another are in the chain. It is loaded in the cycle of
+    that one's last slot, so that its first can follow without a gap.
+
+    Parameters
+    ----------
+    config : Config
+        ``lanes`` and ``sublanes`` are the size of a register.
+
+    Attributes
+    ----------
+    start, ready, free, pending, chain
+        As in `Xlu`.
+    slot : Out(1)
+        A row enters in this cycle: the chain's southmost, or the transposer's ``index``.
+    last : Out(1)
+        It is its operation's last.
+    operation : Out(_operation)
+        The operation that has its slots, or drops rows.
+    blocked : In(1)
+        This operation may have no slot now. May depend on ``operation``.
+    busy : Out(1)
+        An operation waits or has slots to come.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__({
+            "start": In(XluIssue()), "ready": Out(1), "free": Out(1),
+            "pending": Out(RegisterWrite()), "chain": Out(ChainControl()),
+            "slot": Out(1), "last": Out(1), "operation": Out(_operation(config)),
+            "blocked": In(1), "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        waits = Signal()
+        waiting = Signal(_operation(self._config), reset_less=True)
+        begin = Signal()
+        left = Signal(range(self._config.sublanes + 1))
+        active = Signal(_operation(self._config), reset_less=True)
+        dropping = Signal()
+        accept = Signal()
+
+        m.d.comb += [
+            dropping.eq((left != 0) & (active.drop != 0)),
+            self.operation.eq(active),
+            self.slot.eq((left != 0) & (active.drop == 0) & ~self.blocked),
+            self.last.eq(left == 1),
+            begin.eq(waits & ((left == 0) | (self.slot & self.last))),
+            self.chain.load.eq(begin & waiting.reads),
+            self.chain.source.eq(waiting.a),
+            self.chain.shift.eq(dropping | (self.slot & active.reads & ~active.hold)),
+            self.ready.eq(~waits | begin),
+            # The chain's rows are all taken at the end of this cycle, whatever comes.
+            self.free.eq(~waits & ((left == 0) | (self.slot & self.last))),
+            self.pending.valid.eq(waits & waiting.reads & ~begin),
+            self.pending.d.eq(waiting.a),
+            self.busy.eq(waits | (left != 0)),
+            accept.eq(self.start.valid & self.ready),
+        ]
+        with m.If(accept):
+            m.d.sync += [waits.eq(1), waiting.eq(self._decoded(m))]
+        with m.Elif(begin):
+            m.d.sync += waits.eq(0)
+        with m.If(begin):
+            m.d.sync += [active.eq(waiting), left.eq(self._config.sublanes)]
+        with m.Elif(self.slot):
+            m.d.sync += left.eq(left - 1)
+            with m.If(active.store | active.fetch):
+                m.d.sync += active.index.eq(active.index + 1)
+        with m.Elif(dropping):
+            m.d.sync += active.drop.eq(active.drop - 1)
+        return m
+
+    def _decoded(self, m: Module) -> data.View:
+        sublanes = self._config.sublanes
+        decoded = Signal(_operation(self._config))
+        is_ = {op: Signal(name=f"is_{op.name.lower()}") for op in MiscOp}
+        m.d.comb += [bit.eq(self.start.op == op) for op, bit in is_.items()]
+        amount = self.start.amount
+        grouped = Signal()
+        drop = Signal(len(decoded.drop))
+        index = Signal(len(decoded.index))
+        m.d.comb += [
+            grouped.eq(is_[MiscOp.TRANSPOSE_IN] | is_[MiscOp.TRANSPOSE_OUT]),
+            # The row that becomes sublane 0 is the first; the chain brings back those before.
+            drop.eq(Mux(is_[MiscOp.ROTATE_SUBLANES] & (amount != 0), sublanes - amount,
+                        Mux(is_[MiscOp.BROADCAST_SUBLANE], amount, 0))),
+            index.eq(Mux(grouped, amount * sublanes,
+                         Mux(is_[MiscOp.ROTATE_LANES] | is_[MiscOp.BROADCAST_LANE], amount, 0))),
+        ]
+        m.d.comb += [
+            decoded.d.eq(self.start.d),
+            decoded.a.eq(self.start.a),
+            decoded.reads.eq(~is_[MiscOp.TRANSPOSE_OUT]),
+            decoded.writes.eq(~is_[MiscOp.TRANSPOSE_IN]),
+            decoded.tree.eq(is_[MiscOp.SUM_LANES] | is_[MiscOp.MAX_LANES]),
+            decoded.maximum.eq(is_[MiscOp.MAX_LANES]),
+            decoded.hold.eq(is_[MiscOp.BROADCAST_SUBLANE]),
+            decoded.spread.eq(is_[MiscOp.BROADCAST_LANE]),
+            decoded.store.eq(is_[MiscOp.TRANSPOSE_IN]),
+            decoded.fetch.eq(is_[MiscOp.TRANSPOSE_OUT]),
+            decoded.backward.eq(is_[MiscOp.BROADCAST_LANE] | is_[MiscOp.TRANSPOSE_OUT]),
+            decoded.drop.eq(drop),
+            decoded.index.eq(index),
+        ]
+        return decoded
+
+
+class Xlu(wiring.Component):
+    """Cross-lane unit: the operations of `hdl.isa.Unit.XLU`.
+
+    An operation waits in the unit until the chain is free, then its source register is loaded into
+    the chain and needed no longer. Its first slot is the cycle after; rotation and broadcast of
+    sublanes drop up to S - 1 rows before, one a cycle. The S slots are successive cycles. The first
+    of S rows of results comes ``latency`` cycles after the first slot, ``tree_latency`` for sums
+    and maxima, and the register is written in the cycle after the last row. Thus operations that
+    follow each other without a pause take S cycles each.
+
+    The first slot waits where results would otherwise come before or together with those of
+    earlier sums and maxima, and before a column is fetched from the transposer until all rows
+    are written.
+
+    Parameters
+    ----------
+    config : Config
+        ``lanes`` and ``sublanes`` are the size of a register.
+
+    Attributes
+    ----------
+    start : In(XluIssue)
+        An operation of this unit; it is taken if ``ready``.
+    ready : Out(1)
+        Whether an operation can be taken in this cycle; it does not depend on ``start``.
+    free : Out(1)
+        An operation taken in this cycle would read its source register in the very next.
+    pending : Out(RegisterWrite)
+        The source register, if any, that is to be read in a later cycle than this.
+    chain : Out(ChainControl)
+        To `Vpu.xlu_chain`, which recirculates. A load follows ``start`` by one cycle or more.
+    row : In(32 * lanes)
+        Southmost row of that chain.
+    result : Out(RowShift)
+        To `Vpu.result_chain`.
+    write : Out(RegisterWrite)
+        The last S rows of results become this register at the end of this cycle, in which the next
+        row may already be shifted.
+    busy : Out(1)
+        An operation that was taken is not complete.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({
+            "start": In(XluIssue()), "ready": Out(1), "free": Out(1),
+            "pending": Out(RegisterWrite()),
+            "chain": Out(ChainControl()), "row": In(row_bits(config)),
+            "result": Out(RowShift(config)), "write": Out(RegisterWrite()), "busy": Out(1),
+        })
+
+    @property
+    def latency(self) -> int:
+        """Cycles from a slot to the result row, through the rotator."""
+        return rotation_latency(self._config) + 2
+
+    @property
+    def tree_latency(self) -> int:
+        """Cycles from a slot to the result row, through the tree; more than ``latency``."""
+        return reduce_latency(self._config) + 2
+
+    def elaborate(self, platform):
+        m = Module()
+        control = place(m, platform, "control", "xlu_control", lambda: XluControl(self._config))
+        for name in ("start", "pending", "chain"):
+            wiring.connect(m, getattr(control, name), wiring.flipped(getattr(self, name)))
+        operand = Signal(row_bits(self._config), reset_less=True)
+        with m.If(control.slot & control.operation.reads):
+            m.d.sync += operand.eq(self.row)
+
+        rotated, storing = self._rotate(m, platform, control, operand)
+        reduced = self._reduce(m, platform, control, operand)
+        leaving, in_tree, in_queue = self._queue(m, control)
+        self._deliver(m, leaving, rotated, reduced)
+        m.d.comb += [
+            self.ready.eq(control.ready),
+            self.free.eq(control.free),
+            control.blocked.eq((control.operation.fetch & storing)
+                               | (control.operation.writes & ~control.operation.tree & in_tree)),
+            self.busy.eq(control.busy | storing | in_queue | self.result.shift | self.write.valid),
+        ]
+        return m
+
+    def _rotate(self, m: Module, platform: object, control: XluControl,
+                operand: Signal) -> tuple[Signal, Signal]:
+        """Rotator and transposer: rotated rows, and whether some are on their way to the banks."""
+        operation = control.operation
+        rotator = place(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))
+        banks = place(m, platform, "banks", "xlu_transpose", lambda: transpose_banks(self._config))
+        fetched = Signal()
+        distance = Signal(len(operation.index))
+        m.d.comb += distance.eq(Mux(operation.backward & (operation.index != 0),
+                                    self._config.lanes - operation.index, operation.index))
+        m.d.sync += rotator.valid.eq(control.slot & ~operation.tree)
+        with m.If(control.slot):
+            m.d.sync += [fetched.eq(operation.fetch), rotator.distance.eq(distance)]
+        # Beside the rows to be stored, from the slot to the banks.
+        stored = [Signal(len(operation.index), name=f"stored_{stage}", reset_less=True)
+                  for stage in range(rotation_latency(self._config) + 1)]
+        stores = Signal(len(stored))
+        m.d.sync += [
+            stores.eq(Cat(control.slot & operation.store, stores[:-1])),
+            *(later.eq(row) for row, later in zip([operation.index, *stored[:-1]], stored,
+                                                  strict=True)),
+        ]
+        m.d.comb += [
+            rotator.row.eq(Mux(fetched, banks.read_data, operand)),
+            banks.lane.eq(Cat(*(C(lane, len(operation.index))
+                                for lane in range(self._config.lanes)))),
+            banks.read.eq(control.slot & operation.fetch),
+            banks.read_column.eq(operation.index),
+            banks.write.eq(stores[-1]),
+            banks.write_row.eq(stored[-1]),
+            banks.write_data.eq(rotator.rotated),
+        ]
+        storing = Signal()
+        m.d.comb += storing.eq(stores.any())
+        return rotator.rotated, storing
+
+    def _reduce(self, m: Module, platform: object, control: XluControl,
+                operand: Signal) -> Signal:
+        """The tree's results."""
+        reduce = place(m, platform, "reduce", "xlu_reduce", lambda: Reduce(self._config))
+        m.d.sync += [
+            reduce.valid.eq(control.slot & control.operation.tree),
+            reduce.maximum.eq(control.slot & control.operation.maximum),
+        ]
+        m.d.comb += reduce.row.eq(operand)
+        return reduce.result
+
+    def _queue(self, m: Module, control: XluControl) -> tuple[data.View, Signal, Signal]:
+        """What is known of the results in rotator and tree.
+
+        A line of as many places as a row of the tree has cycles; a rotated row joins it midway.
+        Returns the last place, and whether any are in the part that only the tree uses, and in all.
+        """
+        length = reduce_latency(self._config) + 1
+        joins = length - 1 - rotation_latency(self._config)
+        line = [Signal(_Result, name=f"result_{index}") for index in range(length)]
+        in_tree = Signal()
+        in_queue = Signal()
+        m.d.comb += [
+            in_tree.eq(Cat(entry.valid for entry in line[:joins]).any()),
+            in_queue.eq(Cat(entry.valid for entry in line).any()),
+        ]
+        for before, after in pairwise(line):
+            m.d.sync += after.eq(before)
+        operation = control.operation
+        # The two never meet: a rotated row has no slot while one of the tree is behind its place.
+        enters = {0: Signal(name="enters_tree"), joins: Signal(name="enters_rotator")}
+        m.d.comb += [
+            enters[0].eq(control.slot & operation.tree),
+            enters[joins].eq(control.slot & operation.writes & ~operation.tree),
+        ]
+        m.d.sync += line[0].valid.eq(0)
+        for index, enter in enters.items():
+            entry = line[index]
+            with m.If(enter):
+                m.d.sync += [entry.valid.eq(1), entry.last.eq(control.last),
+                             entry.tree.eq(operation.tree), entry.spread.eq(operation.spread),
+                             entry.d.eq(operation.d)]
+        return line[-1], in_tree, in_queue
+
+    def _deliver(self, m: Module, leaving: data.View, rotated: Signal, reduced: Signal) -> None:
+        """The result register, and after an operation's last row the write."""
+        lanes = self._config.lanes
+        row = Signal(row_bits(self._config), name="result_row", reset_less=True)
+        last = Signal()
+        d = Signal(REGISTER_BITS)
+        with m.If(leaving.valid):
+            with m.If(leaving.tree):
+                m.d.sync += row.eq(reduced.replicate(lanes))
+            with m.Elif(leaving.spread):
+                m.d.sync += row.eq(rotated[:32].replicate(lanes))
+            with m.Else():
+                m.d.sync += row.eq(rotated)
+        m.d.sync += [
+            self.result.shift.eq(leaving.valid),
+            last.eq(leaving.valid & leaving.last),
+            d.eq(leaving.d),
+            self.write.valid.eq(last),
+            self.write.d.eq(d),
+        ]
+        m.d.comb += self.result.row.eq(row)
