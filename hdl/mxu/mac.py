@@ -16,7 +16,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, Signature
 
 __all__ = ["STEPS", "Add", "AlignCoarse", "AlignFine", "Compare", "Multiply", "NormalizeCoarse",
-           "NormalizeFine", "NormalizeMedium", "Round"]
+           "NormalizeFine", "NormalizeMedium", "Round", "shift_out_zeros"]
 
 BF16_FRACTION = 7
 F32_FRACTION = 23
@@ -33,9 +33,6 @@ PRODUCT_FRACTION = 2 * BF16_FRACTION + 1
 GUARD = 3
 """Guard, round and sticky bits below the significand: enough for one exact rounding."""
 
-TAIL = F32_FRACTION - PRODUCT_FRACTION
-"""Low bits of a binary32 fraction that no product has."""
-
 ALIGNED = F32_FRACTION + 1 + GUARD
 """Width of an aligned significand."""
 
@@ -47,11 +44,17 @@ Operands = Signature({
     "w": Out(16),    # bfloat16
 })
 
-Product = Signature({
-    "sign": Out(1),
-    "exponent": Out(EXPONENT),           # 0: zero; 255: infinity, or NaN if fraction is not 0
-    "fraction": Out(PRODUCT_FRACTION),
-})
+
+def number(fraction: int) -> Signature:
+    """A binary32 value of which the lowest bits, beyond ``fraction`` of them, are zero."""
+    return Signature({
+        "sign": Out(1),
+        "exponent": Out(EXPONENT),       # 0: zero, fraction 0; 255: infinity, or NaN if not 0
+        "fraction": Out(fraction),
+    })
+
+
+Product = number(PRODUCT_FRACTION)
 
 Ordered = Signature({
     "sign": Out(1),                      # of the larger magnitude; 0 for NaN
@@ -182,20 +185,37 @@ class Compare(_Step):
 
     With the larger magnitude first, the difference of the significands is never negative. A NaN
     has the largest magnitude of all, so it is found in the larger operand.
+
+    Parameters
+    ----------
+    fraction : int
+        Fraction bits of what is added to the accumulator, 1 to 23.
+
+    Raises
+    ------
+    TypeError
+        If ``fraction`` is not an integer.
+    ValueError
+        If it is out of range.
     """
 
-    i: In(Product)
-    acc: In(32)
-    o: Out(Ordered)
+    def __init__(self, fraction: int = PRODUCT_FRACTION) -> None:
+        if not isinstance(fraction, int) or isinstance(fraction, bool):
+            raise TypeError(f"fraction must be an integer, not {fraction!r}")
+        if not 1 <= fraction <= F32_FRACTION:
+            raise ValueError(f"fraction must be from 1 to {F32_FRACTION}, not {fraction!r}")
+        self._tail = F32_FRACTION - fraction
+        super().__init__({"i": In(number(fraction)), "acc": In(32), "o": Out(Ordered)})
 
     def elaborate(self, platform):
         m = Module()
+        tail = self._tail
         acc = Signal(31)
         product = Signal(31)
         m.d.comb += [
             # Subnormals read as zero.
             acc.eq(Mux(self.acc[F32_FRACTION:31] == 0, 0, self.acc[:31])),
-            product.eq(Cat(C(0, TAIL), self.i.fraction, self.i.exponent)),
+            product.eq(Cat(C(0, tail), self.i.fraction, self.i.exponent)),
         ]
 
         swap = Signal()
@@ -204,7 +224,7 @@ class Compare(_Step):
         m.d.comb += [
             # The product's tail is zero, so that of the accumulator cannot decide. Nor can the
             # fraction of a subnormal: a product that is not zero has the larger exponent.
-            swap.eq(product[TAIL:] > self.acc[TAIL:31]),
+            swap.eq(product[tail:] > self.acc[tail:31]),
             large.eq(Mux(swap, product, acc)),
             small.eq(Mux(swap, acc, product)),
         ]
@@ -297,7 +317,8 @@ class Add(_Step):
         return m
 
 
-def _shift_out_zeros(m: Module, word: Signal, steps: tuple[int, ...]) -> tuple[Signal, list]:
+def shift_out_zeros(m: Module, word: Signal,
+                    steps: tuple[int, ...]) -> tuple[Signal, list[Signal]]:
     """``word`` without leading zeros, in halving steps, and whether each step shifted."""
     taken = []
     for step in steps:
@@ -323,7 +344,7 @@ class NormalizeCoarse(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        word, taken = _shift_out_zeros(m, self.i.sum, (16,))
+        word, taken = shift_out_zeros(m, self.i.sum, (16,))
         m.d.comb += [self.o.sum.eq(word), self.o.zeros.eq(Cat(*taken))]
         self._pass(m, "sign", "subtract", "nan", "infinite", "exponent")
         return m
@@ -337,7 +358,7 @@ class NormalizeMedium(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        word, taken = _shift_out_zeros(m, self.i.sum, (8,))
+        word, taken = shift_out_zeros(m, self.i.sum, (8,))
         m.d.comb += [self.o.sum.eq(word), self.o.zeros.eq(Cat(*taken, self.i.zeros))]
         self._pass(m, "sign", "subtract", "nan", "infinite", "exponent")
         return m
@@ -351,7 +372,7 @@ class NormalizeFine(_Step):
 
     def elaborate(self, platform):
         m = Module()
-        word, taken = _shift_out_zeros(m, self.i.sum, (4, 2, 1))
+        word, taken = shift_out_zeros(m, self.i.sum, (4, 2, 1))
         m.d.comb += [
             self.o.sum.eq(word),
             self.o.exponent.eq(self.i.exponent - Cat(*reversed(taken), self.i.zeros)),
