@@ -1,0 +1,267 @@
+"""fp32 sums, products and conversions of a vector element, bit for bit as docs/numerics.md.
+
+Each unit has two register stages and no valid bits: the control pipeline, which all elements share,
+says which stages hold something. Apart from each other, the units cost a simulator nothing while
+they are not used.
+"""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..mxu import mac
+from ..mxu.mac import BIAS, EXPONENT, F32_FRACTION, F32_INF, F32_NAN, SPECIAL
+from ..tiles import place
+
+__all__ = ["STAGES", "FloatAdd", "FloatMultiply", "IntToFloat"]
+
+STAGES = 2
+"""Registers from the operands to the result of each unit."""
+
+DIGIT = 8
+"""Bits of the right factor that are multiplied at once: with 24 bits of the left they make 32."""
+
+PRODUCT = 3 + F32_FRACTION + 1
+"""Bits of a product that rounding looks at: its carry, a half and a sticky bit."""
+
+
+def _latch(m: Module, name: str, bundle, enable: Signal):
+    """A copy of ``bundle`` in registers that load where ``enable`` is set."""
+    later = bundle.signature.create(path=(name,))
+    for field, member in bundle.signature.members.items():
+        register = Signal(member.shape, name=f"{name}_{field}", reset_less=True)
+        with m.If(enable):
+            m.d.sync += register.eq(getattr(bundle, field))
+        m.d.comb += getattr(later, field).eq(register)
+    return later
+
+
+def _through(m: Module, platform: object, bundle, steps: dict[str, type]):
+    """What combinational steps of the array's datapath make of ``bundle``."""
+    for name, make_step in steps.items():
+        step = place(m, platform, name, f"mac_{name}", make_step)
+        wiring.connect(m, bundle, step.i)
+        bundle = step.o
+    return bundle
+
+
+class FloatAdd(wiring.Component):
+    """Sum or difference of two binary32 numbers, rounded once; ``latency`` cycles.
+
+    The steps are those of the array's cell, `hdl.mxu.mac`.
+
+    Attributes
+    ----------
+    enable : In(2)
+        Bit 0: the operands are taken at the end of this cycle. Bit 1: ``sum`` becomes the sum of
+        the operands that were taken last. A stage that is not enabled holds.
+    subtract : In(1)
+        Beside the operands: a + (-b).
+    a, b : In(32)
+        Operands (binary32).
+    sum : Out(32)
+        Result (binary32), registered.
+    """
+
+    latency = STAGES
+
+    enable: In(STAGES)
+    subtract: In(1)
+    a: In(32)
+    b: In(32)
+    sum: Out(32)
+
+    def elaborate(self, platform):
+        m = Module()
+        compare = place(m, platform, "compare", "float_compare",
+                        lambda: mac.Compare(F32_FRACTION))
+        m.d.comb += [
+            compare.acc.eq(self.a),
+            compare.i.sign.eq(self.b[31] ^ self.subtract),
+            compare.i.exponent.eq(self.b[F32_FRACTION:31]),
+            # Subnormals read as zero; `Compare` sees to that of a itself.
+            compare.i.fraction.eq(Mux(compare.i.exponent == 0, 0, self.b[:F32_FRACTION])),
+        ]
+        aligned = _through(m, platform, compare.o, {
+            "align_coarse": mac.AlignCoarse, "align_fine": mac.AlignFine})
+        rounded = _through(m, platform, _latch(m, "aligned", aligned, self.enable[0]), {
+            "add": mac.Add, "normalize_coarse": mac.NormalizeCoarse,
+            "normalize_medium": mac.NormalizeMedium, "normalize_fine": mac.NormalizeFine,
+            "round": mac.Round})
+        m.d.comb += self.sum.eq(_latch(m, "result", rounded, self.enable[1]).bits)
+        return m
+
+
+class IntToFloat(wiring.Component):
+    """A signed integer as the nearest binary32 number, ties to even; ``latency`` cycles.
+
+    Attributes
+    ----------
+    enable : In(2)
+        As that of `FloatAdd`.
+    a : In(32)
+        Operand (two's complement).
+    number : Out(32)
+        Result (binary32), registered; +0 for 0.
+    """
+
+    latency = STAGES
+
+    enable: In(STAGES)
+    a: In(32)
+    number: Out(32)
+
+    def elaborate(self, platform):
+        m = Module()
+        sign = Signal(reset_less=True)
+        word = Signal(32, reset_less=True)
+        zeros = Signal(3, reset_less=True)
+        magnitude = Signal(32)
+        m.d.comb += magnitude.eq(Mux(self.a[31], -self.a, self.a))
+        coarse, coarse_zeros = mac.shift_out_zeros(m, magnitude, (16, 8, 4))
+        with m.If(self.enable[0]):
+            m.d.sync += [
+                sign.eq(self.a[31]),
+                word.eq(coarse),
+                zeros.eq(Cat(*reversed(coarse_zeros))),
+            ]
+
+        fine, fine_zeros = mac.shift_out_zeros(m, word, (2, 1))
+        all_zeros = Signal(5)
+        round_ = place(m, platform, "round", "mac_round", mac.Round)
+        spare = len(fine) - mac.SUM
+        m.d.comb += [
+            all_zeros.eq(Cat(*reversed(fine_zeros), zeros)),
+            round_.i.sign.eq(sign),
+            round_.i.exponent.eq(BIAS + 31 - 1 - all_zeros),
+            # What lies below the rounding bits only matters if it is not zero.
+            round_.i.sum.eq(Cat(fine[:spare + 1].any(), fine[spare + 1:])),
+        ]
+        m.d.comb += self.number.eq(_latch(m, "result", round_.o, self.enable[1]).bits)
+        return m
+
+
+class FloatMultiply(wiring.Component):
+    """Product of two binary32 numbers, rounded once; ``latency`` cycles.
+
+    Range is judged after rounding, as docs/numerics.md has it: a product that rounds to 2**-126 is
+    2**-126, although it is less.
+
+    Attributes
+    ----------
+    enable : In(2)
+        As that of `FloatAdd`.
+    a, b : In(32)
+        Operands (binary32).
+    product : Out(32)
+        Result (binary32), registered.
+    """
+
+    latency = STAGES
+
+    enable: In(STAGES)
+    a: In(32)
+    b: In(32)
+    product: Out(32)
+
+    def elaborate(self, platform):
+        m = Module()
+        # What is latched between the stages.
+        self._sign = Signal(name="sign", reset_less=True)
+        self._nan = Signal(name="nan", reset_less=True)
+        self._infinite = Signal(name="infinite", reset_less=True)
+        self._zero = Signal(name="zero", reset_less=True)
+        self._exponent = Signal(EXPONENT + 2, name="exponent", reset_less=True)
+        self._significand = Signal(PRODUCT, name="significand", reset_less=True)
+        self._elaborate_multiply(m)
+        self._elaborate_round(m)
+        return m
+
+    def _elaborate_multiply(self, m: Module) -> None:
+        """Sign, exponent and significand of the exact product, but for bits that are only sticky.
+
+        The product of the significands has 48 bits. One digit of b after the other, from the
+        lowest, is multiplied and added to what the digits before left above their own place, so
+        that every word has 32 bits; the largest possible sum just fits.
+        """
+        class Operand:
+            def __init__(self, name, bits):
+                self.sign = bits[31]
+                self.exponent = Signal(EXPONENT, name=f"{name}_exponent")
+                self.significand = Signal(F32_FRACTION + 1, name=f"{name}_significand")
+                self.zero = Signal(name=f"{name}_zero")
+                self.special = Signal(name=f"{name}_special")
+                self.nan = Signal(name=f"{name}_nan")
+                fraction = bits[:F32_FRACTION]
+                m.d.comb += [
+                    self.exponent.eq(bits[F32_FRACTION:31]),
+                    self.significand.eq(Cat(fraction, 1)),
+                    # A subnormal reads as zero, so the exponent decides alone.
+                    self.zero.eq(self.exponent == 0),
+                    self.special.eq(self.exponent == SPECIAL),
+                    self.nan.eq(self.special & fraction.any()),
+                ]
+
+        a = Operand("a", self.a)
+        b = Operand("b", self.b)
+
+        total = Signal(32, name="total_0")
+        m.d.comb += total.eq(a.significand * b.significand[:DIGIT])
+        fallen = [total[:DIGIT]]
+        for low in range(DIGIT, F32_FRACTION + 1, DIGIT):
+            part = Signal(32, name=f"part_{low}")
+            following = Signal(32, name=f"total_{low}")
+            m.d.comb += [
+                part.eq(a.significand * b.significand[low:low + DIGIT]),
+                following.eq(part + total[DIGIT:]),
+            ]
+            total = following
+            fallen.append(total[:DIGIT])
+        # The lowest digit of the last total is part of it.
+        sticky = Signal()
+        spare = len(total) - (PRODUCT - 1)
+        m.d.comb += sticky.eq(Cat(*fallen[:-1], total[:spare]).any())
+
+        with m.If(self.enable[0]):
+            m.d.sync += [
+                self._sign.eq(a.sign ^ b.sign),
+                self._nan.eq(a.nan | b.nan | (a.special & b.zero) | (a.zero & b.special)),
+                self._infinite.eq(a.special | b.special),
+                self._zero.eq(a.zero | b.zero),
+                # From -125 to 383, in two's complement.
+                self._exponent.eq(a.exponent + b.exponent - BIAS),
+                self._significand.eq(Cat(sticky, total[spare:])),
+            ]
+
+    def _elaborate_round(self, m: Module) -> None:
+        # Significands in [1, 2) give a product in [1, 4): one conditional shift normalises it.
+        carry = Signal()
+        normal = Signal(PRODUCT)
+        m.d.comb += [
+            carry.eq(self._significand[-1]),
+            normal.eq(Mux(carry, self._significand, self._significand << 1)),
+        ]
+        up = Signal()
+        rounded = Signal(F32_FRACTION + 2)
+        exponent = Signal(EXPONENT + 2)
+        m.d.comb += [
+            # Bits 0 and 1 lie below half a unit, bit 2 is half a unit, bit 3 is the last one kept.
+            up.eq(normal[2] & (normal[:2].any() | normal[3])),
+            rounded.eq(normal[3:] + up),
+            # If rounding carries, the fraction is zero as it is.
+            exponent.eq(self._exponent + carry + rounded[-1]),
+        ]
+        zero = Signal()
+        infinite = Signal()
+        magnitude = Signal(31)
+        result = Signal(32, reset_less=True)
+        m.d.comb += [
+            zero.eq(self._zero | exponent[-1] | (exponent == 0)),
+            infinite.eq(self._infinite | (~exponent[-1] & (
+                exponent[EXPONENT] | exponent[:EXPONENT].all()))),
+            magnitude.eq(Mux(self._nan, F32_NAN, Mux(infinite, F32_INF, Mux(
+                zero, 0, Cat(rounded[:F32_FRACTION], exponent[:EXPONENT]))))),
+            self.product.eq(result),
+        ]
+        with m.If(self.enable[1]):
+            m.d.sync += result.eq(Cat(magnitude, self._sign & ~self._nan))
