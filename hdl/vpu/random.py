@@ -1,0 +1,91 @@
+"""Random words of a vector element: Threefry-2x32 with 20 rounds (Salmon and others, 2011)."""
+
+from amaranth import C, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["STAGES", "Random"]
+
+STAGES = 4
+"""Registers from the operands to the result."""
+
+ROUNDS = 20
+ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+"""Of the second word, round by round, again and again."""
+INJECTION = 4
+"""Rounds between two additions of the key."""
+PARITY = 0x1BD11BDA
+"""The exclusive or of all words of the key, the last of them included."""
+
+
+class Random(wiring.Component):
+    """First word of Threefry-2x32-20 of counter (a, 0) and key (b, 0); ``latency`` cycles.
+
+    There are no valid bits: the control pipeline, which all elements share, says which stages hold
+    something.
+
+    Attributes
+    ----------
+    enable : In(4)
+        Bit s: stage s takes what stage s - 1 holds; stage 0 takes the operands. A stage that is
+        not enabled holds.
+    a, b : In(32)
+        Counter and key.
+    y : Out(32)
+        Result: what the last stage holds.
+    """
+
+    latency = STAGES
+
+    enable: In(STAGES)
+    a: In(32)
+    b: In(32)
+    y: Out(32)
+
+    def elaborate(self, platform):
+        m = Module()
+        # The key is added to the counter first; the second words of both are zero.
+        first = Signal(32)
+        second = Signal(32)
+        key = self.b
+        m.d.comb += [first.eq(self.a + self.b), second.eq(0)]
+        per_stage = ROUNDS // STAGES
+        for stage in range(STAGES):
+            for number in range(per_stage * stage, per_stage * (stage + 1)):
+                first, second = self._round(m, number, first, second)
+                if number % INJECTION == INJECTION - 1:
+                    first, second = self._inject(m, number // INJECTION + 1, key, first, second)
+            first = self._latch(m, stage, "first", first)
+            if stage < STAGES - 1:
+                second = self._latch(m, stage, "second", second)
+                key = self._latch(m, stage, "key", key)
+        m.d.comb += self.y.eq(first)
+        return m
+
+    def _latch(self, m: Module, stage: int, name: str, word: Signal) -> Signal:
+        register = Signal(32, name=f"stage_{stage}_{name}", reset_less=True)
+        with m.If(self.enable[stage]):
+            m.d.sync += register.eq(word)
+        return register
+
+    def _round(self, m: Module, number: int, first: Signal,
+               second: Signal) -> tuple[Signal, Signal]:
+        mixed = Signal(32, name=f"first_{number}")
+        rotated = Signal(32, name=f"second_{number}")
+        m.d.comb += [
+            mixed.eq(first + second),
+            rotated.eq(second.rotate_left(ROTATIONS[number % len(ROTATIONS)]) ^ mixed),
+        ]
+        return mixed, rotated
+
+    def _inject(self, m: Module, count: int, key: Signal, first: Signal,
+                second: Signal) -> tuple[Signal, Signal]:
+        """Adds two words of the key, each time the next two, and a count."""
+        words = (key, C(0, 32), key ^ PARITY)
+        keyed_first = Signal(32, name=f"keyed_first_{count}")
+        keyed_second = Signal(32, name=f"keyed_second_{count}")
+        m.d.comb += [
+            keyed_first.eq(first + words[count % 3]),
+            keyed_second.eq(second + words[(count + 1) % 3] + count),
+        ]
+        return keyed_first, keyed_second
