@@ -28,6 +28,7 @@ from hdl.isa import (
     PushOp,
     ScalarOp,
     Slot,
+    Unit,
     VectorOp,
 )
 
@@ -35,11 +36,17 @@ __all__ = ["Machine"]
 
 _MASK32 = 0xFFFFFFFF
 
-_CACHED_BUNDLES = 8192
+_CACHED_BUNDLES = 1024
 """Least number of decoded bundles that are kept."""
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
+# Names, because annotations of inner functions are evaluated each time.
+_Bits = NDArray[np.bool_]
+_Rows = NDArray[Any]
+_SmemStore = tuple[int, int]
+_VmemStore = tuple[int, _Words, _Bits]
+_Target = int | None
 _Number = Callable[[], int]
 _Register = Callable[[], _Words]
 _Check = tuple[Fault, Callable[[], bool]]
@@ -430,7 +437,7 @@ class _Decoder:
         shape = (config.sublanes, config.lanes)
         self._lane = np.broadcast_to(np.arange(config.lanes, dtype=np.uint32), shape)
         self._sublane = np.broadcast_to(np.arange(config.sublanes, dtype=np.uint32)[:, None], shape)
-        self._limits = {
+        self._limits: dict[int, int] = {
             MiscOp.ROTATE_LANES: config.lanes,
             MiscOp.ROTATE_SUBLANES: config.sublanes,
             MiscOp.BROADCAST_LANE: config.lanes,
@@ -456,48 +463,26 @@ class _Decoder:
             return _always(Fault.ILLEGAL)
         if _conflict(operations):
             return _always(Fault.CONFLICT)
-        for operation, fields in operations:
-            self._compile(operation, fields)
+        for form, fields in operations:
+            form.compile(self, form.operation, fields)
         checks = sorted(self._checks, key=lambda check: check[0])
         return _Decoded(tuple(checks), self._wait, tuple(self._actions))
 
     def _operations(self, slots: Mapping[Slot, Mapping[str, int]]
-                    ) -> list[tuple[Operation, Mapping[str, int]]]:
+                    ) -> list[tuple["_Form", Mapping[str, int]]]:
         operations = []
         for slot, fields in slots.items():
-            if fields["op"] == 0:
+            code = fields["op"]
+            if code == 0:
                 continue
-            operation = isa.operation(slot, fields["op"])
-            if operation is None:
+            form = _FORMS[slot].get(code)
+            if form is None:
                 raise _FormatError
-            for operand in operation.operands:
-                if not _exists(operand.kind, fields[operand.field]):
+            for field, exists in form.limited:
+                if not exists(fields[field]):
                     raise _FormatError
-            operations.append((operation, fields))
+            operations.append((form, fields))
         return operations
-
-    def _compile(self, operation: Operation, fields: Mapping[str, int]) -> None:
-        op = operation.op
-        if isinstance(op, ScalarOp):
-            if op in (ScalarOp.LOAD, ScalarOp.STORE):
-                self._scalar_memory(op, fields)
-            elif op in _SCALAR:
-                self._scalar(op, fields)
-            else:
-                self._branch(op, fields)
-        elif isinstance(op, VectorOp):
-            self._vector(operation, fields)
-        elif isinstance(op, PushOp):
-            self._push(op, fields)
-        elif isinstance(op, isa.PopOp):
-            self._pop(fields)
-        elif isinstance(op, MiscOp):
-            if op in (MiscOp.WAIT, MiscOp.SIGNAL, MiscOp.READ_SEMAPHORE):
-                self._semaphore(op, fields)
-            else:
-                self._cross(op, fields)
-        else:
-            self._vector_memory(op, fields)
 
     # Operands
 
@@ -558,13 +543,13 @@ class _Decoder:
 
     # Operations
 
-    def _scalar(self, op: ScalarOp, fields: Mapping[str, int]) -> None:
-        function = _SCALAR[op]
+    def _scalar(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        function = _SCALAR[operation.op]
         a, b = self._scalar_in(fields["a"]), self._source(fields["b"])
         self._do(lambda: function(a(), b()), self._scalar_out(fields["d"]))
 
-    def _scalar_memory(self, op: ScalarOp, fields: Mapping[str, int]) -> None:
-        machine = self._machine
+    def _scalar_memory(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        op, machine = operation.op, self._machine
         address = self._address(fields)
         self._checks.append((Fault.SMEM_RANGE, lambda: address() >= machine.smem.size))
         if op == ScalarOp.LOAD:
@@ -572,15 +557,15 @@ class _Decoder:
             return
         d = self._scalar_in(fields["d"])
 
-        def store(value: tuple[int, int]) -> None:
+        def store(value: _SmemStore) -> None:
             machine.smem[value[0]] = value[1]
 
         self._do(lambda: (address(), d()), store)
 
-    def _branch(self, op: ScalarOp, fields: Mapping[str, int]) -> None:
-        machine = self._machine
+    def _branch(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        op, machine = operation.op, self._machine
 
-        def go(target: int | None) -> None:
+        def go(target: _Target) -> None:
             if target is not None:
                 machine.pc = target
 
@@ -638,36 +623,42 @@ class _Decoder:
         # What the field b holds then may be no source at all.
         return lambda: evaluate(op, a())
 
-    def _mask_out(self, number: int) -> Callable[[NDArray[np.bool_]], None]:
+    def _mask_out(self, number: int) -> Callable[[_Bits], None]:
         machine = self._machine
 
-        def write(value: NDArray[np.bool_]) -> None:
+        def write(value: _Bits) -> None:
             machine.masks[number] = value
 
         return write
 
-    def _vector_memory(self, op: object, fields: Mapping[str, int]) -> None:
+    def _vector_memory(self, operation: Operation, fields: Mapping[str, int]) -> None:
         machine = self._machine
         address = self._address(fields)
         d = fields["d"]
         self._checks.append((Fault.VMEM_RANGE, lambda: address() >= len(machine.vmem)))
-        if isinstance(op, LoadOp):
+        if isinstance(operation.op, LoadOp):
             # A copy, for a store of the same bundle may be written first.
             self._do(lambda: np.array(machine.vmem[address()]), self._vector_out(d))
             return
         m = fields["m"]
 
-        def store(value: tuple[int, _Words, NDArray[np.bool_]]) -> None:
+        def store(value: _VmemStore) -> None:
             np.copyto(machine.vmem[value[0]], value[1], where=value[2])
 
         self._do(lambda: (address(), machine.vectors[d].copy(), machine.masks[m].copy()), store)
+
+    def _array(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        if isinstance(operation.op, PushOp):
+            self._push(operation.op, fields)
+        else:
+            self._pop(fields)
 
     def _push(self, op: PushOp, fields: Mapping[str, int]) -> None:
         machine = self._machine
         config = machine.config
         a = self._vector_in(fields["a"])
 
-        def rows() -> NDArray[Any]:
+        def rows() -> _Rows:
             return to_bf16(a().view(np.float32))
 
         if op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T):
@@ -695,8 +686,8 @@ class _Decoder:
 
         self._do(machine._oldest_result, pop)
 
-    def _cross(self, op: MiscOp, fields: Mapping[str, int]) -> None:
-        machine = self._machine
+    def _cross(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        op, machine = operation.op, self._machine
         a, d = self._vector_in(fields["a"]), self._vector_out(fields["d"])
         if op == MiscOp.SUM_LANES:
             self._do(lambda: xlu.sum_lanes(a()), d)
@@ -715,8 +706,8 @@ class _Decoder:
             function = _MOVES[op]
             self._do(lambda: function(a(), b()), d)
 
-    def _semaphore(self, op: MiscOp, fields: Mapping[str, int]) -> None:
-        machine = self._machine
+    def _semaphore(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        op, machine = operation.op, self._machine
         if op == MiscOp.READ_SEMAPHORE:
             number = fields["a"]
             self._do(lambda: machine.semaphores.item(number), self._scalar_out(fields["d"]))
@@ -744,36 +735,69 @@ def _source_exists(code: int) -> bool:
     return code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES or code >= constants
 
 
-def _exists(kind: Kind, value: int) -> bool:
-    """Whether a field's value names something; a field's width decides for the other kinds."""
-    if kind is Kind.SOURCE:
-        return _source_exists(value)
-    if kind is Kind.VECTOR_SOURCE:
-        if value & isa.VECTOR_FLAG:
-            return value ^ isa.VECTOR_FLAG < isa.VECTOR_REGISTERS
-        return _source_exists(value)
-    if kind is Kind.MASK_OUT:
-        return 0 < value < isa.MASKS
-    limits = {Kind.MASK_IN: isa.MASKS, Kind.SEMAPHORE: isa.SEMAPHORES,
-              Kind.IMMEDIATE: isa.IMMEDIATES}
-    return kind not in limits or value < limits[kind]
+def _vector_source_exists(code: int) -> bool:
+    if code & isa.VECTOR_FLAG:
+        return code ^ isa.VECTOR_FLAG < isa.VECTOR_REGISTERS
+    return _source_exists(code)
 
 
-def _conflict(operations: Iterable[tuple[Operation, Mapping[str, int]]]) -> bool:
+_EXISTS: dict[Kind, Callable[[int], bool]] = {
+    Kind.SOURCE: _source_exists,
+    Kind.VECTOR_SOURCE: _vector_source_exists,
+    Kind.MASK_OUT: lambda number: 0 < number < isa.MASKS,
+    Kind.MASK_IN: lambda number: number < isa.MASKS,
+    Kind.SEMAPHORE: lambda number: number < isa.SEMAPHORES,
+    Kind.IMMEDIATE: lambda number: number < isa.IMMEDIATES,
+}
+"""Whether a field's value names something; of the other kinds, each one does."""
+
+_FILES = {Kind.SCALAR_OUT: "s", Kind.SCALAR_INOUT: "s", Kind.VECTOR_OUT: "v", Kind.MASK_OUT: "m"}
+"""Which registers an operand writes."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the decoder has to know of an operation, looked up once.
+
+    Attributes
+    ----------
+    operation : Operation
+    limited : tuple of field and condition
+        Fields not each of whose values names something.
+    written : tuple of file and field
+        Registers that it writes.
+    compile : callable
+        The decoder's method for it.
+    """
+
+    operation: Operation
+    limited: tuple[tuple[str, Callable[[int], bool]], ...]
+    written: tuple[tuple[str, str], ...]
+    compile: Callable[[_Decoder, Operation, Mapping[str, int]], None]
+
+
+def _form(operation: Operation) -> _Form:
+    operands = operation.operands
+    return _Form(
+        operation,
+        tuple((operand.field, _EXISTS[operand.kind]) for operand in operands
+              if operand.kind in _EXISTS),
+        tuple((_FILES[operand.kind], operand.field) for operand in operands
+              if operand.kind in _FILES),
+        _COMPILERS[operation.unit])
+
+
+def _conflict(operations: Iterable[tuple[_Form, Mapping[str, int]]]) -> bool:
     """Whether two operations write the same register."""
     written = set()
-    for operation, fields in operations:
-        for operand in operation.operands:
-            kind, number = operand.kind, fields[operand.field]
-            if kind is Kind.SCALAR_INOUT:
-                kind = Kind.SCALAR_OUT
-            if kind not in (Kind.SCALAR_OUT, Kind.VECTOR_OUT, Kind.MASK_OUT):
-                continue
-            if kind is Kind.SCALAR_OUT and number == 0:
-                continue
-            if (kind, number) in written:
+    for form, fields in operations:
+        for file, field in form.written:
+            register = file, fields[field]
+            if register in written:
                 return True
-            written.add((kind, number))
+            # What is written to s0 is lost.
+            if register != ("s", 0):
+                written.add(register)
     return False
 
 
@@ -781,7 +805,7 @@ def _signed(word: int) -> int:
     return word - (word >> 31 << 32)
 
 
-_SCALAR: dict[ScalarOp, Callable[[int, int], int]] = {
+_SCALAR: dict[int, Callable[[int, int], int]] = {
     ScalarOp.ADD: lambda a, b: (a + b) & _MASK32,
     ScalarOp.SUB: lambda a, b: (a - b) & _MASK32,
     ScalarOp.MUL: lambda a, b: (a * b) & _MASK32,
@@ -799,7 +823,7 @@ _SCALAR: dict[ScalarOp, Callable[[int, int], int]] = {
     ScalarOp.MAX: lambda a, b: max(a, b, key=_signed),
 }
 
-_CONDITIONS: dict[ScalarOp, Callable[[int, int], bool]] = {
+_CONDITIONS: dict[int, Callable[[int, int], bool]] = {
     ScalarOp.BEQ: lambda a, b: a == b,
     ScalarOp.BNE: lambda a, b: a != b,
     ScalarOp.BLT: lambda a, b: _signed(a) < _signed(b),
@@ -808,16 +832,34 @@ _CONDITIONS: dict[ScalarOp, Callable[[int, int], bool]] = {
     ScalarOp.BGEU: lambda a, b: a >= b,
 }
 
-_MASK_OPERATIONS: dict[VectorOp, Callable[[Any, Any], NDArray[np.bool_]]] = {
+_MASK_OPERATIONS: dict[int, Callable[[Any, Any], _Bits]] = {
     VectorOp.MAND: np.logical_and,
     VectorOp.MOR: np.logical_or,
     VectorOp.MXOR: np.logical_xor,
     VectorOp.MANDN: np.greater,
 }
 
-_MOVES: dict[MiscOp, Callable[[Any, int], _Words]] = {
+_MOVES: dict[int, Callable[[Any, int], _Words]] = {
     MiscOp.ROTATE_LANES: xlu.rotate_lanes,
     MiscOp.ROTATE_SUBLANES: xlu.rotate_sublanes,
     MiscOp.BROADCAST_LANE: xlu.broadcast_lane,
     MiscOp.BROADCAST_SUBLANE: xlu.broadcast_sublane,
 }
+
+_COMPILERS: dict[Unit, Callable[[_Decoder, Operation, Mapping[str, int]], None]] = {
+    Unit.SCALAR: _Decoder._scalar,
+    Unit.SMEM: _Decoder._scalar_memory,
+    Unit.BRANCH: _Decoder._branch,
+    Unit.SIMPLE: _Decoder._vector,
+    Unit.FLOAT: _Decoder._vector,
+    Unit.TRANSCENDENTAL: _Decoder._vector,
+    Unit.VMEM: _Decoder._vector_memory,
+    Unit.MXU: _Decoder._array,
+    Unit.XLU: _Decoder._cross,
+    Unit.SEMAPHORE: _Decoder._semaphore,
+}
+
+_FORMS: dict[Slot, dict[int, _Form]] = {
+    slot: {operation.op.value: _form(operation) for operation in isa.OPERATIONS
+           if slot in operation.slots}
+    for slot in isa.SLOTS}
