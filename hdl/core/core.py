@@ -38,7 +38,7 @@ class Core(wiring.Component):
     idle : Out(1)
         Nothing that bundles began is still under way, except for results that the array holds for
         pops to come. A core that is ``idle`` and not ``running`` holds still.
-    host_read, host_rows, host_write
+    host_read, host_rows, host_write, host_busy
         As of `hdl.vpu.vpu.Vpu`: the host's access to vector memory and vector registers.
     clear_counters : In(1)
         Sets the counters to zero.
@@ -63,7 +63,7 @@ class Core(wiring.Component):
             "signal": In(SemaphoreSignal()),
             "host_read": In(stream.Signature(host_read_request())),
             "host_rows": Out(stream.Signature(row_bits(config))),
-            "host_write": In(stream.Signature(host_write_row(config))),
+            "host_write": In(stream.Signature(host_write_row(config))), "host_busy": Out(1),
             "clear_counters": In(1),
             "cycles": Out(COUNTER_BITS),
             **{f"{counter}_cycles": Out(COUNTER_BITS) for counter in COUNTERS},
@@ -112,6 +112,7 @@ class Core(wiring.Component):
         connect(m, flipped(self.host_read), vpu.host_read)
         connect(m, vpu.host_rows, flipped(self.host_rows))
         connect(m, flipped(self.host_write), vpu.host_write)
+        m.d.comb += self.host_busy.eq(vpu.host_busy)
 
     def _feed(self, m: Module, sequencer, vpu, mxu, feeder, name: str) -> None:
         """Pushes of the sequencer to the array's stream ``name``, by a chain of that name."""
