@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim test test-quick cocotb lint verilog bench exhaustive pictures clean
+.PHONY: help setup sim test test-quick cocotb lint verilog bench exhaustive pictures docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ exhaustive: setup  ## the cell against the golden model: all 2^32 products, 10^9
 pictures: setup  ## draw the pictures of the docs: the 3x3 array from RTL state, the block diagram
 	$(PY) -m sim.wavefront
 	$(PY) -m sim.diagram
+
+docs: setup  ## write the instruction set's manual, and the assembler's methods, from hdl/isa.py
+	$(PY) -m sim.slot_source
+	$(PY) -m sim.isa_doc
 
 clean:  ## remove what was built; keep .venv
 	rm -rf build

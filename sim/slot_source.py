@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from hdl.isa import OPERATIONS, Kind, Operand, Operation, ScalarOp, Slot, Unit
+from hdl.isa import OPERATIONS, Kind, Operand, Operation, Slot, Unit
 
 __all__ = ["CLASSES", "PATH", "default", "method_name", "parameter", "source"]
 
@@ -50,8 +50,10 @@ def parameter(operation: Operation, operand: Operand) -> str:
     """The operand's name as a parameter: that of its field, where no other says more."""
     if operand.field == "m":
         return "mask"
-    if operand.kind is Kind.IMMEDIATE or (
-            operand.field == "b" and operation.op in (ScalarOp.JUMP, ScalarOp.CALL, ScalarOp.LOOP)):
+    if operand.kind is Kind.IMMEDIATE:
+        return "target"
+    direct = all(other.kind is not Kind.IMMEDIATE for other in operation.operands)
+    if operation.unit is Unit.BRANCH and direct and operand.field == "b":
         return "target"
     if operation.unit in _MEMORY:
         return {"d": "d", "a": "base", "b": "offset"}[operand.field]

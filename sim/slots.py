@@ -289,13 +289,13 @@ class Vector0Methods(SlotMethods):
         """d is set where a >= b, signed."""
         self._put(VectorOp.GE, d, a, b)
 
-    def ltu(self, d: Mask, a: Vector, target: VectorSource) -> None:
-        """d is set where a < target, unsigned."""
-        self._put(VectorOp.LTU, d, a, target)
+    def ltu(self, d: Mask, a: Vector, b: VectorSource) -> None:
+        """d is set where a < b, unsigned."""
+        self._put(VectorOp.LTU, d, a, b)
 
-    def geu(self, d: Mask, a: Vector, target: VectorSource) -> None:
-        """d is set where a >= target, unsigned."""
-        self._put(VectorOp.GEU, d, a, target)
+    def geu(self, d: Mask, a: Vector, b: VectorSource) -> None:
+        """d is set where a >= b, unsigned."""
+        self._put(VectorOp.GEU, d, a, b)
 
     def f2i(self, d: Vector, a: Vector) -> None:
         """d = a, fp32, rounded toward zero to a signed integer; beyond the range the nearest end of
@@ -323,9 +323,9 @@ class Vector0Methods(SlotMethods):
         """d = a ^ b; with m0 as a or b, the inverse."""
         self._put(VectorOp.MXOR, d, a, b)
 
-    def mandn(self, d: Mask, a: Mask, target: Mask) -> None:
-        """d = a & ~target."""
-        self._put(VectorOp.MANDN, d, a, target)
+    def mandn(self, d: Mask, a: Mask, b: Mask) -> None:
+        """d = a & ~b."""
+        self._put(VectorOp.MANDN, d, a, b)
 
 
 class Vector1Methods(Vector0Methods):

@@ -1,0 +1,213 @@
+"""The instruction set's definition holds together, and what is written from it is up to date."""
+
+import ast
+import random
+import re
+
+import numpy as np
+import pytest
+
+from golden.machine import Machine
+from golden.mxu import matmul
+from golden.numerics import add_f32
+from golden.vector import fmax
+from hdl import isa
+from hdl.config import PRESETS, Config
+from hdl.isa import Fault, Kind, Slot
+from sim import isa_doc, slot_source, slots
+from sim.assembler import Assembler
+from sim.assembly import assemble
+from sim.disassembler import BANKS
+
+MANUAL = isa_doc.PATH.read_text(encoding="utf-8")
+
+
+def random_fields(rng: random.Random) -> dict[Slot, dict[str, int]]:
+    return {slot: {name: rng.getrandbits(width) for name, width in widths.items()}
+            for slot, widths in isa.SLOTS.items()}
+
+
+def test_hardware_layout_is_that_of_pack():
+    assert isa.BUNDLE_LAYOUT.size == isa.BUNDLE_BITS == 288
+    for slot, widths in isa.SLOTS.items():
+        start = isa.BUNDLE_LAYOUT[str(slot)].offset
+        for name, width in widths.items():
+            field = isa.BUNDLE_LAYOUT[str(slot)].shape[name]
+            packed = isa.pack({slot: {name: (1 << width) - 1}})
+            assert packed == (1 << width) - 1 << start + field.offset, (slot, name)
+    for number in range(isa.IMMEDIATES):
+        start = isa.BUNDLE_LAYOUT["imm"].offset + 32 * number
+        values = tuple(0xFFFFFFFF * (k == number) for k in range(isa.IMMEDIATES))
+        assert isa.pack({}, values) == 0xFFFFFFFF << start
+
+
+def test_unpack_is_the_inverse_of_pack():
+    rng = random.Random(1)
+    for _ in range(200):
+        fields = random_fields(rng)
+        values = tuple(rng.getrandbits(32) for _ in range(isa.IMMEDIATES))
+        assert isa.unpack(isa.pack(fields, values)) == (fields, values, 0)
+    everything = (1 << isa.BUNDLE_BITS) - 1
+    assert isa.unpack(everything)[2] == (1 << isa.RESERVED_BITS) - 1
+
+
+def test_words_are_the_lowest_bits_first():
+    words = isa.bundle_words(isa.pack({Slot.S0: {"op": 5}}, (0, 0, 0x89ABCDEF)))
+    assert len(words) == isa.BUNDLE_WORDS
+    assert words[0] == 5
+    assert words[-1] == 0x89ABCDEF
+
+
+@pytest.mark.parametrize(("slots_", "imm", "message"), [
+    ({"s2": {}}, (), "slot must be one of s0, .* not 's2'"),
+    ({Slot.POP: {"m": 1}}, (), "field of slot pop must be one of op, d, not 'm'"),
+    ({Slot.POP: {"d": 32}}, (), r"pop\.d must fit 5 bits, not 32"),
+    ({Slot.POP: {"d": -1}}, (), r"pop\.d must fit 5 bits, not -1"),
+    ({}, (0, 0, 0, 0), "imm must be at most 3 immediates"),
+    ({}, (0, 1 << 32), r"imm\[1\] must fit 32 bits, not 4294967296"),
+])
+def test_pack_refuses_what_does_not_fit(slots_, imm, message):
+    with pytest.raises(ValueError, match=message):
+        isa.pack(slots_, imm)
+
+
+@pytest.mark.parametrize("bundle", [-1, 1 << isa.BUNDLE_BITS])
+def test_unpack_refuses_what_is_no_bundle(bundle):
+    with pytest.raises(ValueError, match="bundle must fit 288 bits"):
+        isa.unpack(bundle)
+
+
+def test_codes_and_names_are_unique_in_each_slot():
+    for slot in isa.SLOTS:
+        operations = [operation for operation in isa.OPERATIONS if slot in operation.slots]
+        assert operations
+        assert len({operation.op.value for operation in operations}) == len(operations)
+        assert len({operation.name for operation in operations}) == len(operations)
+        for operation in operations:
+            assert isa.operation(slot, operation.op.value) is operation
+            assert 0 < operation.op.value < 1 << isa.SLOTS[slot]["op"]
+        assert isa.operation(slot, 0) is None
+
+
+def test_every_code_is_an_operation():
+    # By type and name: members of different enumerations are equal if their numbers are.
+    listed = {(type(operation.op), operation.op.name) for operation in isa.OPERATIONS}
+    assert len(listed) == len(isa.OPERATIONS)
+    enums = {enum for enum, _ in listed}
+    assert listed == {(enum, op.name) for enum in enums for op in enum if op}
+
+
+def test_operands_fit_their_fields():
+    for operation in isa.OPERATIONS:
+        fields = [operand.field for operand in operation.operands]
+        assert len(set(fields)) == len(fields)
+        for slot in operation.slots:
+            for operand in operation.operands:
+                width = isa.SLOTS[slot][operand.field]
+                if operand.kind is Kind.SOURCE:
+                    assert width == isa.SOURCE_BITS
+                elif operand.kind is Kind.VECTOR_SOURCE:
+                    assert width == isa.SOURCE_BITS + 1
+                else:
+                    assert BANKS[operand.kind][1] <= 1 << width
+
+
+def test_faults_are_explained():
+    assert set(isa.FAULTS) == set(Fault)
+    assert all(fault in isa.Fault for operation in isa.OPERATIONS for fault in operation.faults)
+
+
+def test_manual_is_what_its_source_writes():
+    assert isa_doc.document() == MANUAL, "run `make docs`"
+
+
+def test_manual_has_every_operation_once_in_its_slots():
+    for operation in isa.OPERATIONS:
+        row = f"| {operation.op.value} | {isa_doc.syntax(operation)} |"
+        _, section = MANUAL.split(f"### {isa_doc._SLOT_TITLES[operation.slots]}\n")
+        assert section.split("\n#")[0].count(row) == 1, row
+
+
+def test_manual_has_every_fault_and_preset():
+    for fault in Fault:
+        assert f"| {fault.value} | {fault.name} |" in MANUAL
+    assert f"|  | {' | '.join(f'`{name}`' for name in PRESETS)} |" in MANUAL
+
+
+def test_manual_shows_bits_of_each_field():
+    rows = re.findall(r"\| `(\w+)` \| `(\w+)` \| (\d+)(?::(\d+))? \| (\d+) \|", MANUAL)
+    assert len(rows) == sum(len(widths) for widths in isa.SLOTS.values())
+    for slot, field, high, low, width in rows:
+        ones = isa.pack({Slot(slot): {field: (1 << int(width)) - 1}})
+        assert ones == (2 << int(high)) - (1 << int(low or high))
+
+
+def test_methods_are_what_their_source_writes():
+    assert slot_source.source() == slot_source.PATH.read_text(encoding="utf-8"), "run `make docs`"
+
+
+def test_each_slot_has_a_method_for_each_of_its_operations():
+    with Assembler().bundle() as bundle:
+        for slot in isa.SLOTS:
+            methods = {name for name in dir(getattr(bundle, slot)) if not name.startswith("_")}
+            assert methods == {slot_source.method_name(operation)
+                               for operation in isa.OPERATIONS if slot in operation.slots}
+    assert set(slots.__all__) == set(slot_source.CLASSES)
+
+
+def test_parameters_name_what_operands_are():
+    scalar, vector = Slot.S1, Slot.V0
+    named = {(slot, operation.name): [slot_source.parameter(operation, operand)
+                                      for operand in operation.operands]
+             for slot in isa.SLOTS for operation in isa.OPERATIONS if slot in operation.slots}
+    assert named[scalar, "jump"] == ["target"]
+    assert named[scalar, "call"] == named[scalar, "loop"] == ["d", "target"]
+    assert named[scalar, "beq"] == ["a", "b", "target"]
+    # Their codes are those of branches.
+    assert named[vector, "ltu"] == named[vector, "geu"] == ["d", "a", "b"]
+    assert named[Slot.STORE, "store"] == ["d", "base", "offset", "mask"]
+    assert named[vector, "select"] == ["d", "a", "b", "mask"]
+    for names in named.values():
+        assert len(set(names)) == len(names)
+
+
+def example() -> str:
+    (text,) = re.findall(r"```asm\n(.*?)```", MANUAL, re.DOTALL)
+    return text
+
+
+def test_python_example_of_the_manual_builds_what_its_text_says():
+    (code,) = re.findall(r"```python\n(.*?)```", MANUAL, re.DOTALL)
+    ast.parse(code)
+    names: dict = {}
+    exec(code, names)
+    text = "loop: { v0.fadd v1, v1, 1.5f | ld.load v2, s2, 8 | s1.loop s1, loop } { s1.halt }"
+    assert names["program"] == assemble(text)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("full", [False, True], ids=["one", "full"])
+def test_example_of_the_manual_computes_a_layer(preset, full):
+    config = Config.preset(preset)
+    count = config.result_vregs if full else 1
+    seed = 7 + full
+    rng = np.random.default_rng(seed)
+    lanes, shape = config.lanes, (config.sublanes, config.lanes)
+    w = rng.standard_normal((lanes, lanes)).astype(np.float32)
+    x = rng.standard_normal((count * config.sublanes, lanes)).astype(np.float32)
+    bias = rng.standard_normal(lanes).astype(np.float32)
+    machine = Machine(config)
+    at_w, at_x, at_bias, at_y = 3, 40, 2, 120
+    machine.vmem[at_w:at_w + config.tile_vregs] = w.view(np.uint32).reshape(-1, *shape)
+    machine.vmem[at_x:at_x + count] = x.view(np.uint32).reshape(-1, *shape)
+    machine.vmem[at_bias, 0] = bias.view(np.uint32)
+    machine.scalars[1:7] = at_w, at_x, count, at_bias, at_y, config.tile_vregs
+    machine.load_program(assemble(example(), config).bundles)
+    machine.start()
+    machine.run(100_000)
+    assert not machine.running
+    assert machine.fault is Fault.NONE
+    y = machine.vmem[at_y:at_y + count].reshape(-1, lanes)
+    expected = fmax(add_f32(matmul(x, w, array=lanes), bias).view(np.uint32), np.uint32(0))
+    assert np.count_nonzero(expected) > expected.size // 4
+    np.testing.assert_array_equal(y, expected, f"seed {seed}")
