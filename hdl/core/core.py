@@ -136,8 +136,7 @@ class Core(wiring.Component):
         connect(m, xlu.result, vpu.result_chain)
         m.d.comb += [
             sequencer.xlu_ready.eq(xlu.ready),
-            # What starts in a unit that does nothing is loaded in the next cycle.
-            sequencer.xlu_free.eq(~xlu.busy),
+            sequencer.xlu_free.eq(xlu.free),
             xlu.row.eq(vpu.xlu_row),
         ]
 
