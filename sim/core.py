@@ -21,7 +21,7 @@ from hdl.isa import Fault
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.tiles import TileGrid, VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
+from hdl.verilog import LINT_WAIVERS, TOP
 from hdl.vpu.element import vpu_grid
 from hdl.vpu.interface import HostSpace
 from hdl.xlu.reduce import reduce_nodes
@@ -35,7 +35,6 @@ from sim.model import Model
 __all__ = ["CoreFault", "CoreModel", "Processor", "core_library"]
 
 _DRIVER = pathlib.Path(__file__).with_name("core.cpp")
-_TOP = "core"
 _NO_LIMIT = 1 << 62
 _IMEM_STRIDE = 1 << REQUEST_WORD_BITS
 _SPACE_SHIFT = np.uint64(1)
@@ -111,9 +110,9 @@ def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
     cpp = {_DRIVER.name: _DRIVER.read_text()}
     library = VerilogLibrary()
     if not kernels:
-        return {"verilog": library.write(_TOP, lambda: Core(config)), "cpp": cpp}
+        return {"verilog": library.write(TOP, lambda: Core(config)), "cpp": cpp}
     grids = _grids(config)
-    verilog = library.write(_TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
+    verilog = library.write(TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
     for grid in grids:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
         kernel = compile_grid(grid, "\n".join(tile.values()))
@@ -142,7 +141,7 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     name = f"core-{'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [grid.tile_module for grid in _grids(config)]
-    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
+    return build_model(TOP, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
                        hierarchical=blocks, optimise=kernels)
 
 

@@ -16,7 +16,7 @@ from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.mxu.mxu import Mxu
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS, TOP
+from hdl.verilog import LINT_WAIVERS
 from sim.build import build_model
 from sim.cache import cached_json
 from sim.kernel import compile_grid
@@ -25,6 +25,7 @@ from sim.model import Model
 __all__ = ["MxuModel", "mxu_library"]
 
 _DRIVER = pathlib.Path(__file__).with_name("mxu.cpp")
+_TOP = "mxu"
 _CYCLES_PER_CALL = 4096
 """Short enough to interrupt and to show progress, long enough that a call costs nothing."""
 
@@ -34,9 +35,9 @@ def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
     cpp = {_DRIVER.name: _DRIVER.read_text()}
     library = VerilogLibrary()
     if not kernels:
-        return {"verilog": library.write(TOP, lambda: Mxu(config)), "cpp": cpp}
+        return {"verilog": library.write(_TOP, lambda: Mxu(config)), "cpp": cpp}
     grids = (mac_grid(config), mxu_lanes(config))
-    verilog = library.write(TOP, lambda: Mxu(config), leave_out=[grid.module for grid in grids])
+    verilog = library.write(_TOP, lambda: Mxu(config), leave_out=[grid.module for grid in grids])
     for grid in grids:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
         kernel = compile_grid(grid, "\n".join(tile.values()))
@@ -65,7 +66,7 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     name = f"mxu-{'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module]
-    return build_model(TOP, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
                        hierarchical=blocks, optimise=kernels)
 
 
