@@ -1,0 +1,339 @@
+"""Operations of a vector element that take one cycle: moves, integers, masks, and much of fp32."""
+
+from amaranth import C, Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..bf16 import RoundToBf16
+from ..isa import SLOTS, Slot, VectorOp
+from ..mxu.mac import BIAS, F32_FRACTION, F32_INF, F32_NAN
+from ..tiles import place
+
+__all__ = ["LANE_BITS", "OP_BITS", "STAGES", "SUBLANE_BITS", "Order", "Shift", "Simple"]
+
+STAGES = 1
+"""Registers from the operands to the result."""
+
+OP_BITS = SLOTS[Slot.V0]["op"]
+"""Width of an operation's code."""
+LANE_BITS = 8
+"""Width of a lane's number."""
+SUBLANE_BITS = 3
+"""Width of a sublane's number."""
+
+INT_MAX = (1 << 31) - 1
+
+Op = VectorOp
+
+PICKS = (Op.FMIN, Op.FMAX, Op.FABS, Op.FNEG)
+FLOAT_COMPARES = (Op.FEQ, Op.FNE, Op.FLT, Op.FLE, Op.FGT, Op.FGE)
+COMPARES = (*FLOAT_COMPARES,
+            Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.LTU, Op.GEU)
+"""Operations whose mask says how a and b are ordered."""
+LESS = (Op.FNE, Op.FLT, Op.FLE, Op.NE, Op.LT, Op.LE, Op.LTU)
+EQUAL = (Op.FEQ, Op.FLE, Op.FGE, Op.EQ, Op.LE, Op.GE, Op.GEU)
+GREATER = (Op.FNE, Op.FGT, Op.FGE, Op.NE, Op.GT, Op.GE, Op.GEU)
+UNORDERED = (Op.FNE,)
+"""Those whose mask is set in each of the four cases."""
+MASK_LOGIC = (Op.MAND, Op.MOR, Op.MXOR, Op.MANDN)
+
+
+class Order(wiring.Component):
+    """How two words compare, as integers or as binary32 numbers; combinational.
+
+    One comparison of the lower 31 bits and one for equality decide every order, together with the
+    signs.
+
+    Attributes
+    ----------
+    a, b : In(32)
+        Operands.
+    number : In(1)
+        They are binary32 numbers, otherwise integers.
+    unsigned : In(1)
+        They are integers without a sign; never set together with ``number``.
+    nan_a : Out(1)
+        As a number, a is NaN.
+    unordered : Out(1)
+        They are numbers, and one is NaN.
+    below : Out(1)
+        Integers: a < b. Numbers, unless unordered: a < b, or a is a zero below 0 and b is one above
+        (subnormals are zeros); of two zeros of one sign, either.
+    less, equal : Out(1)
+        a < b; a = b. Neither if they are unordered.
+    """
+
+    combinational = True
+
+    a: In(32)
+    b: In(32)
+    number: In(1)
+    unsigned: In(1)
+    nan_a: Out(1)
+    unordered: Out(1)
+    below: Out(1)
+    less: Out(1)
+    equal: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        nan_b = Signal()
+        zeros = Signal()
+        m.d.comb += [
+            self.nan_a.eq(self.a[:31] > F32_INF),
+            nan_b.eq(self.b[:31] > F32_INF),
+            self.unordered.eq(self.number & (self.nan_a | nan_b)),
+            zeros.eq(self.number & (self.a[F32_FRACTION:31] == 0)
+                     & (self.b[F32_FRACTION:31] == 0)),
+        ]
+        same = Signal()
+        lower = Signal()
+        signs_differ = Signal()
+        m.d.comb += [
+            same.eq(self.a == self.b),
+            lower.eq(self.a[:31] < self.b[:31]),
+            signs_differ.eq(self.a[31] ^ self.b[31]),
+        ]
+        with m.If(signs_differ):
+            m.d.comb += self.below.eq(Mux(self.unsigned, self.b[31], self.a[31]))
+        with m.Elif(self.number & self.a[31]):
+            # Sign and magnitude: of negative numbers, that with the larger magnitude comes first.
+            m.d.comb += self.below.eq(~lower & ~same)
+        with m.Else():
+            m.d.comb += self.below.eq(lower)
+        m.d.comb += [
+            self.less.eq(self.below & ~zeros & ~self.unordered),
+            self.equal.eq((same | zeros) & ~self.unordered),
+        ]
+        return m
+
+
+class Shift(wiring.Component):
+    """Shifts of integers, and binary32 numbers made integers by a shift; combinational.
+
+    Attributes
+    ----------
+    a, b : In(32)
+        What is shifted, and by how many places, unsigned.
+    left, arithmetic, truncate : In(1)
+        At most one of them: to the left; to the right with copies of the sign; the number a,
+        rounded toward zero, or the nearest end of the range. If none, to the right with zeros.
+    nan : In(1)
+        As a number, a is NaN; then truncation gives 0.
+    o : Out(32)
+        Result.
+    """
+
+    combinational = True
+
+    a: In(32)
+    b: In(32)
+    left: In(1)
+    arithmetic: In(1)
+    truncate: In(1)
+    nan: In(1)
+    o: Out(32)
+
+    def elaborate(self, platform):
+        m = Module()
+        exponent = self.a[F32_FRACTION:31]
+        places = Signal(5)
+        all_out = Signal()
+        with m.If(self.truncate):
+            # The significand's leading one, at the top of the word, stands for 2**31; numbers below
+            # 1 have no integer part.
+            m.d.comb += [
+                places.eq(BIAS + 31 - exponent),
+                all_out.eq(exponent < BIAS),
+            ]
+        with m.Else():
+            m.d.comb += [
+                places.eq(self.b[:5]),
+                all_out.eq(self.b[5:].any()),
+            ]
+
+        negative = Signal()
+        signs = Signal(32)
+        word = Signal(32)
+        right = Signal(32)
+        left = Signal(32)
+        inverted = Signal(32)
+        m.d.comb += [
+            negative.eq(self.a[31] & (self.arithmetic | self.truncate)),
+            signs.eq(negative.replicate(32)),
+            # Shifting zeros into the inverse of a negative integer is shifting ones into it.
+            word.eq(Mux(self.truncate,
+                        Cat(C(0, 31 - F32_FRACTION), self.a[:F32_FRACTION], C(1, 1)),
+                        self.a ^ signs)),
+            right.eq(Mux(all_out, 0, word >> places)),
+            left.eq(Mux(all_out, 0, self.a << places)),
+            inverted.eq(right ^ signs),
+        ]
+
+        beyond = Signal()
+        integer = Signal(32)
+        m.d.comb += [
+            beyond.eq(exponent >= BIAS + 31),
+            integer.eq(Mux(beyond, INT_MAX ^ signs, inverted + negative)),
+        ]
+        with m.If(self.truncate):
+            m.d.comb += self.o.eq(Mux(self.nan, 0, integer))
+        with m.Else():
+            m.d.comb += self.o.eq(Mux(self.left, left, inverted))
+        return m
+
+
+class Simple(wiring.Component):
+    """All operations of `hdl.isa.Unit.SIMPLE` of one element; ``latency`` cycles.
+
+    The operation is the same in all elements of a vector unit.
+
+    Attributes
+    ----------
+    enable : In(1)
+        The operands are taken at the end of this cycle, and the result with them; otherwise both
+        outputs hold.
+    op : In(6)
+        A `VectorOp` of this unit, where ``enable`` is set.
+    a, b : In(32)
+        Operands.
+    p, q : In(1)
+        Mask operands a and b of the operations on masks; ``p`` also selects a in a `SELECT`.
+    lane, sublane : In(8), In(3)
+        What `LANE` and `SUBLANE` give.
+    result : Out(32)
+        Result of an operation that writes a vector register; others leave it.
+    flag : Out(1)
+        Result of an operation that writes a mask; others leave it.
+    """
+
+    latency = STAGES
+
+    enable: In(1)
+    op: In(OP_BITS)
+    a: In(32)
+    b: In(32)
+    p: In(1)
+    q: In(1)
+    lane: In(LANE_BITS)
+    sublane: In(SUBLANE_BITS)
+    result: Out(32)
+    flag: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        order = self._elaborate_order(m, platform)
+        sets_flag = self._decode(m, "sets_flag", *COMPARES, *MASK_LOGIC)
+        flag = Signal(reset_less=True)
+        result = Signal(32, reset_less=True)
+        with m.If(self.enable & sets_flag):
+            m.d.sync += flag.eq(self._flag(m, order))
+        words = self._words(m, platform, order)
+        with m.If(self.enable & ~sets_flag), m.Switch(self.op):
+            for ops, word in words.items():
+                with m.Case(*ops):
+                    m.d.sync += result.eq(word)
+            with m.Default():
+                # Moves and logic: a case of its own would only cost.
+                m.d.sync += result.eq(self._logic(m))
+        m.d.comb += [self.result.eq(result), self.flag.eq(flag)]
+        return m
+
+    def _decode(self, m: Module, name: str, *ops: VectorOp) -> Signal:
+        """Whether the operation is one of these."""
+        decoded = Signal(name=name)
+        m.d.comb += decoded.eq(self.op.matches(*ops))
+        return decoded
+
+    def _elaborate_order(self, m: Module, platform: object) -> Order:
+        order = place(m, platform, "order", "vpu_order", Order)
+        m.d.comb += [
+            order.a.eq(self.a), order.b.eq(self.b),
+            order.number.eq(self._decode(m, "number", *PICKS, *FLOAT_COMPARES)),
+            order.unsigned.eq(self._decode(m, "unsigned", Op.LTU, Op.GEU)),
+        ]
+        return order
+
+    def _flag(self, m: Module, order: Order) -> Signal:
+        """Result of the comparisons and of the operations on masks."""
+        less, equal, greater, unordered = (
+            self._decode(m, f"counts_{case}", *ops) for case, ops in (
+                ("less", LESS), ("equal", EQUAL), ("greater", GREATER), ("unordered", UNORDERED)))
+        compared = Signal()
+        flag = Signal(name="next_flag")
+        m.d.comb += compared.eq(Mux(order.unordered, unordered, Mux(
+            order.equal, equal, Mux(order.less, less, greater))))
+        with m.Switch(self.op):
+            with m.Case(Op.MAND):
+                m.d.comb += flag.eq(self.p & self.q)
+            with m.Case(Op.MOR):
+                m.d.comb += flag.eq(self.p | self.q)
+            with m.Case(Op.MXOR):
+                m.d.comb += flag.eq(self.p ^ self.q)
+            with m.Case(Op.MANDN):
+                m.d.comb += flag.eq(self.p & ~self.q)
+            with m.Default():
+                m.d.comb += flag.eq(compared)
+        return flag
+
+    def _words(self, m: Module, platform: object,
+               order: Order) -> dict[tuple[VectorOp, ...], Signal]:
+        """Results of the operations that write a vector register, but for those of `_logic`."""
+        total = Signal(32)
+        m.d.comb += total.eq(Mux(self.op == Op.SUB, self.a - self.b, self.a + self.b))
+        position = Signal(max(LANE_BITS, SUBLANE_BITS))
+        m.d.comb += position.eq(Mux(self.op == Op.LANE, self.lane, self.sublane))
+        rounded = Signal(32)
+        round_ = place(m, platform, "round", "round_to_bf16", RoundToBf16)
+        m.d.comb += [round_.i.eq(self.a), rounded.eq(Cat(C(0, 16), round_.o))]
+        shift = place(m, platform, "shift", "vpu_shift", Shift)
+        m.d.comb += [
+            shift.a.eq(self.a), shift.b.eq(self.b), shift.nan.eq(order.nan_a),
+            shift.left.eq(self.op == Op.SHL), shift.arithmetic.eq(self.op == Op.SAR),
+            shift.truncate.eq(self.op == Op.F2I),
+        ]
+        return {
+            PICKS: self._pick(m, order),
+            (Op.SHL, Op.SHR, Op.SAR, Op.F2I): shift.o,
+            (Op.BF16,): rounded,
+            (Op.ADD, Op.SUB): total,
+            (Op.LANE, Op.SUBLANE): position,
+        }
+
+    def _pick(self, m: Module, order: Order) -> Signal:
+        """One of the operands, as a number, perhaps with another sign."""
+        unary = self._decode(m, "unary", Op.FABS, Op.FNEG)
+        take_a = Signal()
+        nan = Signal()
+        chosen = Signal(32)
+        m.d.comb += [
+            take_a.eq(unary | (order.below ^ (self.op == Op.FMAX))),
+            nan.eq(Mux(unary, order.nan_a, order.unordered)),
+            chosen.eq(Mux(take_a, self.a, self.b)),
+        ]
+        sign = Signal()
+        magnitude = Signal(31)
+        picked = Signal(32)
+        m.d.comb += [
+            sign.eq((chosen[31] ^ (self.op == Op.FNEG)) & ~(self.op == Op.FABS)),
+            # A subnormal reads as zero.
+            magnitude.eq(Mux(chosen[F32_FRACTION:31] == 0, 0, chosen[:31])),
+            picked.eq(Mux(nan, F32_NAN, Cat(magnitude, sign))),
+        ]
+        return picked
+
+    def _logic(self, m: Module) -> Signal:
+        """Results of the moves and of the bitwise operations."""
+        word = Signal(32, name="logic")
+        with m.Switch(self.op):
+            with m.Case(Op.AND):
+                m.d.comb += word.eq(self.a & self.b)
+            with m.Case(Op.OR):
+                m.d.comb += word.eq(self.a | self.b)
+            with m.Case(Op.XOR):
+                m.d.comb += word.eq(self.a ^ self.b)
+            with m.Case(Op.SELECT):
+                m.d.comb += word.eq(Mux(self.p, self.a, self.b))
+            with m.Default():
+                m.d.comb += word.eq(self.b)
+        return word
