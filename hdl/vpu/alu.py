@@ -1,0 +1,172 @@
+"""The ALU of one vector slot in one element: operand latches, units, and the choice of a result.
+
+There are no valid bits: the control pipeline, which all elements share, says what happens in which
+cycle (`SlotControl` in `hdl/vpu/control.py`).
+"""
+
+from enum import IntEnum
+
+from amaranth import Cat, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..isa import FLOAT_LATENCY, SIMPLE_LATENCY, SLOTS, TRANSCENDENTAL_LATENCY, Slot
+from ..tiles import place
+from .float import FloatAdd, FloatMultiply, IntToFloat
+from .random import Random
+from .simple import Simple
+from .transcendental import FUNCTION_BITS, Transcendental
+
+__all__ = ["FUNCTION_PORT_BITS", "OP_BITS", "SELECT_BITS", "STAGES", "AluUnit", "VectorAlu",
+           "alu_units", "enable_ports"]
+
+OP_BITS = SLOTS[Slot.V0]["op"]
+SELECT_BITS = 3
+FUNCTION_PORT_BITS = FUNCTION_BITS * Transcendental.latency
+
+
+class AluUnit(IntEnum):
+    """Units of an ALU, as the choice of a result numbers them."""
+
+    SIMPLE = 0
+    ADD = 1
+    MULTIPLY = 2
+    CONVERT = 3
+    TRANSCENDENTAL = 4
+    RANDOM = 5
+
+    @property
+    def port(self) -> str:
+        """What names of ports begin with."""
+        return self.name.lower()
+
+
+# Two cycles of a latency lie outside the unit: the registers' read ahead of it, and their write.
+STAGES = {
+    AluUnit.SIMPLE: SIMPLE_LATENCY - 2,
+    AluUnit.ADD: FLOAT_LATENCY - 2,
+    AluUnit.MULTIPLY: FLOAT_LATENCY - 2,
+    AluUnit.CONVERT: FLOAT_LATENCY - 2,
+    AluUnit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY - 2,
+    AluUnit.RANDOM: TRANSCENDENTAL_LATENCY - 2,
+}
+"""Pipeline stages of each unit."""
+assert Transcendental.latency == STAGES[AluUnit.TRANSCENDENTAL]
+
+
+def alu_units(transcendental: bool) -> list[AluUnit]:
+    """The units that an ALU has; those of six cycles are in one slot only."""
+    return [unit for unit in AluUnit if transcendental or unit < AluUnit.TRANSCENDENTAL]
+
+
+def enable_ports(transcendental: bool) -> dict[AluUnit, list[str]]:
+    """Names of the enables of each unit's stages: one bit each, so that nothing else moves."""
+    return {unit: [f"{unit.port}_{stage}" for stage in range(STAGES[unit])]
+            for unit in alu_units(transcendental)}
+
+
+class VectorAlu(wiring.Component):
+    """One operation of a slot a cycle, in one element.
+
+    In the first cycle, ``read`` takes the operands; the units follow, each stage of each with an
+    enable; in the cycle after a unit's last stage ``select`` chooses its result. All registers hold
+    while their enable is not set.
+
+    Parameters
+    ----------
+    transcendental : bool
+        Whether there are the units for transcendental functions and random numbers.
+
+    Attributes
+    ----------
+    read, a, b, p, q : In(1), In(32), In(32), In(1), In(1)
+        Takes the operands: two words and two mask bits.
+    op : In(OP_BITS)
+        With ``simple_0``: the `VectorOp`.
+    subtract : In(1)
+        With ``add_0``: subtracts b.
+    functions : In(FUNCTION_PORT_BITS)
+        As `Transcendental` has it; only there if it is.
+    {unit}_{stage} : In(1)
+        Enables, see `enable_ports`.
+    lane, sublane : In(8), In(8)
+        The element's position.
+    select : In(SELECT_BITS)
+        `AluUnit` whose result is ``result``.
+    result, flag : Out(32), Out(1)
+        The result chosen; the mask bit of the last operation of the simple unit.
+    """
+
+    def __init__(self, transcendental: bool) -> None:
+        if not isinstance(transcendental, bool):
+            raise TypeError(f"transcendental must be a bool, not {transcendental!r}")
+        self._transcendental = transcendental
+        self._enables = enable_ports(transcendental)
+        ports = {"read": In(1), "a": In(32), "b": In(32), "p": In(1), "q": In(1),
+                 "op": In(OP_BITS), "subtract": In(1), "lane": In(8), "sublane": In(8),
+                 "select": In(SELECT_BITS), "result": Out(32), "flag": Out(1)}
+        if transcendental:
+            ports["functions"] = In(FUNCTION_PORT_BITS)
+        super().__init__(ports | {name: In(1) for names in self._enables.values()
+                                  for name in names})
+
+    @staticmethod
+    def module(transcendental: bool) -> str:
+        """Name of the Verilog module."""
+        return "vpu_alu_full" if transcendental else "vpu_alu"
+
+    def elaborate(self, platform):
+        m = Module()
+        a = Signal(32, reset_less=True)
+        b = Signal(32, reset_less=True)
+        p = Signal(reset_less=True)
+        q = Signal(reset_less=True)
+        with m.If(self.read):
+            m.d.sync += [a.eq(self.a), b.eq(self.b), p.eq(self.p), q.eq(self.q)]
+
+        results = {AluUnit.SIMPLE: self._simple(m, platform, a, b, p, q)}
+        results |= self._float(m, platform, a, b)
+        if self._transcendental:
+            results |= self._slow(m, platform, a, b)
+        with m.Switch(self.select):
+            for unit, result in results.items():
+                with m.Case(unit):
+                    m.d.comb += self.result.eq(result)
+        return m
+
+    def _enable(self, unit: AluUnit) -> Value:
+        return Cat(getattr(self, name) for name in self._enables[unit])
+
+    def _simple(self, m: Module, platform: object, a: Signal, b: Signal, p: Signal,
+                q: Signal) -> Signal:
+        simple = place(m, platform, "simple", "vpu_simple", Simple)
+        m.d.comb += [
+            simple.enable.eq(self._enable(AluUnit.SIMPLE)),
+            simple.op.eq(self.op), simple.a.eq(a), simple.b.eq(b), simple.p.eq(p), simple.q.eq(q),
+            simple.lane.eq(self.lane), simple.sublane.eq(self.sublane),
+            self.flag.eq(simple.flag),
+        ]
+        return simple.result
+
+    def _float(self, m: Module, platform: object, a: Signal, b: Signal) -> dict[AluUnit, Signal]:
+        add = place(m, platform, "add", "vpu_float_add", FloatAdd)
+        multiply = place(m, platform, "multiply", "vpu_float_multiply", FloatMultiply)
+        convert = place(m, platform, "convert", "vpu_int_to_float", IntToFloat)
+        m.d.comb += [
+            add.enable.eq(self._enable(AluUnit.ADD)), add.subtract.eq(self.subtract),
+            add.a.eq(a), add.b.eq(b),
+            multiply.enable.eq(self._enable(AluUnit.MULTIPLY)), multiply.a.eq(a), multiply.b.eq(b),
+            convert.enable.eq(self._enable(AluUnit.CONVERT)), convert.a.eq(a),
+        ]
+        return {AluUnit.ADD: add.sum, AluUnit.MULTIPLY: multiply.product,
+                AluUnit.CONVERT: convert.number}
+
+    def _slow(self, m: Module, platform: object, a: Signal, b: Signal) -> dict[AluUnit, Signal]:
+        function = place(m, platform, "function", "transcendental", Transcendental)
+        random = place(m, platform, "random", "vpu_random", Random)
+        m.d.comb += [
+            function.enable.eq(self._enable(AluUnit.TRANSCENDENTAL)),
+            function.functions.eq(self.functions), function.x.eq(a),
+            random.enable.eq(self._enable(AluUnit.RANDOM)), random.a.eq(a), random.b.eq(b),
+        ]
+        return {AluUnit.TRANSCENDENTAL: function.y, AluUnit.RANDOM: random.y}

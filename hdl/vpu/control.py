@@ -1,0 +1,325 @@
+"""The vector unit's control pipelines: what all its elements do, from issue to write.
+
+Every signal to the elements is a register or close to one. Registers beside a valid bit hold while
+it is not set.
+"""
+
+from collections.abc import Sequence
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..isa import OPERATIONS, Kind, Unit, VectorOp
+from .alu import AluUnit, alu_units, enable_ports
+from .element import slot_ports
+from .interface import (
+    HOST_ADDRESS_BITS,
+    MASK_BITS,
+    REGISTER_BITS,
+    HostSpace,
+    LoadIssue,
+    MaskWrite,
+    RegisterWrite,
+    StoreIssue,
+    VectorIssue,
+    host_read_request,
+)
+from .transcendental import FUNCTION_BITS, Function
+
+__all__ = ["HostControl", "MemoryControl", "SlotControl"]
+
+_FUNCTIONS = {VectorOp[function.name]: function for function in Function}
+_UNITS = {
+    AluUnit.ADD: (VectorOp.FADD, VectorOp.FSUB),
+    AluUnit.MULTIPLY: (VectorOp.FMUL,),
+    AluUnit.CONVERT: (VectorOp.I2F,),
+    AluUnit.TRANSCENDENTAL: tuple(_FUNCTIONS),
+    AluUnit.RANDOM: (VectorOp.RANDOM,),
+    AluUnit.SIMPLE: tuple(operation.op for operation in OPERATIONS
+                          if isinstance(operation.op, VectorOp) and operation.unit is Unit.SIMPLE),
+}
+"""What executes an operation."""
+_TO_MASK = tuple(operation.op for operation in OPERATIONS if isinstance(operation.op, VectorOp)
+                 and any(operand.kind is Kind.MASK_OUT for operand in operation.operands))
+"""Operations that write a mask."""
+
+
+def _is_one_of(op: Signal, operations: Sequence[VectorOp]) -> Value:
+    return Cat(op == operation for operation in operations).any()
+
+
+class SlotControl(wiring.Component):
+    """The pipeline of a vector slot.
+
+    Operations that would write in one cycle are the sequencer's to keep apart.
+
+    Parameters
+    ----------
+    transcendental : bool
+        Whether the slot has the units of six cycles.
+
+    Attributes
+    ----------
+    issue : In(VectorIssue)
+        The operation at issue.
+    written, mask_written : Out(RegisterWrite), Out(MaskWrite)
+        What is written at the end of this cycle.
+    busy : Out(1)
+        An operation issued before has not written yet.
+    Others : Out
+        To the elements, see `hdl.vpu.element.slot_ports`.
+    """
+
+    def __init__(self, transcendental: bool) -> None:
+        self._units = alu_units(transcendental)
+        self._enables = enable_ports(transcendental)
+        self._transcendental = transcendental
+        super().__init__({
+            "issue": In(VectorIssue()), "written": Out(RegisterWrite()),
+            "mask_written": Out(MaskWrite()), "busy": Out(1),
+            **{name: Out(width) for name, width in slot_ports(transcendental).items()}})
+
+    @staticmethod
+    def module(transcendental: bool) -> str:
+        """Name of the Verilog module."""
+        return "vpu_slot_control_full" if transcendental else "vpu_slot_control"
+
+    def elaborate(self, platform):
+        m = Module()
+        op, d = self._operands(m)
+        starts = {}
+        for unit in self._units:
+            starts[unit] = start = Signal(name=f"{unit.port}_start")
+            m.d.comb += start.eq(self.read & _is_one_of(op, _UNITS[unit]))
+        self._execute(m, op, starts)
+        self._write(m, op, d, starts)
+        return m
+
+    def _operands(self, m: Module) -> tuple[Signal, Signal]:
+        """The first cycle after issue: what to read."""
+        op = Signal(VectorOp, reset_less=True)
+        d = Signal(REGISTER_BITS, name="issued_d", reset_less=True)
+        is_select = Signal()
+        m.d.comb += is_select.eq(self.issue.op == VectorOp.SELECT)
+        m.d.sync += self.read.eq(self.issue.valid)
+        with m.If(self.issue.valid):
+            m.d.sync += [
+                op.eq(self.issue.op), d.eq(self.issue.d), self.a.eq(self.issue.a),
+                self.b.eq(self.issue.b),
+                self.p.eq(Mux(is_select, self.issue.m, self.issue.a[:MASK_BITS])),
+                self.q.eq(self.issue.b[:MASK_BITS]),
+                self.use_scalar.eq(self.issue.use_scalar), self.scalar.eq(self.issue.scalar),
+            ]
+        return op, d
+
+    def _execute(self, m: Module, op: Signal, starts: dict[AluUnit, Signal]) -> None:
+        """Enables of the units' stages."""
+        for unit in self._units:
+            before = starts[unit]
+            for name in self._enables[unit]:
+                enable = getattr(self, name)
+                m.d.sync += enable.eq(before)
+                before = enable
+        with m.If(starts[AluUnit.SIMPLE]):
+            m.d.sync += self.op.eq(op)
+        with m.If(starts[AluUnit.ADD]):
+            m.d.sync += self.subtract.eq(op == VectorOp.FSUB)
+        if self._transcendental:
+            function = Signal(FUNCTION_BITS)
+            with m.Switch(op):
+                for operation, number in _FUNCTIONS.items():
+                    with m.Case(operation):
+                        m.d.comb += function.eq(number)
+            stages = [starts[AluUnit.TRANSCENDENTAL],
+                      *(getattr(self, name) for name in self._enables[AluUnit.TRANSCENDENTAL])]
+            before = function
+            for i, valid in enumerate(stages[:-1]):
+                field = self.functions.word_select(i, FUNCTION_BITS)
+                with m.If(valid):
+                    m.d.sync += field.eq(before)
+                before = field
+
+    def _write(self, m: Module, op: Signal, d: Signal, starts: dict[AluUnit, Signal]) -> None:
+        """Destinations on their way, and the cycle of the write."""
+        depth = max(len(names) for names in self._enables.values())
+        numbers = [d]
+        busy = [self.read, self.write, self.mask_write]
+        for stage in range(depth):
+            valid = Signal(name=f"valid_{stage}")
+            number = Signal(REGISTER_BITS, name=f"d_{stage}", reset_less=True)
+            before = [starts[unit] if stage == 0 else getattr(self, names[stage - 1])
+                      for unit, names in self._enables.items() if stage < len(names)]
+            m.d.comb += valid.eq(Cat(*before).any())
+            with m.If(valid):
+                m.d.sync += number.eq(numbers[-1])
+            numbers.append(number)
+        to_mask = Signal()
+        with m.If(starts[AluUnit.SIMPLE]):
+            m.d.sync += to_mask.eq(_is_one_of(op, _TO_MASK))
+
+        last = {unit: getattr(self, names[-1]) for unit, names in self._enables.items()}
+        m.d.sync += [self.write.eq(0), self.mask_write.eq(0)]
+        for unit, done in last.items():
+            with m.If(done):
+                m.d.sync += [self.write.eq(1), self.select.eq(unit),
+                             self.d.eq(numbers[len(self._enables[unit])])]
+        with m.If(last[AluUnit.SIMPLE] & to_mask):
+            m.d.sync += [self.write.eq(0), self.mask_write.eq(1), self.mask_d.eq(numbers[1])]
+        busy += [getattr(self, name) for names in self._enables.values() for name in names]
+        m.d.comb += [
+            self.written.valid.eq(self.write), self.written.d.eq(self.d),
+            self.mask_written.valid.eq(self.mask_write), self.mask_written.d.eq(self.mask_d),
+            self.busy.eq(Cat(*busy).any()),
+        ]
+
+
+class MemoryControl(wiring.Component):
+    """The pipelines of vector loads and stores.
+
+    Attributes
+    ----------
+    load, store : In(LoadIssue), In(StoreIssue)
+        At issue.
+    written : Out(RegisterWrite)
+        The register that a load writes at the end of this cycle.
+    busy : Out(1)
+        A load or store issued before has not written yet.
+    vmem_read, vmem_read_address, load_write, load_d : Out
+    store_read, store_d, store_m, vmem_write, vmem_write_address : Out
+        To the elements, see `hdl.vpu.element.VectorElement`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        address = ceil_log2(config.vmem_words)
+        super().__init__({
+            "load": In(LoadIssue(config)), "store": In(StoreIssue(config)),
+            "written": Out(RegisterWrite()), "busy": Out(1),
+            "vmem_read": Out(1), "vmem_read_address": Out(address),
+            "load_write": Out(1), "load_d": Out(REGISTER_BITS),
+            "store_read": Out(1), "store_d": Out(REGISTER_BITS), "store_m": Out(MASK_BITS),
+            "vmem_write": Out(1), "vmem_write_address": Out(address),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        # A cycle without effect, so that loads and stores meet the memory together.
+        load_valid = Signal()
+        load_address = Signal.like(self.load.address, reset_less=True)
+        load_d = [Signal(REGISTER_BITS, name=f"load_d_{stage}", reset_less=True)
+                  for stage in range(2)]
+        store_address = Signal.like(self.store.address, reset_less=True)
+        m.d.sync += [
+            load_valid.eq(self.load.valid), self.vmem_read.eq(load_valid),
+            self.load_write.eq(self.vmem_read),
+            self.store_read.eq(self.store.valid), self.vmem_write.eq(self.store_read),
+        ]
+        with m.If(self.load.valid):
+            m.d.sync += [load_address.eq(self.load.address), load_d[0].eq(self.load.d)]
+        with m.If(load_valid):
+            m.d.sync += [self.vmem_read_address.eq(load_address), load_d[1].eq(load_d[0])]
+        with m.If(self.vmem_read):
+            m.d.sync += self.load_d.eq(load_d[1])
+        with m.If(self.store.valid):
+            m.d.sync += [store_address.eq(self.store.address), self.store_d.eq(self.store.d),
+                         self.store_m.eq(self.store.m)]
+        with m.If(self.store_read):
+            m.d.sync += self.vmem_write_address.eq(store_address)
+        m.d.comb += [
+            self.written.valid.eq(self.load_write), self.written.d.eq(self.load_d),
+            self.busy.eq(load_valid | self.vmem_read | self.load_write | self.store_read
+                         | self.vmem_write),
+        ]
+        return m
+
+
+class HostControl(wiring.Component):
+    """Reads and writes of whole vector words, by rows, while the core leaves the memory alone.
+
+    At full rate a row a cycle in either direction. A read that is accepted after the last row of a
+    word that is written sees that word.
+
+    Attributes
+    ----------
+    requests : In(stream of host_read_request)
+        Reads.
+    rows_valid, rows_ready : Out(1), In(1)
+        Handshake of the rows read; the elements' host_out chain holds them.
+    write_valid, write_ready, write_address : In(1), Out(1), In(HOST_ADDRESS_BITS)
+        Handshake of the rows to be written; the elements' host_in chain takes them.
+    core_reads, core_writes : In(1)
+        The core uses the vector memory's ports.
+    busy : Out(1)
+        A request or a row was taken, and not all of its word has been read or written.
+    read, read_address, write, address : Out
+        To the vector memory.
+    out_load, space, source, out_shift, in_shift : Out
+        To the elements' chains.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._sublanes = config.sublanes
+        address = ceil_log2(config.vmem_words)
+        super().__init__({
+            "requests": In(stream.Signature(host_read_request())),
+            "rows_valid": Out(1), "rows_ready": In(1),
+            "write_valid": In(1), "write_ready": Out(1), "write_address": In(HOST_ADDRESS_BITS),
+            "core_reads": In(1), "core_writes": In(1), "busy": Out(1),
+            "read": Out(1), "read_address": Out(address),
+            "write": Out(1), "address": Out(address),
+            "out_load": Out(1), "space": Out(2), "source": Out(REGISTER_BITS), "out_shift": Out(1),
+            "in_shift": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        entered = Signal(range(self._sublanes + 1))
+        complete = Signal()
+        accepted = Signal()
+        m.d.comb += [
+            complete.eq(entered == self._sublanes),
+            self.write.eq(complete & ~self.core_writes),
+            self.write_ready.eq(~complete | self.write),
+            accepted.eq(self.write_valid & self.write_ready),
+            self.in_shift.eq(accepted),
+        ]
+        with m.If(self.write):
+            m.d.sync += entered.eq(accepted)
+        with m.Elif(accepted):
+            m.d.sync += entered.eq(entered + 1)
+        with m.If(accepted):
+            m.d.sync += self.address.eq(self.write_address)
+        waiting = self._read(m, complete)
+        m.d.comb += self.busy.eq((entered != 0) | waiting | self.rows_valid)
+        return m
+
+    def _read(self, m: Module, complete: Signal) -> Signal:
+        """Reads a word ahead, and gives it to the chain when that is free; whether one waits."""
+        left = Signal(range(self._sublanes + 1))
+        waiting = Signal()
+        fresh = Signal()
+        free = Signal()
+        m.d.comb += [
+            self.rows_valid.eq(left != 0),
+            self.out_shift.eq(self.rows_valid & self.rows_ready),
+            free.eq((left == 0) | (self.out_shift & (left == 1))),
+            # What was read stays until the core reads something else.
+            self.read.eq(waiting & (self.space == HostSpace.VMEM) & ~fresh & ~complete
+                         & ~self.core_reads),
+            self.out_load.eq(waiting & free & ((self.space != HostSpace.VMEM) | fresh)),
+            self.requests.ready.eq(~waiting | self.out_load),
+        ]
+        m.d.sync += fresh.eq((self.read | fresh) & ~self.core_reads & ~self.out_load)
+        with m.If(self.out_load):
+            m.d.sync += [left.eq(self._sublanes), waiting.eq(0)]
+        with m.Elif(self.out_shift):
+            m.d.sync += left.eq(left - 1)
+        with m.If(self.requests.valid & self.requests.ready):
+            m.d.sync += [
+                waiting.eq(1), self.space.eq(self.requests.payload.space),
+                self.read_address.eq(self.requests.payload.address),
+                self.source.eq(self.requests.payload.address),
+            ]
+        return waiting

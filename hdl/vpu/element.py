@@ -1,0 +1,227 @@
+"""One sublane of one lane of the vector unit, and the grid of them."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..sram import Sram
+from ..tiles import Chain, Each, Link, Shared, TileGrid, place
+from .alu import FUNCTION_PORT_BITS, OP_BITS, SELECT_BITS, VectorAlu, enable_ports
+from .interface import MASK_BITS, REGISTER_BITS, HostSpace
+from .registers import MaskFile, RegisterFile
+
+__all__ = ["CHAINS", "SLOTS", "VectorElement", "slot_ports", "vpu_grid"]
+
+SLOTS = {"v0": False, "v1": True}
+"""Vector slots, and whether they have the units of six cycles."""
+
+CHAINS = ("x", "w", "xlu", "pop", "result", "host_out", "host_in")
+"""Chains of rows, southward."""
+_LOADED = ("x", "w", "xlu")
+_READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for chain in _LOADED),
+          "host_source")
+"""Ports with numbers of registers to be read, in the order of the register file's ports."""
+_MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
+_WRITES = ("v0", "v1", "load", "chain")
+
+
+def slot_ports(transcendental: bool) -> dict[str, int]:
+    """What the control pipeline says to the ALU of a slot: names and widths of ports.
+
+    With ``read``: registers ``a`` and ``b``, masks ``p`` and ``q``, ``use_scalar``, ``scalar``.
+    Then ports as `VectorAlu` has them; and with the result, ``write`` to register ``d``, or
+    ``mask_write`` to mask ``mask_d``.
+    """
+    ports = {"read": 1, "a": REGISTER_BITS, "b": REGISTER_BITS, "p": MASK_BITS, "q": MASK_BITS,
+             "use_scalar": 1, "scalar": 32, "op": OP_BITS, "subtract": 1}
+    if transcendental:
+        ports["functions"] = FUNCTION_PORT_BITS
+    ports |= {name: 1 for names in enable_ports(transcendental).values() for name in names}
+    return ports | {"select": SELECT_BITS, "write": 1, "d": REGISTER_BITS,
+                    "mask_write": 1, "mask_d": MASK_BITS}
+
+
+def _shared_ports(config: Config) -> dict[str, int]:
+    """Ports of an element that all elements share."""
+    address = ceil_log2(config.vmem_words)
+    ports = {f"{slot}_{name}": width for slot, full in SLOTS.items()
+             for name, width in slot_ports(full).items()}
+    for chain in _LOADED:
+        ports |= {f"{chain}_load": 1, f"{chain}_source": REGISTER_BITS, f"{chain}_shift": 1}
+    return ports | {
+        "pop_shift": 1, "result_shift": 1,
+        "chain_write": 1, "chain_d": REGISTER_BITS, "chain_from_xlu": 1,
+        "vmem_read": 1, "vmem_read_address": address, "load_write": 1, "load_d": REGISTER_BITS,
+        "store_read": 1, "store_d": REGISTER_BITS, "store_m": MASK_BITS,
+        "vmem_write": 1, "vmem_write_host": 1, "vmem_write_address": address,
+        "host_out_load": 1, "host_space": 2, "host_source": REGISTER_BITS, "host_out_shift": 1,
+        "host_in_shift": 1,
+    }
+
+
+class VectorElement(wiring.Component):
+    """Registers, masks, a slice of vector memory, two ALUs and a link of each chain of rows.
+
+    Every port but the chains' and ``position`` is the same for all elements and comes from the
+    control pipeline. There are no valid bits: registers load in a cycle in which their enable is
+    set, and hold otherwise. All outputs are registered.
+
+    Parameters
+    ----------
+    config : Config
+        ``vmem_words`` is the depth of the memory, at least 2.
+
+    Attributes
+    ----------
+    position : In(16)
+        Constant: the lane in the lower half, the sublane in the upper.
+    v0_*, v1_* : In
+        See `slot_ports`.
+    {chain}_load, {chain}_source, {chain}_shift : In(1), In(REGISTER_BITS), In(1)
+        For x, w, xlu: takes a register, or what comes from the north; ``load`` wins.
+    pop_shift, result_shift, host_in_shift : In(1)
+        Takes what comes from the north.
+    chain_write, chain_d, chain_from_xlu : In(1), In(REGISTER_BITS), In(1)
+        Writes a register from the pop chain, or from the result chain.
+    vmem_read, vmem_read_address : In(1), In(log2 vmem_words)
+        Reads the memory.
+    load_write, load_d : In(1), In(REGISTER_BITS)
+        Writes a register with what was read last.
+    store_read, store_d, store_m : In(1), In(REGISTER_BITS), In(MASK_BITS)
+        Takes a register and a mask bit to be stored.
+    vmem_write, vmem_write_host, vmem_write_address : In(1), In(1), In(log2 vmem_words)
+        Writes the memory: what is to be stored, where the mask bit is set; or the host's word.
+    host_out_load, host_space, host_source, host_out_shift : In(1), In(2), In(REGISTER_BITS), In(1)
+        Takes what was read last, a register, or the masks, as the `HostSpace` says; or what comes
+        from the north.
+    {chain}_north, {chain}_south : In(32), Out(32)
+        Chains.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        if config.vmem_words < 2:
+            raise ValueError("vmem_bytes must be at least two vector registers, not "
+                             f"{config.vmem_bytes!r}")
+        self._config = config
+        super().__init__({
+            "position": In(16),
+            **{name: In(width) for name, width in _shared_ports(config).items()},
+            **{f"{chain}_north": In(32) for chain in CHAINS},
+            **{f"{chain}_south": Out(32) for chain in CHAINS},
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        registers = place(m, platform, "registers", RegisterFile.module(len(_READS), len(_WRITES)),
+                          lambda: RegisterFile(len(_READS), len(_WRITES)))
+        masks = place(m, platform, "masks", MaskFile.module(len(_MASK_READS), len(SLOTS)),
+                      lambda: MaskFile(len(_MASK_READS), len(SLOTS)))
+        words = self._read(m, registers, _READS)
+        bits = self._read(m, masks, _MASK_READS)
+
+        values = [self._slot(m, platform, masks, slot, words, bits) for slot in SLOTS]
+        word = self._memory(m, platform, words["store_d"], bits["store_m"])
+        rows = self._chains(m, words, word, masks.masks)
+        row = Signal(32)
+        m.d.comb += row.eq(Mux(self.chain_from_xlu, rows["result"], rows["pop"]))
+        for i, (port, value) in enumerate(zip(_WRITES, [*values, word, row], strict=True)):
+            write, d, data = registers.write_port(i)
+            m.d.comb += [write.eq(getattr(self, f"{port}_write")), data.eq(value),
+                         d.eq(getattr(self, f"{port}_d"))]
+        return m
+
+    def _read(self, m: Module, file, ports: tuple[str, ...]) -> dict[str, Signal]:
+        """Connects the read ports of a file; their data by the names of the element's ports."""
+        read = {}
+        for i, name in enumerate(ports):
+            source, data = file.read_port(i)
+            m.d.comb += source.eq(getattr(self, name))
+            read[name] = data
+        return read
+
+    def _slot(self, m: Module, platform: object, masks, slot: str, words: dict[str, Signal],
+              bits: dict[str, Signal]) -> Signal:
+        """The ALU of a slot; its result for the register file."""
+        full = SLOTS[slot]
+        alu = place(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))
+        b = Signal(32, name=f"{slot}_operand")
+        write, d, value = masks.write_port(list(SLOTS).index(slot))
+
+        def port(name: str) -> Signal:
+            return getattr(self, f"{slot}_{name}")
+
+        m.d.comb += [
+            b.eq(Mux(port("use_scalar"), port("scalar"), words[f"{slot}_b"])),
+            alu.a.eq(words[f"{slot}_a"]), alu.b.eq(b),
+            alu.p.eq(bits[f"{slot}_p"]), alu.q.eq(bits[f"{slot}_q"]),
+            alu.lane.eq(self.position[:8]), alu.sublane.eq(self.position[8:]),
+            write.eq(port("mask_write")), d.eq(port("mask_d")), value.eq(alu.flag),
+        ]
+        m.d.comb += [getattr(alu, name).eq(port(name)) for name in slot_ports(full)
+                     if name in alu.signature.members and name not in ("a", "b", "p", "q")]
+        return alu.result
+
+    def _memory(self, m: Module, platform: object, word: Signal, bit: Signal) -> Signal:
+        """The slice of vector memory; what was read last."""
+        depth = self._config.vmem_words
+        memory = place(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
+        data = Signal(32, name="store_data", reset_less=True)
+        masked = Signal(name="store_masked", reset_less=True)
+        with m.If(self.store_read):
+            m.d.sync += [data.eq(word), masked.eq(bit)]
+        m.d.comb += [
+            memory.read.eq(self.vmem_read),
+            memory.read_address.eq(self.vmem_read_address),
+            memory.write.eq(self.vmem_write_host | (self.vmem_write & masked)),
+            memory.write_address.eq(self.vmem_write_address),
+            memory.write_data.eq(Mux(self.vmem_write_host, self.host_in_south, data)),
+        ]
+        return memory.read_data
+
+    def _chains(self, m: Module, words: dict[str, Signal], word: Signal,
+                masks: Signal) -> dict[str, Signal]:
+        """The chains' words."""
+        host = Signal(32, name="host_word")
+        with m.Switch(self.host_space):
+            with m.Case(HostSpace.VREG):
+                m.d.comb += host.eq(words["host_source"])
+            with m.Case(HostSpace.MASK):
+                m.d.comb += host.eq(masks)
+            with m.Default():
+                m.d.comb += host.eq(word)
+        loads = {chain: words[f"{chain}_source"] for chain in _LOADED} | {"host_out": host}
+        rows = {}
+        for chain in CHAINS:
+            row = rows[chain] = Signal(32, name=chain, reset_less=True)
+            m.d.comb += getattr(self, f"{chain}_south").eq(row)
+            with m.If(getattr(self, f"{chain}_shift")):
+                m.d.sync += row.eq(getattr(self, f"{chain}_north"))
+            if chain in loads:
+                with m.If(getattr(self, f"{chain}_load")):
+                    m.d.sync += row.eq(loads[chain])
+        return rows
+
+
+def _chain_links() -> list[Link]:
+    entered = ("xlu", "pop", "result", "host_in")
+    left = ("x", "w", "xlu", "host_out")
+    return [Chain(f"{chain}_south", f"{chain}_north", "south",
+                  first=f"{chain}_in" if chain in entered else None,
+                  last=f"{chain}_out" if chain in left else None) for chain in CHAINS]
+
+
+def vpu_grid(config: Config) -> TileGrid:
+    """The ``sublanes`` x ``lanes`` grid of `VectorElement`, as module ``vpu_grid``.
+
+    Row r holds sublane ``sublanes - 1 - r``: rows move south, so that sublane 0 leaves first and
+    the first of the rows that enter ends there. Ports, beside those that all elements share, have
+    an element per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``,
+    ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has an element per tile.
+    """
+    return TileGrid("vpu_grid", "vpu_element", lambda: VectorElement(config), config.sublanes,
+                    config.lanes, [Each("position"), *map(Shared, _shared_ports(config)),
+                                   *_chain_links()])

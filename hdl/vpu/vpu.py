@@ -1,0 +1,175 @@
+"""The vector unit: lanes of vector registers, ALUs and vector memory, and their control."""
+
+from amaranth import C, Module, Mux
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..config import Config
+from ..tiles import place
+from .control import HostControl, MemoryControl, SlotControl
+from .element import SLOTS, slot_ports, vpu_grid
+from .interface import (
+    HOST_ADDRESS_BITS,
+    ChainControl,
+    ChainWrite,
+    LoadIssue,
+    MasksWritten,
+    RegistersWritten,
+    RowShift,
+    StoreIssue,
+    VectorIssue,
+    host_read_request,
+    host_write_row,
+    row_bits,
+)
+
+__all__ = ["Vpu"]
+
+
+class Vpu(wiring.Component):
+    """Vector unit of a core: ``sublanes`` x ``lanes`` elements that all do the same.
+
+    An operation that issues in cycle t reads its registers and masks in t + 1. It writes at the end
+    of cycle t + L, with L one of ``hdl.isa``'s latencies, and the operation that issues then is the
+    first that reads what it wrote. A load reads vector memory at the end of t + 2, a store writes
+    it then; of both in one cycle the load reads the old word. What must not meet (two writes of one
+    slot, or of one register) is the sequencer's to keep apart.
+
+    Parameters
+    ----------
+    config : Config
+        ``vmem_words`` must be from 2 to 2**16.
+
+    Attributes
+    ----------
+    v0, v1 : In(VectorIssue)
+        Operations of the vector slots at issue.
+    load, store : In(LoadIssue), In(StoreIssue)
+        The same of the memory slots.
+    x_chain, w_chain, xlu_chain : In(ChainControl)
+        Chains of rows out of registers; the last takes the row that leaves in again at the north.
+    x_row, w_row, xlu_row : Out(row_bits)
+        Their southmost rows, sublane 0 after a load; registered.
+    pop_chain, result_chain : In(RowShift)
+        Rows into chains, for ``chain_write``.
+    chain_write : In(ChainWrite)
+        Writes what the chain holds before this cycle's shift.
+    written, mask_written : Out(RegistersWritten), Out(MasksWritten)
+        What is written at the end of this cycle.
+    busy : Out(1)
+        An operation of the four slots, issued before, has not written yet.
+    host_read : In(stream of host_read_request)
+    host_rows : Out(stream of row_bits)
+        For each read S rows, sublane 0 first. Of the masks, bit k of a word is mask k.
+    host_write : In(stream of host_write_row)
+        S rows for each word, sublane 0 first. Addresses must lie in the memory.
+    host_busy : Out(1)
+        A read or a write of the host that was begun is not finished.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or the size of its vector memory is out of range.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        if not 2 <= config.vmem_words <= 1 << HOST_ADDRESS_BITS:
+            raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} vector "
+                             f"registers, not {config.vmem_bytes!r}")
+        self._config = config
+        row = row_bits(config)
+        super().__init__({
+            "v0": In(VectorIssue()), "v1": In(VectorIssue()),
+            "load": In(LoadIssue(config)), "store": In(StoreIssue(config)),
+            "x_chain": In(ChainControl()), "w_chain": In(ChainControl()),
+            "xlu_chain": In(ChainControl()),
+            "x_row": Out(row), "w_row": Out(row), "xlu_row": Out(row),
+            "pop_chain": In(RowShift(config)), "result_chain": In(RowShift(config)),
+            "chain_write": In(ChainWrite()),
+            "written": Out(RegistersWritten()), "mask_written": Out(MasksWritten()),
+            "busy": Out(1),
+            "host_read": In(stream.Signature(host_read_request())),
+            "host_rows": Out(stream.Signature(row)),
+            "host_write": In(stream.Signature(host_write_row(config))),
+            "host_busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        grid = place(m, platform, "grid", "vpu_grid", lambda: vpu_grid(self._config))
+        busy = C(0, 1)
+        for slot, full in SLOTS.items():
+            busy = busy | self._slot(m, platform, grid, slot, full)
+        memory = place(m, platform, "memory_control", "vpu_memory_control",
+                       lambda: MemoryControl(self._config))
+        wiring.connect(m, wiring.flipped(self.load), memory.load)
+        wiring.connect(m, wiring.flipped(self.store), memory.store)
+        wiring.connect(m, memory.written, wiring.flipped(self.written.load))
+        for name in ("load_write", "load_d", "store_read", "store_d", "store_m", "vmem_write"):
+            m.d.comb += getattr(grid, name).eq(getattr(memory, name))
+        m.d.comb += [self.busy.eq(busy | memory.busy), grid.position.eq(self._positions())]
+        self._chains(m, grid)
+        self._host(m, platform, grid, memory)
+        return m
+
+    def _positions(self) -> C:
+        """The elements' lanes and sublanes, 8 bits each."""
+        value = 0
+        sublanes, lanes = self._config.sublanes, self._config.lanes
+        for index in range(sublanes * lanes):
+            row, lane = divmod(index, lanes)
+            value |= (lane | sublanes - 1 - row << 8) << 16 * index
+        return C(value, 16 * sublanes * lanes)
+
+    def _slot(self, m: Module, platform: object, grid, slot: str, full: bool):
+        """The control pipeline of a vector slot; whether it is busy."""
+        control = place(m, platform, f"{slot}_control", SlotControl.module(full),
+                        lambda: SlotControl(full))
+        wiring.connect(m, wiring.flipped(getattr(self, slot)), control.issue)
+        wiring.connect(m, control.written, wiring.flipped(getattr(self.written, slot)))
+        wiring.connect(m, control.mask_written, wiring.flipped(getattr(self.mask_written, slot)))
+        for name in slot_ports(full):
+            m.d.comb += getattr(grid, f"{slot}_{name}").eq(getattr(control, name))
+        return control.busy
+
+    def _chains(self, m: Module, grid) -> None:
+        for chain in ("x", "w", "xlu"):
+            control = getattr(self, f"{chain}_chain")
+            for name in ("load", "source", "shift"):
+                m.d.comb += getattr(grid, f"{chain}_{name}").eq(getattr(control, name))
+            m.d.comb += getattr(self, f"{chain}_row").eq(getattr(grid, f"{chain}_out"))
+        for chain in ("pop", "result"):
+            rows = getattr(self, f"{chain}_chain")
+            m.d.comb += [getattr(grid, f"{chain}_shift").eq(rows.shift),
+                         getattr(grid, f"{chain}_in").eq(rows.row)]
+        m.d.comb += [
+            grid.xlu_in.eq(grid.xlu_out),
+            grid.chain_write.eq(self.chain_write.valid), grid.chain_d.eq(self.chain_write.d),
+            grid.chain_from_xlu.eq(self.chain_write.from_xlu),
+            self.written.chain.valid.eq(self.chain_write.valid),
+            self.written.chain.d.eq(self.chain_write.d),
+        ]
+
+    def _host(self, m: Module, platform: object, grid, memory) -> None:
+        host = place(m, platform, "host_control", "vpu_host_control",
+                     lambda: HostControl(self._config))
+        wiring.connect(m, wiring.flipped(self.host_read), host.requests)
+        m.d.comb += [
+            host.core_reads.eq(memory.vmem_read), host.core_writes.eq(memory.vmem_write),
+            host.rows_ready.eq(self.host_rows.ready),
+            self.host_rows.valid.eq(host.rows_valid), self.host_rows.payload.eq(grid.host_out_out),
+            host.write_valid.eq(self.host_write.valid),
+            host.write_address.eq(self.host_write.payload.address),
+            self.host_write.ready.eq(host.write_ready),
+            self.host_busy.eq(host.busy),
+            grid.host_in_in.eq(self.host_write.payload.data), grid.host_in_shift.eq(host.in_shift),
+            grid.host_out_load.eq(host.out_load), grid.host_out_shift.eq(host.out_shift),
+            grid.host_space.eq(host.space), grid.host_source.eq(host.source),
+            grid.vmem_read.eq(memory.vmem_read | host.read),
+            grid.vmem_read_address.eq(Mux(memory.vmem_read, memory.vmem_read_address,
+                                          host.read_address)),
+            grid.vmem_write_host.eq(host.write),
+            grid.vmem_write_address.eq(Mux(host.write, host.address, memory.vmem_write_address)),
+        ]
