@@ -117,7 +117,7 @@ def errors(function: Function, operands: NDArray[np.uint32],
     y = results.astype(np.float64)
     with np.errstate(all="ignore"):
         truth = TRUTH[function](operands.view(np.float32).astype(np.float64))
-        ulp = np.ldexp(1.0, np.frexp(truth)[1] - 24)
+        ulp = np.ldexp(1.0, np.maximum(np.frexp(truth)[1], -200) - 24)
         error = (y - truth) / ulp
         # Rounded as if the exponent had no bounds, then judged.
         rounded = np.abs(np.rint(truth / ulp) * ulp)
