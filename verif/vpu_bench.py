@@ -32,6 +32,10 @@ from sim.model import Model
 
 LATENCY = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
            Unit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY}
+BLOCK_WAIVERS = """\
+// A block that is verilated on its own looks as if all its outputs depended on all its inputs.
+lint_off -rule UNOPTFLAT
+"""
 VECTOR = {operation.op: operation for operation in OPERATIONS
           if isinstance(operation.op, VectorOp)}
 MASK_OPS = {VectorOp.MAND: lambda a, b: a & b, VectorOp.MOR: lambda a, b: a | b,
@@ -272,7 +276,7 @@ def vpu_library(config: Config, *, kernels: bool):
     grid = vpu_grid(config)
     if not kernels:
         sources = VerilogLibrary().write("vpu", partial(Vpu, config))
-        return build_model("vpu", sources, waivers=LINT_WAIVERS, optimise=False,
+        return build_model("vpu", sources, waivers=LINT_WAIVERS + BLOCK_WAIVERS, optimise=False,
                            hierarchical=[grid.tile_module])
     sources = VerilogLibrary().write("vpu", partial(Vpu, config), leave_out=[grid.module])
     tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)

@@ -14,7 +14,7 @@ from ..isa import FLOAT_LATENCY, SIMPLE_LATENCY, SLOTS, TRANSCENDENTAL_LATENCY, 
 from ..tiles import place
 from .float import FloatAdd, FloatMultiply, IntToFloat
 from .random import Random
-from .simple import Simple
+from .simple import LANE_BITS, SUBLANE_BITS, Simple
 from .transcendental import FUNCTION_BITS, Transcendental
 
 __all__ = ["FUNCTION_PORT_BITS", "OP_BITS", "SELECT_BITS", "STAGES", "AluUnit", "VectorAlu",
@@ -89,7 +89,7 @@ class VectorAlu(wiring.Component):
         As `Transcendental` has it; only there if it is.
     {unit}_{stage} : In(1)
         Enables, see `enable_ports`.
-    lane, sublane : In(8), In(8)
+    lane, sublane : In(LANE_BITS), In(SUBLANE_BITS)
         The element's position.
     select : In(SELECT_BITS)
         `AluUnit` whose result is ``result``.
@@ -103,7 +103,8 @@ class VectorAlu(wiring.Component):
         self._transcendental = transcendental
         self._enables = enable_ports(transcendental)
         ports = {"read": In(1), "a": In(32), "b": In(32), "p": In(1), "q": In(1),
-                 "op": In(OP_BITS), "subtract": In(1), "lane": In(8), "sublane": In(8),
+                 "op": In(OP_BITS), "subtract": In(1), "lane": In(LANE_BITS),
+                 "sublane": In(SUBLANE_BITS),
                  "select": In(SELECT_BITS), "result": Out(32), "flag": Out(1)}
         if transcendental:
             ports["functions"] = In(FUNCTION_PORT_BITS)

@@ -158,7 +158,8 @@ class VectorElement(wiring.Component):
             b.eq(Mux(port("use_scalar"), port("scalar"), words[f"{slot}_b"])),
             alu.a.eq(words[f"{slot}_a"]), alu.b.eq(b),
             alu.p.eq(bits[f"{slot}_p"]), alu.q.eq(bits[f"{slot}_q"]),
-            alu.lane.eq(self.position[:8]), alu.sublane.eq(self.position[8:]),
+            alu.lane.eq(self.position[:8]),
+            alu.sublane.eq(self.position[8:8 + len(alu.sublane)]),
             write.eq(port("mask_write")), d.eq(port("mask_d")), value.eq(alu.flag),
         ]
         m.d.comb += [getattr(alu, name).eq(port(name)) for name in slot_ports(full)

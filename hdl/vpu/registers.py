@@ -149,5 +149,8 @@ class MaskFile(wiring.Component):
             m.d.comb += self.masks[number].eq(bit)
         for i in range(self.reads):
             source, data = self.read_port(i)
-            m.d.comb += data.eq(self.masks.bit_select(source, 1))
+            with m.Switch(source):
+                for number in range(MASKS):
+                    with m.Case(number):
+                        m.d.comb += data.eq(self.masks[number])
         return m
