@@ -398,9 +398,9 @@ class Bundle:
 
     def _check_room(self, where: str) -> None:
         named = [key or 0 for key, used in zip(self._keys, self._named, strict=True) if used]
-        wanted = {key for _, key in self._wanted.values()}.difference(self._keys)
+        wanted = dict.fromkeys(key for _, key in self._wanted.values() if key not in self._keys)
         if len(named) + len(wanted) > isa.IMMEDIATES:
-            held = ", ".join(map(_shown, [*named, *sorted(wanted, key=str)]))
+            held = ", ".join(map(_shown, [*named, *wanted]))
             raise ValueError(f"{where}: a bundle has {isa.IMMEDIATES} immediates, too few for "
                              f"{held}")
 

@@ -39,12 +39,11 @@ class Register:
     noun: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.number, (int, np.integer)) or isinstance(self.number, bool):
-            raise TypeError(f"number of a {self.noun} must be an integer, not {self.number!r}")
+        if not isinstance(self.number, int) or isinstance(self.number, bool):
+            raise TypeError(f"{self.noun} number must be an integer, not {self.number!r}")
         if not 0 <= self.number < self.count:
-            raise ValueError(f"number of a {self.noun} must be from 0 to {self.count - 1}, "
+            raise ValueError(f"{self.noun} number must be from 0 to {self.count - 1}, "
                              f"not {self.number!r}")
-        object.__setattr__(self, "number", int(self.number))
 
     def __str__(self) -> str:
         return f"{self.prefix}{self.number}"
@@ -92,8 +91,8 @@ class _Bank(Generic[_R]):
     def __init__(self, kind: type[_R]) -> None:
         self._kind = kind
 
-    def __getitem__(self, number: int) -> _R:
-        return self._kind(number)
+    def __getitem__(self, number: "int | np.integer[Any]") -> _R:
+        return self._kind(int(number) if isinstance(number, np.integer) else number)
 
     def __len__(self) -> int:
         return self._kind.count

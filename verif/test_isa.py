@@ -208,6 +208,7 @@ def test_example_of_the_manual_computes_a_layer(preset, full):
     assert not machine.running
     assert machine.fault is Fault.NONE
     y = machine.vmem[at_y:at_y + count].reshape(-1, lanes)
-    expected = fmax(add_f32(matmul(x, w, array=lanes), bias).view(np.uint32), np.uint32(0))
+    expected = fmax(add_f32(matmul(x, w, array=lanes), bias).view(np.uint32),
+                    np.zeros_like(y))
     assert np.count_nonzero(expected) > expected.size // 4
     np.testing.assert_array_equal(y, expected, f"seed {seed}")
