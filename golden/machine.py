@@ -419,6 +419,45 @@ class Machine:
         self._results.append(_Result(rows, self.weights))
 
 
+def _scalar_in(machine: Machine, number: int) -> _Number:
+    if number == 0:
+        return lambda: 0
+    return lambda: machine.scalars.item(number)
+
+
+def _scalar_out(machine: Machine, number: int) -> Callable[[int], None]:
+    def write(value: int) -> None:
+        machine.scalars[number] = value
+
+    return write if number else lambda value: None
+
+
+def _splat(machine: Machine, number: int) -> _Register:
+    """A scalar register in an array that broadcasts."""
+    if number == 0:
+        zero = np.zeros(1, np.uint32)
+        return lambda: zero
+    return lambda: machine.scalars[number:number + 1]
+
+
+def _vector_in(machine: Machine, number: int) -> _Register:
+    return lambda: machine.vectors[number]
+
+
+def _vector_out(machine: Machine, number: int) -> Callable[[_Words], None]:
+    def write(value: _Words) -> None:
+        machine.vectors[number] = value
+
+    return write
+
+
+def _mask_out(machine: Machine, number: int) -> Callable[[_Bits], None]:
+    def write(value: _Bits) -> None:
+        machine.masks[number] = value
+
+    return write
+
+
 class _FormatError(Exception):
     """The bundle does not name what exists."""
 
@@ -445,6 +484,14 @@ class _Decoder:
             MiscOp.TRANSPOSE_IN: config.tile_vregs,
             MiscOp.TRANSPOSE_OUT: config.tile_vregs,
         }
+        # Accesses to each register; bundles share them.
+        scalars, vectors = range(isa.SCALAR_REGISTERS), range(isa.VECTOR_REGISTERS)
+        self._scalar_in = [_scalar_in(machine, number) for number in scalars]
+        self._scalar_out = [_scalar_out(machine, number) for number in scalars]
+        self._splat = [_splat(machine, number) for number in scalars]
+        self._vector_in = [_vector_in(machine, number) for number in vectors]
+        self._vector_out = [_vector_out(machine, number) for number in vectors]
+        self._mask_out = [_mask_out(machine, number) for number in range(isa.MASKS)]
         # Of the bundle at hand.
         self._imm: tuple[int, ...] = ()
         self._checks: list[_Check] = []
@@ -486,20 +533,6 @@ class _Decoder:
 
     # Operands
 
-    def _scalar_in(self, number: int) -> _Number:
-        if number == 0:
-            return lambda: 0
-        machine = self._machine
-        return lambda: machine.scalars.item(number)
-
-    def _scalar_out(self, number: int) -> Callable[[int], None]:
-        machine = self._machine
-
-        def write(value: int) -> None:
-            machine.scalars[number] = value
-
-        return write if number else lambda value: None
-
     def _constant(self, code: int) -> int:
         """What a scalar source is that is no register."""
         if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
@@ -508,35 +541,22 @@ class _Decoder:
 
     def _source(self, code: int) -> _Number:
         if code < isa.SCALAR_REGISTERS:
-            return self._scalar_in(code)
+            return self._scalar_in[code]
         value = self._constant(code)
         return lambda: value
 
     def _address(self, fields: Mapping[str, int]) -> _Number:
-        a, b = self._scalar_in(fields["a"]), self._source(fields["b"])
+        a, b = self._scalar_in[fields["a"]], self._source(fields["b"])
         return lambda: (a() + b()) & _MASK32
-
-    def _vector_in(self, number: int) -> _Register:
-        machine = self._machine
-        return lambda: machine.vectors[number]
 
     def _vector_source(self, code: int) -> _Register:
         """The register, or the scalar in an array that broadcasts."""
-        machine = self._machine
         if code & isa.VECTOR_FLAG:
-            return self._vector_in(code ^ isa.VECTOR_FLAG)
-        if code == 0 or code >= isa.SCALAR_REGISTERS:
-            value = np.array([self._constant(code) if code else 0], np.uint32)
-            return lambda: value
-        return lambda: machine.scalars[code:code + 1]
-
-    def _vector_out(self, number: int) -> Callable[[_Words], None]:
-        machine = self._machine
-
-        def write(value: _Words) -> None:
-            machine.vectors[number] = value
-
-        return write
+            return self._vector_in[code ^ isa.VECTOR_FLAG]
+        if code < isa.SCALAR_REGISTERS:
+            return self._splat[code]
+        value = np.array([self._constant(code)], np.uint32)
+        return lambda: value
 
     def _do(self, compute: Callable[[], Any], commit: Callable[[Any], None]) -> None:
         self._actions.append((compute, commit))
@@ -545,17 +565,17 @@ class _Decoder:
 
     def _scalar(self, operation: Operation, fields: Mapping[str, int]) -> None:
         function = _SCALAR[operation.op]
-        a, b = self._scalar_in(fields["a"]), self._source(fields["b"])
-        self._do(lambda: function(a(), b()), self._scalar_out(fields["d"]))
+        a, b = self._scalar_in[fields["a"]], self._source(fields["b"])
+        self._do(lambda: function(a(), b()), self._scalar_out[fields["d"]])
 
     def _scalar_memory(self, operation: Operation, fields: Mapping[str, int]) -> None:
         op, machine = operation.op, self._machine
         address = self._address(fields)
         self._checks.append((Fault.SMEM_RANGE, lambda: address() >= machine.smem.size))
         if op == ScalarOp.LOAD:
-            self._do(lambda: machine.smem.item(address()), self._scalar_out(fields["d"]))
+            self._do(lambda: machine.smem.item(address()), self._scalar_out[fields["d"]])
             return
-        d = self._scalar_in(fields["d"])
+        d = self._scalar_in[fields["d"]]
 
         def store(value: _SmemStore) -> None:
             machine.smem[value[0]] = value[1]
@@ -577,17 +597,17 @@ class _Decoder:
             self._do(lambda: machine.pc, halt)
         elif op in _CONDITIONS:
             condition = _CONDITIONS[op]
-            a, b, target = self._scalar_in(fields["a"]), self._source(fields["b"]), \
+            a, b, target = self._scalar_in[fields["a"]], self._source(fields["b"]), \
                 self._imm[fields["d"]]
             self._do(lambda: target if condition(a(), b()) else None, go)
         elif op == ScalarOp.LOOP:
-            d, b = self._scalar_in(fields["d"]), self._source(fields["b"])
+            d, b = self._scalar_in[fields["d"]], self._source(fields["b"])
             self._do(lambda: b() if d() != 1 else None, go)
-            self._do(lambda: (d() - 1) & _MASK32, self._scalar_out(fields["d"]))
+            self._do(lambda: (d() - 1) & _MASK32, self._scalar_out[fields["d"]])
         else:
             self._do(self._source(fields["b"]), go)
             if op == ScalarOp.CALL:
-                self._do(lambda: machine.pc + 1, self._scalar_out(fields["d"]))
+                self._do(lambda: machine.pc + 1, self._scalar_out[fields["d"]])
 
     def _vector(self, operation: Operation, fields: Mapping[str, int]) -> None:
         op = operation.op
@@ -597,39 +617,28 @@ class _Decoder:
             function = _MASK_OPERATIONS[op]
             m, n = fields["a"], fields["b"]
             self._do(lambda: function(machine.masks[m], machine.masks[n]),
-                     self._mask_out(fields["d"]))
+                     self._mask_out[fields["d"]])
             return
-        a, b = self._vector_in(fields["a"]), self._vector_source(fields["b"])
+        a = self._vector_in[fields["a"]]
+        # Where b is no operand, the field may hold anything.
+        binary = any(operand.field == "b" for operand in operation.operands)
+        b = self._vector_source(fields["b"]) if binary else None
         if operation.operands[0].kind is Kind.MASK_OUT:
-            self._do(lambda: compare(op, a(), b()), self._mask_out(fields["d"]))
+            assert b is not None
+            self._do(lambda: compare(op, a(), b()), self._mask_out[fields["d"]])
             return
-        self._do(self._vector_result(operation, fields, a, b), self._vector_out(fields["d"]))
-
-    def _vector_result(self, operation: Operation, fields: Mapping[str, int], a: _Register,
-                       b: _Register) -> _Register:
-        """What an operation computes that writes a vector register."""
-        op = operation.op
-        assert isinstance(op, VectorOp)
-        machine = self._machine
+        d = self._vector_out[fields["d"]]
         if op == VectorOp.LANE:
-            return lambda: self._lane
-        if op == VectorOp.SUBLANE:
-            return lambda: self._sublane
-        if op == VectorOp.SELECT:
+            self._do(lambda: self._lane, d)
+        elif op == VectorOp.SUBLANE:
+            self._do(lambda: self._sublane, d)
+        elif b is None:
+            self._do(lambda: evaluate(op, a()), d)
+        elif op == VectorOp.SELECT:
             m = fields["m"]
-            return lambda: np.where(machine.masks[m], a(), b())
-        if any(operand.field == "b" for operand in operation.operands):
-            return lambda: evaluate(op, a(), b())
-        # What the field b holds then may be no source at all.
-        return lambda: evaluate(op, a())
-
-    def _mask_out(self, number: int) -> Callable[[_Bits], None]:
-        machine = self._machine
-
-        def write(value: _Bits) -> None:
-            machine.masks[number] = value
-
-        return write
+            self._do(lambda: np.where(machine.masks[m], a(), b()), d)
+        else:
+            self._do(lambda: evaluate(op, a(), b()), d)
 
     def _vector_memory(self, operation: Operation, fields: Mapping[str, int]) -> None:
         machine = self._machine
@@ -638,7 +647,7 @@ class _Decoder:
         self._checks.append((Fault.VMEM_RANGE, lambda: address() >= len(machine.vmem)))
         if isinstance(operation.op, LoadOp):
             # A copy, for a store of the same bundle may be written first.
-            self._do(lambda: np.array(machine.vmem[address()]), self._vector_out(d))
+            self._do(lambda: np.array(machine.vmem[address()]), self._vector_out[d])
             return
         m = fields["m"]
 
@@ -656,7 +665,7 @@ class _Decoder:
     def _push(self, op: PushOp, fields: Mapping[str, int]) -> None:
         machine = self._machine
         config = machine.config
-        a = self._vector_in(fields["a"])
+        a = self._vector_in[fields["a"]]
 
         def rows() -> _Rows:
             return to_bf16(a().view(np.float32))
@@ -688,7 +697,7 @@ class _Decoder:
 
     def _cross(self, operation: Operation, fields: Mapping[str, int]) -> None:
         op, machine = operation.op, self._machine
-        a, d = self._vector_in(fields["a"]), self._vector_out(fields["d"])
+        a, d = self._vector_in[fields["a"]], self._vector_out[fields["d"]]
         if op == MiscOp.SUM_LANES:
             self._do(lambda: xlu.sum_lanes(a()), d)
             return
@@ -710,7 +719,7 @@ class _Decoder:
         op, machine = operation.op, self._machine
         if op == MiscOp.READ_SEMAPHORE:
             number = fields["a"]
-            self._do(lambda: machine.semaphores.item(number), self._scalar_out(fields["d"]))
+            self._do(lambda: machine.semaphores.item(number), self._scalar_out[fields["d"]])
             return
         index, b = fields["d"], self._source(fields["b"])
 
