@@ -5,12 +5,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 
 from .config import Config
-from .mxu.mxu import Mxu
+from .core.core import Core
 from .tiles import ModuleInterface, VerilogLibrary
 
 __all__ = ["LINT_WAIVERS", "TOP", "Export", "export"]
 
-TOP = "mxu"
+TOP = "core"
 """Name of the top module."""
 
 LINT_WAIVERS = """\
@@ -84,7 +84,7 @@ class Export:
 
 
 def export(config: Config) -> Export:
-    """Writes the matrix unit of ``config`` as Verilog.
+    """Writes the core of ``config`` as Verilog.
 
     Raises
     ------
@@ -92,5 +92,5 @@ def export(config: Config) -> Export:
         If ``config`` is not a `Config`.
     """
     library = VerilogLibrary()
-    sources = library.write(TOP, lambda: Mxu(config))
+    sources = library.write(TOP, lambda: Core(config))
     return Export(config, sources, library.modules)
