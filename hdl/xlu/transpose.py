@@ -49,20 +49,20 @@ class TransposeBank(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        words = place(m, platform, "words", Sram.module(32, self._lanes),
-                      lambda: Sram(32, self._lanes))
+        buffer = place(m, platform, "buffer", Sram.module(32, self._lanes),
+                       lambda: Sram(32, self._lanes))
         row = Signal(len(self.lane) + 1)
         wrapped = Signal(len(self.lane))
         m.d.comb += [
             # The highest bit tells that the row is negative, so modulo the number of lanes.
             row.eq(self.lane - self.read_column),
             wrapped.eq(row + Mux(row[-1], self._lanes, 0)),
-            words.write.eq(self.write),
-            words.write_address.eq(self.write_row),
-            words.write_data.eq(self.write_data),
-            words.read.eq(self.read),
-            words.read_address.eq(wrapped),
-            self.read_data.eq(words.read_data),
+            buffer.write.eq(self.write),
+            buffer.write_address.eq(self.write_row),
+            buffer.write_data.eq(self.write_data),
+            buffer.read.eq(self.read),
+            buffer.read_address.eq(wrapped),
+            self.read_data.eq(buffer.read_data),
         ]
         return m
 
