@@ -26,12 +26,15 @@ from hdl.isa import (
     LoadOp,
     MiscOp,
     PushOp,
+    ScalarOp,
     Slot,
     StoreOp,
     Unit,
     VectorOp,
     bundle_words,
+    operation,
     pack,
+    unpack,
 )
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
@@ -432,6 +435,88 @@ class Programs:
                 if slot == Slot.MISC:
                     chosen[slot] |= {"b": i(int(self.rng.integers(2)))}
         return pack(chosen, tuple(self.word() for _ in range(3)))
+
+    def scalar_bundle(self) -> int:
+        """Scalar operations without branches, and semaphores; no conflict, addresses in range."""
+        while True:
+            chosen: dict[Slot, dict[str, int]] = {}
+            imm = tuple(self.word() for _ in range(3))
+            for slot, some in ((Slot.S0, (Unit.SCALAR, Unit.SMEM)), (Slot.S1, (Unit.SCALAR,)),
+                               (Slot.MISC, (Unit.SEMAPHORE,))):
+                if self.rng.random() < 0.6:
+                    chosen[slot] = self.fields(slot, int(self.rng.choice(self.codes(slot, *some))))
+            if chosen.get(Slot.S0, {}).get("op") in self.codes(Slot.S0, Unit.SMEM):
+                if self.rng.random() < 0.5:
+                    chosen[Slot.S0] |= {"a": 0, "b": 34}
+                    imm = (*imm[:2], int(self.rng.integers(self.config.smem_words)))
+                else:
+                    chosen[Slot.S0] |= {"a": 0, "b": i(int(self.rng.integers(13)))}
+            if Slot.MISC in chosen:
+                chosen[Slot.MISC]["b"] = i(int(self.rng.integers(6)))
+            code = pack(chosen, imm)
+            parts = Parts.of(code)
+            written = [d for d in parts.all_named(Kind.SCALAR_OUT) if d]
+            if len(set(written)) == len(written):
+                return code
+
+    def scalar_program(self, length: int) -> list[int]:
+        """Random scalar bundles with branches forward, counted loops, calls, and a halt.
+
+        Loops nest; their counters and the links of calls are registers that nothing else writes.
+        """
+        program: list[int] = []
+
+        def emit(code: int, **slots: dict[str, int]) -> None:
+            """Appends the bundle with some slots replaced, and its third immediate kept."""
+            fields, imm, _ = unpack(code)
+            program.append(pack({**fields, **{Slot(slot): own for slot, own in slots.items()}},
+                                imm))
+
+        def with_target(code: int, target: int, op: int) -> int:
+            """The bundle with a branch in slot s1 and its target as the first immediate."""
+            fields, imm, _ = unpack(code)
+            own = self.fields(Slot.S1, op)
+            entry = operation(Slot.S1, op)
+            assert entry is not None
+            conditional = any(operand.kind == Kind.IMMEDIATE for operand in entry.operands)
+            own |= {"d": 0} if conditional else {"b": 32}
+            if op == ScalarOp.CALL:
+                own["d"] = int(self.rng.integers(9, 12))
+            if op == ScalarOp.LOOP:
+                own["d"] = 0
+            return pack({**fields, Slot.S1: own}, (target, *imm[1:]))
+
+        def body(size: int, depth: int) -> None:
+            end = len(program) + size
+            places = []
+            branches = []
+            while (left := end - len(program)) > 0:
+                places.append(len(program))
+                draw = self.rng.random()
+                if draw < 0.25:
+                    branches.append(len(program))
+                    program.append(self.scalar_bundle())
+                elif draw < 0.4 and left >= 4 and depth < 2:
+                    counter = 12 + depth
+                    emit(self.scalar_bundle(),
+                         s0=s(ScalarOp.ADD, counter, 0, i(int(self.rng.integers(1, 5)))))
+                    start = len(program)
+                    body(int(self.rng.integers(1, left - 2)), depth + 1)
+                    fields, imm, _ = unpack(self.scalar_bundle())
+                    program.append(pack({**fields, Slot.S1: s(ScalarOp.LOOP, counter, b=32)},
+                                        (start, *imm[1:])))
+                else:
+                    program.append(self.scalar_bundle())
+            # Not into a loop, whose counter would have no value.
+            for branch in branches:
+                target = int(self.rng.choice([*(n for n in places if n > branch), end]))
+                op = int(self.rng.choice([op for op in self.codes(Slot.S1, Unit.BRANCH)
+                                          if op != ScalarOp.HALT]))
+                program[branch] = with_target(program[branch], target, op)
+
+        body(length, 0)
+        program.append(HALT)
+        return program
 
     def sound_vector_program(self, length: int, use: float = 0.4) -> list[int]:
         """Random vector bundles without faults, and a halt."""

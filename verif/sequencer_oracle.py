@@ -244,10 +244,9 @@ class Oracle:
         self.pc = next_pc
 
     def run(self, program: list[int], limit: int) -> list[int]:
-        """Runs to a halt, a fault or a wait, and gives the addresses of executed bundles."""
+        """Runs to a halt, a fault, a wait or the limit; gives the addresses of executed bundles."""
         executed: list[int] = []
-        while not self.halted and self.fault == Fault.NONE:
-            assert len(executed) < limit
+        while not self.halted and self.fault == Fault.NONE and len(executed) < limit:
             if self.pc >= self.config.imem_bundles:
                 self.fault = Fault.PC_RANGE
                 break
