@@ -18,7 +18,7 @@ from sim.core import CoreFault, CoreModel, Processor
 
 LIMIT = 20_000
 MODELS = [("tiny", True), ("tiny", False), ("small", True),
-          pytest.param("small", False, marks=pytest.mark.slow)]
+          pytest.param(("small", False), marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module", params=MODELS,
@@ -67,15 +67,16 @@ def run_both(core: CoreModel, machine: Machine, asm: Assembler) -> dict[str, int
         b.s1.halt()
     bundles = asm.assemble().bundles
     processors: list[Processor] = [core, machine]
-    core.clear_counters()
     for processor in processors:
         processor.load_program(bundles)
+    core.clear_counters()
+    for processor in processors:
         processor.start()
         processor.run(LIMIT)
+    counters = core.counters()
     assert machine.fault == Fault.NONE
     assert machine.pc == len(bundles) - 1
     assert_same(core, machine)
-    counters = core.counters()
     assert sum(counters[name] for name in COUNTERS) == counters["cycles"] > 0
     return counters
 
