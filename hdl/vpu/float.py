@@ -7,13 +7,13 @@ they are not used.
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, Signature
 
 from ..mxu import mac
 from ..mxu.mac import BIAS, EXPONENT, F32_FRACTION, F32_INF, F32_NAN, SPECIAL
 from ..tiles import place
 
-__all__ = ["STAGES", "FloatAdd", "FloatMultiply", "IntToFloat"]
+__all__ = ["STAGES", "FloatAdd", "FloatMultiply", "IntToFloat", "Multiply", "RoundProduct"]
 
 STAGES = 2
 """Registers from the operands to the result of each unit."""
@@ -21,8 +21,22 @@ STAGES = 2
 DIGIT = 8
 """Bits of the right factor that are multiplied at once: with 24 bits of the left they make 32."""
 
-PRODUCT = 3 + F32_FRACTION + 1
-"""Bits of a product that rounding looks at: its carry, a half and a sticky bit."""
+PRODUCT = F32_FRACTION + 4
+"""Bits of a product that rounding looks at: a carry, a significand, half a unit, a sticky bit."""
+
+Operands = Signature({
+    "a": Out(32),    # binary32
+    "b": Out(32),
+})
+
+ExactProduct = Signature({
+    "sign": Out(1),
+    "nan": Out(1),
+    "infinite": Out(1),                # unless nan
+    "zero": Out(1),                    # unless nan
+    "exponent": Out(EXPONENT + 2),     # two's complement, biased
+    "significand": Out(PRODUCT),       # below 4; the lowest bit is sticky
+})
 
 
 def _latch(m: Module, name: str, bundle, enable: Signal):
@@ -141,6 +155,114 @@ class IntToFloat(wiring.Component):
         return m
 
 
+class Multiply(wiring.Component):
+    """Exact product of two binary32 numbers, but for low bits that are one sticky bit.
+
+    Combinational. The product of the significands has 48 bits. One digit of b after the other, from
+    the lowest, is multiplied and added to what the digits before left above their own place, so
+    that every word has 32 bits; the largest possible sum just fits.
+    """
+
+    combinational = True
+
+    i: In(Operands)
+    o: Out(ExactProduct)
+
+    def elaborate(self, platform):
+        m = Module()
+
+        class Operand:
+            def __init__(self, name, bits):
+                self.sign = bits[31]
+                self.exponent = Signal(EXPONENT, name=f"{name}_exponent")
+                self.significand = Signal(F32_FRACTION + 1, name=f"{name}_significand")
+                self.zero = Signal(name=f"{name}_zero")
+                self.special = Signal(name=f"{name}_special")
+                self.nan = Signal(name=f"{name}_nan")
+                fraction = bits[:F32_FRACTION]
+                m.d.comb += [
+                    self.exponent.eq(bits[F32_FRACTION:31]),
+                    self.significand.eq(Cat(fraction, 1)),
+                    # A subnormal reads as zero, so the exponent decides alone.
+                    self.zero.eq(self.exponent == 0),
+                    self.special.eq(self.exponent == SPECIAL),
+                    self.nan.eq(self.special & fraction.any()),
+                ]
+
+        a = Operand("a", self.i.a)
+        b = Operand("b", self.i.b)
+
+        total = Signal(32, name="total_0")
+        m.d.comb += total.eq(a.significand * b.significand[:DIGIT])
+        fallen = []
+        for low in range(DIGIT, F32_FRACTION + 1, DIGIT):
+            part = Signal(32, name=f"part_{low}")
+            following = Signal(32, name=f"total_{low}")
+            m.d.comb += [
+                part.eq(a.significand * b.significand[low:low + DIGIT]),
+                following.eq(part + total[DIGIT:]),
+            ]
+            fallen.append(total[:DIGIT])
+            total = following
+        spare = len(total) - (PRODUCT - 1)
+        sticky = Signal()
+        m.d.comb += [
+            sticky.eq(Cat(*fallen, total[:spare]).any()),
+            self.o.significand.eq(Cat(sticky, total[spare:])),
+        ]
+
+        m.d.comb += [
+            self.o.sign.eq(a.sign ^ b.sign),
+            self.o.nan.eq(a.nan | b.nan | (a.special & b.zero) | (a.zero & b.special)),
+            self.o.infinite.eq(a.special | b.special),
+            self.o.zero.eq(a.zero | b.zero),
+            # Of normal numbers, from -125 to 381.
+            self.o.exponent.eq(a.exponent + b.exponent - BIAS),
+        ]
+        return m
+
+
+class RoundProduct(wiring.Component):
+    """Rounds a product to nearest, ties to even, and then judges its range. Combinational."""
+
+    combinational = True
+
+    i: In(ExactProduct)
+    o: Out(mac.Float32)
+
+    def elaborate(self, platform):
+        m = Module()
+        # Significands in [1, 2) give a product in [1, 4): one conditional shift normalises it.
+        carry = Signal()
+        normal = Signal(PRODUCT)
+        m.d.comb += [
+            carry.eq(self.i.significand[-1]),
+            normal.eq(Mux(carry, self.i.significand, self.i.significand << 1)),
+        ]
+        up = Signal()
+        rounded = Signal(F32_FRACTION + 2)
+        exponent = Signal(EXPONENT + 2)
+        m.d.comb += [
+            # Bits 0 and 1 lie below half a unit, bit 2 is half a unit, bit 3 is the last one kept.
+            up.eq(normal[2] & (normal[:2].any() | normal[3])),
+            rounded.eq(normal[3:] + up),
+            # If rounding carries, the fraction is zero as it is.
+            exponent.eq(self.i.exponent + carry + rounded[-1]),
+        ]
+        zero = Signal()
+        infinite = Signal()
+        magnitude = Signal(31)
+        m.d.comb += [
+            zero.eq(self.i.zero | exponent[-1] | (exponent == 0)),
+            infinite.eq(self.i.infinite | (~exponent[-1] & (
+                exponent[EXPONENT] | exponent[:EXPONENT].all()))),
+            magnitude.eq(Mux(self.i.nan, F32_NAN, Mux(infinite, F32_INF, Mux(
+                zero, 0, Cat(rounded[:F32_FRACTION], exponent[:EXPONENT]))))),
+            self.o.bits.eq(Cat(magnitude, self.i.sign & ~self.i.nan)),
+        ]
+        return m
+
+
 class FloatMultiply(wiring.Component):
     """Product of two binary32 numbers, rounded once; ``latency`` cycles.
 
@@ -166,102 +288,9 @@ class FloatMultiply(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # What is latched between the stages.
-        self._sign = Signal(name="sign", reset_less=True)
-        self._nan = Signal(name="nan", reset_less=True)
-        self._infinite = Signal(name="infinite", reset_less=True)
-        self._zero = Signal(name="zero", reset_less=True)
-        self._exponent = Signal(EXPONENT + 2, name="exponent", reset_less=True)
-        self._significand = Signal(PRODUCT, name="significand", reset_less=True)
-        self._elaborate_multiply(m)
-        self._elaborate_round(m)
+        multiply = place(m, platform, "multiply", "float_multiply", Multiply)
+        round_ = place(m, platform, "round", "float_round_product", RoundProduct)
+        m.d.comb += [multiply.i.a.eq(self.a), multiply.i.b.eq(self.b)]
+        wiring.connect(m, _latch(m, "exact", multiply.o, self.enable[0]), round_.i)
+        m.d.comb += self.product.eq(_latch(m, "result", round_.o, self.enable[1]).bits)
         return m
-
-    def _elaborate_multiply(self, m: Module) -> None:
-        """Sign, exponent and significand of the exact product, but for bits that are only sticky.
-
-        The product of the significands has 48 bits. One digit of b after the other, from the
-        lowest, is multiplied and added to what the digits before left above their own place, so
-        that every word has 32 bits; the largest possible sum just fits.
-        """
-        class Operand:
-            def __init__(self, name, bits):
-                self.sign = bits[31]
-                self.exponent = Signal(EXPONENT, name=f"{name}_exponent")
-                self.significand = Signal(F32_FRACTION + 1, name=f"{name}_significand")
-                self.zero = Signal(name=f"{name}_zero")
-                self.special = Signal(name=f"{name}_special")
-                self.nan = Signal(name=f"{name}_nan")
-                fraction = bits[:F32_FRACTION]
-                m.d.comb += [
-                    self.exponent.eq(bits[F32_FRACTION:31]),
-                    self.significand.eq(Cat(fraction, 1)),
-                    # A subnormal reads as zero, so the exponent decides alone.
-                    self.zero.eq(self.exponent == 0),
-                    self.special.eq(self.exponent == SPECIAL),
-                    self.nan.eq(self.special & fraction.any()),
-                ]
-
-        a = Operand("a", self.a)
-        b = Operand("b", self.b)
-
-        total = Signal(32, name="total_0")
-        m.d.comb += total.eq(a.significand * b.significand[:DIGIT])
-        fallen = [total[:DIGIT]]
-        for low in range(DIGIT, F32_FRACTION + 1, DIGIT):
-            part = Signal(32, name=f"part_{low}")
-            following = Signal(32, name=f"total_{low}")
-            m.d.comb += [
-                part.eq(a.significand * b.significand[low:low + DIGIT]),
-                following.eq(part + total[DIGIT:]),
-            ]
-            total = following
-            fallen.append(total[:DIGIT])
-        # The lowest digit of the last total is part of it.
-        sticky = Signal()
-        spare = len(total) - (PRODUCT - 1)
-        m.d.comb += sticky.eq(Cat(*fallen[:-1], total[:spare]).any())
-
-        with m.If(self.enable[0]):
-            m.d.sync += [
-                self._sign.eq(a.sign ^ b.sign),
-                self._nan.eq(a.nan | b.nan | (a.special & b.zero) | (a.zero & b.special)),
-                self._infinite.eq(a.special | b.special),
-                self._zero.eq(a.zero | b.zero),
-                # From -125 to 383, in two's complement.
-                self._exponent.eq(a.exponent + b.exponent - BIAS),
-                self._significand.eq(Cat(sticky, total[spare:])),
-            ]
-
-    def _elaborate_round(self, m: Module) -> None:
-        # Significands in [1, 2) give a product in [1, 4): one conditional shift normalises it.
-        carry = Signal()
-        normal = Signal(PRODUCT)
-        m.d.comb += [
-            carry.eq(self._significand[-1]),
-            normal.eq(Mux(carry, self._significand, self._significand << 1)),
-        ]
-        up = Signal()
-        rounded = Signal(F32_FRACTION + 2)
-        exponent = Signal(EXPONENT + 2)
-        m.d.comb += [
-            # Bits 0 and 1 lie below half a unit, bit 2 is half a unit, bit 3 is the last one kept.
-            up.eq(normal[2] & (normal[:2].any() | normal[3])),
-            rounded.eq(normal[3:] + up),
-            # If rounding carries, the fraction is zero as it is.
-            exponent.eq(self._exponent + carry + rounded[-1]),
-        ]
-        zero = Signal()
-        infinite = Signal()
-        magnitude = Signal(31)
-        result = Signal(32, reset_less=True)
-        m.d.comb += [
-            zero.eq(self._zero | exponent[-1] | (exponent == 0)),
-            infinite.eq(self._infinite | (~exponent[-1] & (
-                exponent[EXPONENT] | exponent[:EXPONENT].all()))),
-            magnitude.eq(Mux(self._nan, F32_NAN, Mux(infinite, F32_INF, Mux(
-                zero, 0, Cat(rounded[:F32_FRACTION], exponent[:EXPONENT]))))),
-            self.product.eq(result),
-        ]
-        with m.If(self.enable[1]):
-            m.d.sync += result.eq(Cat(magnitude, self._sign & ~self._nan))
