@@ -26,10 +26,8 @@ INT_MAX = (1 << 31) - 1
 Op = VectorOp
 
 PICKS = (Op.FMIN, Op.FMAX, Op.FABS, Op.FNEG)
-FLOAT_COMPARES = (Op.FEQ, Op.FNE, Op.FLT, Op.FLE, Op.FGT, Op.FGE)
-COMPARES = (*FLOAT_COMPARES,
-            Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.LTU, Op.GEU)
-"""Operations whose mask says how a and b are ordered."""
+NUMBER_COMPARES = (Op.FEQ, Op.FNE, Op.FLT, Op.FLE, Op.FGT, Op.FGE)
+INTEGER_COMPARES = (Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.LTU, Op.GEU)
 LESS = (Op.FNE, Op.FLT, Op.FLE, Op.NE, Op.LT, Op.LE, Op.LTU)
 EQUAL = (Op.FEQ, Op.FLE, Op.FGE, Op.EQ, Op.LE, Op.GE, Op.GEU)
 GREATER = (Op.FNE, Op.FGT, Op.FGE, Op.NE, Op.GT, Op.GE, Op.GEU)
@@ -49,18 +47,16 @@ class Order(wiring.Component):
     a, b : In(32)
         Operands.
     number : In(1)
-        They are binary32 numbers, otherwise integers.
+        ``below`` is about binary32 numbers, otherwise about integers.
     unsigned : In(1)
-        They are integers without a sign; never set together with ``number``.
-    nan_a : Out(1)
-        As a number, a is NaN.
-    unordered : Out(1)
-        They are numbers, and one is NaN.
+        ``below`` is about integers without a sign; never set together with ``number``.
+    nan_a, nan_b, zeros : Out(1)
+        As numbers, a is NaN, b is NaN, both are zero or subnormal.
+    same : Out(1)
+        The words are equal.
     below : Out(1)
-        Integers: a < b. Numbers, unless unordered: a < b, or a is a zero below 0 and b is one above
-        (subnormals are zeros); of two zeros of one sign, either.
-    less, equal : Out(1)
-        a < b; a = b. Neither if they are unordered.
+        Integers: a < b. Numbers, unless one is NaN: a < b, where -0 is less than +0; of two equal
+        numbers, or zeros of one sign, either.
     """
 
     combinational = True
@@ -70,27 +66,20 @@ class Order(wiring.Component):
     number: In(1)
     unsigned: In(1)
     nan_a: Out(1)
-    unordered: Out(1)
+    nan_b: Out(1)
+    zeros: Out(1)
+    same: Out(1)
     below: Out(1)
-    less: Out(1)
-    equal: Out(1)
 
     def elaborate(self, platform):
         m = Module()
-        nan_b = Signal()
-        zeros = Signal()
-        m.d.comb += [
-            self.nan_a.eq(self.a[:31] > F32_INF),
-            nan_b.eq(self.b[:31] > F32_INF),
-            self.unordered.eq(self.number & (self.nan_a | nan_b)),
-            zeros.eq(self.number & (self.a[F32_FRACTION:31] == 0)
-                     & (self.b[F32_FRACTION:31] == 0)),
-        ]
-        same = Signal()
         lower = Signal()
         signs_differ = Signal()
         m.d.comb += [
-            same.eq(self.a == self.b),
+            self.nan_a.eq(self.a[:31] > F32_INF),
+            self.nan_b.eq(self.b[:31] > F32_INF),
+            self.zeros.eq((self.a[F32_FRACTION:31] == 0) & (self.b[F32_FRACTION:31] == 0)),
+            self.same.eq(self.a == self.b),
             lower.eq(self.a[:31] < self.b[:31]),
             signs_differ.eq(self.a[31] ^ self.b[31]),
         ]
@@ -98,13 +87,10 @@ class Order(wiring.Component):
             m.d.comb += self.below.eq(Mux(self.unsigned, self.b[31], self.a[31]))
         with m.Elif(self.number & self.a[31]):
             # Sign and magnitude: of negative numbers, that with the larger magnitude comes first.
-            m.d.comb += self.below.eq(~lower & ~same)
+            # Equal ones may say so too, for nothing depends on it.
+            m.d.comb += self.below.eq(~lower)
         with m.Else():
             m.d.comb += self.below.eq(lower)
-        m.d.comb += [
-            self.less.eq(self.below & ~zeros & ~self.unordered),
-            self.equal.eq((same | zeros) & ~self.unordered),
-        ]
         return m
 
 
@@ -222,12 +208,23 @@ class Simple(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        order = self._elaborate_order(m, platform)
-        sets_flag = self._decode(m, "sets_flag", *COMPARES, *MASK_LOGIC)
+        compares_numbers = self._decode(m, "compares_numbers", *NUMBER_COMPARES)
+        compares_integers = self._decode(m, "compares_integers", *INTEGER_COMPARES)
+        combines_masks = self._decode(m, "combines_masks", *MASK_LOGIC)
+        order = self._elaborate_order(m, platform, compares_numbers)
+        by_number, by_integer = self._compared(m, order)
+        combined = self._combined(m)
         flag = Signal(reset_less=True)
         result = Signal(32, reset_less=True)
-        with m.If(self.enable & sets_flag):
-            m.d.sync += flag.eq(self._flag(m, order))
+        # What the operation does not need is apart from the rest, so that a simulator can skip it.
+        with m.If(self.enable & compares_numbers):
+            m.d.sync += flag.eq(by_number)
+        with m.Elif(self.enable & compares_integers):
+            m.d.sync += flag.eq(by_integer)
+        with m.Elif(self.enable & combines_masks):
+            m.d.sync += flag.eq(combined)
+        sets_flag = Signal()
+        m.d.comb += sets_flag.eq(compares_numbers | compares_integers | combines_masks)
         words = self._words(m, platform, order)
         with m.If(self.enable & ~sets_flag), m.Switch(self.op):
             for ops, word in words.items():
@@ -245,36 +242,42 @@ class Simple(wiring.Component):
         m.d.comb += decoded.eq(self.op.matches(*ops))
         return decoded
 
-    def _elaborate_order(self, m: Module, platform: object) -> Order:
+    def _elaborate_order(self, m: Module, platform: object, compares_numbers: Signal) -> Order:
         order = place(m, platform, "order", "vpu_order", Order)
         m.d.comb += [
             order.a.eq(self.a), order.b.eq(self.b),
-            order.number.eq(self._decode(m, "number", *PICKS, *FLOAT_COMPARES)),
+            order.number.eq(self._decode(m, "picks", *PICKS) | compares_numbers),
             order.unsigned.eq(self._decode(m, "unsigned", Op.LTU, Op.GEU)),
         ]
         return order
 
-    def _flag(self, m: Module, order: Order) -> Signal:
-        """Result of the comparisons and of the operations on masks."""
+    def _compared(self, m: Module, order: Order) -> tuple[Signal, Signal]:
+        """Results of the comparisons of numbers and of integers."""
         less, equal, greater, unordered = (
             self._decode(m, f"counts_{case}", *ops) for case, ops in (
                 ("less", LESS), ("equal", EQUAL), ("greater", GREATER), ("unordered", UNORDERED)))
-        compared = Signal()
-        flag = Signal(name="next_flag")
-        m.d.comb += compared.eq(Mux(order.unordered, unordered, Mux(
-            order.equal, equal, Mux(order.less, less, greater))))
+        by_number = Signal()
+        by_integer = Signal()
+        m.d.comb += [
+            by_number.eq(Mux(order.nan_a | order.nan_b, unordered, Mux(
+                order.same | order.zeros, equal, Mux(order.below, less, greater)))),
+            by_integer.eq(Mux(order.same, equal, Mux(order.below, less, greater))),
+        ]
+        return by_number, by_integer
+
+    def _combined(self, m: Module) -> Signal:
+        """Results of the operations on masks."""
+        combined = Signal()
         with m.Switch(self.op):
             with m.Case(Op.MAND):
-                m.d.comb += flag.eq(self.p & self.q)
+                m.d.comb += combined.eq(self.p & self.q)
             with m.Case(Op.MOR):
-                m.d.comb += flag.eq(self.p | self.q)
+                m.d.comb += combined.eq(self.p | self.q)
             with m.Case(Op.MXOR):
-                m.d.comb += flag.eq(self.p ^ self.q)
-            with m.Case(Op.MANDN):
-                m.d.comb += flag.eq(self.p & ~self.q)
+                m.d.comb += combined.eq(self.p ^ self.q)
             with m.Default():
-                m.d.comb += flag.eq(compared)
-        return flag
+                m.d.comb += combined.eq(self.p & ~self.q)
+        return combined
 
     def _words(self, m: Module, platform: object,
                order: Order) -> dict[tuple[VectorOp, ...], Signal]:
@@ -308,7 +311,7 @@ class Simple(wiring.Component):
         chosen = Signal(32)
         m.d.comb += [
             take_a.eq(unary | (order.below ^ (self.op == Op.FMAX))),
-            nan.eq(Mux(unary, order.nan_a, order.unordered)),
+            nan.eq(order.nan_a | (order.nan_b & ~unary)),
             chosen.eq(Mux(take_a, self.a, self.b)),
         ]
         sign = Signal()
