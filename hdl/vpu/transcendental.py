@@ -6,8 +6,8 @@
 word that is not a product or a sum of products has at most 32 bits.
 """
 
-from amaranth import C, Cat, Module, Mux, Signal, Value, signed
-from amaranth.lib import wiring
+from amaranth import C, Cat, Module, Mux, Signal, signed
+from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
@@ -51,6 +51,13 @@ EXPONENT_BITS = 10
 """An exponent in two's complement, biased as in fp32."""
 FAR_ABOVE, FAR_BELOW = 384, -256
 """Exponents of whatever is to become an infinity or a zero."""
+
+TERMS = data.StructLayout({"factor": FRACTION + 1, "integer": 8})
+"""What the table's value is multiplied by, and what is added to the product, in 1/256."""
+FORM = data.StructLayout({"exponent": signed(EXPONENT_BITS), "sign": 1, "nan": 1})
+"""What the word ahead of rounding lacks to be a number; NaN, whatever else is."""
+SCALE = data.StructLayout({"shift": 4, "opposed": 1, "form": FORM})
+"""By how much the product is shifted right, and whether it is subtracted; the result's form."""
 
 
 class TranscendentalTable(wiring.Component):
@@ -120,7 +127,7 @@ class Transcendental(wiring.Component):
         Bit s: stage s takes what stage s - 1 holds; stage 0 takes ``x``.
     functions : In(3 * latency)
         Bits 3s to 3s + 2: the `Function` of what stage s takes, wherever bit s of ``enable`` is
-        set. Only stages 0 and 1 look at it. Of another number than a function's, ``y`` is unknown.
+        set. Only stage 0 looks at it. Of another number than a function's, ``y`` is unknown.
     x : In(32)
         Operand (binary32).
     y : Out(32)
@@ -139,21 +146,19 @@ class Transcendental(wiring.Component):
         m = Module()
         self._elaborate_reduce(m, platform)
         self._elaborate_interpolate(m)
-        self._elaborate_scale(m)
         self._elaborate_multiply(m)
         self._elaborate_round(m)
         return m
 
-    def _decode(self, m: Module, stage: int) -> dict[Function, Signal]:
-        """Which function it is that a stage takes."""
-        own = self.functions[FUNCTION_BITS * stage:FUNCTION_BITS * (stage + 1)]
+    def _decode(self, m: Module) -> dict[Function, Signal]:
+        """Which function it is that stage 0 takes."""
         decoded = {}
         for function in Function:
-            decoded[function] = Signal(name=f"stage{stage}_{function.name.lower()}")
-            m.d.comb += decoded[function].eq(own == function)
+            decoded[function] = Signal(name=f"is_{function.name.lower()}")
+            m.d.comb += decoded[function].eq(self.functions[:FUNCTION_BITS] == function)
         return decoded
 
-    def _register(self, m: Module, stage: int, name: str, word: Signal) -> Signal:
+    def _register(self, m: Module, stage: int, name: str, word):
         """A copy of ``word`` that a stage holds."""
         register = Signal(word.shape(), name=f"stage{stage}_{name}", reset_less=True)
         with m.If(self.enable[stage]):
@@ -168,7 +173,7 @@ class Transcendental(wiring.Component):
         below_one, integer, fixed = self._fixed_point(m, exponent, fraction)
 
         # 2**x is 2**whole * 2**rest: a negative operand is rounded down to have a positive rest.
-        function = self._decode(m, 0)
+        function = self._decode(m)
         exp2, tanh = function[Function.EXP2], function[Function.TANH]
         negate = Signal()
         rest = Signal(FIXED_BITS)
@@ -204,10 +209,7 @@ class Transcendental(wiring.Component):
         m.d.comb += [table.read.eq(self.enable[0]), table.address.eq(Cat(segment, block))]
         self._entry = table.data
         self._position = self._register(m, 0, "position", position)
-        self._whole = self._register(m, 0, "whole", whole)
-        operand = Signal(32)
-        m.d.comb += operand.eq(self.x)
-        self._operand = self._register(m, 0, "operand", operand)
+        self._elaborate_scale(m, function, exponent, fraction, whole)
 
     def _fixed_point(self, m: Module, exponent: Signal,
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
@@ -283,56 +285,43 @@ class Transcendental(wiring.Component):
         ]
         self._value = self._register(m, 1, "value", value)
 
-    def _elaborate_scale(self, m: Module) -> None:
-        """Stage 1, beside it: what the table's value is multiplied by, added to and scaled with."""
-        exponent = Signal(8, name="operand_exponent")
-        fraction = Signal(FRACTION, name="operand_fraction")
-        negative = Signal()
-        m.d.comb += [exponent.eq(self._operand[FRACTION:31]),
-                     fraction.eq(self._operand[:FRACTION]), negative.eq(self._operand[31])]
-        function = self._decode(m, 1)
+    def _elaborate_scale(self, m: Module, function: dict[Function, Signal], exponent: Signal,
+                         fraction: Signal, whole: Signal) -> None:
+        """Stage 0, beside it: all that the result depends on but the table's value."""
         log2, tanh = function[Function.LOG2], function[Function.TANH]
         log2_factor, log2_integer, log2_shift, log2_exponent, log2_below, log2_opposed = (
             self._log2_terms(m, exponent, fraction))
 
         ratio = Signal()
-        factor = Signal(FRACTION + 1)
-        integer = Signal(8, name="added_integer")
-        shift = Signal(4)
-        opposed = Signal()
+        terms = Signal(TERMS)
         m.d.comb += [
             ratio.eq(tanh & (exponent < BIAS)),
-            factor.eq(Mux(log2, log2_factor, Cat(Mux(ratio, fraction, 0), 1))),
-            integer.eq(Mux(log2, log2_integer, 0)),
-            shift.eq(Mux(log2, log2_shift, 0)),
-            opposed.eq(log2 & log2_opposed),
+            terms.factor.eq(Mux(log2, log2_factor, Cat(Mux(ratio, fraction, 0), 1))),
+            terms.integer.eq(Mux(log2, log2_integer, 0)),
         ]
 
-        scale = Signal(signed(EXPONENT_BITS))
+        plain = Signal(signed(EXPONENT_BITS))
         with m.If(log2):
-            m.d.comb += scale.eq(log2_exponent)
+            m.d.comb += plain.eq(log2_exponent)
         with m.Elif(tanh):
-            m.d.comb += scale.eq(Mux(ratio, exponent, BIAS))
+            m.d.comb += plain.eq(Mux(ratio, exponent, BIAS))
         with m.Elif(function[Function.EXP2]):
-            m.d.comb += scale.eq(self._whole + BIAS)
+            m.d.comb += plain.eq(whole + BIAS)
         with m.Elif(function[Function.RSQRT]):
-            m.d.comb += scale.eq(BIAS + 64 - (exponent[1:] + exponent[0]))
+            m.d.comb += plain.eq(BIAS + 64 - (exponent[1:] + exponent[0]))
         with m.Else():
-            m.d.comb += scale.eq(2 * BIAS - exponent)
-        sign, nan, above, below = self._exceptions(m, function, exponent, fraction, negative)
-        bounded = Signal(signed(EXPONENT_BITS))
-        signed_by = Signal(name="sign")
+            m.d.comb += plain.eq(2 * BIAS - exponent)
+        sign, nan, above, below = self._exceptions(m, function, exponent, fraction)
+        scale = Signal(SCALE)
         m.d.comb += [
-            bounded.eq(Mux(above, FAR_ABOVE, Mux(below, FAR_BELOW, scale))),
-            signed_by.eq(Mux(log2 & ~above, log2_below, sign)),
+            scale.shift.eq(Mux(log2, log2_shift, 0)),
+            scale.opposed.eq(log2 & log2_opposed),
+            scale.form.exponent.eq(Mux(above, FAR_ABOVE, Mux(below, FAR_BELOW, plain))),
+            scale.form.sign.eq(Mux(log2 & ~above, log2_below, sign)),
+            scale.form.nan.eq(nan),
         ]
-        self._factor = self._register(m, 1, "factor", factor)
-        self._integer = self._register(m, 1, "integer", integer)
-        self._shift = self._register(m, 1, "shift", shift)
-        self._opposed = self._register(m, 1, "opposed", opposed)
-        self._exponent = self._register(m, 1, "exponent", bounded)
-        self._sign = self._register(m, 1, "sign", signed_by)
-        self._nan = self._register(m, 1, "nan", nan)
+        self._terms = self._register(m, 1, "terms", self._register(m, 0, "terms", terms))
+        self._scale = self._register(m, 1, "scale", self._register(m, 0, "scale", scale))
 
     def _log2_terms(self, m: Module, exponent: Signal, fraction: Signal) -> tuple[Signal, ...]:
         """log2(x) = whole + f * value, where f in [-1/4, 1/2) and x = (1 + f) * 2**whole.
@@ -372,17 +361,19 @@ class Transcendental(wiring.Component):
         return factor, integer, shift, scale, below, opposed
 
     def _exceptions(self, m: Module, function: dict[Function, Signal], exponent: Signal,
-                    fraction: Signal, negative: Signal) -> tuple[Signal, Signal, Signal, Signal]:
+                    fraction: Signal) -> tuple[Signal, Signal, Signal, Signal]:
         """Sign of the result, and whether it is NaN, infinite or zero whatever is computed."""
         exp2, log2, tanh = (function[name] for name in (Function.EXP2, Function.LOG2,
                                                         Function.TANH))
         reciprocal, rsqrt = function[Function.RECIPROCAL], function[Function.RSQRT]
+        negative = Signal()
         inverse = Signal()
         zero = Signal()
         top = Signal()
         large = Signal()
         one = Signal()
         m.d.comb += [
+            negative.eq(self.x[31]),
             inverse.eq(reciprocal | rsqrt),
             zero.eq(exponent == 0),
             top.eq(exponent == SPECIAL),
@@ -408,15 +399,13 @@ class Transcendental(wiring.Component):
         integer = Signal(WORD_BITS - 1, name="aligned_integer")
         word = Signal(WORD_BITS)
         m.d.comb += [
-            product.eq(self._factor * self._value),
-            moved.eq(product[20:] >> self._shift),
-            integer.eq(Cat(C(0, FRACTION), self._integer)),
-            word.eq(Mux(self._opposed, integer - moved, integer + moved)),
+            product.eq(self._terms.factor * self._value),
+            moved.eq(product[20:] >> self._scale.shift),
+            integer.eq(Cat(C(0, FRACTION), self._terms.integer)),
+            word.eq(Mux(self._scale.opposed, integer - moved, integer + moved)),
         ]
         self._word = self._register(m, 2, "word", word)
-        self._word_exponent = self._register(m, 2, "exponent", self._exponent)
-        self._word_sign = self._register(m, 2, "sign", self._sign)
-        self._word_nan = self._register(m, 2, "nan", self._nan)
+        self._form = self._register(m, 2, "form", self._scale.form)
 
     def _elaborate_round(self, m: Module) -> None:
         """Stage 3: a number in [1/8, 2) to its fp32 pattern."""
@@ -431,21 +420,21 @@ class Transcendental(wiring.Component):
         m.d.comb += [
             up.eq(normal[tail - 1] & (normal[tail] | normal[:tail - 1].any())),
             rounded.eq(normal[tail:-1] + up),
-            exponent.eq(self._word_exponent - zeros + rounded[-1]),
+            exponent.eq(self._form.exponent - zeros + rounded[-1]),
             over.eq(exponent >= SPECIAL),
             under.eq(exponent <= 0),
-            y.eq(Cat(rounded[:FRACTION], exponent[:8], self._word_sign)),
+            y.eq(Cat(rounded[:FRACTION], exponent[:8], self._form.sign)),
         ]
         special = Signal(32)
         result = Signal(32, name="y_next")
         m.d.comb += [
-            special.eq(Cat(C(0, FRACTION), over.replicate(8), self._word_sign)),
-            result.eq(Mux(self._word_nan, F32_NAN, Mux(over | under, special, y))),
+            special.eq(Cat(C(0, FRACTION), over.replicate(8), self._form.sign)),
+            result.eq(Mux(self._form.nan, F32_NAN, Mux(over | under, special, y))),
         ]
         m.d.comb += self.y.eq(self._register(m, 3, "result", result))
 
 
-def _normalise(m: Module, name: str, word: Value, levels: int) -> tuple[Signal, Signal]:
+def _normalise(m: Module, name: str, word: Signal, levels: int) -> tuple[Signal, Signal]:
     """``word`` shifted left until its highest bit is set, and by how much.
 
     By less than 2**levels, and by no other amount if the word is zero.
