@@ -4,6 +4,7 @@ import math
 import re
 from fractions import Fraction
 from itertools import product
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -432,8 +433,8 @@ A = np.zeros(2, np.uint32)
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda: evaluate(5, A, A), TypeError, "op must be a VectorOp, not 5"),
-    (lambda: compare("feq", A, A), TypeError, "op must be a VectorOp, not 'feq'"),
+    (lambda: evaluate(cast(Any, 5), A, A), TypeError, "op must be a VectorOp, not 5"),
+    (lambda: compare(cast(Any, "feq"), A, A), TypeError, "op must be a VectorOp, not 'feq'"),
     (lambda: evaluate(VectorOp.FEQ, A, A), ValueError,
      "op must be an operation of elements that writes a vector register, not <VectorOp.FEQ: 12>"),
     (lambda: evaluate(VectorOp.SELECT, A, A), ValueError, "not <VectorOp.SELECT: 2>"),
@@ -450,7 +451,8 @@ A = np.zeros(2, np.uint32)
     (lambda: evaluate(VectorOp.ADD, A, words([1, 2, 3])), ValueError, "broadcast"),
     (lambda: compare(VectorOp.LT, A, words([1, 2, 3])), ValueError, "broadcast"),
     (lambda: threefry2x32((A, A), (A, [1])), TypeError, "key[1] must be an array of uint32"),
-    (lambda: threefry2x32((A, A), (A, A), 1.5), TypeError, "rounds must be an integer, not 1.5"),
+    (lambda: threefry2x32((A, A), (A, A), cast(Any, 1.5)), TypeError,
+     "rounds must be an integer, not 1.5"),
     (lambda: threefry2x32((A, A), (A, A), -1), ValueError, "rounds must be at least 0, not -1"),
 ])
 def test_wrong_arguments_are_refused(call, error, message):

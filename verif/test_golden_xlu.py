@@ -1,6 +1,7 @@
 """The golden cross-lane unit against loops over single elements and exact rational numbers."""
 
 import re
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -172,7 +173,7 @@ TILE = np.zeros((4, 4), np.uint32)
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda: rotate_lanes(A, 4), ValueError, "distance must be from 0 to 3, not 4"),
     (lambda: rotate_lanes(A, -1), ValueError, "distance must be from 0 to 3, not -1"),
-    (lambda: rotate_lanes(A, 1.0), TypeError, "distance must be an integer, not 1.0"),
+    (lambda: rotate_lanes(A, cast(Any, 1.0)), TypeError, "distance must be an integer, not 1.0"),
     (lambda: rotate_sublanes(A, 2), ValueError, "distance must be from 0 to 1, not 2"),
     (lambda: broadcast_lane(A, 4), ValueError, "lane must be from 0 to 3, not 4"),
     (lambda: broadcast_sublane(A, 2), ValueError, "sublane must be from 0 to 1, not 2"),
@@ -186,12 +187,14 @@ TILE = np.zeros((4, 4), np.uint32)
     (lambda: transpose_in(TILE, A, 2), ValueError, "group must be from 0 to 1, not 2"),
     (lambda: transpose_in(TILE, A[:, :2], 0), ValueError,
      "a must have 4 lanes, not shape (2, 2)"),
-    (lambda: transpose_in([[0]], A, 0), TypeError, "tile must be an array of uint32, not of list"),
+    (lambda: transpose_in(cast(Any, [[0]]), A, 0), TypeError,
+     "tile must be an array of uint32, not of list"),
     (lambda: transpose_in(A, A, 0), ValueError,
      "tile must be of lanes x lanes, not of shape (2, 4)"),
     (lambda: transpose_out(TILE, 2, 2), ValueError, "group must be from 0 to 1, not 2"),
     (lambda: transpose_out(TILE, 0, 0), ValueError, "sublanes must be from 1 to 4, not 0"),
-    (lambda: transpose_out(TILE, 0, "2"), TypeError, "sublanes must be an integer, not '2'"),
+    (lambda: transpose_out(TILE, 0, cast(Any, "2")), TypeError,
+     "sublanes must be an integer, not '2'"),
 ])
 def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=re.escape(message)):
