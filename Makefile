@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim test test-quick cocotb lint verilog bench exhaustive pictures docs clean
+.PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive pictures docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 
 sim: setup  ## train a classifier, then run its test set through the array in RTL, at v2 size
 	$(PY) -m sim.digits
+
+softmax: setup  ## run a layer with a softmax as a program on the core in RTL, CONFIG=tiny|small|v2
+	$(PY) -m sim.softmax $(CONFIG)
 
 test: setup  ## all tests
 	$(PY) -m pytest

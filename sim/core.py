@@ -84,8 +84,8 @@ class Processor(Protocol):
     def start(self, pc: int = 0) -> None:
         """Starts at a bundle."""
 
-    def run(self, limit: int | None = None, /) -> int:
-        """Runs until the program stops."""
+    def run(self, limit: int, /) -> int:
+        """Runs until the program stops or waits for a semaphore."""
 
     def read_state(self) -> dict[str, Any]:
         """Everything that a program can see."""
