@@ -193,7 +193,7 @@ def test_odd_functions_are_odd(function):
 
 
 def test_tanh_never_exceeds_one():
-    x = np.arange(0x3F800000, 0x41900000, 37, np.uint32)
+    x = np.arange(0x3F800000, 0x41900000, 37, dtype=np.uint32)
     assert bits(transcendental.tanh(from_bits(x))).max() == ONE
 
 
@@ -265,7 +265,7 @@ def test_other_types_are_refused():
     with pytest.raises(TypeError, match="x must be an array of float32, not of float64"):
         transcendental.exp2(np.zeros(3))
     with pytest.raises(TypeError, match="function must be a Function, not 2"):
-        evaluate(2, np.zeros(3, np.float32))
+        evaluate(2, np.zeros(3, np.float32))  # type: ignore[arg-type]
 
 
 # The text
@@ -293,13 +293,6 @@ def test_documented_examples():
     for name, x, y in rows:
         got = bits(evaluate(Function[name], from_bits(np.array([int(x, 16)], np.uint32))))
         assert f"{got[0]:08X}" == y, (name, x)
-
-
-def test_documented_special_values_are_the_tested_ones():
-    """Every special value is in the test above."""
-    text = DOCUMENT.read_text()
-    for function in Function:
-        assert f"| **{function.name}** |" in text
 
 
 @pytest.mark.slow
