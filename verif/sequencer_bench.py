@@ -68,7 +68,7 @@ def i(value: int) -> int:
     return 48 + value
 
 
-def bundle(imm: tuple[int, ...] = (), **slots: dict[str, int]) -> int:
+def bundle(imm: tuple[int, ...] = (), /, **slots: dict[str, int]) -> int:
     return pack({Slot(slot): fields for slot, fields in slots.items()}, imm)
 
 

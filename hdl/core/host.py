@@ -10,6 +10,7 @@ from ..isa import BUNDLE_BITS, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES
 from .interface import (
     REQUEST_ADDRESS_BITS,
     REQUEST_WORD_BITS,
+    SPACE_BITS,
     Response,
     Space,
     core_request,
@@ -76,24 +77,25 @@ class HostPort(wiring.Component):
             self.bundle_address.eq(bundle),
             self.bundle_word.eq(word),
             self.data.eq(request.data),
-            self.request.ready.eq(self.quiet | (request.write & (request.space == Space.IMEM))),
+            self.request.ready.eq(
+                self.quiet | (request.write & (request.space == Space.IMEM.value))),
             accept.eq(self.request.valid & self.request.ready),
             read.eq(accept & exists & ~request.write),
             write.eq(accept & exists & request.write),
         ]
         with m.Switch(request.space):
-            with m.Case(Space.IMEM):
+            with m.Case(Space.IMEM.value):
                 m.d.comb += [
                     exists.eq((bundle < self._config.imem_bundles) & (word < BUNDLE_WORDS)),
                     self.imem_read.eq(read), self.imem_write.eq(write),
                 ]
-            with m.Case(Space.SMEM):
+            with m.Case(Space.SMEM.value):
                 m.d.comb += [exists.eq(request.address < self._config.smem_words),
                              self.smem_read.eq(read), self.smem_write.eq(write)]
-            with m.Case(Space.SCALAR):
+            with m.Case(Space.SCALAR.value):
                 m.d.comb += [exists.eq(request.address < SCALAR_REGISTERS),
                              self.scalar_write.eq(write)]
-            with m.Case(Space.SEMAPHORE):
+            with m.Case(Space.SEMAPHORE.value):
                 m.d.comb += [exists.eq(request.address < SEMAPHORES),
                              self.semaphore_write.eq(write)]
         self._respond(m, accept, read, exists)
@@ -103,7 +105,7 @@ class HostPort(wiring.Component):
         """The memories answer a cycle after the request, and so does everything."""
         request = self.request.payload
         gives = Signal()
-        space = Signal(Space, reset_less=True)
+        space = Signal(SPACE_BITS, reset_less=True)
         word = Signal(REQUEST_WORD_BITS, reset_less=True)
         value = Signal(32, reset_less=True)
         m.d.sync += [
@@ -113,15 +115,15 @@ class HostPort(wiring.Component):
             space.eq(request.space),
             word.eq(request.address[:REQUEST_WORD_BITS]),
         ]
-        with m.If(request.space == Space.SCALAR):
+        with m.If(request.space == Space.SCALAR.value):
             m.d.sync += value.eq(self.scalar_value)
         with m.Else():
             m.d.sync += value.eq(self.semaphore_value)
         words = Array(self.bundle.word_select(i, 32) for i in range(BUNDLE_WORDS))
         with m.If(gives), m.Switch(space):
-            with m.Case(Space.IMEM):
+            with m.Case(Space.IMEM.value):
                 m.d.comb += self.response.data.eq(words[word])
-            with m.Case(Space.SMEM):
+            with m.Case(Space.SMEM.value):
                 m.d.comb += self.response.data.eq(self.smem_data)
             with m.Default():
                 m.d.comb += self.response.data.eq(value)

@@ -1,7 +1,8 @@
 """Ports of the sequencer and the feeders: what they say to each other, the host and the units."""
 
-from amaranth import unsigned
-from amaranth.lib import data, enum, wiring
+from enum import IntEnum
+
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import Out
 from amaranth.utils import ceil_log2
 
@@ -56,7 +57,7 @@ class SemaphoreSignal(wiring.Signature):
         super().__init__({"valid": Out(1), "index": Out(SEMAPHORE_BITS), "amount": Out(32)})
 
 
-class Space(enum.Enum, shape=unsigned(2)):
+class Space(IntEnum):
     """What the host's requests to the sequencer go to.
 
     An address is the number of a word, register or semaphore; of instruction memory it is the
@@ -69,9 +70,12 @@ class Space(enum.Enum, shape=unsigned(2)):
     SEMAPHORE = 3
 
 
+SPACE_BITS = ceil_log2(len(Space))
+
+
 def core_request() -> data.StructLayout:
-    """Payload of a request: ``write`` or read the word at ``address`` of a `Space`."""
-    return data.StructLayout({"write": 1, "space": Space, "address": REQUEST_ADDRESS_BITS,
+    """Payload of a request: ``write`` or read the word at ``address`` of ``space``, a `Space`."""
+    return data.StructLayout({"write": 1, "space": SPACE_BITS, "address": REQUEST_ADDRESS_BITS,
                               "data": 32})
 
 

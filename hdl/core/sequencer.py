@@ -1,5 +1,7 @@
 """The sequencer: issues one bundle a cycle, in order, each when nothing it needs is outstanding."""
 
+from functools import partial
+
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -223,7 +225,7 @@ class Sequencer(wiring.Component):
         taken = []
         for slot in (Slot.V0, Slot.V1):
             port = place(m, platform, f"{slot}_port", f"write_port_{slot}",
-                         lambda slot=slot: WritePort(slot))
+                         partial(WritePort, slot))
             m.d.comb += [port.op.eq(self._bundle[slot].op), port.issue.eq(self.issue)]
             taken.append(port.taken)
 
