@@ -28,6 +28,8 @@ lint_off -rule WIDTHTRUNC -file "*" -match "*LOGNOT*"
 // at one bit each.
 lint_off -rule CASEOVERLAP
 lint_off -rule VARHIDDEN
+// What C++ keeps for itself may be the name of a port.
+lint_off -rule SYMRSVDWORD
 """
 """Verilator's warnings that the exported Verilog does raise, each with why it is harmless."""
 
