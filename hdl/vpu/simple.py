@@ -48,7 +48,7 @@ class Order(wiring.Component):
         Operands.
     number : In(1)
         ``below`` is about binary32 numbers, otherwise about integers.
-    unsigned : In(1)
+    no_sign : In(1)
         ``below`` is about integers without a sign; never set together with ``number``.
     nan_a, nan_b, zeros : Out(1)
         As numbers, a is NaN, b is NaN, both are zero or subnormal.
@@ -64,7 +64,7 @@ class Order(wiring.Component):
     a: In(32)
     b: In(32)
     number: In(1)
-    unsigned: In(1)
+    no_sign: In(1)
     nan_a: Out(1)
     nan_b: Out(1)
     zeros: Out(1)
@@ -84,7 +84,7 @@ class Order(wiring.Component):
             signs_differ.eq(self.a[31] ^ self.b[31]),
         ]
         with m.If(signs_differ):
-            m.d.comb += self.below.eq(Mux(self.unsigned, self.b[31], self.a[31]))
+            m.d.comb += self.below.eq(Mux(self.no_sign, self.b[31], self.a[31]))
         with m.Elif(self.number & self.a[31]):
             # Sign and magnitude: of negative numbers, that with the larger magnitude comes first.
             # Equal ones may say so too, for nothing depends on it.
@@ -130,7 +130,7 @@ class Shift(wiring.Component):
             # 1 have no integer part.
             m.d.comb += [
                 places.eq(BIAS + 31 - exponent),
-                all_out.eq(exponent < BIAS),
+                all_out.eq(self.nan | (exponent < BIAS)),
             ]
         with m.Else():
             m.d.comb += [
@@ -138,34 +138,27 @@ class Shift(wiring.Component):
                 all_out.eq(self.b[5:].any()),
             ]
 
+        beyond = Signal()
         negative = Signal()
         signs = Signal(32)
-        word = Signal(32)
-        right = Signal(32)
-        left = Signal(32)
-        inverted = Signal(32)
         m.d.comb += [
-            negative.eq(self.a[31] & (self.arithmetic | self.truncate)),
+            beyond.eq(self.truncate & ~self.nan & (exponent >= BIAS + 31)),
+            negative.eq(self.a[31] & (self.arithmetic | (self.truncate & ~self.nan))),
             signs.eq(negative.replicate(32)),
+        ]
+        word = Signal(32)
+        shifted = Signal(32)
+        magnitude = Signal(32)
+        m.d.comb += [
             # Shifting zeros into the inverse of a negative integer is shifting ones into it.
             word.eq(Mux(self.truncate,
                         Cat(C(0, 31 - F32_FRACTION), self.a[:F32_FRACTION], C(1, 1)),
                         self.a ^ signs)),
-            right.eq(Mux(all_out, 0, word >> places)),
-            left.eq(Mux(all_out, 0, self.a << places)),
-            inverted.eq(right ^ signs),
+            shifted.eq(Mux(self.left, self.a << places, word >> places)),
+            magnitude.eq(Mux(beyond, INT_MAX, Mux(all_out, 0, shifted))),
+            # A number is negated; the inverse of the largest integer is the least.
+            self.o.eq((magnitude ^ signs) + (negative & self.truncate & ~beyond)),
         ]
-
-        beyond = Signal()
-        integer = Signal(32)
-        m.d.comb += [
-            beyond.eq(exponent >= BIAS + 31),
-            integer.eq(Mux(beyond, INT_MAX ^ signs, inverted + negative)),
-        ]
-        with m.If(self.truncate):
-            m.d.comb += self.o.eq(Mux(self.nan, 0, integer))
-        with m.Else():
-            m.d.comb += self.o.eq(Mux(self.left, left, inverted))
         return m
 
 
@@ -247,7 +240,7 @@ class Simple(wiring.Component):
         m.d.comb += [
             order.a.eq(self.a), order.b.eq(self.b),
             order.number.eq(self._decode(m, "picks", *PICKS) | compares_numbers),
-            order.unsigned.eq(self._decode(m, "unsigned", Op.LTU, Op.GEU)),
+            order.no_sign.eq(self._decode(m, "unsigned", Op.LTU, Op.GEU)),
         ]
         return order
 
