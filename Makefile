@@ -2,11 +2,13 @@
 
 PYTHON ?= python3
 CONFIG ?= v2
+BUNDLES ?= 10000
+SEED ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive pictures docs clean
+.PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive random pictures docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +52,9 @@ bench: $(VENV)/.bench-ready  ## measure simulation speed, and the cell on FPGAs;
 
 exhaustive: setup  ## the cell against the golden model: all 2^32 products, 10^9 sums (minutes)
 	$(PY) -m verif.exhaustive
+
+random: setup  ## random programs on the core in RTL and golden: CONFIG, BUNDLES, SEED
+	$(PY) -m verif.random_programs $(CONFIG) --bundles $(BUNDLES) --seed $(SEED)
 
 pictures: setup  ## draw the pictures of the docs: the 3x3 array from RTL state, the block diagram
 	$(PY) -m sim.wavefront
