@@ -8,6 +8,7 @@ loop, is then up to the machines, faults included.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -165,7 +166,7 @@ class Generator:
     def _chance(self, probability: float) -> bool:
         return bool(self._rng.random() < probability)
 
-    def _pick(self, choices: Sequence):
+    def _pick(self, choices: Sequence[Any] | np.ndarray) -> Any:
         return choices[int(self._rng.integers(len(choices)))]
 
     def _last(self, fault: bool) -> int:

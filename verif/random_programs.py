@@ -11,8 +11,8 @@ from golden.machine import Machine
 from hdl import isa
 from hdl.config import PRESETS, Config
 from hdl.isa import LoadOp, ScalarOp, Slot, VectorOp
-from sim.disassembler import disassemble
 from sim.core import CoreModel
+from sim.disassembler import disassemble
 from verif.programs import STABLE, Generator, random_words
 
 __all__ = ["compare_random", "differences", "prepare", "run_both"]

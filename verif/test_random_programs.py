@@ -70,8 +70,9 @@ def test_a_difference_is_found_and_reported(monkeypatch, tmp_path, capsys):
             slots, imm, reserved = isa.unpack(bundle)
             if slots[Slot.V0]["op"] == VectorOp.ADD and not reserved:
                 slots[Slot.V0]["op"] = VectorOp.SUB
-                bundle = isa.pack(slots, imm)
-            fixed.append(bundle)
+                fixed.append(isa.pack(slots, imm))
+            else:
+                fixed.append(bundle)
         load(core, fixed, at)
 
     monkeypatch.setattr(CoreModel, "load_program", wrong)
