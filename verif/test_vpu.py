@@ -5,6 +5,7 @@ import pytest
 
 from hdl.config import Config
 from hdl.isa import LOAD_LATENCY, Kind, Slot, VectorOp
+from hdl.vpu.alu import VectorAlu
 from hdl.vpu.element import VectorElement
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.registers import MaskFile, RegisterFile
@@ -85,7 +86,8 @@ def test_dependent_operation_at_the_latency_sees_the_new_value(bench, slot, op):
                                for operand in operation.operands) else None
     for given in dict.fromkeys([None, scalar]):
         for distance in (latency, latency - 1):
-            issue = Cycle(**{slot: Vector(op, d, 8, 9, 5, given)})
+            issue = Cycle()
+            setattr(issue, slot, Vector(op, d, 8, 9, 5, given))
             # All bits of the destination change, so what was read says when.
             bench.run([issue, *IDLE * latency, invert(kind, d)])
             old = file[d].copy()
@@ -286,17 +288,22 @@ def test_host_reads_a_row_a_cycle(bench, space):
     assert np.array_equal(np.array(rows), source[:count].reshape(-1, CONFIG.lanes))
 
 
-def test_wrong_parameters_are_refused():
-    for component in (Vpu, VectorElement):
-        with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
-            component("tiny")
-    one = Config(array=4, sublanes=2, vmem_bytes=32)
-    with pytest.raises(ValueError, match="vmem_bytes must be at least two vector registers"):
-        VectorElement(one)
-    with pytest.raises(ValueError, match="vmem_bytes must be from 2 to 65536 vector registers"):
-        Vpu(one)
-    for component in (RegisterFile, MaskFile):
-        with pytest.raises(TypeError, match="reads must be an integer, not '2'"):
-            component("2", 1)
-        with pytest.raises(ValueError, match="writes must be at least 1, not 0"):
-            component(1, 0)
+@pytest.mark.parametrize("component", [Vpu, VectorElement])
+def test_wrong_configuration_is_refused(component):
+    with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
+        component("tiny")
+    with pytest.raises(ValueError, match=r"vmem_bytes must be .* vector registers, not 32"):
+        component(Config(array=4, sublanes=2, vmem_bytes=32))
+
+
+@pytest.mark.parametrize("component", [RegisterFile, MaskFile])
+def test_wrong_numbers_of_ports_are_refused(component):
+    with pytest.raises(TypeError, match="reads must be an integer, not '2'"):
+        component("2", 1)
+    with pytest.raises(ValueError, match="writes must be at least 1, not 0"):
+        component(1, 0)
+
+
+def test_alu_needs_a_truth_value():
+    with pytest.raises(TypeError, match="transcendental must be a bool, not 1"):
+        VectorAlu(1)  # type: ignore[arg-type]

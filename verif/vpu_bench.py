@@ -255,8 +255,8 @@ def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
                             ("chain_write", cycle.write)):
             if given is not None:
                 inputs[f"{name}__valid"][t] = 1
-                for member in fields(given):
-                    inputs[f"{name}__{member.name}"][t] = getattr(given, member.name)
+                for item in fields(given):
+                    inputs[f"{name}__{item.name}"][t] = getattr(given, item.name)
         for name in ("x", "w", "xlu"):
             control = getattr(cycle, name)
             inputs[f"{name}_chain__load"][t] = control.load
@@ -307,9 +307,9 @@ class Bench:
         names = sorted({name for outputs in want for name in outputs})
         inputs = inputs_of(self.config, cycles)
         got = self.model.run(inputs, names)
-        idle = {name: 0 for name in inputs if name.endswith(("valid", "load", "shift"))}
-        for name, value in idle.items():
-            self.model.poke(name, value)
+        for name in inputs:
+            if name.endswith(("valid", "load", "shift")):
+                self.model.poke(name, 0)
         for t, outputs in enumerate(want):
             for name, value in outputs.items():
                 assert np.array_equal(got[name][t], value), \
@@ -408,9 +408,10 @@ class Traffic:
         return True
 
     def _vector(self, slot: str) -> Vector | None:
-        choices = [operation for operation in VECTOR.values() if Slot(slot) in operation.slots]
-        operation = choices[self._pick(len(choices))]
-        v = Vector(operation.op, self._pick(32), self._pick(32), self._pick(32), self._pick(8))
+        choices = [op for op, operation in VECTOR.items() if Slot(slot) in operation.slots]
+        op = choices[self._pick(len(choices))]
+        operation = VECTOR[op]
+        v = Vector(op, self._pick(32), self._pick(32), self._pick(32), self._pick(8))
         if self._pick(3) == 0:
             v = replace(v, scalar=int(operands(self._rng, (1,))[0]))
         kind = "m" if to_mask(operation) else "v"
