@@ -106,7 +106,7 @@ def everything(machine):
 
 def changes(before, after, ignored=()):
     """Places that differ, as tuples of the part's name and its index along the first axis."""
-    found = set()
+    found: set[tuple] = set()
     for name in before.keys() - set(ignored):
         old, new = np.asarray(before[name]), np.asarray(after[name])
         if new.shape != old.shape:
@@ -508,7 +508,7 @@ def ready_for(operation):
 def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(slot, operation):
     rng = np.random.default_rng(SEED)
     named = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
-    outcomes = []
+    outcomes: list[dict[str, Any]] = []
     for _ in range(6):
         fields = {name: int(rng.integers(1 << width)) for name, width in SLOTS[slot].items()}
         if not outcomes:
@@ -1022,6 +1022,28 @@ def test_loads_of_weights_start_anew_after_each_swap():
         tile = tile.T if kind == "weights_t" else tile
         expected = tile_matmul(machine.vectors[2].view(np.float32), np.ascontiguousarray(tile))
         assert np.array_equal(machine.results[-1], expected.view(np.uint32))
+
+
+def test_rows_keep_the_weights_that_were_active_when_they_were_pushed():
+    machine = random_machine()
+    while machine.held:
+        assert execute(machine, bundle(do("pop", "pop", 5)))
+    expected = []
+    # Nothing is popped until rows of three tiles are in flight.
+    for tile in range(3):
+        if tile:
+            for one in load_weights(TINY, 2 * tile):
+                assert execute(machine, one)
+        assert execute(machine, bundle(do("push", "rows_swap", 6)))
+        assert execute(machine, bundle(do("push", "rows", 7)))
+        weights = machine.vectors[2 * tile:2 * tile + 2].reshape(4, 4).view(np.float32)
+        expected += [tile_matmul(machine.vectors[number].view(np.float32), weights)
+                     for number in (6, 7)]
+    expected = [one.view(np.uint32) for one in expected]
+    assert len({one.tobytes() for one in expected}) == 6
+    for one in expected:
+        assert execute(machine, bundle(do("pop", "pop", 5)))
+        assert np.array_equal(machine.vectors[5], one)
 
 
 def test_rows_before_the_first_swap_are_a_fault_even_with_weights_loaded():

@@ -4,6 +4,7 @@ import math
 import re
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -65,6 +66,40 @@ def singles(corners, count=50_000):
 
 def signed(word):
     return int.from_bytes(int(word).to_bytes(4, "little"), "little", signed=True)
+
+
+# The text
+
+
+def examples(pattern):
+    """Rows of the worked examples of the vector unit whose cells begin with these patterns."""
+    text = (Path(__file__).parent.parent / "docs" / "numerics.md").read_text(encoding="utf-8")
+    body = text[text.index("## 11. The vector unit: fp32"):text.index("## 12. ")]
+    rows = re.findall(rf"^\| {pattern}", body, re.MULTILINE)
+    assert len(rows) >= 10
+    return rows
+
+
+CELL = r"`([0-9A-F]{8})`[^|]*\| "
+
+
+def test_worked_examples_of_the_product_hold():
+    for row in examples(3 * CELL):
+        a, b, expected = (int(cell, 16) for cell in row)
+        assert_words(evaluate(VectorOp.FMUL, words([a]), words([b])), [expected], [a], [b])
+        assert_words(evaluate(VectorOp.FMUL, words([b]), words([a])), [expected], [b], [a])
+        assert multiply(a, b)[0] == expected
+
+
+def test_worked_examples_of_operations_of_one_hold():
+    seen = set()
+    for name, *row in examples(r"`([a-z0-9]+)` \| " + 2 * CELL):
+        op = VectorOp[name.upper()]
+        a, expected = (int(cell, 16) for cell in row)
+        assert_words(evaluate(op, words([a])), [expected], [a])
+        assert UNARY[op][0](a) == expected
+        seen.add(op)
+    assert seen == set(UNARY)
 
 
 # The oracle for fp32
