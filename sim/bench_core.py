@@ -15,7 +15,7 @@ from sim.core import CoreModel
 __all__ = ["busy_program", "core_figures", "scalar_program", "vector_program"]
 
 RUNS = 5
-BUSY_LOOPS = 64
+BUSY_LOOPS = 256
 VECTOR_LOOPS = 100
 SCALAR_LOOPS = 20_000
 IDLE_CYCLES = 200_000
