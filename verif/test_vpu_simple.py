@@ -1,5 +1,7 @@
 """The vector unit's operations of one cycle in Verilog against the golden ones."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -19,8 +21,9 @@ from verif.vpu_units import (
 SEED = 20250313
 SIMPLE = {operation.op: operation for operation in OPERATIONS
           if isinstance(operation.op, VectorOp) and operation.unit is Unit.SIMPLE}
-MASKS = {VectorOp.MAND: np.logical_and, VectorOp.MOR: np.logical_or,
-         VectorOp.MXOR: np.logical_xor, VectorOp.MANDN: lambda p, q: p & ~q}
+MASKS: dict[VectorOp, Callable[..., np.ndarray]] = {
+    VectorOp.MAND: np.logical_and, VectorOp.MOR: np.logical_or, VectorOp.MXOR: np.logical_xor,
+    VectorOp.MANDN: lambda p, q: p & ~q}
 
 
 def writes_mask(op):
