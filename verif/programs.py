@@ -157,10 +157,10 @@ class Generator:
             machine.load_program([bundles[-1]])
             machine.start(0)
             machine.step()
+            machine.stop()
             if machine.fault or machine.waiting:
                 raise RuntimeError(f"operation {operation.name} could not be executed: "
                                    f"{machine.fault!r}")
-        machine.stop()
         return bundles
 
     def _chance(self, probability: float) -> bool:

@@ -1,7 +1,6 @@
 """Random programs on the core in RTL and on the golden machine, compared in every bit of state."""
 
 import argparse
-import pathlib
 import sys
 
 import numpy as np
@@ -13,11 +12,11 @@ from hdl.config import PRESETS, Config
 from hdl.isa import LoadOp, ScalarOp, Slot, VectorOp
 from sim.core import CoreModel
 from sim.disassembler import disassemble
+from sim.toolchain import build_folder
 from verif.programs import STABLE, Generator, random_words
 
 __all__ = ["compare_random", "differences", "prepare", "run_both"]
 
-_FAILED = pathlib.Path("build/random")
 
 
 def differences(golden: dict, rtl: dict) -> list[str]:
@@ -139,8 +138,9 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
 
 
 def _report(bundles: tuple[int, ...], wrong: list[str], seed: int, number: int) -> str:
-    _FAILED.mkdir(parents=True, exist_ok=True)
-    path = _FAILED / f"seed{seed}_program{number}.txt"
+    folder = build_folder() / "random"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"seed{seed}_program{number}.txt"
     path.write_text("".join(f"{address:5}: {disassemble(bundle)}\n"
                             for address, bundle in enumerate(bundles)))
     return "\n".join([f"seed {seed}, program {number} ({path}): the states differ", *wrong])
