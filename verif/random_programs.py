@@ -18,7 +18,6 @@ from verif.programs import STABLE, Generator, random_words
 __all__ = ["compare_random", "differences", "prepare", "run_both"]
 
 
-
 def differences(golden: dict, rtl: dict) -> list[str]:
     """What differs between two states, a line for each part, with the first place."""
     lines = []
