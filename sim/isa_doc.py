@@ -199,8 +199,10 @@ share. In text:
 
 _STATE = """\
 All of it is zero at first, except `m0`; weights are absent until the first swap. An instruction
-memory of zeros is bundles that do nothing. `start` changes the program counter and clears the
-fault; everything else stays as programs and host left it.
+memory of zeros is bundles that do nothing. A reset stops the program, sets program counter, fault
+and semaphores to zero, and empties the array, weights included; memories, registers of all kinds
+and the transposer stay, but what was under way may or may not be written. `start` changes the program counter and clears the fault; everything else stays as programs and host
+left it.
 
 Elements have no type: an operation reads them as fp32, as integers (signed unless it says
 otherwise), or as bits. Sizes of the presets:

@@ -16,9 +16,22 @@ from golden.machine import Machine
 from golden.stimulus import mac_operands
 from hdl import isa
 from hdl.config import Config
-from hdl.isa import Kind, MiscOp, Operation, PushOp, ScalarOp, Slot, Unit
+from hdl.isa import (
+    Fault,
+    Kind,
+    LoadOp,
+    MiscOp,
+    Operation,
+    PopOp,
+    PushOp,
+    ScalarOp,
+    Slot,
+    Unit,
+    VectorOp,
+)
 
-__all__ = ["Generator", "RandomProgram", "random_words", "schedule"]
+__all__ = ["Generator", "RandomProgram", "faulty_bundles", "fill_registers", "random_words",
+           "schedule"]
 
 STABLE = range(24, 30)
 """Scalar registers that programs do not write: small numbers, for addresses that stay legal."""
@@ -42,6 +55,47 @@ def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
     small = rng.integers(-40, 40, count).astype(np.int32).view(np.uint32)
     return np.select([kind == 0, kind == 1, kind == 2], [floats, any_bits, near_one],
                      small).astype(np.uint32).reshape(shape)
+
+
+def fill_registers(config: Config) -> list[int]:
+    """Bundles that give registers, masks and transposer values from the first words of memory."""
+    bundles = [isa.pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.FIRST_IMMEDIATE}},
+                        (number % config.vmem_words,))
+               for number in range(isa.VECTOR_REGISTERS)]
+    bundles += [isa.pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": group % isa.VECTOR_REGISTERS,
+                                      "b": isa.FIRST_IMMEDIATE}}, (group,))
+                for group in range(config.tile_vregs)]
+    bundles += [isa.pack({Slot.V0: {"op": VectorOp.LT, "d": number, "a": number,
+                                    "b": isa.VECTOR_FLAG | number + isa.MASKS}})
+                for number in range(1, isa.MASKS)]
+    return bundles
+
+
+def faulty_bundles(config: Config) -> dict[Fault, int]:
+    """A bundle for each fault that a single bundle can have after a reset.
+
+    The one with ``Fault.SEMAPHORE`` needs the first semaphore to be at least 1. All would change a
+    scalar register too.
+    """
+    write = {"op": ScalarOp.ADD, "d": 3, "b": isa.INLINE_BASE + 7}
+    first = isa.FIRST_IMMEDIATE
+    bad: dict[Fault, tuple[dict[Slot, dict[str, int]], tuple[int, ...]]] = {
+        Fault.ILLEGAL: ({Slot.S0: write, Slot.V0: {"op": 63}}, ()),
+        Fault.CONFLICT: ({Slot.S0: write, Slot.S1: write}, ()),
+        Fault.PC_RANGE: ({Slot.S0: write, Slot.S1: {"op": ScalarOp.JUMP, "b": first}},
+                         (config.imem_bundles,)),
+        Fault.SMEM_RANGE: ({Slot.S0: {"op": ScalarOp.LOAD, "d": 3, "b": first}},
+                           (config.smem_words,)),
+        Fault.VMEM_RANGE: ({Slot.S0: write, Slot.LOAD: {"op": LoadOp.LOAD, "b": first}},
+                           (config.vmem_words,)),
+        Fault.INDEX_RANGE: ({Slot.S0: write, Slot.MISC: {"op": MiscOp.ROTATE_LANES, "b": first}},
+                            (config.lanes,)),
+        Fault.WEIGHT_LOAD: ({Slot.S0: write, Slot.PUSH: {"op": PushOp.ROWS}}, ()),
+        Fault.FIFO_UNDERFLOW: ({Slot.S0: write, Slot.POP: {"op": PopOp.POP}}, ()),
+        Fault.SEMAPHORE: ({Slot.S0: write, Slot.MISC: {"op": MiscOp.SIGNAL, "b": first}},
+                          (0xFFFFFFFF,)),
+    }
+    return {fault: isa.pack(slots, imm) for fault, (slots, imm) in bad.items()}
 
 
 @dataclass(frozen=True)

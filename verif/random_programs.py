@@ -9,11 +9,11 @@ from tqdm import tqdm
 from golden.machine import Machine
 from hdl import isa
 from hdl.config import PRESETS, Config
-from hdl.isa import LoadOp, ScalarOp, Slot, VectorOp
+from hdl.isa import ScalarOp, Slot
 from sim.core import CoreModel
 from sim.disassembler import disassemble
 from sim.toolchain import build_folder
-from verif.programs import STABLE, Generator, random_words
+from verif.programs import STABLE, Generator, fill_registers, random_words
 
 __all__ = ["compare_random", "differences", "prepare", "run_both"]
 
@@ -49,12 +49,7 @@ def prepare(machine: Machine, core: CoreModel, rng: np.random.Generator) -> None
     core.write_vmem(0, vmem)
     core.write_smem(0, smem)
     core.write_semaphores(semaphores)
-    bundles = [isa.pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.FIRST_IMMEDIATE}},
-                        (number % config.vmem_words,))
-               for number in range(isa.VECTOR_REGISTERS)]
-    bundles += [isa.pack({Slot.V0: {"op": VectorOp.LT, "d": number, "a": number,
-                                    "b": isa.VECTOR_FLAG | number + isa.MASKS}})
-                for number in range(1, isa.MASKS)]
+    bundles = fill_registers(config)
     bundles.append(isa.pack({Slot.S1: {"op": ScalarOp.HALT}}))
     for first in range(0, len(bundles), config.imem_bundles - 1):
         part = bundles[first:first + config.imem_bundles - 1]

@@ -64,7 +64,8 @@ class Vpu(wiring.Component):
     host_write : In(stream of host_write_row)
         S rows for each word, sublane 0 first. Addresses must lie in the memory.
     host_busy : Out(1)
-        A read or a write of the host that was begun is not finished.
+        A read or a write of the host that was begun is not finished. A read that is to see a write
+        must be sent when the write is finished.
 
     Raises
     ------

@@ -6,7 +6,7 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.handle import HierarchyObject, LogicObject, ValueObjectBase
 from cocotb.simtime import get_sim_time
-from cocotb.triggers import ClockCycles, RisingEdge
+from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
 
 __all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "pin"]
 
@@ -37,7 +37,8 @@ class ClockDomain:
     """The design's ``clk`` and synchronous ``rst``.
 
     Whoever awaits ``edge`` reads what the ports were when the clock rose; what he drives then is
-    there from after this edge on. So all that happens at one edge belongs to one cycle.
+    there from after this edge on. So all that happens at one edge belongs to one cycle. Whoever
+    awaits ``middle`` reads outputs within a cycle, and can still drive inputs of the same cycle.
 
     Parameters
     ----------
@@ -51,10 +52,13 @@ class ClockDomain:
             raise TypeError(f"clk must be one bit, not {clk!r}")
         self._clk = clk
         self._rst = pin(dut, "rst")
+        self._origin = 0
         self.edge = RisingEdge(clk)
+        self.middle = FallingEdge(clk)
 
     def start(self) -> None:
-        """Lets the clock run until the test ends."""
+        """Lets the clock run until the test ends; it rises at once."""
+        self._origin = int(get_sim_time("ns"))
         Clock(self._clk, PERIOD_NS, unit="ns").start()
 
     async def cycles(self, count: int) -> None:
@@ -74,5 +78,8 @@ class ClockDomain:
 
     @property
     def now(self) -> int:
-        """Number of the present cycle; only differences mean something."""
-        return int(get_sim_time("ns")) // PERIOD_NS
+        """Number of the present cycle; only differences mean something.
+
+        It begins with an edge; in ``middle`` it is the same.
+        """
+        return (int(get_sim_time("ns")) - self._origin) // PERIOD_NS

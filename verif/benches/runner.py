@@ -14,13 +14,17 @@ from unittest import mock
 from xml.etree import ElementTree
 
 import cocotb_tools.config
-from cocotb_tools.runner import get_runner
+from cocotb_tools.runner import Verilator, get_runner
 
 from hdl.config import Config
+from hdl.core.core import Core
+from hdl.core.sequencer import Sequencer
 from hdl.mxu.cell import MacCell
 from hdl.mxu.mxu import Mxu
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
+from hdl.vpu.vpu import Vpu
+from hdl.xlu.xlu import Xlu
 from sim.cache import cached_json
 from sim.toolchain import Toolchain, build_folder
 
@@ -29,8 +33,10 @@ __all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "ru
 SEED = 20240817
 """Seed of a run that names no other."""
 
-_DESIGNS = {"mac_cell": MacCell, "mxu": Mxu}
-_MODULES = {"mac_cell": "verif.benches.bench_cell", "mxu": "verif.benches.bench_mxu"}
+_DESIGNS = {"mac_cell": MacCell, "mxu": Mxu, "sequencer": Sequencer, "vpu": Vpu, "xlu": Xlu,
+            "core": Core}
+_MODULES = {top: f"verif.benches.bench_{top}" for top in _DESIGNS} | {
+    "mac_cell": "verif.benches.bench_cell"}
 
 # Everything that is random in a design's memories comes from the run's seed.
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
@@ -38,6 +44,9 @@ _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--n
 
 # The benches are short: a faster model would not make up for the time that its build takes.
 _OPTIMISATION = "-O0"
+
+_BLOCKS = ("vpu_element", "mac_cell")
+"""Large modules that stand many times in a design: each is verilated and compiled only once."""
 
 _TAIL_LINES = 40
 
@@ -49,7 +58,7 @@ class Bench:
     Attributes
     ----------
     top : str
-        Name of the design's module, `mac_cell` or `mxu`.
+        Name of the design's module, one of those in `BENCHES`.
     preset : str
         Name of the configuration.
     mac_latency : int
@@ -65,7 +74,10 @@ class Bench:
 
 
 BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("mac_cell", "tiny", 4),
-           Bench("mxu", "tiny", 4), Bench("mxu", "small", 2))
+           Bench("mxu", "tiny", 4), Bench("mxu", "small", 2),
+           *(Bench(top, preset, 2) for top in ("sequencer", "xlu", "vpu")
+             for preset in ("tiny", "small")),
+           Bench("core", "tiny", 4), Bench("core", "small", 2))
 """All benches. A deep cell slows the wavefront of a swap, so that weights have to wait for it."""
 
 
@@ -129,12 +141,38 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
         _build(partial, tools, variables, arguments, bench, verilog, waves)
         if not common.is_dir():
             _keep_common(partial, common)
+        # Precompiled headers are most of the folder, and nobody needs them any more.
+        for header in partial.rglob("*.gch"):
+            header.unlink()
         partial.rename(folder)
     return folder
 
 
 def _digest(recipe: object) -> str:
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class _BlockRunner(Verilator):
+    """Cocotb's runner, with modules that are verilated on their own.
+
+    Parameters
+    ----------
+    blocks : sequence of str
+        Their names; the configuration file marks them as such too.
+    """
+
+    def __init__(self, blocks: Sequence[str]) -> None:
+        super().__init__()
+        self._blocks = blocks
+
+    def _build_command(self) -> list[list[str]]:
+        [verilate, make] = super()._build_command()
+        if not self._blocks:
+            return [verilate, make]
+        verilate.insert(1, "--hierarchical")
+        # One job: Verilator's makefile would start two runs for a block's two outputs.
+        blocks = ["make", "-C", str(self.build_dir), "-f", "Vtop_hier.mk", "hier_verilation"]
+        return [verilate, blocks, make]
 
 
 @contextlib.contextmanager
@@ -148,10 +186,15 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
            arguments: Sequence[str], bench: Bench, verilog: Design, waves: bool) -> None:
+    blocks = [name for name in _BLOCKS if name in verilog.sources and name != bench.top]
     # Without this list cocotb would have every signal of the design visible, and unoptimised.
     visible = [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in verilog.ports]
     control = folder / "bench.vlt"
-    control.write_text("\n".join(["`verilator_config", LINT_WAIVERS, *visible, ""]))
+    hierarchy = [f'hier_block -module "{name}"' for name in blocks]
+    if blocks:
+        # From outside, each output of a block seems to depend on each of its inputs.
+        hierarchy.append("lint_off -rule UNOPTFLAT")
+    control.write_text("\n".join(["`verilator_config", LINT_WAIVERS, *hierarchy, *visible, ""]))
     sources = [control]
     for name, text in verilog.sources.items():
         sources.append(folder / f"{name}.v")
@@ -160,7 +203,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
     log = folder / "build.log"
     with _environment(tools, {"MAKEFLAGS": " ".join(["--", *escaped])}):
         try:
-            get_runner("verilator").build(
+            _BlockRunner(blocks).build(
                 sources=sources, hdl_toplevel=bench.top, build_args=arguments,
                 build_dir=folder, timescale=("1ns", "1ns"), waves=waves, log_file=log)
         except RuntimeError as error:

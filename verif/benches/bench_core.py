@@ -1,0 +1,341 @@
+"""Benches of the core: its host's ports and all its units together, beside the golden machine.
+
+After each program all registers, memories and semaphores are compared with the machine's. In every
+cycle the counters must sum to the cycles.
+"""
+
+import random
+
+import cocotb
+import numpy as np
+from cocotb.handle import HierarchyObject
+from numpy.typing import NDArray
+
+from golden.machine import Machine
+from hdl import isa
+from hdl.config import Config
+from hdl.core.counters import COUNTERS
+from hdl.core.interface import Space
+from hdl.isa import Fault, LoadOp, MiscOp, ScalarOp, Slot, StoreOp, VectorOp
+from hdl.vpu.interface import HostSpace
+from sim.softmax import SoftmaxLayer, operands
+from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.host import ProgramPort, RequestPort, RowPort
+from verif.programs import STABLE, Generator, faulty_bundles, fill_registers, random_words
+
+bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
+
+HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
+LIMIT = 20_000
+"""Cycles within which every program here stops."""
+
+
+class CoreBench:
+    """A core, its host, and the golden machine.
+
+    Attributes
+    ----------
+    config : Config
+    rng : random.Random
+        Of the bench's decisions, seeded with the test's seed.
+    machine : Machine
+        The golden one. `reset` makes a new one.
+    generator : Generator
+        Of programs for it.
+    compared : int
+        States compared.
+    """
+
+    def __init__(self, dut: HierarchyObject) -> None:
+        self.config = Config.preset(config_argument("preset"),
+                                    mac_latency=int(config_argument("mac_latency")))
+        self.rng = random.Random(cocotb.RANDOM_SEED)
+        self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
+        self.compared = 0
+        self.domain = ClockDomain(dut)
+        self.domain.start()
+        self.program = ProgramPort(self.domain, dut)
+        self.requests = RequestPort(self.domain, dut, self.rng)
+        self.rows = RowPort(self.domain, dut, self.rng)
+        self._idle, self._waiting, self._clear, self._cycles = (
+            pin(dut, name) for name in ("idle", "waiting", "clear_counters", "cycles"))
+        self._counters = {name: pin(dut, f"{name}_cycles") for name in COUNTERS}
+        self._clear.value = 0
+        cocotb.start_soon(self._count())
+
+    @classmethod
+    async def started(cls, dut: HierarchyObject) -> "CoreBench":
+        """A bench whose core has been reset and given random contents."""
+        bench = cls(dut)
+        await bench.reset()
+        return bench
+
+    async def reset(self) -> None:
+        """Resets the core and fills all memories and registers anew."""
+        await self.domain.reset()
+        self.requests.clear()
+        self.rows.clear()
+        self.machine = machine = Machine(self.config)
+        self.generator = Generator(machine, self.numbers)
+        self.program.set_watchdog(0)
+        machine.vmem[:] = random_words(self.numbers, machine.vmem.shape)
+        machine.smem[:] = random_words(self.numbers, machine.smem.shape)
+        machine.semaphores[:] = self.numbers.integers(0, 1 << 16, isa.SEMAPHORES)
+        self.requests.write(Space.SMEM, machine.smem)
+        self.requests.write(Space.SEMAPHORE, machine.semaphores)
+        self.write_words(0, machine.vmem)
+        self.stabilise()
+        self.load(*fill_registers(self.config), HALT)
+        await self.run()
+
+    def write_words(self, address: int, words: NDArray[np.uint32]) -> None:
+        """Queues writes of words of vector memory."""
+        for number, word in enumerate(words, address):
+            self.rows.write(number, word)
+
+    def stabilise(self) -> None:
+        """Gives those registers small numbers that programs take addresses from."""
+        self.machine.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
+        self.requests.write(Space.SCALAR, self.machine.scalars)
+
+    def load(self, *bundles: int) -> None:
+        """Loads a program, and executes it on the golden machine as far as that goes."""
+        self.requests.load(bundles)
+        self.machine.load_program(bundles)
+        self.machine.start()
+        self.machine.run(LIMIT)
+
+    def new_program(self, length: int, fault: bool) -> None:
+        """Loads a random program, executed on the golden machine."""
+        program = self.generator.program(length, fault=fault)
+        unused = self.config.imem_bundles - len(program.bundles)
+        self.requests.load([*program.bundles, *[0] * unused])
+
+    async def ready(self) -> None:
+        """Waits until all that the host writes is written."""
+        await self.requests.drain()
+        await self.rows.drain()
+
+    async def run(self) -> None:
+        """Runs the program that is loaded until it stops by itself."""
+        await self.ready()
+        await self.program.start()
+        await self.program.finish(LIMIT)
+
+    async def compare(self) -> None:
+        """Waits until the core holds still, and compares all its state."""
+        machine = self.machine
+        self.program.check(machine.pc, machine.fault)
+        for _ in range(LIMIT):
+            if self._idle.value:
+                break
+            await self.domain.edge
+        assert self._idle.value, f"not idle {LIMIT} cycles after the program"
+        self.requests.expect(Space.SCALAR, machine.scalars)
+        self.requests.expect(Space.SMEM, machine.smem)
+        self.requests.expect(Space.SEMAPHORE, machine.semaphores)
+        for number, word in enumerate(machine.vectors):
+            self.rows.expect(HostSpace.VREG, number, word)
+        self.rows.expect_masks(machine.masks)
+        for number, word in enumerate(machine.vmem):
+            self.rows.expect(HostSpace.VMEM, number, word)
+        await self.ready()
+        self.requests.finish()
+        self.rows.finish()
+        self.compared += 1
+
+    async def waits(self) -> None:
+        """Waits until the program does so, for a semaphore.
+
+        Raises
+        ------
+        AssertionError
+            If it does not.
+        """
+        for _ in range(LIMIT):
+            if self._waiting.value:
+                return
+            await self.domain.edge
+        raise AssertionError(f"the program waits for no semaphore, at bundle {self.program.pc}")
+
+    async def clear_counters(self) -> None:
+        """Clears the counters; returns in the first cycle in which they are zero."""
+        self._clear.value = 1
+        await self.domain.edge
+        self._clear.value = 0
+        await self.domain.edge
+
+    def counters(self) -> dict[str, int]:
+        """The counters, in the cycle that ends now."""
+        return {name: int(one.value) for name, one in self._counters.items()}
+
+    async def _count(self) -> None:
+        """The counters of causes sum to the counter of cycles, which counts them."""
+        expected = None
+        while True:
+            await self.domain.edge
+            if expected is not None:
+                cycles, total = int(self._cycles.value), sum(self.counters().values())
+                assert cycles == total == expected, (
+                    f"{cycles} cycles counted, {total} by cause, of {expected}")
+            if self.domain.resetting or self._clear.value:
+                expected = 0
+            elif expected is not None:
+                expected += 1
+
+
+@bench_test
+async def random_programs(dut: HierarchyObject) -> None:
+    """All slots, branches, loops and faults."""
+    bench = await CoreBench.started(dut)
+    faults = set()
+    for number in range(6):
+        bench.requests.source.gap = bench.rng.choice((0.0, 0.3))
+        bench.stabilise()
+        bench.new_program(80, fault=number % 2 > 0)
+        await bench.run()
+        await bench.compare()
+        faults.add(bench.machine.fault)
+    assert Fault.NONE in faults
+    assert len(faults) > 1
+    assert bench.compared == 6
+
+
+@bench_test
+async def softmax_layer(dut: HierarchyObject) -> None:
+    """A layer from end to end: the array is busy, and every bit of its result is right."""
+    bench = await CoreBench.started(dut)
+    layer = SoftmaxLayer(bench.config)
+    words = layer.image(*operands(layer)).view(np.uint32)
+    bench.machine.vmem[:len(words)] = words
+    bench.write_words(0, words)
+    bench.load(*layer.program().bundles)
+    await bench.ready()
+    await bench.clear_counters()
+    await bench.run()
+    counters = bench.counters()
+    assert counters["array_active"] == layer.chunks * layer.tiles * layer.groups * (
+        bench.config.sublanes)
+    assert counters["weight_load"]
+    await bench.compare()
+    result = layer.result(bench.machine.vmem[layer.p_address:][:layer.chunks * layer.groups])
+    assert np.allclose(result.sum(axis=1), 1, atol=1e-5)
+    assert result.std() > 0
+
+
+@bench_test
+async def every_fault(dut: HierarchyObject) -> None:
+    """A bundle with each fault changes nothing; what is under way comes to its end."""
+    bench = await CoreBench.started(dut)
+    bench.machine.semaphores[0] = 1
+    bench.requests.write(Space.SEMAPHORE, [1])
+    under_way = isa.pack({Slot.V0: {"op": VectorOp.FADD, "d": 5, "a": 6, "b": isa.VECTOR_FLAG | 7},
+                          Slot.V1: {"op": VectorOp.TANH, "d": 8, "a": 9},
+                          Slot.MISC: {"op": MiscOp.SUM_LANES, "d": 10, "a": 11},
+                          Slot.STORE: {"op": StoreOp.STORE, "d": 12}})
+    bad = faulty_bundles(bench.config)
+    for fault, bundle in bad.items():
+        bench.load(under_way, bundle, under_way, HALT)
+        assert bench.machine.fault is fault
+        await bench.run()
+        await bench.compare()
+    assert bench.compared == len(bad)
+
+
+@bench_test
+async def stops_and_goes_on(dut: HierarchyObject) -> None:
+    """Programs that the host stops at random and starts again end as if it had not."""
+    bench = await CoreBench.started(dut)
+    stops = 0
+    for _ in range(3):
+        bench.stabilise()
+        bench.new_program(80, fault=False)
+        await bench.ready()
+        await bench.program.start()
+        while True:
+            await bench.domain.cycles(bench.rng.randint(1, 60))
+            if not bench.program.running:
+                break
+            await bench.program.stop()
+            stops += 1
+            await bench.domain.cycles(bench.rng.randint(1, 5))
+            # It may have stood at its last bundle, about to halt: that is executed again.
+            await bench.program.start(bench.program.pc)
+        await bench.compare()
+    assert stops >= 6
+
+
+@bench_test
+async def host_hands_over_words(dut: HierarchyObject) -> None:
+    """The host writes words while the program runs, and hands them over by a semaphore."""
+    bench = await CoreBench.started(dut)
+    config, count, first = bench.config, 8, bench.config.vmem_words - 16
+    bench.machine.semaphores[3] = 0
+    bench.requests.write(Space.SEMAPHORE, [0], at=3)
+    words = random_words(bench.numbers, bench.machine.vmem[:count].shape)
+    # s1 counts the words. Each is loaded, doubled, and stored behind them.
+    bench.machine.scalars[1:3] = count, first
+    bench.requests.write(Space.SCALAR, (count, first), at=1)
+    one = isa.INLINE_BASE + 1
+    program = [
+        isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 3, "b": one}}),
+        isa.pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": 1, "a": 2, "b": 0}}),
+        isa.pack({Slot.V0: {"op": VectorOp.FADD, "d": 2, "a": 1, "b": isa.VECTOR_FLAG | 1},
+                  Slot.S0: {"op": ScalarOp.ADD, "d": 2, "a": 2, "b": one}}),
+        isa.pack({Slot.STORE: {"op": StoreOp.STORE, "d": 2, "a": 2,
+                               "b": isa.INLINE_BASE + count - 1},
+                  Slot.S1: {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}}, (0,)),
+        HALT]
+    # The golden machine gets all words at once.
+    bench.machine.vmem[first:first + count] = words
+    bench.machine.signal(3, count)
+    bench.load(*program)
+    await bench.ready()
+    await bench.program.start()
+    for number, word in enumerate(words):
+        bench.rows.writes.gap = bench.rng.choice((0.0, 0.5))
+        bench.rows.write(first + number, word)
+        bench.rows.look(HostSpace.VREG, 2, config.sublanes)
+        await bench.rows.drain()
+        await bench.waits()
+        await bench.program.signal(3, 1)
+    await bench.program.finish(LIMIT)
+    await bench.compare()
+    assert bench.rows.looked == count * config.sublanes
+
+
+@bench_test
+async def watchdog(dut: HierarchyObject) -> None:
+    """A wait that nobody ends becomes a fault; the bundle can be executed later."""
+    bench = await CoreBench.started(dut)
+    bench.machine.semaphores[5] = 0
+    bench.requests.write(Space.SEMAPHORE, [0], at=5)
+    bench.program.set_watchdog(25)
+    bench.load(0, isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": isa.INLINE_BASE + 2},
+                            Slot.S0: {"op": ScalarOp.ADD, "d": 1, "b": isa.INLINE_BASE + 9}}), HALT)
+    assert bench.machine.waiting
+    await bench.run()
+    bench.program.check(1, Fault.WATCHDOG)
+    bench.machine.signal(5, 2)
+    await bench.program.signal(5, 2)
+    bench.machine.run(LIMIT)
+    await bench.program.start(1)
+    await bench.program.finish(10)
+    await bench.compare()
+
+
+@bench_test
+async def reset_in_the_middle(dut: HierarchyObject) -> None:
+    """A reset at random moments of programs stops everything; what runs then is right."""
+    bench = await CoreBench.started(dut)
+    for _ in range(2):
+        bench.new_program(80, fault=False)
+        await bench.ready()
+        await bench.program.start()
+        await bench.domain.cycles(bench.rng.randint(1, 80))
+        await bench.reset()
+        bench.stabilise()
+        bench.new_program(60, fault=False)
+        await bench.run()
+        await bench.compare()
+    assert bench.compared == 2

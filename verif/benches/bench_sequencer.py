@@ -1,0 +1,299 @@
+"""Benches of the sequencer, with units that compute nothing but take their time.
+
+Everything that it issues is compared, in order, with what the golden machine executes, and after
+each program its registers, memories and semaphores with the machine's.
+"""
+
+import random
+
+import cocotb
+import numpy as np
+from cocotb.handle import HierarchyObject
+
+from hdl import isa
+from hdl.config import Config
+from hdl.core.interface import Space
+from hdl.isa import Fault, MiscOp, PushOp, ScalarOp, Slot, VectorOp
+from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.host import ProgramPort, RequestPort
+from verif.benches.units import IssueMonitor, Mood, TracingMachine, Units
+from verif.programs import STABLE, Generator, faulty_bundles
+
+bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
+
+MOODS = (Mood(), Mood(late=9), Mood(ready=0.4, free=0.4, slow=6),
+         Mood(late=3, ready=0.7, free=0.5, slow=3))
+HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
+
+
+def inline(value: int) -> int:
+    """The scalar source that is a small integer."""
+    return isa.INLINE_BASE + value
+
+
+class SequencerBench:
+    """A sequencer between host and units, and the golden machine.
+
+    Attributes
+    ----------
+    config : Config
+    rng : random.Random
+        Of the bench's decisions, seeded with the test's seed.
+    machine : TracingMachine
+        The golden one. `reset` makes a new one.
+    generator : Generator
+        Of programs for it.
+    """
+
+    def __init__(self, dut: HierarchyObject) -> None:
+        self.config = Config.preset(config_argument("preset"))
+        self.rng = random.Random(cocotb.RANDOM_SEED)
+        self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
+        self.domain = ClockDomain(dut)
+        self.domain.start()
+        self.units = Units(dut, self.rng)
+        self.program = ProgramPort(self.domain, dut)
+        self.requests = RequestPort(self.domain, dut, self.rng)
+        self.monitor = IssueMonitor(self.domain, dut, self.units)
+        self._busy = pin(dut, "busy")
+
+    @classmethod
+    async def started(cls, dut: HierarchyObject) -> "SequencerBench":
+        """A bench whose sequencer has been reset and given random contents."""
+        bench = cls(dut)
+        await bench.reset()
+        return bench
+
+    async def reset(self) -> None:
+        """Resets it and fills all memories anew."""
+        self.requests.source.clear()
+        await self.domain.reset()
+        self.requests.clear()
+        self.monitor.clear()
+        self.machine = TracingMachine(self.config)
+        self.generator = Generator(self.machine, self.numbers)
+        self.program.set_watchdog(0)
+        for words, high in ((self.machine.scalars[1:], 1 << 32), (self.machine.smem, 1 << 32),
+                            (self.machine.semaphores, 1 << 16)):
+            words[:] = self.numbers.integers(0, high, words.shape, dtype=np.uint32)
+        self.stabilise()
+        self.requests.write(Space.SMEM, self.machine.smem)
+        self.requests.write(Space.SEMAPHORE, self.machine.semaphores)
+
+    def stabilise(self) -> None:
+        """Gives those registers small numbers that programs take addresses from."""
+        self.machine.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
+        self.requests.write(Space.SCALAR, self.machine.scalars)
+
+    def new_program(self, length: int, fault: bool) -> None:
+        """Makes a program, executes it on the machine, and expects its issues."""
+        self.machine.trace = []
+        program = self.generator.program(length, fault=fault)
+        self.requests.load([*program.bundles,
+                            *[0] * (self.config.imem_bundles - len(program.bundles))])
+        self.monitor.expect(self.machine.trace)
+
+    def load(self, *bundles: int) -> None:
+        """Loads a written program and executes it on the machine, as far as that goes."""
+        self.machine.trace = []
+        self.machine.load_program(bundles)
+        self.requests.load(bundles)
+        self.machine.start()
+        self.machine.run(1000)
+        self.monitor.expect(self.machine.trace)
+
+    async def run(self) -> None:
+        """Runs the program that is loaded to its end, and compares."""
+        await self.requests.drain()
+        await self.program.start()
+        await self.program.finish(self.limit)
+        await self.compare()
+
+    @property
+    def limit(self) -> int:
+        """Cycles within which a program must have stopped."""
+        return 1000 + 100 * len(self.machine.trace)
+
+    async def compare(self) -> None:
+        """Compares all state, after the units have become idle."""
+        self.program.check(self.machine.pc, self.machine.fault)
+        while not self.units.idle:
+            await self.domain.edge
+        await self.domain.cycles(2)
+        assert not self._busy.value
+        self.requests.expect(Space.SCALAR, self.machine.scalars)
+        self.requests.expect(Space.SMEM, self.machine.smem)
+        self.requests.expect(Space.SEMAPHORE, self.machine.semaphores)
+        await self.requests.drain()
+        self.monitor.finish()
+
+    def finish(self, issues: int) -> None:
+        """Ends the test: at least so many issues were compared."""
+        self.monitor.finish()
+        self.requests.finish()
+        assert self.monitor.checked >= issues
+
+
+@bench_test
+async def random_programs(dut: HierarchyObject) -> None:
+    """All slots, branches, loops and faults; units late, not ready, or on time."""
+    bench = await SequencerBench.started(dut)
+    faults = set()
+    for number in range(12):
+        bench.units.mood = MOODS[number % len(MOODS)]
+        bench.requests.source.gap = bench.rng.choice((0.0, 0.3))
+        bench.stabilise()
+        bench.new_program(90, fault=number % 3 > 0)
+        await bench.run()
+        faults.add(bench.machine.fault)
+    assert Fault.NONE in faults
+    assert len(faults) >= 3
+    bench.finish(400)
+
+
+@bench_test
+async def every_fault(dut: HierarchyObject) -> None:
+    """A bundle with each fault stops the program there, and does nothing."""
+    bench = await SequencerBench.started(dut)
+    config = bench.config
+    bench.machine.semaphores[0] = 1
+    bench.requests.write(Space.SEMAPHORE, [1])
+    before = isa.pack({Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)},
+                       Slot.V1: {"op": VectorOp.EXP2, "d": 1, "a": 2}})
+    bad = faulty_bundles(config)
+    for fault, bundle in bad.items():
+        # What comes after must not happen.
+        bench.load(before, before, bundle, before, HALT)
+        # A jump is executed; what has the fault is the bundle that is not there.
+        pc = config.imem_bundles if fault is Fault.PC_RANGE else 2
+        assert (bench.machine.fault, bench.machine.pc) == (fault, pc)
+        await bench.run()
+    push = [isa.pack({Slot.PUSH: {"op": op, "a": 4}}) for op in (PushOp.WEIGHTS, PushOp.ROWS_SWAP,
+                                                                 PushOp.ROWS)]
+    bench.load(*[push[0]] * config.tile_vregs, push[1], *[push[2]] * config.result_vregs, HALT)
+    assert bench.machine.fault is Fault.FIFO_OVERFLOW
+    await bench.run()
+    bench.finish(2 * len(bad) + 1 + config.tile_vregs + config.result_vregs)
+
+
+@bench_test
+async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
+    """Waits are released by signals of the host, and counts are right after all of them."""
+    bench = await SequencerBench.started(dut)
+    amounts = [bench.rng.randint(1, 15) for _ in range(40)]
+    waits = [isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": number % isa.SEMAPHORES,
+                                   "b": inline(amount)},
+                       Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)}})
+             for number, amount in enumerate(amounts)]
+    bench.machine.semaphores[:] = 0
+    bench.requests.write(Space.SEMAPHORE, bench.machine.semaphores)
+    await bench.requests.drain()
+    # The golden machine gets everything at once: how the host cuts it up must not matter.
+    for number, amount in enumerate(amounts):
+        bench.machine.signal(number % isa.SEMAPHORES, amount)
+    bench.load(*waits, HALT)
+    await bench.requests.drain()
+    await bench.program.start()
+    for number, amount in enumerate(amounts):
+        await bench.domain.cycles(bench.rng.randint(1, 8))
+        assert bench.program.running
+        assert bench.program.pc == number, f"bundle {bench.program.pc} is at issue, not {number}"
+        first = bench.rng.randint(0, amount)
+        for part in (first, amount - first):
+            await bench.program.signal(number % isa.SEMAPHORES, part)
+        await bench.domain.cycles(2)
+    await bench.program.finish(10)
+    await bench.compare()
+    assert bench.monitor.waited[2] > len(amounts)
+    bench.finish(len(amounts) + 1)
+
+
+@bench_test
+async def stops_and_goes_on(dut: HierarchyObject) -> None:
+    """Programs that the host stops at random and starts again end as if it had not."""
+    bench = await SequencerBench.started(dut)
+    stops = 0
+    for number in range(4):
+        bench.units.mood = MOODS[-1 - number % len(MOODS)]
+        bench.stabilise()
+        bench.new_program(90, fault=False)
+        await bench.requests.drain()
+        await bench.program.start()
+        while True:
+            await bench.domain.cycles(bench.rng.randint(1, 30))
+            if not bench.program.running:
+                break
+            await bench.program.stop()
+            assert not bench.program.running
+            if bench.monitor.empty and not bench.machine.fault:
+                break
+            stops += 1
+            await bench.domain.cycles(bench.rng.randint(1, 5))
+            await bench.program.start(bench.program.pc)
+        await bench.compare()
+    assert stops >= 10
+    bench.finish(100)
+
+
+@bench_test
+async def watchdog(dut: HierarchyObject) -> None:
+    """A wait that nobody ends becomes a fault right after as many cycles as are allowed."""
+    bench = await SequencerBench.started(dut)
+    bench.machine.semaphores[5] = 0
+    bench.requests.write(Space.SEMAPHORE, [0], at=5)
+    wait = isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": inline(1)}})
+    for limit in (1, 2, 7, 50):
+        bench.machine.stop()
+        bench.load(*[0] * 5, wait, HALT)
+        assert bench.machine.waiting
+        bench.program.set_watchdog(limit)
+        await bench.requests.drain()
+        before = bench.monitor.waited[2]
+        await bench.program.start()
+        await bench.program.finish(100)
+        bench.program.check(5, Fault.WATCHDOG)
+        # In one more cycle the bundle could still have issued.
+        assert bench.monitor.waited[2] - before == limit + 1
+    bench.finish(20)
+
+
+@bench_test
+async def host_accesses(dut: HierarchyObject) -> None:
+    """Every word of each space is its own; what does not exist is refused and changes nothing."""
+    bench = await SequencerBench.started(dut)
+    config, numbers = bench.config, bench.numbers
+    spaces = {Space.SMEM: bench.machine.smem, Space.SCALAR: bench.machine.scalars,
+              Space.SEMAPHORE: bench.machine.semaphores}
+    bundles = [int.from_bytes(numbers.bytes(4 * isa.BUNDLE_WORDS), "little") for _ in range(30)]
+    places = bench.rng.sample(range(config.imem_bundles), len(bundles))
+    bench.requests.source.gap = 0.2
+    for place, bundle in zip(places, bundles, strict=True):
+        bench.requests.load([bundle], place)
+    for space, words in spaces.items():
+        for beyond in (len(words), len(words) + 1, (1 << 20) - 1):
+            bench.requests.send(True, space, beyond, 0xDEADBEEF, error=True)
+            bench.requests.send(False, space, beyond, error=True)
+        bench.requests.expect(space, words)
+    bench.requests.send(True, Space.IMEM, config.imem_bundles * 16, error=True)
+    bench.requests.send(True, Space.IMEM, isa.BUNDLE_WORDS, error=True)
+    for place, bundle in zip(places, bundles, strict=True):
+        bench.requests.expect(Space.IMEM, isa.bundle_words(bundle), place * 16)
+    await bench.requests.drain()
+    bench.requests.finish()
+    assert bench.requests.checked >= 30 * 2 * isa.BUNDLE_WORDS + config.smem_words
+
+
+@bench_test
+async def reset_in_the_middle(dut: HierarchyObject) -> None:
+    """A reset at random moments of programs stops everything; what runs then is right."""
+    bench = await SequencerBench.started(dut)
+    for number in range(3):
+        bench.units.mood = MOODS[number]
+        bench.new_program(60, fault=False)
+        await bench.requests.drain()
+        await bench.program.start()
+        await bench.domain.cycles(bench.rng.randint(1, 40))
+        await bench.reset()
+        bench.new_program(30, fault=False)
+        await bench.run()
+    bench.finish(60)

@@ -1,0 +1,288 @@
+"""The host's side of a core: requests to the sequencer, rows of vector memory, programs."""
+
+import random
+from collections import deque
+from collections.abc import Iterable
+
+import cocotb
+import numpy as np
+from cocotb.handle import HierarchyObject
+from numpy.typing import NDArray
+
+from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
+from hdl.isa import bundle_words
+from hdl.vpu.interface import HOST_ADDRESS_BITS, HostSpace
+from verif.benches.clocking import ClockDomain, pin
+from verif.benches.matrix import pack_row
+from verif.benches.ports import Ports
+from verif.benches.scoreboard import Scoreboard
+from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
+
+__all__ = ["ProgramPort", "RequestPort", "RowPort"]
+
+
+_LOADED: dict[int, int] = {}
+"""Bundles that are known to be in the instruction memory: it survives resets, and tests."""
+
+
+class RequestPort:
+    """Sends requests to a sequencer and checks each response, one cycle after the transfer.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        The clock.
+    dut : HierarchyObject
+        A design with the ports ``request`` and ``response``.
+    rng : random.Random
+        Decides about gaps.
+
+    Attributes
+    ----------
+    source : StreamSource
+        Its ``gap`` may be changed.
+    """
+
+    def __init__(self, domain: ClockDomain, dut: HierarchyObject, rng: random.Random) -> None:
+        pins = StreamPins.of(dut, "request")
+        self._valid, self._ready = pins.valid, pins.ready
+        self.source = StreamSource(domain, pins, rng)
+        self._domain = domain
+        self._response = Ports(dut, "response", ("valid", "error", "data"))
+        self._responses: Scoreboard[tuple[int, int]] = Scoreboard(
+            "response", lambda item: f"error {item[0]}, data {item[1]:#x}")
+        self._loading: dict[int, int] = {}
+        cocotb.start_soon(self._run())
+
+    @property
+    def checked(self) -> int:
+        """Responses compared."""
+        return self._responses.checked
+
+    def send(self, write: bool, space: Space, address: int, data: int = 0, *,
+             expected: int = 0, error: bool = False) -> None:
+        """Queues a request whose response is known."""
+        self.source.send([write | space.value << 1 | address << 3
+                          | data << 3 + REQUEST_ADDRESS_BITS])
+        self._responses.expect((int(error), expected))
+
+    def write(self, space: Space, words: Iterable[int], at: int = 0) -> None:
+        """Queues writes of successive words."""
+        for address, word in enumerate(words, at):
+            self.send(True, space, address, int(word))
+
+    def expect(self, space: Space, words: Iterable[int], at: int = 0) -> None:
+        """Queues reads of successive words that must be these."""
+        for address, word in enumerate(words, at):
+            self.send(False, space, address, expected=int(word))
+
+    def load(self, bundles: Iterable[int], at: int = 0) -> None:
+        """Queues writes of those bundles that are not in the instruction memory already."""
+        for address, bundle in enumerate(bundles, at):
+            if self._loading.get(address, _LOADED.get(address)) != bundle:
+                _LOADED.pop(address, None)
+                self._loading[address] = bundle
+                self.write(Space.IMEM, bundle_words(bundle), address << REQUEST_WORD_BITS)
+
+    def clear(self) -> None:
+        """Drops what was not answered: for a reset only."""
+        self.source.clear()
+        self._responses.clear()
+        self._loading.clear()
+
+    async def drain(self) -> None:
+        """Waits until every request is answered."""
+        while not (self.source.idle and self._responses.empty):
+            await self._domain.edge
+        _LOADED.update(self._loading)
+        self._loading.clear()
+
+    def finish(self) -> None:
+        """Checks that all responses came, and that there were any."""
+        self._responses.finish()
+
+    async def _run(self) -> None:
+        taken = False
+        while True:
+            await self._domain.edge
+            if self._domain.resetting:
+                taken = False
+                continue
+            valid = bool(self._response["valid"])
+            assert valid == taken, ("a response came that no request asked for" if valid else
+                                    "a request was not answered in the cycle after it")
+            if valid:
+                self._responses.check((self._response["error"], self._response["data"]))
+            taken = bool(self._valid.value) and bool(self._ready.value)
+
+
+class RowPort:
+    """Writes and reads vector memory, and reads registers and masks; checks every row read.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        The clock.
+    dut : HierarchyObject
+        A design with the ports ``host_read``, ``host_rows``, ``host_write`` and ``host_busy``.
+    rng : random.Random
+        Decides about gaps and stalls.
+
+    Attributes
+    ----------
+    reads, writes : StreamSource
+    sink : StreamSink
+        Their ``gap`` and ``stall`` may be changed.
+    """
+
+    def __init__(self, domain: ClockDomain, dut: HierarchyObject, rng: random.Random) -> None:
+        self.reads, self.writes = (StreamSource(domain, StreamPins.of(dut, name), rng)
+                                   for name in ("host_read", "host_write"))
+        self.sink = StreamSink(domain, StreamPins.of(dut, "host_rows"), rng)
+        self._domain = domain
+        self._busy = pin(dut, "host_busy")
+        self._rows: Scoreboard[int] = Scoreboard("host row", hex)
+        self._wanted: deque[int | None] = deque()
+        self.looked = 0
+        StreamMonitor(domain, dut, "host_rows", self._on_row)
+
+    @property
+    def checked(self) -> int:
+        """Rows compared."""
+        return self._rows.checked
+
+    def write(self, address: int, word: NDArray[np.uint32]) -> None:
+        """Queues a write of vector memory, an array of shape (sublanes, lanes)."""
+        self.writes.send(address | pack_row(row) << HOST_ADDRESS_BITS for row in word)
+
+    def expect(self, space: HostSpace, address: int, word: NDArray[np.uint32]) -> None:
+        """Queues a read that must give this word."""
+        self.reads.send([space | address << 2])
+        self._wanted.extend(pack_row(row) for row in word)
+
+    def expect_masks(self, masks: NDArray[np.bool_]) -> None:
+        """Queues a read of all masks, an array of shape (masks, sublanes, lanes)."""
+        word = np.zeros(masks.shape[1:], np.uint32)
+        for number, mask in enumerate(masks):
+            word |= mask.astype(np.uint32) << np.uint32(number)
+        self.expect(HostSpace.MASK, 0, word)
+
+    def look(self, space: HostSpace, address: int, sublanes: int) -> None:
+        """Queues a read of a word that is about to change: only its rows are counted."""
+        self.reads.send([space | address << 2])
+        self._wanted.extend([None] * sublanes)
+
+    def clear(self) -> None:
+        """Drops all that is under way: for a reset only."""
+        self.reads.clear()
+        self.writes.clear()
+        self._wanted.clear()
+        self._rows.clear()
+
+    async def drain(self) -> None:
+        """Waits until all is written and read."""
+        while not (self.reads.idle and self.writes.idle and not self._wanted):
+            await self._domain.edge
+        await self._domain.cycles(2)
+        while self._busy.value:
+            await self._domain.edge
+
+    def finish(self) -> None:
+        """Checks that all rows came, and that there were any."""
+        assert not self._wanted, f"{len(self._wanted)} host rows did not come"
+        self._rows.finish()
+
+    def _on_row(self, payload: int) -> None:
+        if self._wanted and self._wanted[0] is None:
+            self._wanted.popleft()
+            self.looked += 1
+            return
+        if self._wanted:
+            row = self._wanted.popleft()
+            assert row is not None
+            self._rows.expect(row)
+        self._rows.check(payload)
+
+
+class ProgramPort:
+    """Starts and stops programs.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        The clock.
+    dut : HierarchyObject
+        A sequencer or a core.
+    """
+
+    def __init__(self, domain: ClockDomain, dut: HierarchyObject) -> None:
+        self._domain = domain
+        self._inputs = {name: pin(dut, name)
+                        for name in ("start", "start_pc", "stop", "watchdog")}
+        self._outputs = {name: pin(dut, name) for name in ("running", "fault", "pc")}
+        self._signal = Ports(dut, "signal", ("valid", "index", "amount"))
+        for one in self._inputs.values():
+            one.value = 0
+        self._signal.zero()
+
+    @property
+    def running(self) -> bool:
+        """Whether a program ran in the cycle that ends now."""
+        return bool(self._outputs["running"].value)
+
+    @property
+    def pc(self) -> int:
+        """Its program counter."""
+        return int(self._outputs["pc"].value)
+
+    @property
+    def fault(self) -> int:
+        """Why it stopped."""
+        return int(self._outputs["fault"].value)
+
+    async def start(self, pc: int = 0) -> None:
+        """Starts a program; returns in its first cycle."""
+        self._inputs["start_pc"].value = pc
+        await self._pulse("start")
+        assert not self.running
+        await self._domain.edge
+
+    async def stop(self) -> None:
+        """Stops it; returns in the first cycle in which it stands."""
+        await self._pulse("stop")
+        await self._domain.edge
+
+    def set_watchdog(self, cycles: int) -> None:
+        """Cycles without a bundle after which it faults; 0: never."""
+        self._inputs["watchdog"].value = cycles
+
+    async def signal(self, index: int, amount: int) -> None:
+        """Adds to a semaphore."""
+        self._signal.drive(valid=1, index=index, amount=amount)
+        await self._domain.edge
+        self._signal.drive(valid=0)
+
+    async def finish(self, limit: int) -> None:
+        """Waits until the program stands.
+
+        Raises
+        ------
+        AssertionError
+            If it runs for more than ``limit`` cycles.
+        """
+        for _ in range(limit):
+            if not self.running:
+                return
+            await self._domain.edge
+        raise AssertionError(f"the program still runs after {limit} cycles, at bundle {self.pc}")
+
+    def check(self, pc: int, fault: int) -> None:
+        """Compares where and why it stands."""
+        got = self.running, self.pc, self.fault
+        assert got == (False, pc, fault), (
+            f"running, pc, fault are {got}, not {(False, pc, fault)}")
+
+    async def _pulse(self, name: str) -> None:
+        self._inputs[name].value = 1
+        await self._domain.edge
+        self._inputs[name].value = 0

@@ -1,0 +1,42 @@
+"""Ports that belong together: those of one signature, by the names of its members."""
+
+from collections.abc import Iterable
+
+from cocotb.handle import HierarchyObject
+
+from verif.benches.clocking import pin
+
+__all__ = ["Ports"]
+
+
+class Ports:
+    """The ports ``{name}__{member}`` of the design.
+
+    Inputs are driven only when they change: a write costs more than everything else in a cycle.
+
+    Parameters
+    ----------
+    dut : HierarchyObject
+        The design.
+    name : str
+        Of the signature.
+    members : iterable of str
+    """
+
+    def __init__(self, dut: HierarchyObject, name: str, members: Iterable[str]) -> None:
+        self._pins = {member: pin(dut, f"{name}__{member}") for member in members}
+        self._driven: dict[str, int] = {}
+
+    def drive(self, **values: int) -> None:
+        """Drives members; the others stay."""
+        for member, value in values.items():
+            if self._driven.get(member) != value:
+                self._pins[member].value = value
+                self._driven[member] = value
+
+    def zero(self) -> None:
+        """Drives all members with zeros."""
+        self.drive(**dict.fromkeys(self._pins, 0))
+
+    def __getitem__(self, member: str) -> int:
+        return int(self._pins[member].value)
