@@ -1,10 +1,11 @@
-"""Draws the block diagram of the matrix unit and its simulation: docs/block_diagram.svg."""
+"""Draws the block diagram of the core and its simulation: docs/block_diagram.svg."""
 
 import pathlib
 import re
 from collections.abc import Sequence
 
 from hdl.config import PRESETS
+from hdl.isa import BUNDLE_BITS, MASKS, SCALAR_REGISTERS, SEMAPHORES, VECTOR_REGISTERS
 from hdl.mxu.mac import STEPS
 from sim.svg import Picture
 
@@ -13,8 +14,11 @@ __all__ = ["PATH", "draw"]
 PATH = pathlib.Path(__file__).resolve().parents[1] / "docs" / "block_diagram.svg"
 """The picture's place."""
 
-_WIDTH, _HEIGHT = 1120, 884
-_ARRAY = PRESETS["v2"].array
+_WIDTH, _HEIGHT = 1120, 1276
+_CONFIG = PRESETS["v2"]
+_ARRAY = _CONFIG.array
+_HOST, _CORE, _UNIT, _SIMULATION = 78, 228, 630, 1038
+"""Where the panels begin."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUS = "\N{MINUS SIGN}"
 # Steps of one stage of the datapath, such as the coarse and the fine shift, share a box.
@@ -49,47 +53,181 @@ def _tag(picture: Picture, x: float, y: float, text: str) -> None:
 def draw() -> str:
     """The picture, as SVG."""
     picture = Picture(
-        _WIDTH, _HEIGHT, "Block diagram of the matrix unit and its simulation",
-        "The host cuts matrices into tiles and streams them to the matrix unit: a controller, "
-        "lanes with FIFOs, and a grid of multiply-accumulate cells. In simulation, the controller "
-        "runs in Verilator, and lanes and cells in tile kernels that it calls once a cycle.")
-    picture.text(24, 40, "From a numpy array to the cells and back", "title left")
+        _WIDTH, _HEIGHT, "Block diagram of the core and its simulation",
+        "The host loads programs and data into a core. Its sequencer issues bundles of operations "
+        "to a vector unit, a cross-lane unit and a matrix unit, which has a controller, lanes with "
+        "FIFOs, and a grid of multiply-accumulate cells. In simulation, whatever stands many times "
+        "runs in tile kernels, which are called once a cycle, and all else in Verilator.")
+    picture.text(24, 40, "From a program to the cells and back", "title left")
     picture.text(24, 62, "Sizes are those of the v2 configuration.", "muted left")
     _host(picture)
+    _core(picture)
     _unit(picture)
     _simulation(picture)
     return picture.svg()
 
 
 def _host(picture: Picture) -> None:
-    _panel(picture, 78, 118, "Host", "Python: sim/device.py, sim/mxu.py")
-    top = 116
-    _box(picture, 44, top, 112, 62, "numpy", [f"a (M{_TIMES}K), b (K{_TIMES}N)"])
-    picture.wire([(156, top + 31), (178, top + 31)], arrow=True)
-    _box(picture, 178, top, 156, 62, "cut into tiles",
-         [f"{_ARRAY}{_TIMES}{_ARRAY} weights; K padded", f"with x = +0, w = {_MINUS}0"])
-    picture.wire([(334, top + 31), (356, top + 31)], arrow=True)
-    _box(picture, 356, top, 106, 62, "run steps", ["(x tile, w tile),", "back to back"])
-    _box(picture, 486, top, 106, 62, "add tiles", ["along K, fp32,", "in order"])
-    picture.wire([(592, top + 31), (614, top + 31)], arrow=True)
-    _box(picture, 614, top, 112, 62, "numpy", [f"M{_TIMES}N float32"])
-    _box(picture, 836, top, 240, 62, "golden backend", ["numpy model, golden/mxu.py:",
-                                                        "the same bits, no cycles"])
+    _panel(picture, _HOST, 118, "Host", "Python: sim/core.py, sim/device.py")
+    top = _HOST + 38
+    _box(picture, 44, top, 150, 62, "program", ["from Python or text:", "sim/assembler.py"])
+    picture.wire([(194, top + 31), (216, top + 31)], arrow=True)
+    _box(picture, 216, top, 300, 62, "CoreModel", ["loads memories, starts, waits;",
+                                                   "reads state, faults, counters"])
+    _box(picture, 560, top, 216, 62, "golden machine", ["golden/machine.py:",
+                                                        "the same state, no cycles"])
+    picture.wire([(538, top + 31), (560, top + 31)], arrow=True)
+    picture.wire([(538, top + 31), (516, top + 31)], arrow=True)
+    picture.text(538, top + 23, "=", "head")
+    _box(picture, 836, top, 240, 62, "Device.matmul",
+         [f"{_ARRAY}{_TIMES}{_ARRAY} tiles, added along K;", "a matrix unit without a core"])
+
+
+def _core(picture: Picture) -> None:
+    y = _CORE
+    _panel(picture, y, 360, "Core", "RTL: hdl/core, hdl/vpu, hdl/xlu")
+    # The host's ports.
+    picture.wire([(236, _HOST + 100), (236, y + 52)], arrow=True)
+    picture.wire([(252, y + 52), (252, _HOST + 100)], arrow=True)
+    picture.text(228, y - 12, "start, stop, words of memories", "tiny muted right")
+    picture.text(260, y - 12, "pc, fault, counters", "tiny muted left")
+    picture.wire([(452, _HOST + 100), (452, y + 52)], arrow=True)
+    picture.wire([(468, y + 52), (468, _HOST + 100)], arrow=True)
+    picture.text(476, y - 12, "rows of vector memory", "tiny muted left")
+
+    _sequencer(picture, 44, y + 52)
+    _vector_unit(picture, 352, y + 52)
+    _cross_lane_unit(picture, 836, y + 52)
+    _feeders(picture, 340, y + 292)
+    # What the sequencer says to the units.
+    picture.wire([(264, y + 104), (364, y + 104)], "swap", arrow=True)
+    picture.text(308, y + 98, "v0, v1, ld, st", "tiny swap")
+    picture.wire([(352, y + 134), (264, y + 134)], "swap", arrow=True)
+    picture.text(308, y + 128, "written", "tiny swap")
+    picture.wire([(264, y + 318), (340, y + 318)], "swap", arrow=True)
+    picture.text(302, y + 312, "push, pop", "tiny swap")
+    picture.wire([(264, y + 72), (316, y + 72), (316, y + 38), (956, y + 38), (956, y + 52)],
+                 "swap", arrow=True)
+    picture.text(640, y + 32, "misc", "tiny swap")
+    # Rows between vector unit and cross-lane unit.
+    for k, (name, ends) in enumerate((("rows", (764, 836)), ("results", (836, 764)))):
+        wire = y + 214 + 30 * k
+        picture.wire([(ends[0], wire), (ends[1], wire)], "sim", arrow=True)
+        picture.text(800, wire - 6, name, "tiny sim")
+    _box(picture, 836, y + 292, 240, 52, "counters", ["every cycle has one cause"])
+
+
+def _sequencer(picture: Picture, x: float, y: float) -> None:
+    picture.rect(x, y, 220, 292, "box", radius=6)
+    picture.text(x + 14, y + 24, "Sequencer", "head left")
+    _tag(picture, x + 116, y + 10, "Verilator")
+    left, right, half, whole = x + 12, x + 114, 94, 196
+    _memory(picture, left, y + 40, whole, "instruction memory",
+            f"{_CONFIG.imem_bundles:,} bundles of {BUNDLE_BITS} bits")
+    picture.wire([(x + 110, y + 84), (x + 110, y + 102)], "swap", arrow=True)
+    with picture.group("swap"):
+        picture.rect(left, y + 102, whole, 58)
+        picture.text(x + 110, y + 120, "one bundle a cycle", "small")
+        picture.text(x + 110, y + 136, "all of it or nothing: scoreboard,", "tiny")
+        picture.text(x + 110, y + 151, "ledger of the array, faults", "tiny")
+    picture.wire([(x + 58, y + 160), (x + 58, y + 178)], "swap", arrow=True)
+    picture.wire([(x + 162, y + 160), (x + 162, y + 178)], "swap", arrow=True)
+    _part(picture, left, y + 178, half, "scalar unit", f"{SCALAR_REGISTERS} registers")
+    _part(picture, right, y + 178, half, "semaphores", f"{SEMAPHORES}")
+    picture.wire([(x + 58, y + 222), (x + 58, y + 238)], arrow=True)
+    picture.wire([(x + 72, y + 238), (x + 72, y + 222)], arrow=True)
+    _memory(picture, left, y + 238, whole, "scalar memory", f"{_CONFIG.smem_words:,} words")
+
+
+def _part(picture: Picture, x: float, y: float, width: float, name: str, line: str) -> None:
+    picture.rect(x, y, width, 44, "panel")
+    picture.text(x + width / 2, y + 18, name, "small")
+    picture.text(x + width / 2, y + 34, line, "tiny muted")
+
+
+def _memory(picture: Picture, x: float, y: float, width: float, name: str, line: str) -> None:
+    """A part that holds words."""
+    _part(picture, x, y, width, name, line)
+    for k in range(3):
+        picture.rect(x + 8, y + 10 + 9 * k, 10, 6, "box", radius=1)
+
+
+def _vector_unit(picture: Picture, x: float, y: float) -> None:
+    elements = _CONFIG.sublanes * _CONFIG.lanes
+    picture.rect(x, y, 424, 232, "box", radius=6)
+    picture.text(x + 12, y + 24, "Vector unit", "head left")
+    picture.rect(x + 12, y + 36, 388, 32, "panel")
+    picture.text(x + 24, y + 57, "control: enables, registers, addresses", "small left")
+    _tag(picture, x + 300, y + 43, "Verilator")
+    picture.wire([(x + 200, y + 68), (x + 200, y + 82)], "swap", arrow=True)
+    # Two more elements, behind.
+    for shift in (8, 4, 0):
+        picture.rect(x + 12 + shift, y + 82 + shift, 392, 134, "box", radius=6)
+    picture.text(x + 24, y + 104, f"{elements:,} elements", "head left")
+    picture.text(x + 160, y + 104, f"{_CONFIG.sublanes} sublanes of {_CONFIG.lanes} lanes",
+                 "tiny muted left")
+    _tag(picture, x + 302, y + 90, "tile kernel")
+    _part(picture, x + 24, y + 116, 112, "registers",
+          f"{VECTOR_REGISTERS} words, {MASKS} masks")
+    _part(picture, x + 144, y + 116, 62, "ALU", "v0")
+    _part(picture, x + 214, y + 116, 62, "ALU", "v1")
+    _memory(picture, x + 284, y + 116, 112, "memory", f"{_CONFIG.vmem_words:,} words")
+    picture.text(x + 24, y + 186, "chains, a", "tiny muted left")
+    picture.text(x + 24, y + 201, "word of each", "tiny muted left")
+    for at, kind, name in ((128, "w", "w"), (176, "x", "x"), (230, "sum", "pop"),
+                           (290, "sim", "xlu"), (348, "sim", "result")):
+        with picture.group(kind):
+            picture.rect(x + at - 18, y + 176, 44 if name == "result" else 36, 26)
+            picture.text(x + at + (4 if name == "result" else 0), y + 193, name, "small")
+
+
+def _cross_lane_unit(picture: Picture, x: float, y: float) -> None:
+    picture.rect(x, y, 240, 232, "box", radius=6)
+    picture.text(x + 14, y + 24, "Cross-lane unit", "head left")
+    for k, (name, line, tag) in enumerate((
+            ("rotator", "steps of two bits", "Verilator"),
+            ("tree", "sum or maximum", "tile kernel"),
+            ("transposer", f"{_CONFIG.lanes} banks", "tile kernel"))):
+        _part(picture, x + 12, y + 44 + 60 * k, 112, name, line)
+        _tag(picture, x + 134, y + 57 + 60 * k, tag)
+
+
+def _feeders(picture: Picture, x: float, y: float) -> None:
+    """The boxes between vector unit and streams: w, x and y at 384, 430 and 539."""
+    for kind, left, width, name in (("w", x, 74, "w feeder"), ("x", x + 82, 74, "x feeder"),
+                                    ("sum", x + 172, 74, "collector")):
+        with picture.group(kind):
+            picture.rect(left, y, width, 52)
+            picture.text(left + width / 2, y + 23, name, "small")
+            picture.text(left + width / 2, y + 39, "row by row", "tiny")
+    picture.text(x + 262, y + 22, "They move the chains by a row for each", "tiny muted left")
+    picture.text(x + 262, y + 37, "that a stream takes or gives.", "tiny muted left")
 
 
 def _unit(picture: Picture) -> None:
-    y = 238
+    y = _UNIT
+    above = _CORE + 344
     _panel(picture, y, 390, "Matrix unit", "RTL: hdl/mxu")
-    # The streams, between the host and the lanes.
-    picture.wire([(384, 178), (384, y + 46)], "w")
-    picture.wire([(430, 178), (430, y + 46)], "x")
-    picture.wire([(539, y + 46), (539, 178)], "sum", arrow=True)
-    picture.text(376, 212, f"w: {_ARRAY} fp32", "tiny w right")
-    picture.text(376, 227, "transpose", "tiny w right")
-    picture.text(438, 212, f"x: {_ARRAY} fp32", "tiny x left")
-    picture.text(438, 227, "swap", "tiny x left")
-    picture.text(547, 212, f"y: {_ARRAY} fp32", "tiny sum left")
-    picture.text(547, 227, "a row of each every cycle, with valid and ready", "tiny muted left")
+    # From the chains to the streams, and from these to the lanes.
+    chains = _CORE + 254, _CORE + 292
+    picture.wire([(480, chains[0]), (480, chains[0] + 20), (384, chains[0] + 20),
+                  (384, chains[1])], "w", arrow=True)
+    picture.wire([(528, chains[0]), (528, chains[0] + 28), (430, chains[0] + 28),
+                  (430, chains[1])], "x", arrow=True)
+    picture.wire([(582, chains[1]), (582, chains[0])], "sum", arrow=True)
+    picture.wire([(384, above), (384, y + 46)], "w")
+    picture.wire([(430, above), (430, y + 46)], "x")
+    picture.wire([(539, y + 46), (539, above)], "sum", arrow=True)
+    picture.text(376, y - 26, f"w: {_ARRAY} fp32", "tiny w right")
+    picture.text(376, y - 11, "transpose", "tiny w right")
+    picture.text(438, y - 26, f"x: {_ARRAY} fp32", "tiny x left")
+    picture.text(438, y - 11, "swap", "tiny x left")
+    picture.text(547, y - 26, f"y: {_ARRAY} fp32", "tiny sum left")
+    picture.text(547, y - 11, "a row of each every cycle, with valid and ready", "tiny muted left")
+    # The driver of matrix products goes past the core.
+    picture.wire([(1076, _HOST + 69), (1086, _HOST + 69), (1086, y - 15), (812, y - 15)], "dashed",
+                 arrow=True)
+    picture.text(1076, y - 21, "Device: these streams, without a core", "tiny muted right")
 
     _controller(picture, 44, y + 46)
     _lanes(picture, 344, y + 46)
@@ -230,15 +368,15 @@ def _cell(picture: Picture, x: float, y: float) -> None:
 
 
 def _simulation(picture: Picture) -> None:
-    y = 646
-    _panel(picture, y, 214, "Simulation", "sim/build.py, sim/kernel, sim/mxu.cpp")
+    y = _SIMULATION
+    _panel(picture, y, 214, "Simulation", "sim/build.py, sim/kernel, sim/core.cpp")
     _box(picture, 44, y + 44, 128, 62, "Verilog", ["of hdl/, one module", "per distinct block"])
     picture.wire([(172, y + 62), (218, y + 62)], arrow=True)
     picture.text(195, y + 56, "top", "tiny muted")
     picture.wire([(108, y + 106), (108, y + 162), (218, y + 162)], arrow=True)
-    picture.text(116, y + 156, "cell, lane", "tiny muted left")
+    picture.text(116, y + 156, "tiles", "tiny muted left")
     _box(picture, 218, y + 36, 190, 72, "Verilator model",
-         ["controller, and shims with the", "ports of the grid and the lanes"], "sim")
+         ["sequencer, controls, and shims", "with the ports of the grids"], "sim")
     _box(picture, 218, y + 134, 190, 56, "netlist of one tile", ["Yosys, from its Verilog"])
     picture.wire([(408, y + 162), (454, y + 162)], arrow=True)
     _box(picture, 454, y + 134, 190, 56, "kernel compiler", ["one SIMD lane per tile"])
@@ -249,7 +387,7 @@ def _simulation(picture: Picture) -> None:
     picture.text(521, y + 54, "DPI: inputs, one call a clock cycle", "tiny sim")
     picture.text(521, y + 98, "registered outputs", "tiny sim")
     _box(picture, 630, y + 36, 190, 72, "tile kernels",
-         [f"{_ARRAY}{_TIMES}{_ARRAY} cells, {_ARRAY} lanes", "idle ones are skipped, exactly"],
+         ["cells, lanes, elements, nodes,", "banks; idle ones are skipped"],
          "sim")
     _box(picture, 876, y + 36, 200, 72, "pure Verilog",
          ["the same model without shims:", "the reference in tests"])
