@@ -37,7 +37,8 @@ class Core(wiring.Component):
         The bundle at ``pc`` waits for a semaphore and for nothing else.
     idle : Out(1)
         Nothing that bundles began is still under way, except for results that the array holds for
-        pops to come. A core that is ``idle`` and not ``running`` holds still.
+        pops to come. In a core that is ``idle`` and not ``running`` nothing moves but such results,
+        on their way out of the array.
     host_read, host_rows, host_write, host_busy
         As of `hdl.vpu.vpu.Vpu`: the host's access to vector memory and vector registers.
     clear_counters : In(1)
