@@ -15,11 +15,11 @@ Every operation of `hdl.isa` is a method of its slots (`sim.slots`). `sim.assemb
 from text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,8 @@ _CLASSES: dict[str, type[Register]] = {
 
 
 @dataclass(frozen=True)
-class Program:
-    """Bundles, ready to be loaded at address 0.
+class Program(Sequence[int]):
+    """Bundles, ready to be loaded at address 0; a sequence of them.
 
     Attributes
     ----------
@@ -80,6 +80,15 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.bundles)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        return self.bundles[index]
 
     def words(self) -> NDArray[np.uint32]:
         """The bundles as they lie in instruction memory, shape (bundles, `BUNDLE_WORDS`)."""

@@ -207,6 +207,8 @@ def test_labels_reach_forward_and_back():
 
 def test_words_are_those_of_the_bundles():
     program = assemble("{ s0.add s1, s2, 100 } { imm2=0x89ABCDEF }")
+    assert list(program) == list(program.bundles)
+    assert program[-1] == program.bundles[-1]
     words = program.words()
     assert words.dtype == np.uint32
     assert words.shape == (2, isa.BUNDLE_WORDS)
