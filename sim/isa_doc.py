@@ -200,10 +200,11 @@ share. In text:
 _STATE = """\
 In simulation all of it is zero at first, except `m0`; in hardware, memories, transposer, vector and
 mask registers may hold anything until they are written. Weights are absent until the first swap. An
-instruction memory of zeros is bundles that do nothing. A reset stops the program, sets program counter, fault
-and semaphores to zero, and empties the array, weights included; memories, registers of all kinds
-and the transposer stay, but what was under way may or may not be written. `start` changes the program counter and clears the fault; everything else stays as programs and host
-left it.
+instruction memory of zeros is bundles that do nothing. A reset stops the program, sets program
+counter, fault and semaphores to zero, and empties the array, weights included; memories, registers
+of all kinds and the transposer stay, but what was under way may or may not be written. `start`
+changes the program counter and clears the fault; everything else stays as programs and host left
+it.
 
 Elements have no type: an operation reads them as fp32, as integers (signed unless it says
 otherwise), or as bits. Sizes of the presets:
@@ -280,9 +281,10 @@ tables below). Pushing a register takes sublanes cycles, and so does popping one
 operation. One more push of each kind (weights, rows), one pop and one cross-lane operation may wait
 for their turn, so to keep the array busy it suffices to push a register every sublanes cycles. A
 register that such a push has yet to read may be overwritten in the program: the writing bundle is
-held. [core.md](core.md#latencies) has the latency of each of these. A result row leaves the array `array_latency` cycles after its row went in
-({PRESETS["v2"].array_latency} in `v2`), and results follow each other without gaps; so push far
-ahead of the pops, and load the next weights while rows go through these.
+held. [core.md](core.md#latencies) has the latency of each of these. A result row leaves the array
+`array_latency` cycles after its row went in ({PRESETS["v2"].array_latency} in `v2`), and results
+follow each other without gaps; so push far ahead of the pops, and load the next weights while rows
+go through these.
 
 ## Operations
 
