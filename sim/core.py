@@ -182,7 +182,9 @@ class CoreModel:
 
     All its state is zero at first. Between two calls its clock stands still. Threads may share a
     model: it does one thing after the other. Vector memory, registers and masks can be accessed at
-    any time; scalar memory, scalar registers and semaphores only while no program runs.
+    any time; scalar memory, scalar registers and semaphores only while no program runs. If a
+    transfer by the host does not move for 65,536 cycles, it ends with a `RuntimeError`, and so does
+    every later one until `reset`.
 
     Parameters
     ----------
@@ -206,6 +208,7 @@ class CoreModel:
         self._lock = threading.RLock()
         self._path = core_library(config, kernels=kernels)
         self._model = self._new_model()
+        self._stuck = False
 
     def _new_model(self) -> Model:
         model = Model(self._path)
@@ -242,6 +245,7 @@ class CoreModel:
             self._model.handle  # noqa: B018  a closed model stays closed
             self._model.close()
             self._model = self._new_model()
+            self._stuck = False
 
     # ---- Programs
 
@@ -578,9 +582,8 @@ class CoreModel:
         with self._lock:
             self._must_stand(f"access its {space.name.lower()}")
             while done.value < len(requests):
-                self._model.check(self._model.library.systolith_core_requests(
-                    self._model.handle, requests.ctypes.data, responses.ctypes.data,
-                    len(requests), done))
+                self._transfer("requests", requests.ctypes.data, responses.ctypes.data,
+                               len(requests), done)
         if (responses >> np.uint64(32)).any():
             raise RuntimeError(f"the core refused an access to its {space.name.lower()}")
         return responses
@@ -595,5 +598,20 @@ class CoreModel:
         rows = _Rows(data.ctypes.data, space.value, address, len(data), 0, self._config.lanes,
                      self._config.sublanes)
         while rows.done < rows.words:
+            self._transfer(function, rows)
+
+    def _transfer(self, function: str, *arguments: Any) -> None:
+        """A part of a transfer by the driver.
+
+        What the driver gives up may still be under way in the core, and its answers would pass for
+        those of the next transfer: there is none until `reset`.
+        """
+        handle = self._model.handle
+        if self._stuck:
+            raise RuntimeError("a transfer before did not end: reset the model")
+        try:
             self._model.check(getattr(self._model.library, f"systolith_core_{function}")(
-                self._model.handle, rows))
+                handle, *arguments))
+        except RuntimeError:
+            self._stuck = True
+            raise

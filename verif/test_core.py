@@ -480,6 +480,60 @@ def test_a_program_that_does_not_end_is_said_to(core):
     assert (core.running, core.pc, core.fault) == (False, 0, Fault.NONE)
 
 
+@pytest.mark.parametrize("kind", ["loads", "stores", "both"])
+def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(core, kind):
+    machine = with_data(core, 18)
+    config = core.config
+    asm = Assembler(config)
+    asm.label("loop")
+    for number in range(4):
+        with asm.bundle() as b:
+            if kind != "stores":
+                b.ld.load(v[number], s[0], number)
+            if kind != "loads":
+                b.st.store(v[8 + number], s[0], 8 + number)
+            if number == 3:
+                b.s1.jump("loop")
+    for processor in (core, machine):
+        processor.load_program(asm.assemble().bundles)
+        processor.start()
+    core.model.tick(100)
+    core.clear_counters()
+    words = np.roll(machine.vmem, 1, axis=0)[16:48]
+    core.write_vmem(30, words)
+    machine.vmem[30:62] = words
+    assert np.array_equal(core.read_vmem(16, 46), machine.vmem[16:62])
+    counters = core.counters()
+    assert core.running
+    # A word takes its rows, eight cycles of patience, and three that the program waits.
+    assert counters["cycles"] <= (32 + 46) * (config.sublanes + 12) + 20
+    assert counters["waiting_memory"] <= 3 * (32 + 46)
+    core.stop()
+    core.run()
+    machine.run(1000)
+    machine.stop()
+    state, expected = core.read_state(), machine.read_state()
+    for part in ("vectors", "vmem"):
+        assert np.array_equal(state[part], expected[part])
+
+
+def test_after_a_transfer_that_did_not_end_there_is_no_other(tiny):
+    tiny.reset()
+    words = np.ones((2, *tiny.read_vmem(0, 1).shape[1:]), np.uint32)
+    # A core that is held in reset takes reads, and gives nothing.
+    tiny.model.poke("rst", 1)
+    with pytest.raises(RuntimeError, match="a transfer by the host does not move"):
+        tiny.read_vmem(0, 1)
+    tiny.model.poke("rst", 0)
+    for call in (lambda: tiny.read_vmem(0, 1), lambda: tiny.write_vmem(0, words),
+                 lambda: tiny.read_smem(0, 1), lambda: tiny.load_program([0]), tiny.read_state):
+        with pytest.raises(RuntimeError, match="a transfer before did not end: reset the model"):
+            call()
+    tiny.reset()
+    tiny.write_vmem(0, words)
+    assert np.array_equal(tiny.read_vmem(0, 2), words)
+
+
 def test_host_reads_what_it_wrote(core):
     rng = np.random.default_rng(15)
     config = core.config

@@ -113,7 +113,11 @@ class Core(wiring.Component):
         connect(m, flipped(self.host_read), vpu.host_read)
         connect(m, vpu.host_rows, flipped(self.host_rows))
         connect(m, flipped(self.host_write), vpu.host_write)
-        m.d.comb += self.host_busy.eq(vpu.host_busy)
+        m.d.comb += [
+            self.host_busy.eq(vpu.host_busy),
+            sequencer.urgent_read.eq(vpu.urgent_read),
+            sequencer.urgent_write.eq(vpu.urgent_write),
+        ]
 
     def _feed(self, m: Module, sequencer, vpu, mxu, feeder, name: str) -> None:
         """Pushes of the sequencer to the array's stream ``name``, by a chain of that name."""
