@@ -6,6 +6,7 @@ import pytest
 from hdl.config import Config
 from hdl.isa import LOAD_LATENCY, Kind, Slot, VectorOp
 from hdl.vpu.alu import VectorAlu
+from hdl.vpu.control import HOST_PATIENCE
 from hdl.vpu.element import VectorElement
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.registers import MaskFile, RegisterFile
@@ -264,6 +265,62 @@ def test_host_reads_and_writes_beside_the_core(bench, density, ready, valid):
     traffic = Traffic(CONFIG, rng, density, WORDS)
     core = [traffic.cycle() for _ in range(250)]
     assert host_traffic(bench, 300, core, ready, valid, rng) > 20
+
+
+def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench):
+    model, sublanes = bench.model, CONFIG.sublanes
+    rng = np.random.default_rng(19)
+    words = operands(rng, (30, sublanes, CONFIG.lanes))
+    bench.write({WORDS + number: word for number, word in enumerate(words)})
+    new = operands(rng, (30, sublanes, CONFIG.lanes))
+    rows, written, asked, came = [], [], 0, []
+    held = {"urgent_read": 0, "urgent_write": 0}
+    model.poke("host_rows__ready", 1)
+    for t in range(400):
+        word, row = divmod(len(written), sublanes)
+        model.poke("host_write__valid", int(word < len(new)))
+        model.poke("host_write__payload", WORDS + 100 + word | int.from_bytes(
+            new[word % 30][row].tobytes(), "little") << 16)
+        model.poke("host_read__valid", int(asked < len(words)))
+        model.poke("host_read__payload", int(HostSpace.VMEM) | WORDS + asked << 2)
+        if model.peek("host_rows__valid"):
+            rows.append(model.peek_words("host_rows__payload"))
+            came.append(t)
+        asked += model.peek("host_read__ready") and asked < len(words)
+        if word < len(new) and model.peek("host_write__ready"):
+            written.append(t)
+        core = Cycle(load=Load(t % 16, t % WORDS), store=Store(16 + t % 16, t % WORDS))
+        for name, slot in (("urgent_read", "load"), ("urgent_write", "store")):
+            if model.peek(name):
+                setattr(core, slot, None)
+                held[name] += 1
+        bench.run([core], drain=False)
+    assert np.array_equal(np.array(rows), words.reshape(-1, CONFIG.lanes))
+    # A word waits for its patience and for three cycles in which the core leaves the port alone.
+    for name, times in (("urgent_read", came), ("urgent_write", written)):
+        assert len(times) == 30 * sublanes
+        assert max(np.diff(times)) <= sublanes + HOST_PATIENCE + 4
+        assert held[name] <= 3 * 30
+    for number, word in enumerate(new):
+        bench.golden.vmem[WORDS + 100 + number] = word
+    bench.run(IDLE)
+    bench.check([*range(2 * WORDS), *range(WORDS + 100, WORDS + 130)])
+
+
+def test_a_host_that_takes_no_rows_holds_up_nothing(bench):
+    model = bench.model
+    model.poke("host_rows__ready", 0)
+    model.poke("host_read__valid", 1)
+    model.poke("host_read__payload", int(HostSpace.VMEM) | 5 << 2)
+    bench.run(IDLE * 20, drain=False)
+    assert not model.peek("host_read__ready")
+    for number in range(60):
+        assert not model.peek("urgent_read")
+        bench.run([Cycle(load=Load(number % 16, number % WORDS))], drain=False)
+    model.poke("host_read__valid", 0)
+    model.poke("host_rows__ready", 1)
+    bench.run(IDLE * 20)
+    bench.check(range(WORDS))
 
 
 @pytest.mark.parametrize("space", [HostSpace.VMEM, HostSpace.VREG])
