@@ -250,7 +250,8 @@ class Machine:
         """Adds to a semaphore from outside of the program.
 
         If that would carry it beyond 32 bits, it stays as it is, and the machine stops with
-        `Fault.SEMAPHORE` at the bundle that would have been next.
+        `Fault.SEMAPHORE` at the bundle that would have been next. A machine that stands gets the
+        fault, too, unless it has one already.
 
         Parameters
         ----------
@@ -363,9 +364,11 @@ class Machine:
         return state
 
     def _stop(self, fault: Fault) -> None:
+        """Stops, or stands still, for a reason; the first since the last start is kept."""
+        if self.fault is Fault.NONE:
+            self.fault = fault
         self.running = False
         self.waiting = False
-        self.fault = fault
 
     def _decode(self, bundle: int) -> _Decoded:
         decoded = self._cache.get(bundle)

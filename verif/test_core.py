@@ -440,6 +440,27 @@ def test_a_signal_that_overflows_stops_the_core(core):
     assert_same(core, machine)
 
 
+def test_the_first_fault_is_kept_until_the_next_start(core):
+    machine = with_data(core, 19)
+    illegal = isa.pack({Slot.MISC: {"op": 9}})
+    halt = isa.pack({Slot.S1: {"op": isa.ScalarOp.HALT}})
+    for processor in (core, machine):
+        processor.load_program([illegal, halt])
+        processor.start()
+        processor.run(1000)
+        processor.signal(4, 0xFFFFFFFF)
+        assert (processor.fault, processor.pc, processor.running) == (Fault.ILLEGAL, 0, False)
+    assert_same(core, machine)
+    for processor in (core, machine):
+        processor.start(1)
+        processor.run(1000)
+        assert processor.fault == Fault.NONE
+        # A core that stands gets it, too.
+        processor.signal(4, 0xFFFFFFFF)
+        assert (processor.fault, processor.pc) == (Fault.SEMAPHORE, 1)
+    assert_same(core, machine)
+
+
 def test_the_watchdog_ends_a_wait(core):
     core.reset()
     core.write_semaphores(np.zeros(isa.SEMAPHORES, np.uint32))
