@@ -12,6 +12,7 @@ from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.counters import COUNTERS
 from hdl.isa import Fault, Slot
+from hdl.vpu.interface import HostSpace
 from sim.assembler import Assembler, m, s, sem, v
 from sim.bench_core import busy_program, scalar_program, vector_program
 from sim.core import CoreFault, CoreModel, Processor
@@ -688,3 +689,124 @@ def test_other_sizes(changes):
         test_cross_lane_operations(core)
         test_vector_operations_in_both_slots(core)
         test_a_stopped_program_goes_on_where_it_was(core)
+
+
+def rows_pushed(asm: Assembler, config: Config) -> None:
+    for group in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.push.weights(v[group])
+    with asm.bundle() as b:
+        b.push.rows_swap(v[5])
+
+
+def rows_waiting(asm: Assembler, config: Config) -> None:
+    rows_pushed(asm, config)
+    for _ in range(config.array_latency + 4 * config.sublanes):
+        with asm.bundle():
+            pass
+
+
+# What comes before, the operation that the halting bundle has as well, and where its result lies.
+LATE = {
+    "exp2": (None, lambda b: b.v1.exp2(v[20], v[1]), HostSpace.VREG, 20),
+    "random": (None, lambda b: b.v1.random(v[20], v[1], v[2]), HostSpace.VREG, 20),
+    "fadd": (None, lambda b: b.v0.fadd(v[20], v[1], v[2]), HostSpace.VREG, 20),
+    "add": (None, lambda b: b.v0.add(v[20], v[1], v[2]), HostSpace.VREG, 20),
+    "comparison": (None, lambda b: b.v0.ltu(m[3], v[1], v[2]), HostSpace.MASK, 0),
+    "load": (None, lambda b: b.ld.load(v[20], s[0], 50), HostSpace.VREG, 20),
+    "store": (None, lambda b: b.st.store(v[1], s[0], 60), HostSpace.VMEM, 60),
+    "sum_lanes": (None, lambda b: b.misc.sum_lanes(v[20], v[1]), HostSpace.VREG, 20),
+    "rotate_lanes": (None, lambda b: b.misc.rotate_lanes(v[20], v[1], 1), HostSpace.VREG, 20),
+    "transpose_out": (None, lambda b: b.misc.transpose_out(v[20], 1), HostSpace.VREG, 20),
+    "pop": (rows_waiting, lambda b: b.pop.pop(v[20]), HostSpace.VREG, 20),
+    "pop of rows on their way": (rows_pushed, lambda b: b.pop.pop(v[20]), HostSpace.VREG, 20),
+}
+
+
+def rest(core: CoreModel, machine: Machine, asm: Assembler) -> None:
+    """Runs a program in both, in the core up to the first cycle in which it is at rest."""
+    bundles = asm.assemble().bundles
+    processors: list[Processor] = [core, machine]
+    for processor in processors:
+        processor.load_program(bundles)
+        processor.start()
+    machine.run(LIMIT)
+    for _ in range(LIMIT):
+        if core.model.peek("idle") and not core.model.peek("running"):
+            return
+        core.model.tick()
+    raise AssertionError(f"not at rest after {LIMIT} cycles")
+
+
+def read_at_once(core: CoreModel, space: HostSpace, address: int) -> np.ndarray:
+    """A word, asked for in this very cycle."""
+    model, config = core.model, core.config
+    model.poke("host_read__valid", 1)
+    model.poke("host_read__payload", space | address << 2)
+    model.poke("host_rows__ready", 1)
+    assert model.peek("host_read__ready")
+    rows: list[np.ndarray] = []
+    for _ in range(100):
+        if model.peek("host_rows__valid"):
+            rows.append(model.peek_words("host_rows__payload"))
+        model.tick()
+        model.poke("host_read__valid", 0)
+        if len(rows) == config.sublanes:
+            return np.stack(rows)
+    raise AssertionError(f"only {len(rows)} rows came")
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_core_at_rest_has_written_everything(tiny, name):
+    before, operation, space, address = LATE[name]
+    machine = with_data(tiny, 16)
+    asm = Assembler(tiny.config)
+    load_registers(asm)
+    with asm.bundle() as b:
+        b.misc.transpose_in(v[1], 0)
+    if before is not None:
+        before(asm, tiny.config)
+    with asm.bundle() as b:
+        operation(b)
+        b.s1.halt()
+    rest(tiny, machine, asm)
+    masks = sum(machine.masks[number].astype(np.uint32) << number for number in range(isa.MASKS))
+    expected = {HostSpace.VREG: machine.vectors, HostSpace.VMEM: machine.vmem,
+                HostSpace.MASK: np.array([masks])}[space][address]
+    assert np.array_equal(read_at_once(tiny, space, address), expected)
+    assert expected.any()
+    assert_same(tiny, machine)
+
+
+def test_a_core_at_rest_has_loaded_its_scalars(tiny):
+    machine = with_data(tiny, 17)
+    asm = Assembler(tiny.config)
+    with asm.bundle() as b:
+        b.s0.load(s[20], s[0], 70)
+        b.s1.halt()
+    rest(tiny, machine, asm)
+    assert tiny.read_scalars()[20] == machine.smem[70]
+    assert_same(tiny, machine)
+
+
+def test_a_core_at_rest_has_fed_the_transposer(tiny):
+    machine = with_data(tiny, 18)
+    config = tiny.config
+    asm = Assembler(config)
+    load_registers(asm)
+    for group in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.misc.transpose_in(v[group], group)
+            if group == config.tile_vregs - 1:
+                b.s1.halt()
+    first = asm.here
+    for group in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.misc.transpose_out(v[20 + group], group)
+            if group == config.tile_vregs - 1:
+                b.s1.halt()
+    rest(tiny, machine, asm)
+    for processor in (tiny, machine):
+        processor.start(first)
+        processor.run(LIMIT)
+    assert_same(tiny, machine)
