@@ -208,20 +208,19 @@ class Machine:
         size = self._config.imem_bundles
         _check_integer("at", at, 0, size)
         for number, bundle in enumerate(new):
-            if not isinstance(bundle, int) or isinstance(bundle, bool):
+            if not isinstance(bundle, int | np.integer) or isinstance(bundle, bool):
                 raise TypeError(f"bundle {number} must be an integer, not {bundle!r}")
             if not 0 <= bundle < 1 << isa.BUNDLE_BITS:
                 raise ValueError(f"bundle {number} must fit {isa.BUNDLE_BITS} bits, "
                                  f"not {bundle:#x}")
         if at + len(new) > size:
             raise ValueError(f"bundles must lie within {size} bundles, not {len(new)} from {at} on")
-        self.program[at:at + len(new)] = new
+        self.program[at:at + len(new)] = map(int, new)
 
     def start(self, pc: int = 0) -> None:
         """Runs from a bundle on, and clears the fault; all other state stays.
 
-        Does nothing while the machine runs. Beyond the instruction memory, the first step has the
-        fault.
+        Beyond the instruction memory, the first step has the fault.
 
         Parameters
         ----------
@@ -232,10 +231,12 @@ class Machine:
         ------
         TypeError, ValueError
             If it is not.
+        RuntimeError
+            If a program runs. (The hardware ignores a start then.)
         """
         _check_integer("pc", pc, 0, _MASK32)
         if self.running:
-            return
+            raise RuntimeError(f"a program runs, at bundle {self.pc}: stop it to start a program")
         self.pc = int(pc)
         self.running = True
         self.waiting = False

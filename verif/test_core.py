@@ -435,6 +435,28 @@ def busy_or_vector(config: Config) -> tuple[int, ...]:
     return make(config, 2).bundles
 
 
+def test_core_and_machine_take_the_same_arguments(tiny):
+    machine = with_data(tiny, 20)
+    asm = Assembler(tiny.config)
+    asm.label("loop")
+    with asm.bundle() as b:
+        b.s1.jump("loop")
+    for processor in (tiny, machine):
+        processor.load_program([1 << 200, np.int64(77), np.uint8(5)])  # type: ignore[list-item]
+        processor.load_program(asm.assemble(), np.int64(1))
+        for wrong, error in ((1.0, TypeError), (True, TypeError), (-1, ValueError)):
+            with pytest.raises(error):
+                processor.load_program([wrong])
+        processor.start(np.uint32(1))
+        with pytest.raises(RuntimeError, match="a program runs, at bundle 1: stop it to start"):
+            processor.start()
+        processor.stop()
+        processor.stop()
+    # What lies behind a program stays.
+    assert tiny.read_program(0, 4) == [1 << 200, asm.assemble()[0], 5, 0] == machine.program[:4]
+    assert_same(tiny, machine)
+
+
 def test_a_wait_ends_by_a_signal(core):
     machine = with_data(core, 13)
     asm = Assembler(core.config)
@@ -652,7 +674,8 @@ def test_wrong_arguments_are_refused(tiny):
             (lambda: tiny.write_semaphores([0], 16), ValueError, "16 words"),
             (lambda: tiny.load_program([1 << 288]), ValueError, "bundle must be"),
             (lambda: tiny.load_program(["x"]), TypeError, "not 'x'"),
-            (lambda: tiny.load_program([0] * 257), ValueError, "256 words"),
+            (lambda: tiny.load_program([0] * 257), ValueError, "256 bundles, not from 0 to 256"),
+            (lambda: tiny.read_program(250, 7), ValueError, "256 bundles, not from 250 to 256"),
             (lambda: tiny.start(-1), ValueError, "not -1"),
             (lambda: tiny.start(None), TypeError, "not None"),
             (lambda: tiny.run(-1), ValueError, "not -1"),
@@ -665,6 +688,8 @@ def test_wrong_arguments_are_refused(tiny):
         CoreModel("tiny")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         Core("tiny")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="mxus_per_core must be 1, not 2"):
+        Core(Config(mxus_per_core=2))
 
 
 def test_a_closed_core_says_so():

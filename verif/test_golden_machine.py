@@ -879,7 +879,8 @@ def test_stopping_and_going_on():
     machine.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
     machine.start(0)
     assert machine.run(2) == 2
-    machine.start(5)
+    with pytest.raises(RuntimeError, match="a program runs, at bundle 2: stop it to start"):
+        machine.start(5)
     assert machine.pc == 2
     machine.stop()
     assert (machine.running, machine.pc, machine.fault) == (False, 2, Fault.NONE)
