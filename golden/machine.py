@@ -480,14 +480,7 @@ class _Decoder:
         shape = (config.sublanes, config.lanes)
         self._lane = np.broadcast_to(np.arange(config.lanes, dtype=np.uint32), shape)
         self._sublane = np.broadcast_to(np.arange(config.sublanes, dtype=np.uint32)[:, None], shape)
-        self._limits: dict[int, int] = {
-            MiscOp.ROTATE_LANES: config.lanes,
-            MiscOp.ROTATE_SUBLANES: config.sublanes,
-            MiscOp.BROADCAST_LANE: config.lanes,
-            MiscOp.BROADCAST_SUBLANE: config.sublanes,
-            MiscOp.TRANSPOSE_IN: config.tile_vregs,
-            MiscOp.TRANSPOSE_OUT: config.tile_vregs,
-        }
+        self._limits = {int(op): limit for op, limit in isa.index_limits(config).items()}
         # Accesses to each register; bundles share them.
         scalars, vectors = range(isa.SCALAR_REGISTERS), range(isa.VECTOR_REGISTERS)
         self._scalar_in = [_scalar_in(machine, number) for number in scalars]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -441,13 +442,17 @@ def test_core_and_machine_take_the_same_arguments(tiny):
     asm.label("loop")
     with asm.bundle() as b:
         b.s1.jump("loop")
+    bundles: list[Any] = [1 << 200, np.int64(77), np.uint8(5)]
+    one: Any = np.uint32(1)
+    wrong: list[tuple[Any, type[Exception]]] = [
+        (1.0, TypeError), (True, TypeError), (-1, ValueError)]
     for processor in (tiny, machine):
-        processor.load_program([1 << 200, np.int64(77), np.uint8(5)])  # type: ignore[list-item]
-        processor.load_program(asm.assemble(), np.int64(1))
-        for wrong, error in ((1.0, TypeError), (True, TypeError), (-1, ValueError)):
+        processor.load_program(bundles)
+        processor.load_program(asm.assemble(), one)
+        for bundle, error in wrong:
             with pytest.raises(error):
-                processor.load_program([wrong])
-        processor.start(np.uint32(1))
+                processor.load_program([bundle])
+        processor.start(one)
         with pytest.raises(RuntimeError, match="a program runs, at bundle 1: stop it to start"):
             processor.start()
         processor.stop()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
-from hdl.isa import LOAD_LATENCY, Kind, Slot, VectorOp
+from hdl.isa import LATENCIES, LOAD_LATENCY, Kind, Slot, VectorOp
 from hdl.vpu.alu import VectorAlu
 from hdl.vpu.control import HOST_PATIENCE
 from hdl.vpu.element import VectorElement
@@ -13,7 +13,6 @@ from hdl.vpu.registers import MaskFile, RegisterFile
 from hdl.vpu.vpu import Vpu
 from sim.model import Model
 from verif.vpu_bench import (
-    LATENCY,
     VECTOR,
     Bench,
     Chain,
@@ -79,7 +78,7 @@ def cases():
 @pytest.mark.parametrize(("slot", "op"), cases())
 def test_dependent_operation_at_the_latency_sees_the_new_value(bench, slot, op):
     operation = VECTOR[op]
-    latency = LATENCY[operation.unit]
+    latency = LATENCIES[operation.unit]
     kind = "m" if to_mask(operation) else "v"
     d = 3
     file = bench.golden.masks if kind == "m" else bench.golden.vectors
@@ -273,7 +272,10 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench):
     words = operands(rng, (30, sublanes, CONFIG.lanes))
     bench.write({WORDS + number: word for number, word in enumerate(words)})
     new = operands(rng, (30, sublanes, CONFIG.lanes))
-    rows, written, asked, came = [], [], 0, []
+    rows: list[np.ndarray] = []
+    came: list[int] = []
+    written: list[int] = []
+    asked = 0
     held = {"urgent_read": 0, "urgent_write": 0}
     model.poke("host_rows__ready", 1)
     for t in range(400):

@@ -9,7 +9,6 @@ from amaranth.lib.wiring import In, Out
 from ..config import Config
 from ..isa import (
     BUNDLE_LAYOUT,
-    OPERATIONS,
     SOURCE_BITS,
     Fault,
     Kind,
@@ -22,6 +21,7 @@ from ..isa import (
     StoreOp,
     Unit,
     VectorOp,
+    index_limits,
 )
 from ..sram import Sram
 from ..tiles import place
@@ -51,21 +51,6 @@ from .scoreboard import READERS, Scoreboard, WritePort
 from .semaphores import Semaphores
 
 __all__ = ["Sequencer"]
-
-
-def _index_limits(config: Config) -> dict[MiscOp, int]:
-    """What operand b must be below, by operation of the cross-lane unit."""
-    limits = {
-        MiscOp.ROTATE_LANES: config.lanes,
-        MiscOp.ROTATE_SUBLANES: config.sublanes,
-        MiscOp.BROADCAST_LANE: config.lanes,
-        MiscOp.BROADCAST_SUBLANE: config.sublanes,
-        MiscOp.TRANSPOSE_IN: config.tile_vregs,
-        MiscOp.TRANSPOSE_OUT: config.tile_vregs,
-    }
-    assert set(limits) == {operation.op for operation in OPERATIONS
-                           if Fault.INDEX_RANGE in operation.faults}
-    return limits
 
 
 class Sequencer(wiring.Component):
@@ -265,7 +250,7 @@ class Sequencer(wiring.Component):
             ledger.issue.eq(self.issue),
         ]
         index_range = Signal()
-        for op, limit in _index_limits(config).items():
+        for op, limit in index_limits(config).items():
             with m.If(misc.op == op):
                 m.d.comb += index_range.eq(self._operand(Slot.MISC, "b") >= limit)
 

@@ -21,8 +21,6 @@ from verif.benches.scoreboard import Scoreboard
 
 __all__ = ["Issue", "IssueMonitor", "Mood", "TracingMachine", "Units"]
 
-_LATENCY = {Unit.SIMPLE: isa.SIMPLE_LATENCY, Unit.FLOAT: isa.FLOAT_LATENCY,
-            Unit.TRANSCENDENTAL: isa.TRANSCENDENTAL_LATENCY, Unit.VMEM: isa.LOAD_LATENCY}
 _PORTS = ("v0", "v1", "load", "store", "push_x", "push_w", "pop", "xlu")
 _WRITE_PORTS = ("v0", "v1", "load", "chain")
 _READERS = ("x", "w", "xlu")
@@ -140,7 +138,7 @@ class _Reader:
             if kind in (Kind.VECTOR_OUT, Kind.MASK_OUT):
                 write_port = port if port in _WRITE_PORTS else "chain"
                 self._writes.append((slot, Write("v" if kind is Kind.VECTOR_OUT else "m", number,
-                                                 write_port, _LATENCY.get(operation.unit))))
+                                                 write_port, isa.LATENCIES.get(operation.unit))))
             elif kind is Kind.MASK_IN:
                 self._reads.add(("m", number))
             else:

@@ -32,8 +32,6 @@ CORE_WORDS = 32
 """Words of vector memory, from address 0 on, that loads and stores use."""
 OPERATIONS = {slot: [operation for operation in isa.OPERATIONS if slot in operation.slots]
               for slot in (Slot.V0, Slot.V1, Slot.LOAD, Slot.STORE)}
-_LATENCY = {Unit.SIMPLE: isa.SIMPLE_LATENCY, Unit.FLOAT: isa.FLOAT_LATENCY,
-            Unit.TRANSCENDENTAL: isa.TRANSCENDENTAL_LATENCY, Unit.VMEM: isa.LOAD_LATENCY}
 _ISSUE = {Slot.V0: ("v0", "valid op d a b use_scalar scalar m"),
           Slot.V1: ("v1", "valid op d a b use_scalar scalar m"),
           Slot.LOAD: ("load", "valid d address"), Slot.STORE: ("store", "valid d address m")}
@@ -90,7 +88,8 @@ class Bundle:
             values[operand.field] = number
             file = "m" if kind in (Kind.MASK_IN, Kind.MASK_OUT) else "v"
             if kind in (Kind.VECTOR_OUT, Kind.MASK_OUT):
-                self.writes.append(Write(file, number, _ISSUE[slot][0], _LATENCY[operation.unit]))
+                self.writes.append(Write(file, number, _ISSUE[slot][0],
+                                         isa.LATENCIES[operation.unit]))
             else:
                 self.reads.add((file, number))
         self.ports[slot] = values
