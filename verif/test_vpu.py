@@ -309,6 +309,31 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench):
     bench.check([*range(2 * WORDS), *range(WORDS + 100, WORDS + 130)])
 
 
+def test_a_read_comes_between_writes_of_a_row_in_every_cycle():
+    """With one sublane each row is a word, and reads wait for words that are complete."""
+    config = Config(array=2, sublanes=1, vmem_bytes=2048)
+    with Model(vpu_library(config, kernels=False)) as model:
+        bench = Bench(config, model)
+        words = operands(np.random.default_rng(23), (4, 1, config.lanes))
+        bench.write(dict(enumerate(words)))
+        model.poke("host_write__valid", 1)
+        model.poke("host_write__payload", 100)
+        model.poke("host_read__valid", 1)
+        model.poke("host_rows__ready", 1)
+        rows = []
+        for t in range(100):
+            model.poke("host_read__payload", int(HostSpace.VMEM) | t % 4 << 2)
+            asked = model.peek("host_read__ready")
+            if model.peek("host_rows__valid"):
+                rows.append(model.peek_words("host_rows__payload"))
+            bench.run([Cycle(load=None if model.peek("urgent_read") else Load(t % 32, t % 4))],
+                      drain=False)
+            if asked:
+                model.poke("host_read__valid", 0)
+        assert len(rows) == 1
+        assert np.array_equal(rows[0], words[0][0])
+
+
 def test_a_host_that_takes_no_rows_holds_up_nothing(bench):
     model = bench.model
     model.poke("host_rows__ready", 0)
