@@ -741,9 +741,10 @@ class Generator:
 
     def _beyond(self, limit: int) -> int:
         """A word that is not below the limit, though some of its bits may be."""
-        shift = int(self._rng.integers(limit.bit_length(), 32))
+        if self._chance(0.6):
+            return (1 << int(self._rng.integers(limit.bit_length(), 32))) + int(
+                self._rng.integers(limit))
         return int(self._pick((limit, limit + int(self._rng.integers(16)), _MASK32,
-                               (1 << shift) + int(self._rng.integers(limit)),
                                int(self._rng.integers(limit, 1 << 32)))))
 
     def _make_illegal(self, bundle: int) -> int:
