@@ -287,6 +287,7 @@ class Generator:
                  signals: bool = False) -> None:
         self._machine = machine
         self._config: Config = machine.config
+        self._limits = isa.index_limits(machine.config)
         self._rng = rng
         self._host_signals = signals
         self._words = random_words(rng, (4096,))
@@ -569,15 +570,6 @@ class Generator:
             raise _ImpossibleError
         return source
 
-    def _limit(self, operation: Operation) -> int:
-        """What the scalar operand of an operation of the cross-lane unit must be below."""
-        config = self._config
-        return {
-            MiscOp.ROTATE_LANES: config.lanes, MiscOp.BROADCAST_LANE: config.lanes,
-            MiscOp.ROTATE_SUBLANES: config.sublanes, MiscOp.BROADCAST_SUBLANE: config.sublanes,
-            MiscOp.TRANSPOSE_IN: config.tile_vregs, MiscOp.TRANSPOSE_OUT: config.tile_vregs,
-        }[MiscOp(operation.op)]
-
     def _wait(self, draft: _Draft) -> dict[str, int]:
         """A wait that will end: by itself, or by a signal of the host."""
         index = int(self._pick(self._semaphores))
@@ -594,7 +586,8 @@ class Generator:
 
     def _source(self, draft: _Draft, operation: Operation) -> int:
         if operation.unit is Unit.XLU:
-            return self._source_of(draft, int(self._rng.integers(self._limit(operation))))
+            limit = self._limits[MiscOp(operation.op)]
+            return self._source_of(draft, int(self._rng.integers(limit)))
         if operation.unit is Unit.SEMAPHORE:
             return self._source_of(draft, int(self._rng.integers(1 << 12)))
         return self._any_source(draft)
@@ -808,7 +801,7 @@ class Generator:
         operation = self._pick([operation for operation in isa.OPERATIONS
                                 if Fault.INDEX_RANGE in operation.faults])
         draft.put(Slot.MISC, operation.op, **self._operands(draft, operation, self._length - 1)
-                  | {"b": draft.source(self._beyond(self._limit(operation)))})
+                  | {"b": draft.source(self._beyond(self._limits[MiscOp(operation.op)]))})
 
     def _misuse_array(self, fault: Fault, draft: _Draft) -> None:
         """A push or pop that the array's state forbids."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden import xlu as golden
+from hdl import isa
 from hdl.config import Config
-from hdl.isa import VECTOR_REGISTERS, MiscOp, index_limits
+from hdl.isa import VECTOR_REGISTERS, MiscOp
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from hdl.xlu.reduce import reduce_nodes
@@ -18,7 +19,8 @@ from sim.build import build_model
 from sim.kernel import compile_grid
 from sim.model import Model
 
-OPERATIONS = tuple(op for op in MiscOp if MiscOp.ROTATE_LANES <= op <= MiscOp.TRANSPOSE_OUT)
+OPERATIONS = tuple(MiscOp(operation.op) for operation in isa.OPERATIONS
+                   if operation.unit is isa.Unit.XLU)
 TREE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 
 
@@ -42,7 +44,7 @@ def xlu_model(config: Config, *, kernels: bool = False) -> Model:
 
 def limit(config: Config, op: MiscOp) -> int:
     """The amounts of an operation are less than this; those that have none get 0."""
-    return index_limits(config).get(op, 1)
+    return isa.index_limits(config).get(op, 1)
 
 
 @dataclass(frozen=True)

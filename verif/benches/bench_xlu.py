@@ -6,12 +6,12 @@ import cocotb
 from cocotb.handle import HierarchyObject
 
 from hdl.isa import MiscOp
-from verif.benches.crosslane import OPERATIONS, CrossLane, XluBench, limit
+from verif.benches.crosslane import XluBench
+from verif.xlu_bench import OPERATIONS, TREE, Op, limit
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 MOVES = (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE)
-TREE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 TRANSPOSES = (MiscOp.TRANSPOSE_IN, MiscOp.TRANSPOSE_OUT)
 
 
@@ -31,7 +31,7 @@ async def random_operations(dut: HierarchyObject) -> None:
 async def every_amount(dut: HierarchyObject) -> None:
     """Each operation with each of its amounts, from one register and back to it."""
     bench = await XluBench.started(dut)
-    operations = [CrossLane(op, d, 7, amount) for op in OPERATIONS for d in (7, 9)
+    operations = [Op(op, d, 7, amount) for op in OPERATIONS for d in (7, 9)
                   for amount in range(limit(bench.config, op))]
     bench.send(operations)
     await bench.finish()
@@ -48,7 +48,7 @@ async def full_rate(dut: HierarchyObject, kind: str) -> None:
     first, count = len(bench.writes), 60
     sublanes = bench.config.sublanes
     # Of registers that no result before the last ones goes to.
-    bench.send(CrossLane(bench.rng.choice(ops), number % 16, 16 + number % 16, 0)
+    bench.send(Op(bench.rng.choice(ops), number % 16, 16 + number % 16, 0)
                for number in range(count))
     await bench.finish()
     assert {after - before for before, after in pairwise(bench.writes[first:])} == {sublanes}
@@ -60,7 +60,7 @@ async def results_of_two_latencies(dut: HierarchyObject) -> None:
     """Sums among rotations, in every order of four: none overtakes another."""
     bench = await XluBench.started(dut)
     for pattern in range(16):
-        bench.send(CrossLane(TREE[place % 2] if pattern >> place & 1 else MOVES[place % 2],
+        bench.send(Op(TREE[place % 2] if pattern >> place & 1 else MOVES[place % 2],
                              4 * (pattern % 4) + place, 16 + (pattern + place) % 16, place % 2)
                    for place in range(4))
         if pattern % 3 == 0:
@@ -75,9 +75,9 @@ async def transposes(dut: HierarchyObject) -> None:
     bench = await XluBench.started(dut)
     groups = bench.config.tile_vregs
     for _ in range(12):
-        bench.send(CrossLane(MiscOp.TRANSPOSE_IN, a=bench.rng.randrange(32), amount=group)
+        bench.send(Op(MiscOp.TRANSPOSE_IN, a=bench.rng.randrange(32), amount=group)
                    for group in range(groups))
-        bench.send(CrossLane(MiscOp.TRANSPOSE_OUT, d=group, amount=group)
+        bench.send(Op(MiscOp.TRANSPOSE_OUT, d=group, amount=group)
                    for group in range(groups))
     bench.send(bench.random(100, TRANSPOSES))
     await bench.finish()

@@ -6,7 +6,7 @@ has them; the results follow from the golden machine, without time.
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import cocotb
 import numpy as np
@@ -22,35 +22,9 @@ from verif.benches.matrix import pack_row
 from verif.benches.ports import Ports
 from verif.benches.scoreboard import Scoreboard
 from verif.programs import random_words
+from verif.xlu_bench import OPERATIONS, Op, limit
 
-__all__ = ["OPERATIONS", "CrossLane", "XluBench", "limit"]
-
-OPERATIONS = tuple(MiscOp(operation.op) for operation in isa.OPERATIONS
-                   if operation.unit is isa.Unit.XLU)
-
-
-def limit(config: Config, op: MiscOp) -> int:
-    """The amounts of an operation are less than this; those that have none get 0."""
-    return isa.index_limits(config).get(op, 1)
-
-
-@dataclass(frozen=True)
-class CrossLane:
-    """An operation, as the sequencer issues it."""
-
-    op: MiscOp
-    d: int = 0
-    a: int = 0
-    amount: int = 0
-
-    @property
-    def reads(self) -> bool:
-        return self.op is not MiscOp.TRANSPOSE_OUT
-
-    @property
-    def writes(self) -> bool:
-        return self.op is not MiscOp.TRANSPOSE_IN
-
+__all__ = ["XluBench"]
 
 class XluBench:
     """The unit between chains.
@@ -76,10 +50,10 @@ class XluBench:
         self.gap = self.change = 0.0
         self.writes: list[int] = []
         self._numbers = np.random.default_rng(cocotb.RANDOM_SEED)
-        self._results: Scoreboard[tuple[CrossLane, tuple[int, ...]]] = Scoreboard(
+        self._results: Scoreboard[tuple[Op, tuple[int, ...]]] = Scoreboard(
             "result", lambda item: f"{item[0]}: {[f'{row:x}' for row in item[1]]}")
         self.domain = ClockDomain(dut)
-        self._start = Ports(dut, "start", [field.name for field in fields(CrossLane)] + ["valid"])
+        self._start = Ports(dut, "start", [field.name for field in fields(Op)] + ["valid"])
         self._pending = Ports(dut, "pending", ("valid", "d"))
         self._chain_control = Ports(dut, "chain", ("load", "source", "shift"))
         self._result = Ports(dut, "result", ("shift", "row"))
@@ -111,8 +85,8 @@ class XluBench:
         self._machine.vectors[:] = random_words(self._numbers, self._machine.vectors.shape)
         self._registers = self._machine.vectors.copy()
         self._chain: NDArray[np.uint32] = np.zeros(shape, np.uint32)
-        self._queue: list[CrossLane] = []
-        self._awaited: list[CrossLane] = []
+        self._queue: list[Op] = []
+        self._awaited: list[Op] = []
         self._rows: list[int] = []
         self._changes: dict[int, NDArray[np.uint32]] = {}
         self._results.clear()
@@ -122,18 +96,18 @@ class XluBench:
         self._queue.clear()
         await self.domain.reset()
         self._clear()
-        self.send(CrossLane(MiscOp.TRANSPOSE_IN, a=self.rng.randrange(isa.VECTOR_REGISTERS),
+        self.send(Op(MiscOp.TRANSPOSE_IN, a=self.rng.randrange(isa.VECTOR_REGISTERS),
                             amount=group) for group in range(self.config.tile_vregs))
 
-    def send(self, operations: Iterable[CrossLane]) -> None:
+    def send(self, operations: Iterable[Op]) -> None:
         """Queues operations."""
         self._queue.extend(operations)
 
     def random(self, count: int, ops: tuple[MiscOp, ...] = OPERATIONS,
-               registers: int = isa.VECTOR_REGISTERS) -> list[CrossLane]:
+               registers: int = isa.VECTOR_REGISTERS) -> list[Op]:
         """Random operations."""
         chosen = (self.rng.choice(ops) for _ in range(count))
-        return [CrossLane(op, self.rng.randrange(registers), self.rng.randrange(registers),
+        return [Op(op, self.rng.randrange(registers), self.rng.randrange(registers),
                           self.rng.randrange(limit(self.config, op))) for op in chosen]
 
     async def drain(self) -> None:
@@ -158,7 +132,7 @@ class XluBench:
         assert not self._rows, "rows came that were not written"
         assert np.array_equal(self._registers, self._machine.vectors)
 
-    def _may_issue(self, operation: CrossLane) -> bool:
+    def _may_issue(self, operation: Op) -> bool:
         awaited = {one.d for one in self._awaited}
         if operation.reads and operation.a in awaited:
             return False
@@ -191,7 +165,7 @@ class XluBench:
                     self._machine.vectors[number] = word
                     self._changes[number] = word
 
-    def _issue(self, operation: CrossLane) -> None:
+    def _issue(self, operation: Op) -> None:
         self._start.drive(valid=1, op=operation.op, d=operation.d, a=operation.a,
                           amount=operation.amount)
         machine = self._machine
