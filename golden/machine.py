@@ -870,5 +870,5 @@ _COMPILERS: dict[Unit, Callable[[_Decoder, Operation, Mapping[str, int]], None]]
 
 _FORMS: dict[Slot, dict[int, _Form]] = {
     slot: {operation.op.value: _form(operation) for operation in isa.OPERATIONS
-           if slot in operation.slots}
+           if slot in operation.slots and operation.unit in _COMPILERS}
     for slot in isa.SLOTS}

@@ -25,7 +25,7 @@ _SLOT_TITLES = {
     (Slot.STORE,): "Slot `st`: vector store",
     (Slot.PUSH,): "Slot `push`: to the array",
     (Slot.POP,): "Slot `pop`: from the array",
-    (Slot.MISC,): "Slot `misc`: the cross-lane unit, and semaphores",
+    (Slot.MISC,): "Slot `misc`: the cross-lane unit, semaphores, and transfers",
 }
 _KINDS = {
     Kind.SCALAR_OUT: "Number of a scalar register.",
@@ -56,7 +56,7 @@ _LATENCY = {
     Unit.SIMPLE: str(isa.SIMPLE_LATENCY), Unit.FLOAT: str(isa.FLOAT_LATENCY),
     Unit.TRANSCENDENTAL: str(isa.TRANSCENDENTAL_LATENCY), Unit.SCALAR: "1", Unit.SEMAPHORE: "1",
     Unit.BRANCH: "1", Unit.SMEM: "2", Unit.VMEM: str(isa.LOAD_LATENCY), Unit.MXU: "rows",
-    Unit.XLU: "rows",
+    Unit.XLU: "rows", Unit.DMA: "", Unit.OTHER_CORE: "",
 }
 _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 
