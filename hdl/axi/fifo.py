@@ -12,11 +12,10 @@ __all__ = ["Fifo"]
 
 
 class Fifo(wiring.Component):
-    """First in, first out; one entry a cycle each way. An entry comes out two cycles after it went
-    in, if the queue is empty.
+    """First in, first out; an entry a cycle each way.
 
-    The word last read from the memory is the one on offer, so that it takes no register; it can
-    hold ``depth`` entries in any case, and one more if nobody takes them.
+    What enters an empty queue is on offer two cycles later. The word on offer is the one last read
+    from the memory: it takes no register, and is an entry beyond the ``depth`` that it has room for.
 
     Parameters
     ----------

@@ -6,14 +6,14 @@ from enum import IntEnum
 from amaranth import Module
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import ceil_log2, exact_log2
+from amaranth.utils import ceil_log2
 
 from ..config import Config
 from ..vpu.interface import row_bits
 
 __all__ = ["BOUNDARY_BYTES", "CONTROL_ADDRESS_BITS", "CONTROL_PREFIX", "LENGTH_BITS", "Axi4",
            "Axi4Lite", "Burst", "Resp", "channel_bits", "connect_flat", "flat_members", "hbm_burst",
-           "hbm_prefix", "hbm_row", "size_code"]
+           "hbm_done", "hbm_prefix", "hbm_row", "max_beats"]
 
 BOUNDARY_BYTES = 4096
 """No burst may cross a multiple of this address."""
@@ -174,6 +174,11 @@ def hbm_row(config: Config) -> data.StructLayout:
     return data.StructLayout({"data": row_bits(config), "error": 1})
 
 
+def hbm_done() -> data.StructLayout:
+    """Payload of the end of a burst of writes; with ``error`` memory may have any part of it."""
+    return data.StructLayout({"error": 1})
+
+
 def channel_bits(config: Config) -> int:
     """Width of a channel's data.
 
@@ -191,6 +196,6 @@ def channel_bits(config: Config) -> int:
     return 8 * size
 
 
-def size_code(config: Config) -> int:
-    """AXI's code for beats of a channel's full width."""
-    return exact_log2(config.channel_bytes)
+def max_beats(config: Config) -> int:
+    """Beats of the longest burst, a power of two; such a burst fits between two boundaries."""
+    return 32 if config.channel_bytes >= 64 else 16
