@@ -89,8 +89,8 @@ class Side:
         """Blocks of that many rows."""
         return rows // config.sublanes if self.info.vector else rows
 
-    def fits(self, rows: int, config: Config) -> bool:
-        """Whether all blocks lie in the space; whatever the numbers, nothing wraps."""
+    def span(self, rows: int, config: Config) -> tuple[int, int]:
+        """The least address of all blocks, and the first behind them all; nothing wraps."""
         unit, count = self.unit(config), self.blocks(rows, config)
         length = min(self.run or count, count)
         runs, rest = divmod(count, length)
@@ -98,7 +98,12 @@ class Side:
         starts = [(0, length), (runs - 1, length)] + [(runs, rest)] * (rest > 0)
         places = [self.address + start * self.stride + block * unit
                   for start, blocks in starts for block in (0, blocks - 1)]
-        return min(places) >= 0 and max(places) + unit <= self.size(config)
+        return min(places), max(places) + unit
+
+    def fits(self, rows: int, config: Config) -> bool:
+        """Whether all blocks lie in the space."""
+        low, high = self.span(rows, config)
+        return low >= 0 and high <= self.size(config)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ def parameter(operation: Operation, operand: Operand) -> str:
         return "target"
     if operation.unit in _MEMORY:
         return {"d": "d", "a": "base", "b": "offset"}[operand.field]
+    if operation.unit is Unit.DMA:
+        return "descriptor"
     return operand.field
 
 

@@ -460,6 +460,6 @@ class MiscMethods(SlotMethods):
         """
         self._put(MiscOp.SIGNAL_OTHER, d, b)
 
-    def dma(self, b: Source) -> None:
-        """Starts the transfer whose descriptor is smem[b] and following."""
-        self._put(MiscOp.DMA, b)
+    def dma(self, descriptor: Source) -> None:
+        """Starts the transfer whose descriptor is smem[descriptor] and following."""
+        self._put(MiscOp.DMA, descriptor)
