@@ -97,9 +97,9 @@ class Program:
         """
         words = np.zeros((len(self.bundles), isa.BUNDLE_PITCH), np.uint32)
         words[:, :isa.BUNDLE_WORDS] = self.words()
-        rows = -(-words.size // config.lanes)
-        return np.resize(np.append(words, np.zeros(config.lanes, np.uint32)),
-                         (rows, config.lanes))
+        rows = np.zeros((-(-words.size // config.lanes), config.lanes), np.uint32)
+        rows.reshape(-1)[:words.size] = words.reshape(-1)
+        return rows
 
     def listing(self) -> str:
         """The program as text, with addresses as comments; it assembles to the same program."""
