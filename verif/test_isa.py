@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from amaranth import Shape
 
 from golden.machine import Machine
 from golden.mxu import matmul
@@ -75,6 +76,54 @@ def test_pack_refuses_what_does_not_fit(slots_, imm, message):
 def test_unpack_refuses_what_is_no_bundle(bundle):
     with pytest.raises(ValueError, match="bundle must fit 288 bits"):
         isa.unpack(bundle)
+
+
+def test_hardware_layout_of_descriptors_is_that_of_their_pack():
+    assert isa.DESCRIPTOR_LAYOUT.size == 32 * isa.DESCRIPTOR_WORDS == 320
+    for name, field in isa.DESCRIPTOR.items():
+        member = isa.DESCRIPTOR_LAYOUT[name]
+        assert member.width == field.width
+        assert Shape.cast(member.shape).signed == field.signed
+        ones = -1 if field.signed else (1 << field.width) - 1
+        words = isa.pack_descriptor({name: ones})
+        packed = sum(word << 32 * number for number, word in enumerate(words))
+        assert packed == (1 << field.width) - 1 << member.offset, name
+        # Addresses are whole words, and nothing else is more than one.
+        first, last = member.offset // 32, (member.offset + member.width - 1) // 32
+        assert last == first or (member.offset % 32 == 0 and member.width == 64), name
+
+
+def test_unpack_is_the_inverse_of_pack_for_descriptors():
+    seed = 2
+    rng = random.Random(seed)
+    for _ in range(200):
+        words = tuple(rng.getrandbits(32) for _ in range(isa.DESCRIPTOR_WORDS))
+        fields = isa.unpack_descriptor(words)
+        assert fields.keys() == isa.DESCRIPTOR.keys()
+        assert isa.pack_descriptor(fields) == words, seed
+    assert isa.unpack_descriptor([0x3210, *[0] * 4, 0xFFFFFFF0, *[0] * 4]) == dict.fromkeys(
+        isa.DESCRIPTOR, 0) | {"destination_space": 1, "semaphore": 2, "signal": 1,
+                              "signal_other": 1, "source_stride": -16}
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"row": 1}, "field must be one of source_space, .* not 'row'"),
+    ({"semaphore": 16}, "semaphore must fit 4 bits, not 16"),
+    ({"source_address": -1}, "source_address must fit 64 bits, not -1"),
+    ({"source_stride": 1 << 31}, "source_stride must fit signed 32 bits, not 2147483648"),
+    ({"source_stride": -1 - (1 << 31)}, "source_stride must fit signed 32 bits"),
+])
+def test_descriptor_fields_that_do_not_fit(fields, message):
+    with pytest.raises(ValueError, match=message):
+        isa.pack_descriptor(fields)
+
+
+def test_every_space_is_explained():
+    assert set(isa.DMA_SPACES) == set(isa.DmaSpace)
+    assert set(isa.DmaSpace) - isa.DMA_SOURCES == {isa.DmaSpace.IMEM}
+    assert set(isa.DmaSpace) - isa.DMA_DESTINATIONS == {isa.DmaSpace.VREG, isa.DmaSpace.MASK}
+    assert max(isa.DmaSpace) < 1 << isa.DESCRIPTOR["source_space"].width
+    assert isa.SEMAPHORES == 1 << isa.DESCRIPTOR["semaphore"].width
 
 
 def test_codes_and_names_are_unique_in_each_slot():
