@@ -18,7 +18,9 @@ from hdl.isa import Fault, Kind, Slot
 from sim import isa_doc, slot_source, slots
 from sim.assembler import Assembler
 from sim.assembly import assemble
+from sim.descriptor import descriptor, hbm, vmem
 from sim.disassembler import BANKS
+from sim.operands import sem
 
 MANUAL = isa_doc.PATH.read_text(encoding="utf-8")
 
@@ -220,8 +222,10 @@ def test_parameters_name_what_operands_are():
         assert len(set(names)) == len(names)
 
 
-def example() -> str:
-    (text,) = re.findall(r"```asm\n(.*?)```", MANUAL, re.DOTALL)
+def example(title: str) -> str:
+    """The program under that headline."""
+    _, section = MANUAL.split(f"# {title}\n")
+    text, _, _ = section.partition("```asm\n")[2].partition("```")
     return text
 
 
@@ -251,7 +255,7 @@ def test_example_of_the_manual_computes_a_layer(preset, full):
     machine.vmem[at_x:at_x + count] = x.view(np.uint32).reshape(-1, *shape)
     machine.vmem[at_bias, 0] = bias.view(np.uint32)
     machine.scalars[1:7] = at_w, at_x, count, at_bias, at_y, config.tile_vregs
-    machine.load_program(assemble(example(), config).bundles)
+    machine.load_program(assemble(example("Example"), config).bundles)
     machine.start()
     machine.run(100_000)
     assert not machine.running
@@ -261,3 +265,49 @@ def test_example_of_the_manual_computes_a_layer(preset, full):
                     np.zeros_like(y))
     assert np.count_nonzero(expected) > expected.size // 4
     np.testing.assert_array_equal(y, expected, f"seed {seed}")
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 8])
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+def test_example_of_two_buffers_doubles_blocks(preset, blocks):
+    config = Config.preset(preset)
+    seed = 8 + blocks
+    rng = np.random.default_rng(seed)
+    machine = Machine(config)
+    rows = 4 * config.sublanes
+    block = rows * config.row_bytes
+    base = 64 * config.row_bytes
+    part = machine.hbm[64:64 + blocks * rows]
+    part[:] = rng.standard_normal(part.shape).astype(np.float32).view(np.uint32)
+    around = machine.hbm[63].copy(), machine.hbm[64 + blocks * rows].copy()
+    before = part.view(np.float32).copy()
+    for number in range(2):
+        lies = hbm(base + number * block)
+        for at, words in (
+                (16 * number, descriptor(config, lies, vmem(4 * number), rows=rows,
+                                         semaphore=sem[0])),
+                (32 + 16 * number, descriptor(config, vmem(8 + 4 * number), lies, rows=rows,
+                                              semaphore=sem[1]))):
+            machine.smem[at:at + isa.DESCRIPTOR_WORDS] = words
+    machine.scalars[1], machine.scalars[3] = 2 * block, blocks
+    machine.load_program(assemble(example("Example: two buffers"), config).bundles)
+    machine.start()
+    machine.run(10_000)
+    assert not machine.running
+    assert machine.fault is Fault.NONE
+    np.testing.assert_array_equal(part.view(np.float32), before + before, f"seed {seed}")
+    assert not machine.semaphores.any()
+    np.testing.assert_array_equal(machine.hbm[[63, 64 + blocks * rows]], around)
+
+
+def test_manual_has_every_space_and_field_of_a_descriptor():
+    for space in isa.DmaSpace:
+        assert f"\n| {space.value} | {space.name} |" in MANUAL
+    rows = re.findall(r"\n\| (\d)(?:, \d)? \| `(\w+)` \| (\d+)(?::(\d+))? \|", MANUAL)
+    assert [name for _, name, _, _ in rows] == list(isa.DESCRIPTOR)
+    for word, name, high, low in rows:
+        signed = isa.DESCRIPTOR[name].signed
+        words = isa.pack_descriptor({
+            name: -1 if signed else (1 << isa.DESCRIPTOR[name].width) - 1})
+        packed = sum(value << 32 * number for number, value in enumerate(words))
+        assert packed >> 32 * int(word) == (2 << int(high)) - (1 << int(low or high)), name
