@@ -19,7 +19,7 @@ __all__ = ["build_model"]
 
 _JOBS = 2
 _CPP = pathlib.Path(__file__).resolve().parent / "cpp"
-_GLUE = ("model.cpp", "model.hpp")
+_GLUE = ("model.cpp", "model.hpp", "pool.hpp")
 _LIBRARY = "model.so"
 _TOP_NAME = "model"
 _TAIL_LINES = 40

@@ -14,6 +14,8 @@ from sim.kernel.netlist import PASSES
 from sim.model import Model
 
 BACKENDS = ("native", "portable32", "portable16")
+PARALLEL = "parallel"
+"""The native backend, in a kernel whose steps other threads can do."""
 
 WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
     "ASCRANGE", "BLKSEQ", "CMPCONST", "DECLFILENAME", "GENUNNAMED", "PROCASSINIT", "UNOPTFLAT",
@@ -57,7 +59,7 @@ class Lockstep:
     grids : mapping of str to callable
         For each name, what makes the grid as the module whose name it is given.
     backends : sequence of str, or mapping of str to such
-        Vector backends to build kernels for, perhaps by the grid's name.
+        Vector backends to build kernels for, and `PARALLEL`, perhaps by the grid's name.
     passes : str
         Yosys passes for the kernels.
     """
@@ -93,12 +95,13 @@ class Lockstep:
                 body.append(f"  {module} u_{module}({', '.join(actual)});")
             seen += [f"|{reference.module}_{port}" for port in outputs]
             for backend in chosen:
-                kernel = compile_grid(make(f"{name}_{backend}"), text, passes=passes)
+                kernel = compile_grid(make(f"{name}_{backend}"), text, passes=passes,
+                                      parallel=backend == PARALLEL)
                 self.kernels[f"{name}_{backend}"] = kernel
                 sources[f"{name}_{backend}.sv"] = kernel.shim
                 files = kernel.sources
                 header = files["vec.hpp"]
-                if backend != "native":
+                if backend not in ("native", PARALLEL):
                     size = backend.removeprefix("portable")
                     header = f"#define SYSTOLITH_PORTABLE_VECTORS {size}\n{header}"
                 cpp[f"vec_{backend}.hpp"] = header
@@ -159,5 +162,5 @@ def sparse(rng: np.random.Generator, width: int, cycles: int, density: float) ->
     return packed((rng.random((cycles, width)) < density).astype(np.uint64), 1)
 
 
-__all__ = ["BACKENDS", "Lockstep", "VerilogTile", "packed", "random_words", "sparse",
+__all__ = ["BACKENDS", "PARALLEL", "Lockstep", "VerilogTile", "packed", "random_words", "sparse",
            "tile_verilog"]
