@@ -2,6 +2,7 @@
 
 import random
 import re
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -549,7 +550,7 @@ def test_transfers_and_the_other_core():
     assert values[0] == 200
     message = re.escape("bundle 3, misc.dma: descriptor must be a scalar register, ")
     with pytest.raises(TypeError, match=message), asm.bundle() as b:
-        b.misc.dma(v[1])
+        b.misc.dma(cast(Any, v[1]))
 
 
 def test_a_chip_of_one_core_has_no_other():

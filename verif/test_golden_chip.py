@@ -1,5 +1,7 @@
 """Programs that use transfers and the other core, on the golden machine and the golden chip."""
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
@@ -400,7 +402,7 @@ def test_what_was_decoded_alone_is_decoded_anew():
 def test_machines_that_are_no_chip_are_refused():
     machine = Machine(TINY)
     with pytest.raises(TypeError, match="other must be a Machine, not 1"):
-        machine.connect(1)
+        machine.connect(cast(Any, 1))
     with pytest.raises(ValueError, match="another machine"):
         machine.connect(machine)
     with pytest.raises(ValueError, match="other must be of Config"):
@@ -430,7 +432,7 @@ def test_wrong_arguments_of_run(arguments, error, message):
 
 def test_wrong_config_of_a_chip():
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
-        GoldenChip("tiny")
+        GoldenChip(cast(Any, "tiny"))
 
 
 # Descriptors by name
@@ -448,15 +450,17 @@ def test_named_descriptor_is_that_of_its_numbers():
 
 @pytest.mark.parametrize(("build", "error", "message"), [
     (lambda: hbm(-4), ValueError, r"address must be from 0 to 2\*\*64 - 1, not -4"),
-    (lambda: hbm(1.5), TypeError, "address must be an integer, not 1.5"),
+    (lambda: hbm(cast(Any, 1.5)), TypeError, "address must be an integer, not 1.5"),
     (lambda: hbm(0, stride=16), ValueError, "stride must be 0 where there are no runs, not 16"),
     (lambda: hbm(0, run=-1), ValueError, "run must be from 0 .* not -1"),
     (lambda: hbm(0, run=1, stride=1 << 31), ValueError, "stride must be .* not 2147483648"),
     (lambda: vmem(1 << 32), ValueError, r"word must be from 0 to 2\*\*32 - 1, not 4294967296"),
     (lambda: imem(1 << 28), ValueError, "bundle must be from 0 to 268435455, not 268435456"),
-    (lambda: vreg(3), TypeError, "register must be a vector register, not 3"),
-    (lambda: descriptor("tiny", hbm(0), vmem(0), rows=2), TypeError, "config .* not 'tiny'"),
-    (lambda: descriptor(TINY, 0, vmem(0), rows=2), TypeError, "source must be a Place, not 0"),
+    (lambda: vreg(cast(Any, 3)), TypeError, "register must be a vector register, not 3"),
+    (lambda: descriptor(cast(Any, "tiny"), hbm(0), vmem(0), rows=2), TypeError,
+     "config .* not 'tiny'"),
+    (lambda: descriptor(TINY, cast(Any, 0), vmem(0), rows=2), TypeError,
+     "source must be a Place, not 0"),
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=0), ValueError, "rows must be from 1 .* not 0"),
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=3), ValueError,
      r"rows must be a multiple of 2, which a word of VMEM has \(destination\), not 3"),
@@ -477,7 +481,7 @@ def test_named_descriptor_is_that_of_its_numbers():
      "destination must not be in OTHER_VMEM on a chip of one core"),
     (lambda: descriptor(ONE_CORE, hbm(0), vmem(0), rows=2, other_semaphore=sem[1]), ValueError,
      r"other_semaphore must be None on a chip of one core, not sem\[1\]"),
-    (lambda: descriptor(TINY, hbm(0), vmem(0), rows=2, semaphore=3), TypeError,
+    (lambda: descriptor(TINY, hbm(0), vmem(0), rows=2, semaphore=cast(Any, 3)), TypeError,
      "semaphore must be a semaphore or None, not 3"),
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=2, semaphore=sem[1], other_semaphore=sem[2]),
      ValueError, r"other_semaphore must be sem\[1\] as semaphore is, not sem\[2\]"),

@@ -4,6 +4,7 @@ What is expected is worked out here row by row and word by word, from the text o
 """
 
 import itertools
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def first_word(name, address, run, stride, row, config):
     return ((address + within + runs * stride) * sublanes + sublane) * lanes
 
 
-def sides(descriptor):
+def sides(descriptor) -> list[tuple[str, int, int, int]]:
     return [(name, getattr(descriptor, f"{side}_address"), getattr(descriptor, f"{side}_run"),
              getattr(descriptor, f"{side}_stride"))
             for side in ("source", "destination")
@@ -122,8 +123,8 @@ def expected_words(descriptor, before, config):
     (source, *from_), (destination, *to) = sides(descriptor)
     after = {name: dict(words) for name, words in before.items()}
     for row in range(descriptor.rows):
-        get = first_word(source, *from_, row, config)
-        put = first_word(destination, *to, row, config)
+        get = first_word(source, from_[0], from_[1], from_[2], row, config)
+        put = first_word(destination, to[0], to[1], to[2], row, config)
         for lane in range(config.lanes):
             if put + lane in after[destination]:
                 after[destination][put + lane] = before[source][get + lane]
@@ -253,7 +254,7 @@ GOOD = {"source_space": DmaSpace.HBM, "destination_space": DmaSpace.VMEM, "rows"
 ROW = TINY.row_bytes
 HBM, VMEM = DmaSpace.HBM, DmaSpace.VMEM
 SMEM, IMEM = DmaSpace.SMEM, DmaSpace.IMEM
-CHECKS = {
+CHECKS: dict[Fault, list[dict[str, int]]] = {
     Fault.DMA_DESCRIPTOR: [
         {"source_space": 7}, {"source_space": 15}, {"destination_space": 7},
         {"source_space": IMEM}, {"destination_space": DmaSpace.VREG},
@@ -434,9 +435,9 @@ def test_wrong_hbm_is_refused(hbm, error, message):
 
 def test_wrong_arguments_are_refused():
     with pytest.raises(TypeError, match="config must be a Config, not None"):
-        allocate_hbm(None)
+        allocate_hbm(cast(Any, None))
     with pytest.raises(TypeError, match="descriptor must be a Descriptor, not 3"):
-        Machine(TINY).transfer(3)
+        Machine(TINY).transfer(cast(Any, 3))
     with pytest.raises(ValueError, match="words must be 10, not 9"):
         Descriptor.unpack([0] * 9)
     with pytest.raises(ValueError, match=r"words\[2\] must fit 32 bits, not -1"):
