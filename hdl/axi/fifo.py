@@ -15,7 +15,7 @@ class Fifo(wiring.Component):
     """First in, first out; an entry a cycle each way.
 
     What enters an empty queue is on offer two cycles later. The word on offer is the one last read
-    from the memory: it takes no register, and is an entry beyond the ``depth`` that it has room for.
+    from the memory: it takes no register, and is one more than ``depth``.
 
     Parameters
     ----------

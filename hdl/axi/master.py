@@ -380,7 +380,12 @@ class HbmPort(wiring.Component):
 
     Bursts are of type INCR, of the channel's full width, with identifier 0. They never cross a
     multiple of 4 KiB of a channel's addresses: they are cut at multiples of `max_beats` beats. At
-    least `BURSTS` of full length can be under way each way. One row a cycle each way at once.
+    least `BURSTS` of full length can be under way each way. One row a cycle each way at once, up to
+    a latency of memory of (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the others.
+
+    Rows that are on offer while a burst of writes is not yet begun wait: data are asked for first
+    (``hbm_write``), and issued when all of a burst are here. Reads and writes of one row, when both
+    are under way, come in any order.
 
     Everything that is asked for is done. Whoever asks for a burst of writes must give all of its
     rows. A reset is only right if ``busy`` is not set, or memory is reset too.

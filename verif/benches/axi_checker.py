@@ -194,7 +194,7 @@ class AxiChecker:
             self._offered += 1
         if not pins["awready"]:
             return
-        if not self._data:
+        if not self._data and not self._addresses:
             self._check(self._write_beats < beats,
                         f"{self._write_beats} beats without wlast for a burst of {beats}")
         self._addresses.append(beats)
