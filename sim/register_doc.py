@@ -40,9 +40,9 @@ The registers of the chip begin at address 0, those of core *k* at
 ## Rules
 
 - An access that is **refused** ends with SLVERR, changes nothing (but for DMA_FAULT, which says
-  why), and a read gives zero. Refused is what is not said here: an address without a register (a core that the chip does not have
-  included), a read or a write of a register that cannot be read or written, a 1 written to a bit
-  that belongs to no field. Such bits read as zero.
+  why), and a read gives zero. Refused is what is not said here: an address without a register (a
+  core that the chip does not have included), a read or a write of a register that cannot be read or
+  written, a 1 written to a bit that belongs to no field. Such bits read as zero.
 - A register is written **as a whole**. A write of some of its bytes is refused. A write without any
   byte strobe does nothing and is not refused, whatever its address. The two low bits of an address
   do not count.
