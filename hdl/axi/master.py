@@ -456,7 +456,8 @@ class HbmPort(wiring.Component):
                 axi.wvalid.eq(beat.valid),
                 axi.wdata.eq(beat.payload.data),
                 axi.wlast.eq(beat.payload.last),
-                axi.wstrb.eq(beat.payload.keep.replicate(config.channel_bytes)),
+                # A choice, for replicated bits would be written as if they hung on each other.
+                axi.wstrb.eq(Mux(beat.payload.keep, (1 << config.channel_bytes) - 1, 0)),
                 beat.ready.eq(axi.wready),
                 response.valid.eq(axi.bvalid),
                 response.payload.error.eq(axi.bresp != Resp.OKAY.value),

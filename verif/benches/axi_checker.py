@@ -150,7 +150,7 @@ class AxiChecker:
         for name in (f"{channel}valid", f"{channel}ready"):
             self._check(pins[name] is not None, f"{name} is unknown")
         valid = bool(pins[f"{channel}valid"])
-        payload = self._payload(channel, pins)
+        payload = self._payload(channel, pins) if valid else ()
         if channel in self._waiting:
             self._check(valid, f"{channel}valid fell before {channel}ready rose")
             for name, now, before in zip(self.signals[channel], payload, self._waiting[channel],
