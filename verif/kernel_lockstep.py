@@ -13,7 +13,7 @@ from sim.kernel import Kernel, compile_grid
 from sim.kernel.netlist import PASSES
 from sim.model import Model
 
-BACKENDS = ("native", "portable32", "portable16")
+BACKENDS = ("native", "no_avx512", "portable32", "portable16")
 PARALLEL = "parallel"
 """The native backend, in a kernel whose steps other threads can do."""
 
@@ -101,7 +101,9 @@ class Lockstep:
                 sources[f"{name}_{backend}.sv"] = kernel.shim
                 files = kernel.sources
                 header = files["vec.hpp"]
-                if backend not in ("native", PARALLEL):
+                if backend == "no_avx512":
+                    header = f"#define SYSTOLITH_NO_AVX512\n{header}"
+                elif backend.startswith("portable"):
                     size = backend.removeprefix("portable")
                     header = f"#define SYSTOLITH_PORTABLE_VECTORS {size}\n{header}"
                 cpp[f"vec_{backend}.hpp"] = header

@@ -171,5 +171,6 @@ def test_operators_match_verilator_at_some_widths():
 def test_operators_match_verilator_at_all_widths_on_all_backends():
     widths = {"odd": WIDTHS[0::2], "even": WIDTHS[1::2]}
     bench = Lockstep("kernel_cells", {name: grid(some) for name, some in widths.items()},
-                     {"odd": ["native", "portable32"], "even": ["native", "portable16"]})
+                     {"odd": ["native", "no_avx512", "portable32"],
+                      "even": ["native", "no_avx512", "portable16"]})
     check(bench, widths)
