@@ -458,6 +458,24 @@ def test_row_a_cycle_both_ways_at_once_over_a_long_latency(name):
     simulate(bench.dut, process)
 
 
+def test_full_width():
+    """The channels of `v2`, with less memory behind them."""
+    bench = PortBench(Config.preset("v2", hbm_bytes=4 << 20), "v2", latency=20, ready=0.9)
+
+    async def process(ctx):
+        bench.read(30, 70)
+        data = bench.random_rows(70)
+        bench.write(5000, data)
+        await bench.drain(ctx)
+        assert [row for _, row, _ in bench.rows] == [bench.stored(row) for row in range(30, 100)]
+        assert [bench.stored(row) for row in range(5000, 5070)] == data
+        # 30 and 31, 32 to 63, 64 to 95, 96 to 99.
+        assert bench.channels[0].checker.most_reads == 4
+        bench.finish()
+
+    simulate(bench.dut, process)
+
+
 def test_bursts_of_one_row_each_go_at_full_rate():
     bench = PortBench(SMALL, "single", latency=4)
 

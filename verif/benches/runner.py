@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import inspect
 import json
 import pathlib
 import secrets
@@ -27,6 +28,7 @@ from hdl.vpu.vpu import Vpu
 from hdl.xlu.xlu import Xlu
 from sim.cache import cached_json
 from sim.toolchain import Toolchain, build_folder
+from verif.benches import axi_tops
 from verif.benches.axi_tops import ControlTop, HbmPortTop
 
 __all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "run"]
@@ -115,7 +117,8 @@ def design(bench: Bench) -> Design:
         top = library.modules[bench.top]
         return {"sources": sources, "ports": [*top.inputs, *top.outputs]}
 
-    parameters = [bench.top, bench.preset, bench.mac_latency]
+    # Some tops lie beside the benches, where changes are not noticed by themselves.
+    parameters = [bench.top, bench.preset, bench.mac_latency, inspect.getsource(axi_tops)]
     return Design(**cached_json("bench", parameters, write))
 
 
