@@ -1,6 +1,7 @@
 // A verilated model as C++ that is linked into its library sees it.
 #pragma once
 
+#include "export.hpp"
 #include "pool.hpp"
 
 #include "Vmodel.h"
@@ -14,11 +15,6 @@
 #include <exception>
 #include <memory>
 #include <string>
-
-// Marks a function as part of the library's C interface. Its name must begin with `systolith_`:
-// the linker keeps every other name private to the library, so that models loaded side by side
-// never share a symbol.
-#define SYSTOLITH_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace systolith {
 

@@ -659,7 +659,7 @@ def _parallel(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str],
     module = grid.module
     # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
     row_cost = max(1, length * -(-grid.cols // 8) // 8)
-    members, copies, views = [], [], []
+    members, copies = [], []
     for port in ports.inputs.values():
         if port.is_bit:
             members.append(f"unsigned char {port.variable}_bit = 0;")
@@ -682,7 +682,7 @@ def _parallel(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str],
         "  }",
         "",
         "  void run() override {",
-        *(f"    {line}" for line in [*views, *step]),
+        *(f"    {line}" for line in step),
         "  }",
         "};",
         "",
