@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -204,7 +204,8 @@ class VectorUnit:
             assert address < self.config.vmem_words
             self.entered.append((address, data))
             if len(self.entered) == self.config.sublanes:
-                self.delay = int(self.rng.integers(self.mood.latency + 1))
+                self.delay = (int(self.rng.integers(self.mood.latency + 1))
+                              if self.mood.pace < 1 else 0)
 
     @property
     def idle(self) -> bool:
@@ -342,12 +343,13 @@ class Job:
     descriptor: Descriptor
     reads: tuple[DmaSpace, set[int]]
     writes: tuple[DmaSpace, set[int]]
+    refused: bool = False
 
     @classmethod
-    def of(cls, descriptor: Descriptor, config: Config) -> "Job":
+    def of(cls, descriptor: Descriptor, config: Config, refused: bool = False) -> "Job":
         source, destination = descriptor.source, descriptor.destination
         return cls(descriptor, (source.space, places(source, descriptor.rows, config)),
-                   (destination.space, places(destination, descriptor.rows, config)))
+                   (destination.space, places(destination, descriptor.rows, config)), refused)
 
     def meets(self, other: "Job") -> bool:
         """Whether one writes what the other reads or writes."""
@@ -429,14 +431,31 @@ class Bench:
 
     def check_written(self, job: Job) -> None:
         space, addresses = job.writes
+        if job.refused:  # whatever it wrote
+            self.golden[space][:] = np.where(self._among(job), self.real[space],
+                                             self.golden[space])
+            return
         unit = job.descriptor.destination.unit(self.config) if space == DmaSpace.HBM else 1
         index = np.array(sorted(addresses)) // unit
         if space == DmaSpace.IMEM:
             index = index[index % BUNDLE_PITCH < BUNDLE_WORDS]
         assert (self.real[space][index] == self.golden[space][index]).all(), job.descriptor
 
-    def start(self, descriptor: Descriptor, *, host: bool = False, patience: int = LIMIT) -> Fault:
-        """Starts a transfer, or not; waits until the engine has taken it."""
+    def _among(self, job: Job) -> np.ndarray:
+        """Where the job writes; of a shape that broadcasts to the memory's."""
+        space, addresses = job.writes
+        memory = self.real[space]
+        unit = job.descriptor.destination.unit(self.config) if space == DmaSpace.HBM else 1
+        found = np.zeros(len(memory), bool)
+        found[np.array(sorted(addresses)) // unit] = True
+        return found.reshape(-1, *(1,) * (memory.ndim - 1))
+
+    def start(self, descriptor: Descriptor, *, host: bool = False, patience: int = LIMIT,
+              refused: bool = False) -> Fault:
+        """Starts a transfer, or not; waits until the engine has taken it.
+
+        Of one that memory will have ``refused``, no signal is expected and nothing written.
+        """
         self._words = descriptor.pack()
         result: list[Fault] = []
         flag = "host_valid" if host else "dma__valid"
@@ -465,13 +484,18 @@ class Bench:
             raise AssertionError(f"not taken: {descriptor}")
         self.pins.poke("dma__taken", 0)
         self.pins.poke(flag, 0)
+        if result[0] != Fault.NONE:
+            self.cycle()  # the core stops
         if result[0] == Fault.NONE:
-            self._expect(descriptor)
+            self._expect(descriptor, refused)
         return result[0]
 
-    def _expect(self, descriptor: Descriptor) -> None:
-        copy(descriptor, self.config, self.golden)
-        self.jobs.append(Job.of(descriptor, self.config))
+    def _expect(self, descriptor: Descriptor, refused: bool = False) -> None:
+        if refused:
+            descriptor = replace(descriptor, signal=0, signal_other=0)
+        else:
+            copy(descriptor, self.config, self.golden)
+        self.jobs.append(Job.of(descriptor, self.config, refused))
         for name, flag in (("signal", descriptor.signal),
                            ("other_signal", descriptor.signal_other)):
             if flag:
@@ -493,7 +517,8 @@ class Bench:
     def check(self) -> None:
         """All transfers are done, and memories are as they should be."""
         assert not any(self.awaited.values())
-        self.jobs.clear()
+        while self.jobs:
+            self.check_written(self.jobs.popleft())
         for space in self.real:
             memory, golden = self.real[space], self.golden[space]
             if space == DmaSpace.IMEM:
@@ -538,17 +563,16 @@ class Transfers:
             return max(0, int(rng.choice([low, high]))) * grain, run, stride
         return max(0, int(rng.integers(low, max(low, high) + 1))) * grain, run, stride
 
-    def descriptor(self, source: DmaSpace | None = None, destination: DmaSpace | None = None,
-                   rows: int | None = None) -> Descriptor:
+    def descriptor(self, source: DmaSpace | None = None,
+                   destination: DmaSpace | None = None) -> Descriptor:
         """A descriptor that has mostly no fault."""
         rng, config = self.rng, self.config
         source = DmaSpace(int(rng.choice(sorted(DMA_SOURCES)))) if source is None else source
         destination = (DmaSpace(int(rng.choice(sorted(DMA_DESTINATIONS)))) if destination is None
                        else destination)
-        if rows is None:
-            most = 6 if DmaSpace.SMEM in (source, destination) else (
-                2 if source == DmaSpace.MASK else 20)
-            rows = int(rng.integers(1, most + 1))
+        most = 6 if DmaSpace.SMEM in (source, destination) else (
+            2 if source == DmaSpace.MASK else 20)
+        rows = int(rng.integers(1, most + 1))
         if any(Side(space, 0, 0, 0).info.vector for space in (source, destination)):
             rows += -rows % config.sublanes
         sides = {name: self.side(space, rows) for name, space in (
@@ -560,10 +584,11 @@ class Transfers:
             semaphore=int(rng.integers(16)), signal=int(rng.integers(2)),
             signal_other=int(rng.integers(2)))
 
-    def good(self, *args: DmaSpace, rows: int | None = None) -> Descriptor:
+    def good(self, source: DmaSpace | None = None,
+             destination: DmaSpace | None = None) -> Descriptor:
         """A descriptor without a fault, whose sides do not meet."""
         while True:
-            found = self.descriptor(*args, rows=rows)
+            found = self.descriptor(source, destination)
             if (found.check(self.config, self.config.cores) == Fault.NONE
                     and not Job.of(found, self.config).meets_itself):
                 return found

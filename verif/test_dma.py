@@ -10,7 +10,7 @@ from hdl.config import Config
 from hdl.dma.descriptor import DescriptorFrontEnd, SideCheck
 from hdl.dma.engine import DmaEngine
 from hdl.dma.interface import QUEUE_DEPTH
-from hdl.isa import DMA_MAX_ROWS, DMA_SOURCES, DmaSpace, Fault
+from hdl.isa import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DMA_SPACES, DmaSpace, Fault
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.build import build_model
@@ -31,13 +31,13 @@ def model():
         yield model
 
 
-def start_apart(bench: Bench, descriptor: Descriptor, host: bool) -> Fault:
+def start_apart(bench: Bench, descriptor: Descriptor, host: bool, refused: bool = False) -> Fault:
     """Starts a transfer when none is under way that it meets."""
     job = Job.of(descriptor, bench.config)
     if any(job.meets(other) for other in bench.jobs):
         bench.finish()
         bench.check()
-    return bench.start(descriptor, host=host)
+    return bench.start(descriptor, host=host, refused=refused)
 
 
 # --- transfers
@@ -116,7 +116,8 @@ def test_a_transfer_that_the_program_gives_up_is_forgotten(model):
             bench.cycle()
         bench.pins.poke("dma__valid", 0)
         bench.cycle()
-        assert not bench.pins.peek("busy")
+        bench.finish()
+        bench.check()
         assert start_apart(bench, transfers.good(), host=bool(patience % 2)) == Fault.NONE
     bench.finish()
     bench.check()
@@ -179,12 +180,14 @@ def test_rows_go_both_ways_at_one_a_cycle(wide, latency):
         # Transfers in a row, some with short runs.
         for number in range(3):
             bench.start(Descriptor(
-                source, destination, 512, source_address=0, signal=1,
+                source, destination, 512, signal=1,
+                **({} if destination == DmaSpace.HBM else {"destination_address": 128 * number}),
                 **({"source_run": 64, "source_stride": 80 * config.row_bytes}
                    if number == 1 and source == DmaSpace.HBM else {}),
                 **({"destination_run": 64, "destination_stride": 80 * config.row_bytes,
                     "destination_address": 4096 * config.row_bytes}
-                   if number == 1 and destination == DmaSpace.HBM else {})))
+                   if number == 1 and destination == DmaSpace.HBM else {"destination_address":
+                   512 * number * config.row_bytes} if destination == DmaSpace.HBM else {})))
         bench.finish()
         assert bench.signalled == 3
         times = getattr(bench.hbm, name)
@@ -236,7 +239,9 @@ def random_word(rng: np.random.Generator) -> int:
 def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
     """A descriptor some side of which ends at an end of its space, or just beyond."""
     while True:
-        spaces = {side: DmaSpace(int(rng.integers(7))) for side in ("source", "destination")}
+        spaces = {name: DmaSpace(int(rng.choice(sorted(
+            space for space in known if DMA_SPACES[space].cores <= config.cores))))
+            for name, known in (("source", DMA_SOURCES), ("destination", DMA_DESTINATIONS))}
         rows = min(DMA_MAX_ROWS, max(1, random_word(rng) >> 8))
         rows += -rows % config.sublanes
         values: dict[str, int] = {}
@@ -288,6 +293,15 @@ def random_fields(rng: np.random.Generator) -> Descriptor:
         maybe(0.1, random_word(rng)), maybe(0.4, random_word(rng)), maybe(0.4, random_word(rng))])
 
 
+def spoiled(rng: np.random.Generator, descriptor: Descriptor) -> Descriptor:
+    """The descriptor with something of little weight added to one of its fields."""
+    name = str(rng.choice(["rows", "source_address", "source_stride", "destination_address",
+                           "destination_stride"]))
+    low = -(1 << 31) if "stride" in name else 0
+    changed = getattr(descriptor, name) + int(rng.choice([-1, 1])) * (1 << int(rng.integers(6)))
+    return replace(descriptor, **{name: max(low, min(low + (1 << 32) - 1, changed))})
+
+
 class Checks:
     """The front end alone, with descriptors of the host."""
 
@@ -337,12 +351,14 @@ def test_every_fault_of_a_descriptor_is_found_and_no_other(name):
     for case in range(1500):
         descriptor = (random_fields(rng) if case % 3 == 0 else near_the_edge(rng, config)
                       if case % 3 == 1 or config.vmem_words > 100 else transfers.descriptor())
+        if rng.random() < 0.2:
+            descriptor = spoiled(rng, descriptor)
         wanted = descriptor.check(config, config.cores)
         fault, cycles = checks.check(descriptor)
         assert fault == wanted, (case, descriptor)
         assert cycles in (DescriptorFrontEnd.CYCLES, DescriptorFrontEnd.CYCLES_WITH_RUNS)
         found[fault] += 1
-    assert min(found.values()) > 40, found
+    assert min(found.values()) > 25, found
 
 
 def test_each_reserved_bit_and_each_limit():
@@ -413,36 +429,24 @@ def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model, see
     rng = np.random.default_rng([6, seed])
     transfers = Transfers(rng)
     bench = Bench(model, mood=MOODS[("exact", "moody", "slow")[seed % 3]], seed=seed)
-    bench.hbm.bad = {int(row) for row in rng.integers(CONFIG.hbm_rows, size=12)}
+    bench.hbm.bad = {int(row) for row in rng.integers(CONFIG.hbm_rows, size=6)}
     refused = kept = 0
-    for _ in range(50):
-        descriptor = transfers.good()
+    for _ in range(60):
+        spaces = (DmaSpace.HBM, None) if rng.random() < 0.4 else (None, DmaSpace.HBM)
+        descriptor = transfers.good(*spaces)
         job = Job.of(descriptor, CONFIG)
         touched = {address // CONFIG.row_bytes for space, addresses in (job.reads, job.writes)
                    if space == DmaSpace.HBM for address in addresses}
-        if any(job.meets(other) for other in bench.jobs):
-            bench.finish()
-            bench.forget()
-        before = bench.errors
-        if touched & bench.hbm.bad:
-            refused += 1
-            # Nothing is signalled for it, though it says so.
-            signals = descriptor.signal, descriptor.signal_other
-            awaited = {name: list(queue) for name, queue in bench.awaited.items()}
-            bench.finish()
-            bench.forget()
-            assert bench.start(descriptor) == Fault.NONE
-            bench.forget()
-            bench.finish()
-            bench.forget()
-            assert bench.errors > before, (descriptor, signals, awaited)
-        else:
-            kept += 1
-            assert bench.start(descriptor) == Fault.NONE
+        bad = bool(touched & bench.hbm.bad)
+        assert start_apart(bench, descriptor, host=False, refused=bad) == Fault.NONE
+        refused += bad
+        kept += not bad
     bench.finish()
-    assert refused > 8
-    assert kept > 8
-    assert not any(bench.awaited.values())
+    bench.check()
+    assert refused > 3
+    assert kept > 20
+    assert bench.signalled > 20
+    assert refused <= bench.errors
 
 
 def test_a_row_with_an_error_is_not_written_to_the_memory(model):
@@ -485,7 +489,7 @@ def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model, mood, seed):
             start_apart(bench, transfers.good(), host=False)
         bench.finish()
         bench.check()
-    assert midst > 8
+    assert midst > 3
 
 
 def test_while_an_abort_lasts_no_transfer_starts(model):

@@ -8,6 +8,7 @@ grows beyond, the transfer is out of range.
 """
 
 from collections.abc import Collection
+from functools import partial
 
 from amaranth import Array, Cat, Module, Mux, Shape, Signal, signed
 from amaranth.lib import data, wiring
@@ -278,7 +279,7 @@ class DescriptorFrontEnd(wiring.Component):
         fields = data.View(DESCRIPTOR_LAYOUT, words)
         source, destination = (
             place(m, platform, f"{name}_check", f"dma_{name}_check",
-                  lambda spaces=spaces: SideCheck(self._config, spaces))
+                  partial(SideCheck, self._config, spaces))
             for name, spaces in (("source", DMA_SOURCES), ("destination", DMA_DESTINATIONS)))
         for name, check in (("source", source), ("destination", destination)):
             m.d.comb += [

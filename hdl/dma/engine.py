@@ -133,7 +133,8 @@ class DmaEngine(wiring.Component):
         m.d.comb += [
             stop.eq(self.abort | aborting),
             rest.eq(self._reader.idle & self._collector.idle & self._issuer.idle
-                    & self._writer.idle & self._completion.idle),
+                    & self._writer.idle & self._completion.idle
+                    & ~self.vmem_busy & ~self.other_busy),
             clear.eq(stop & rest),
             self._queue.clear.eq(clear), self._buffer.clear.eq(clear),
             self._writer.clear.eq(clear), self._completion.clear.eq(clear),
