@@ -28,13 +28,13 @@ from .interface import (
     max_beats,
 )
 
-__all__ = ["BURSTS", "BurstCutter", "HbmPort", "HbmReader", "HbmWriter"]
+__all__ = ["BURSTS", "WRITES", "BurstCutter", "HbmPort", "HbmReader", "HbmWriter"]
 
 BURSTS = 8
 """Bursts of full length, at least, that can be under way in each direction."""
 
-_WRITES = 2 * BURSTS
-"""Bursts of any length that may await their response."""
+WRITES = 8 * BURSTS
+"""Bursts of writes, of any length, that can await their response."""
 _WRITE_ROOM = 4
 """Bursts of full length whose data wait to be written: one that comes, one that goes, and slack."""
 _NORMAL_BUFFERABLE = 0b0011
@@ -239,7 +239,7 @@ class WriteOrder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         # Bursts whose address was offered before this cycle, and whose data are not all taken.
-        open_bursts = Signal(range(_WRITES + 1))
+        open_bursts = Signal(range(WRITES + 1))
         seen = Signal()
         new = Signal()
         m.d.comb += [
@@ -296,7 +296,7 @@ class HbmWriter(wiring.Component):
         connect(m, flipped(self.burst), cutter.burst)
         # Pieces whose rows are here or gone, and whose responses were not all taken. None of the
         # queues of pieces can be full.
-        pending = Signal(range(_WRITES + 1))
+        pending = Signal(range(WRITES + 1))
         ended = Signal()
         last = self._gather(m, platform, cutter, pending)
         self._join_responses(m, platform, cutter.piece.payload, last, ended)
@@ -317,7 +317,7 @@ class HbmWriter(wiring.Component):
                  for c in range(config.hbm_channels)]
         m.d.comb += [
             is_last.eq(count == piece.more),
-            self.rows.ready.eq(cutter.piece.valid & ~(is_last & (pending == _WRITES))
+            self.rows.ready.eq(cutter.piece.valid & ~(is_last & (pending == WRITES))
                                & reduce(and_, (queue.input.ready for queue in beats))),
             take.eq(self.rows.valid & self.rows.ready),
             last.eq(take & is_last),
@@ -327,7 +327,7 @@ class HbmWriter(wiring.Component):
             m.d.sync += count.eq(Mux(is_last, 0, count + 1))
         for c, queue in enumerate(beats):
             address, beat = self.address[c], self.beat[c]
-            wanted = _address_queue(m, platform, f"wanted_{c}", config, _WRITES, piece, address)
+            wanted = _address_queue(m, platform, f"wanted_{c}", config, WRITES, piece, address)
             order = place(m, platform, f"order_{c}", "write_order", WriteOrder)
             m.d.comb += [
                 wanted.input.valid.eq(last),
@@ -345,8 +345,8 @@ class HbmWriter(wiring.Component):
 
     def _join_responses(self, m: Module, platform, piece, last: Signal, ended: Signal) -> None:
         """``ended``: all channels have answered the oldest piece."""
-        ends = _queue(m, platform, "ends", 1, _WRITES)
-        answers = [_queue(m, platform, f"answers_{c}", 1, _WRITES)
+        ends = _queue(m, platform, "ends", 1, WRITES)
+        answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)
                    for c in range(self._config.hbm_channels)]
         is_end = Signal()
         bad = Signal()
@@ -381,7 +381,8 @@ class HbmPort(wiring.Component):
     Bursts are of type INCR, of the channel's full width, with identifier 0. They never cross a
     multiple of 4 KiB of a channel's addresses: they are cut at multiples of `max_beats` beats. At
     least `BURSTS` of full length can be under way each way. One row a cycle each way at once, up to
-    a latency of memory of (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the others.
+    a latency of memory of (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the others; so
+    far also by bursts of one row each when reading, while of writes `WRITES` bursts can be open.
 
     Rows that are on offer while a burst of writes is not yet begun wait: data are asked for first
     (``hbm_write``), and issued when all of a burst are here. Reads and writes of one row, when both

@@ -327,13 +327,14 @@ async def rows_that_nobody_takes(dut: HierarchyObject) -> None:
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda _: 0.0, stall=1.0)
     written: dict[int, int] = {}
+    # The first piece is short, so that the last that fits leaves some room.
     for start in range(0, 768, 256):
-        bench.read(start, 256)
+        bench.read(start + 5, 256)
         written |= bench.write(bench.middle + start, 20)
     await bench.domain.cycles(400)
     for watch in bench.watches:
         assert watch.checker.reads == 0
-        assert watch.checker.transfers["r"] == 8 * max_beats(bench.config)
+        assert watch.checker.transfers["r"] == 8 * max_beats(bench.config) - 5
     bench.set_pauses(lambda _: 0.0)
     await bench.drain()
     bench.compare(written)
