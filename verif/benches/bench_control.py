@@ -286,7 +286,7 @@ async def random_accesses(dut: HierarchyObject) -> None:
                if not register.writable]
     for pause in (0.0, 0.3, 0.7):
         bench.set_pauses(pause)
-        for _ in range(120):
+        for _ in range(90):
             where = rng.choice(list(kept))
             register, value = kept[where]
             match rng.randrange(8):
@@ -313,7 +313,7 @@ async def random_accesses(dut: HierarchyObject) -> None:
     for where, (register, value) in kept.items():
         assert await bench.read(where) == value, register.name
     assert not any(core.pulses or core.additions or core.transfers for core in bench.cores)
-    bench.finish(300)
+    bench.finish(200)
 
 
 @bench_test
@@ -344,8 +344,8 @@ async def words(dut: HierarchyObject) -> None:
         for space, places in spaces(bench.config).items():
             core = bench.rng.randrange(bench.config.cores)
             model = bench.cores[core]
-            start = bench.rng.randrange(max(1, len(places) - 25))
-            some = places[start:start + 25]
+            start = bench.rng.randrange(max(1, len(places) - 20))
+            some = places[start:start + 20]
             values = [bench.rng.getrandbits(32) for _ in some]
             await bench.point(core, space, some[0])
             for value in values:
