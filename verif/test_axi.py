@@ -132,6 +132,7 @@ def test_queue_keeps_order_and_holds_what_it_says(depth, offer, take):
 
     async def process(ctx):
         held: deque[int] = deque()
+        entered: deque[int] = deque()
         offered = None
         most = taken = 0
         for cycle in range(600):
@@ -143,13 +144,18 @@ def test_queue_keeps_order_and_holds_what_it_says(depth, offer, take):
             ctx.set(dut.output.ready, int(takes))
             ready = ctx.get(dut.input.ready)
             assert ready or len(held) >= depth
-            if ctx.get(dut.output.valid):
+            # Whether anybody takes it or not, the first is on offer after two cycles.
+            valid = ctx.get(dut.output.valid)
+            assert valid or not entered or cycle - entered[0] < 2
+            if valid:
                 assert held[0] == ctx.get(dut.output.payload)
                 if takes:
                     held.popleft()
+                    entered.popleft()
                     taken += 1
             if ready and offered is not None:
                 held.append(offered)
+                entered.append(cycle)
                 offered = None
             most = max(most, len(held))
             assert len(held) <= depth + 1

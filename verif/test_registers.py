@@ -121,8 +121,20 @@ class Answer:
         return self.resp == Resp.SLVERR
 
 
+SILENT = (0, 1, 0x5A5A5A5A)
+"""A response that is none: what else is in it means nothing."""
+
+
 class Side:
-    """What a core answers: requests from a dictionary, additions and transfers as it is told."""
+    """What a core answers: requests from a dictionary, additions and transfers as it is told.
+
+    Attributes
+    ----------
+    ready : bool
+        It takes what is offered.
+    ready_after : int
+        It takes what has been on offer for so many cycles before, in that one cycle.
+    """
 
     def __init__(self) -> None:
         self.words: dict[tuple[int, int], int] = {}
@@ -131,17 +143,23 @@ class Side:
         self.transfers: list[int] = []
         self.pulses: list[str] = []
         self.ready = True
+        self.ready_after = -1
+        self._seen = 0
         self.fault = Fault.NONE
-        self._response = (0, 0, 0)
+        self._response = SILENT
 
     def cycle(self, ctx, core) -> None:
-        response, self._response = self._response, (0, 0, 0)
+        response, self._response = self._response, SILENT
         for name, value in zip(("valid", "error", "data"), response, strict=True):
             ctx.set(getattr(core.response, name), value)
+        offers = [ctx.get(valid) for valid in (core.request.valid, core.signal.valid,
+                                               core.host_valid)]
+        takes = self.ready or (any(offers) and self._seen == self.ready_after)
+        self._seen = self._seen + 1 if any(offers) else 0
         for ready in (core.request.ready, core.signal.ready, core.host_ready):
-            ctx.set(ready, int(self.ready))
+            ctx.set(ready, int(takes))
         ctx.set(core.host_fault, self.fault)
-        if ctx.get(core.request.valid) and self.ready:
+        if ctx.get(core.request.valid) and takes:
             request = ctx.get(core.request.payload)
             self.requests.append((request.write, request.space, request.address, request.data))
             key = request.space, request.address
@@ -151,10 +169,10 @@ class Side:
                     self.words[key] = request.data
             else:
                 self._response = 1, int(key not in self.words), self.words.get(key, 0)
-        if ctx.get(core.signal.valid) and self.ready:
+        if ctx.get(core.signal.valid) and takes:
             addition = ctx.get(core.signal.payload)
             self.additions.append((addition.index, addition.amount))
-        if ctx.get(core.host_valid) and self.ready:
+        if ctx.get(core.host_valid) and takes:
             self.transfers.append(ctx.get(core.host_descriptor))
         self.pulses += [name for name in ("start", "stop", "clear_counters", "reset_request")
                         if ctx.get(getattr(core, name))]
@@ -214,6 +232,7 @@ class Bench:
             waiting &= not pins["arready"]
             if pins["rvalid"] and pins["rready"]:
                 ctx.set(axi.rready, 0)
+                assert pins["rresp"] == Resp.OKAY or not pins["rdata"]
                 return Answer(pins["rresp"], pins["rdata"], self.now)
         raise AssertionError(f"the read of {where:#x} was not answered")
 
@@ -351,6 +370,52 @@ def test_address_data_and_response_come_in_any_order(delays):
             assert answer.resp == Resp.OKAY
             answer = await bench.read(ctx, address("START_PC", 1), r=b)
             assert answer.data == 77 + number
+
+    bench.run(process)
+
+
+def test_accesses_follow_each_other_though_answers_wait():
+    """A host that sends ahead, and takes an answer only now and then."""
+    bench = Bench()
+    rng = random.Random(10)
+    names = ["START_PC", "PC", "WATCHDOG", "CONTROL", "DMA_DESCRIPTOR_3"]
+
+    async def process(ctx):
+        axi = bench.dut.axi
+        registers = [CORE_REGISTERS[rng.choice(names)] for _ in range(40)]
+        where = [address(register.name, 0) for register in registers]
+        kept = dict.fromkeys(names, 0)
+        for write in (True, False):
+            values = [2 * number + 2 for number in range(40)]
+            left = {"aw": 0, "w": 0} if write else {"ar": 0}
+            answer = "b" if write else "r"
+            answers: list[tuple[int, int]] = []
+            while len(answers) < 40:
+                for channel, number in left.items():
+                    ctx.set(getattr(axi, f"{channel}valid"), int(number < 40))
+                    if number < 40 and channel != "w":
+                        ctx.set(getattr(axi, f"{channel}addr"), where[number])
+                ctx.set(axi.wdata, values[min(left.get("w", 0), 39)])
+                ctx.set(axi.wstrb, 15)
+                ctx.set(getattr(axi, f"{answer}ready"), int(rng.random() < 0.15))
+                pins = await bench.cycle(ctx)
+                for channel in left:
+                    left[channel] += pins[f"{channel}valid"] and pins[f"{channel}ready"]
+                if pins[f"{answer}valid"] and pins[f"{answer}ready"]:
+                    answers.append((pins[f"{answer}resp"], pins["rdata"] if not write else 0))
+                assert bench.now < 6000
+            ctx.set(getattr(axi, f"{answer}ready"), 0)
+            wanted = []
+            for register, value in zip(registers, values, strict=True):
+                # Values are even, and so no command is START.
+                if write:
+                    kept[register.name] = value if register.access is Access.RW else 0
+                    fits = register.writable and not value & ~register.mask
+                    wanted.append((Resp.OKAY if fits else Resp.SLVERR, 0))
+                else:
+                    wanted.append((Resp.OKAY if register.readable else Resp.SLVERR,
+                                   kept[register.name]))
+            assert answers == wanted
 
     bench.run(process)
 
@@ -604,6 +669,27 @@ def test_core_that_takes_nothing_does_not_hang_the_host():
         assert not side.transfers
         assert await bench.get(ctx, "ACCESS_ADDRESS", 0) == 0
         assert await bench.get(ctx, "ACCESS_DATA", 0) == 5
+
+    bench.run(process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ACCESS_DATA", "SEMAPHORE_ADD", "DMA_START"])
+def test_offer_that_is_given_up_was_not_taken(name):
+    """In the last cycle of the offer it is taken and done; in the next there is none."""
+    bench = Bench()
+
+    async def process(ctx):
+        side = bench.sides[0]
+        side.words = {(Space.IMEM, 0): 5}
+        side.ready = False
+        for after, done in ((WAIT_CYCLES - 2, True), (WAIT_CYCLES - 1, False)):
+            side.ready_after = after
+            answer = await bench.write(ctx, address(name, 0), 1)
+            assert answer.refused != done
+            assert len(side.requests) + len(side.additions) + len(side.transfers) == done
+            for taken in (side.requests, side.additions, side.transfers):
+                taken.clear()
 
     bench.run(process)
 

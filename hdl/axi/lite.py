@@ -88,13 +88,11 @@ class AxiLiteSlave(wiring.Component):
 
         wants_write = Signal()
         wants_read = Signal()
-        was_write = Signal()
-        writes = Signal()
         starts = Signal()
         m.d.comb += [
+            # After each access there is its answer, so that the other kind has its turn.
             wants_write.eq(full["aw"] & full["w"] & ~axi.bvalid),
             wants_read.eq(full["ar"] & ~axi.rvalid),
-            writes.eq(wants_write & ~(wants_read & was_write)),
             starts.eq(~access.valid & (wants_write | wants_read)),
         ]
         with m.If(axi.bready):
@@ -103,13 +101,12 @@ class AxiLiteSlave(wiring.Component):
             m.d.sync += axi.rvalid.eq(0)
         with m.If(starts):
             m.d.sync += [
-                was_write.eq(writes),
-                access.write.eq(writes),
-                access.address.eq(Cat(0, 0, Mux(writes, write_address, read_address)[2:])),
+                access.write.eq(wants_write),
+                access.address.eq(Cat(0, 0, Mux(wants_write, write_address, read_address)[2:])),
                 access.data.eq(data),
-                access.valid.eq(~writes | strobes.all()),
+                access.valid.eq(~wants_write | strobes.all()),
             ]
-            with m.If(writes):
+            with m.If(wants_write):
                 m.d.sync += [full["aw"].eq(0), full["w"].eq(0)]
                 with m.If(~strobes.all()):
                     m.d.sync += [axi.bvalid.eq(1), self._resp(axi.bresp, strobes.any())]

@@ -143,7 +143,7 @@ class CoreControl(wiring.Component):
         waited = Signal(range(WAIT_CYCLES))
         expired = Signal()
         m.d.comb += expired.eq(waited == WAIT_CYCLES - 1)
-        with m.If(~self.access.valid | self.access.done):
+        with m.If(~self.access.valid):
             m.d.sync += waited.eq(0)
         with m.Elif(~expired):
             m.d.sync += waited.eq(waited + 1)
