@@ -279,6 +279,7 @@ def all_registers(config: Config):
         yield from ((core, register) for register in CORE_REGISTERS.values())
 
 
+@pytest.mark.slow
 def test_each_access_that_is_not_allowed_is_refused_without_effect():
     bench = Bench()
 
