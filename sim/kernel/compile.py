@@ -22,9 +22,9 @@ class Kernel:
     module : str
         Name of the grid's module, with which the names of the C functions begin.
     cpp : str
-        C++ source of ``{module}_new``, ``{module}_delete`` and ``{module}_step`` (for a parallel
-        kernel, of ``{module}_post``, ``{module}_posted`` and ``{module}_finish`` instead of the
-        last); includes ``vec.hpp``.
+        C++ source of ``{module}_new``, ``{module}_delete``, ``{module}_step`` (for a parallel
+        kernel, of ``{module}_post``, ``{module}_posted`` and ``{module}_finish`` instead) and
+        ``{module}_outputs``; includes ``vec.hpp``.
     shim : str
         Verilog module with the grid's name and ports that calls these functions.
     can_skip : bool

@@ -634,17 +634,24 @@ def _output_arguments(ports: _Ports) -> list[str]:
 
 def _serial(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str]) -> list[str]:
     """The functions of a kernel that steps where it is called."""
-    arguments = ", ".join(["void* self", *_input_arguments(ports), *_output_arguments(ports)])
+    module = grid.module
     return [
         "}  // namespace",
         "",
-        f'extern "C" void* {grid.module}_new() {{ return new State; }}',
+        f'extern "C" void* {module}_new() {{ return new State; }}',
         "",
-        f'extern "C" void {grid.module}_delete(void* self) {{ delete static_cast<State*>(self); }}',
+        f'extern "C" void {module}_delete(void* self) {{ delete static_cast<State*>(self); }}',
         "",
-        f'extern "C" void {grid.module}_step({arguments}) {{',
+        f'extern "C" unsigned char {module}_step('
+        f'{", ".join(["void* self", *_input_arguments(ports)])}) {{',
         "  State& g = *static_cast<State*>(self);",
         *(f"  {line}" for line in step),
+        "  return stepped;",
+        "}",
+        "",
+        f'extern "C" void {module}_outputs('
+        f'{", ".join(["void* self", *_output_arguments(ports)])}) {{',
+        "  [[maybe_unused]] const State& g = *static_cast<State*>(self);",
         *(f"  {line}" for line in _outputs(grid, plan, ports)),
         "}",
     ]
@@ -674,6 +681,7 @@ def _parallel(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str],
         f'  explicit Work(const char* path) : Job("{module}", path, ROWS * {row_cost}) {{}}',
         "",
         "  State g;",
+        "  bool outputs_changed = true;",
         *(f"  {member}" for member in members),
         "",
         "protected:",
@@ -683,6 +691,7 @@ def _parallel(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str],
         "",
         "  void run() override {",
         *(f"    {line}" for line in step),
+        "    outputs_changed = stepped;",
         "  }",
         "};",
         "",
@@ -702,11 +711,15 @@ def _parallel(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str],
         "  job.post();",
         "}",
         "",
-        f'extern "C" void {module}_finish('
-        f'{", ".join(["void* self", *_output_arguments(ports)])}) {{',
+        f'extern "C" unsigned char {module}_finish(void* self) {{',
         "  Work& job = *static_cast<Work*>(self);",
         "  job.finish();",
-        "  [[maybe_unused]] const State& g = job.g;",
+        "  return job.outputs_changed;",
+        "}",
+        "",
+        f'extern "C" void {module}_outputs('
+        f'{", ".join(["void* self", *_output_arguments(ports)])}) {{',
+        "  [[maybe_unused]] const State& g = static_cast<Work*>(self)->g;",
         *(f"  {line}" for line in _outputs(grid, plan, ports)),
         "}",
     ]
@@ -804,7 +817,10 @@ def can_skip(grid: TileGrid, plan: Plan) -> bool:
 
 
 def _step(grid: TileGrid, plan: Plan, ports: _Ports, chunks: int) -> list[str]:
-    """Evaluates chunks from the last row to the first, and from right to left."""
+    """Evaluates chunks from the last row to the first, and from right to left.
+
+    Afterwards ``stepped`` tells whether there were any: if not, outputs are what they were.
+    """
     skip = can_skip(grid, plan)
     inputs = ports.inputs
     edges = [(name, source) for name, source in plan.inputs.items() if source.port is not None]
@@ -832,6 +848,7 @@ def _step(grid: TileGrid, plan: Plan, ports: _Ports, chunks: int) -> list[str]:
         first.append(f"{target} = {value};")
     top = [f"unpack(g.r{register}[0] + {512 // storage(width)}, {port.variable}, 0, COLS, "
            f"{width});" for register, port, width in south if width > 1]
+    lines.append(f"bool stepped = {str(not skip).lower()};")
     if not skip:
         lines += ["for (int row = ROWS - 1; row >= 0; --row) {",
                   *(f"  {line}" for line in [*row_lines, *first])]
@@ -879,7 +896,8 @@ def _step(grid: TileGrid, plan: Plan, ports: _Ports, chunks: int) -> list[str]:
     if each_active:
         bits = " | ".join(f"g.each_{_index(plan, name)}[c]" for name in each_active)
         lines.append(f"  for (int c = 0; c < CHUNKS; ++c) due |= unsigned(({bits}) != 0) << c;")
-    lines += ["  due = everything ? ALL_CHUNKS : due & ALL_CHUNKS;", "  if (!due) continue;"]
+    lines += ["  due = everything ? ALL_CHUNKS : due & ALL_CHUNKS;", "  if (!due) continue;",
+              "  stepped = true;"]
     if not each_active:
         lines += [f"  {line}" for line in row_lines]
     lines += [f"  {line}" for line in first]
@@ -963,8 +981,8 @@ def shim(grid: TileGrid, plan: Plan, parallel: bool) -> str:
         return [f'  import "DPI-C" function {result} {name}_{suffix}(',
                 comma.join(f"    {line}" for line in arguments), "  );"]
 
-    def call(suffix: str, given: Iterable[str]) -> str:
-        return f"{name}_{suffix}({', '.join(['self', *given])});"
+    def call(suffix: str, given: Iterable[str] = ()) -> str:
+        return f"{name}_{suffix}({', '.join(['self', *given])})"
 
     path = '$sformatf("%m")' if parallel else ""
     given = [port.name for port in ports.inputs.values()]
@@ -972,21 +990,24 @@ def shim(grid: TileGrid, plan: Plan, parallel: bool) -> str:
     handle = "input chandle self"
     if parallel:
         functions = [*function("new", ["input string path"], "chandle"),
-                     *function("posted", [handle], "bit"),
-                     *function("post", [handle, *takes]), *function("finish", [handle, *gives])]
-        post = f"if (!{name}_posted(self)) {call('post', given)}"
+                     *function("posted", [handle], "bit"), *function("post", [handle, *takes]),
+                     *function("finish", [handle], "bit")]
+        step = call("finish")
         # With a clock that is low at first, the first falling edge comes after the first rising.
-        clocked = [f"  always @(negedge clk) {call('post', given)}",
-                   "  always @(posedge clk) begin", f"    {post}", f"    {call('finish', taken)}"]
+        clocked = [f"  always @(negedge clk) {call('post', given)};",
+                   "  always @(posedge clk) begin",
+                   f"    if (!{call('posted')}) {call('post', given)};"]
     else:
-        functions = [*function("new", [], "chandle"), *function("step", [handle, *takes, *gives])]
-        clocked = ["  always @(posedge clk) begin", f"    {call('step', [*given, *taken])}"]
+        functions = [*function("new", [], "chandle"), *function("step", [handle, *takes], "bit")]
+        step = call("step", given)
+        clocked = ["  always @(posedge clk) begin"]
     lines = [
         f"// Stands for the grid {name} in simulations: calls its kernel at each clock edge.",
         f"module {name} (",
         comma.join(f"  {line}" for line in header),
         ");",
         *functions,
+        *function("outputs", [handle, *gives]),
         f'  import "DPI-C" function void {name}_delete(input chandle self);',
         "  chandle self;",
         *(f"  bit {width(port)}{port.variable};" for port in ports.outputs.values()),
@@ -996,7 +1017,10 @@ def shim(grid: TileGrid, plan: Plan, parallel: bool) -> str:
         "  end",
         f"  final {name}_delete(self);",
         *clocked,
-        *(f"    {port.name} <= {port.variable};" for port in ports.outputs.values()),
+        f"    if ({step}) begin",
+        f"      {call('outputs', taken)};",
+        *(f"      {port.name} <= {port.variable};" for port in ports.outputs.values()),
+        "    end",
         "  end",
         "endmodule",
         "",
