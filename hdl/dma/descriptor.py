@@ -235,8 +235,9 @@ class SideCheck(wiring.Component):
 class DescriptorFrontEnd(wiring.Component):
     """Reads a descriptor of the program or of the host, checks it, and offers the transfer.
 
-    From ``dma.valid`` to ``dma.ready`` pass `CYCLES`, if there is room; with runs, shorter than a
-    transfer can be, `CYCLES_WITH_RUNS`. It takes one descriptor after the other, the host's first.
+    From ``dma.valid`` to ``dma.ready`` pass `CYCLES`, if there is room; `CYCLES_WITH_RUNS`, if a
+    side has a run of less than 2**24 - 1 blocks. It takes one descriptor after the
+    other, the host's first.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from ..core.interface import SEMAPHORE_BITS
 from ..isa import BUNDLE_PITCH, DMA_MAX_ROWS, DMA_SPACES, VECTOR_REGISTERS, DmaSpace
 
 __all__ = ["BLOCK_BITS", "MAX_BURST", "QUEUE_DEPTH", "SPACE_BITS", "VECTOR_SPACES", "WORD_SPACES",
-           "address_bits", "check_config", "side", "space_size", "transfer"]
+           "address_bits", "check_config", "row_words_log2", "side", "space_size", "transfer"]
 
 QUEUE_DEPTH = 4
 """Transfers that can be under way; a power of two."""
