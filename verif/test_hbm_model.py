@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from sim.build import build_library
-from sim.hbm import Hbm, HbmOptions, hbm_library
+from sim.build import build_library, build_model
+from sim.hbm import HBM_SOURCES, Hbm, HbmOptions, hbm_library
+from sim.model import Model
 
 OKAY, SLVERR, DECERR = 0, 2, 3
 NOTHING_READ = 0xDB
@@ -445,6 +446,93 @@ def test_violation_names_channel_cycle_and_rule(library, script, message):
             hbm.sample()
         assert str(raised.value).startswith("memory channel 2 of core 1, cycle ")
         assert f"cycle {3 + len(script) - 1}: {message}" in str(raised.value)
+
+
+MASTER = """
+module hbm_master(
+  input clk, input rst,
+  output m_axi_hbm00_awid, output [31:0] m_axi_hbm00_awaddr, output [7:0] m_axi_hbm00_awlen,
+  output [2:0] m_axi_hbm00_awsize, output [1:0] m_axi_hbm00_awburst, output m_axi_hbm00_awvalid,
+  input m_axi_hbm00_awready,
+  output [DATA-1:0] m_axi_hbm00_wdata, output [DATA/8-1:0] m_axi_hbm00_wstrb,
+  output m_axi_hbm00_wlast, output m_axi_hbm00_wvalid, input m_axi_hbm00_wready,
+  input m_axi_hbm00_bid, input [1:0] m_axi_hbm00_bresp, input m_axi_hbm00_bvalid,
+  output m_axi_hbm00_bready,
+  output m_axi_hbm00_arid, output [31:0] m_axi_hbm00_araddr, output [7:0] m_axi_hbm00_arlen,
+  output [2:0] m_axi_hbm00_arsize, output [1:0] m_axi_hbm00_arburst, output m_axi_hbm00_arvalid,
+  input m_axi_hbm00_arready,
+  input m_axi_hbm00_rid, input [DATA-1:0] m_axi_hbm00_rdata, input [1:0] m_axi_hbm00_rresp,
+  input m_axi_hbm00_rlast, input m_axi_hbm00_rvalid, output m_axi_hbm00_rready,
+  output reg done, output reg bad, output reg [7:0] beats);
+  // Writes four beats, reads them back, compares; valid depends on ready only by what was taken.
+  reg asked, asked_read;
+  reg [2:0] sent, written;
+  wire [2:0] size = 3'd SIZE;
+  assign {m_axi_hbm00_awid, m_axi_hbm00_arid} = 2'b01;
+  assign {m_axi_hbm00_awaddr, m_axi_hbm00_araddr} = {2{32'd256}};
+  assign {m_axi_hbm00_awlen, m_axi_hbm00_arlen} = {2{8'd3}};
+  assign {m_axi_hbm00_awsize, m_axi_hbm00_arsize} = {2{size}};
+  assign {m_axi_hbm00_awburst, m_axi_hbm00_arburst} = 4'b0101;
+  assign m_axi_hbm00_awvalid = !rst && !asked;
+  assign m_axi_hbm00_wvalid = !rst && sent < 4;
+  assign m_axi_hbm00_wlast = sent == 3;
+  assign m_axi_hbm00_wstrb = ~0;
+  assign m_axi_hbm00_wdata = {DATA/32{32'h9e3779b9 + {29'd0, sent}}};
+  assign m_axi_hbm00_bready = 1;
+  assign m_axi_hbm00_arvalid = written[0] && !asked_read;
+  // A function of an input in the same cycle.
+  assign m_axi_hbm00_rready = m_axi_hbm00_rvalid && !rst;
+  always @(posedge clk) if (rst) begin
+    {asked, asked_read, sent, written, done, bad, beats} <= 0;
+  end else begin
+    if (m_axi_hbm00_awready) asked <= 1;
+    if (m_axi_hbm00_wvalid && m_axi_hbm00_wready) sent <= sent + 1;
+    if (m_axi_hbm00_bvalid) written <= written + 1;
+    if (m_axi_hbm00_bvalid && (m_axi_hbm00_bresp != 0 || m_axi_hbm00_bid)) bad <= 1;
+    if (m_axi_hbm00_arvalid && m_axi_hbm00_arready) asked_read <= 1;
+    if (m_axi_hbm00_rvalid) begin
+      beats <= beats + 1;
+      if (m_axi_hbm00_rdata != {DATA/32{32'h9e3779b9 + {24'd0, beats}}}) bad <= 1;
+      if (m_axi_hbm00_rresp != 0 || !m_axi_hbm00_rid) bad <= 1;
+      if (m_axi_hbm00_rlast != (beats == 3)) bad <= 1;
+      if (m_axi_hbm00_rlast) done <= 1;
+    end
+  end
+endmodule
+"""
+DRIVER = """
+#include "model.hpp"
+#include "hbm.hpp"
+SYSTOLITH_EXPORT int systolith_test_run(systolith::Model* model, systolith::Hbm* hbm,
+                                        uint64_t cycles) {
+    return model->guard([&] {
+        hbm->bind(0, 0, SYSTOLITH_AXI_PINS(model->top, m_axi_hbm00));
+        for (uint64_t cycle = 0; cycle < cycles; ++cycle) {
+            model->fall();
+            hbm->sample();
+            model->rise();
+            hbm->drive();
+        }
+    });
+}
+"""
+
+
+@pytest.mark.parametrize("data", [32, 64, 1024])
+def test_verilated_master_is_bound_by_its_ports(data):
+    text = MASTER.replace("DATA", str(data)).replace("SIZE", str(data.bit_length() - 4))
+    path = build_model("hbm_master", {"hbm_master": text}, optimise=False,
+                       cpp={"driver.cpp": DRIVER, **HBM_SOURCES})
+    with Model(path) as model, Hbm(model.library, 1, 1, data // 8, 1 << 16) as hbm:
+        hbm.configure(HbmOptions(latency=5, stalls=20_000))
+        run = model.library.systolith_test_run
+        run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+        model.reset()
+        model.check(run(model.handle, hbm.handle, 300))
+        assert [model.peek(name) for name in ("done", "bad", "beats")] == [1, 0, 4]
+        assert hbm.memory[256:256 + data // 2].view(np.uint32).tolist() == [
+            0x9E3779B9 + beat for beat in range(4) for _ in range(data // 32)]
+        assert hbm.counters["write_beats"] == 4
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -31,7 +31,9 @@ struct Sum final : systolith::Job {
     Sum(const char* path, uint64_t work) : Job("sum", path, work), work(work) {}
     uint64_t load() const override { return work; }
     void run() override {
-        for (uint64_t i = 0; i < work; ++i) state = state * 6364136223846793005u + input + i;
+        uint64_t next = state;
+        for (uint64_t i = 0; i < work; ++i) next = next * 6364136223846793005u + input + i;
+        state = next;
     }
     uint64_t work, state = 1, input = 0;
 };
@@ -45,7 +47,7 @@ uint64_t simulate(unsigned threads, uint64_t least, bool& shared) {
         for (int i = 0; i < 6; ++i)
             jobs.push_back(std::make_unique<Sum>(i % 2 ? "b" : "a", i == 2 ? 40000 : 700 * i));
         pool.use(threads, least);
-        for (int cycle = 0; cycle < 3000; ++cycle) {
+        for (int cycle = 0; cycle < 2000; ++cycle) {
             // Long pauses put the workers to sleep; sometimes threads come and go.
             if (cycle % 500 == 499) usleep(3000);
             if (cycle % 700 == 699) pool.use(threads, least);
