@@ -322,6 +322,7 @@ class DescriptorFrontEnd(wiring.Component):
         order = Array(_ORDER)
         m.d.comb += [
             given_up.eq(~Mux(from_host, self.host_valid, self.dma.valid)),
+            self.transfer.from_host.eq(from_host),
             can.eq(offered & ((fault != Fault.NONE.value) | self.room)),
             self.dma.ready.eq(can & ~from_host), self.dma.fault.eq(fault),
             self.host_ready.eq(can & from_host), self.host_fault.eq(fault),

@@ -57,6 +57,8 @@ class DmaEngine(wiring.Component):
         write. When ``busy`` has fallen, everything around the engine is at rest.
     bus_error : Out(1)
         For a cycle: memory refused something.
+    host_done : Out(1)
+        For a cycle: a transfer of the host has ended, well or not.
     vmem_read, vmem_rows, vmem_write
         As ``host_read``, ``host_rows``, ``host_write`` of `Core`, of this core.
     vmem_busy : In(1)
@@ -87,7 +89,7 @@ class DmaEngine(wiring.Component):
         super().__init__({
             "dma": In(DmaIssue()), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
             "host_valid": In(1), "host_ready": Out(1), "host_fault": Out(FAULT_BITS),
-            "busy": Out(1), "abort": In(1), "bus_error": Out(1),
+            "busy": Out(1), "abort": In(1), "bus_error": Out(1), "host_done": Out(1),
             **{name: member for core in ("vmem", "other") for name, member in (
                 (f"{core}_read", Out(read)), (f"{core}_rows", In(row)),
                 (f"{core}_write", Out(write)), (f"{core}_busy", In(1)))},
@@ -176,6 +178,7 @@ class DmaEngine(wiring.Component):
             self._completion.semaphore.eq(entry.semaphore),
             self._completion.signals.eq(entry.signal),
             self._completion.signals_other.eq(entry.signal_other),
+            self._completion.from_host.eq(entry.from_host),
         ]
 
     def _read(self, m: Module) -> None:
@@ -210,7 +213,7 @@ class DmaEngine(wiring.Component):
         m.d.comb += [
             completion.failed.eq(collector.failed), completion.failed_at.eq(collector.failed_at),
             completion.vmem_busy.eq(self.vmem_busy), completion.other_busy.eq(self.other_busy),
-            self.bus_error.eq(completion.bus_error),
+            self.bus_error.eq(completion.bus_error), self.host_done.eq(completion.host_done),
         ]
 
     def _share_requests(self, m: Module) -> None:

@@ -76,7 +76,10 @@ def side(config: Config) -> data.StructLayout:
 
 
 def transfer(config: Config) -> data.StructLayout:
-    """A transfer: its two sides, its ``rows`` 24, and the semaphores that it adds to."""
+    """A transfer: its two sides, its ``rows`` 24, and the semaphores that it adds to.
+
+    ``from_host`` 1: the host started it, and no program.
+    """
     return data.StructLayout({
         "source": side(config), "destination": side(config), "rows": BLOCK_BITS,
-        "semaphore": SEMAPHORE_BITS, "signal": 1, "signal_other": 1})
+        "semaphore": SEMAPHORE_BITS, "signal": 1, "signal_other": 1, "from_host": 1})

@@ -248,9 +248,9 @@ class Completion(wiring.Component):
 
     Attributes
     ----------
-    valid, space, semaphore, signals, signals_other, at, take
-        The oldest transfer: In(1); In(3), its destination; In(4), In(1), In(1); In(2), its place;
-        Out(1), it has ended.
+    valid, space, semaphore, signals, signals_other, from_host, at, take
+        The oldest transfer: In(1); In(3), its destination; In(4), In(1), In(1), In(1); In(2), its
+        place; Out(1), it has ended.
     written : In(1)
         The `Writer` is done with a transfer.
     issued, issued_at, crowded : In(1), In(2), Out(1)
@@ -266,6 +266,8 @@ class Completion(wiring.Component):
         Numbers of semaphores to which 1 is added: this core's, and the other's.
     bus_error : Out(1)
         For a cycle: a transfer failed. It will not signal.
+    host_done : Out(1)
+        For a cycle: a transfer with ``from_host`` has ended.
     stop, clear : In(1), In(1)
         No transfer ends; forgets them.
     idle : Out(1)
@@ -276,7 +278,8 @@ class Completion(wiring.Component):
         index = stream.Signature(SEMAPHORE_BITS)
         super().__init__({
             "valid": In(1), "space": In(SPACE_BITS), "semaphore": In(SEMAPHORE_BITS),
-            "signals": In(1), "signals_other": In(1), "at": In(_PLACE_BITS), "take": Out(1),
+            "signals": In(1), "signals_other": In(1), "from_host": In(1),
+            "at": In(_PLACE_BITS), "take": Out(1), "host_done": Out(1),
             "written": In(1), "issued": In(1), "issued_at": In(_PLACE_BITS), "crowded": Out(1),
             "hbm_write_done": In(stream.Signature(hbm_done())),
             "failed": In(1), "failed_at": In(_PLACE_BITS),
@@ -303,6 +306,7 @@ class Completion(wiring.Component):
         ]
         m.d.sync += [
             written.eq(Mux(self.clear, 0, written + self.written - self.take)),
+            self.host_done.eq(self.take & self.from_host),
             self.bus_error.eq(~self.stop & (self.failed | (self.hbm_write_done.valid &
                                                            self.hbm_write_done.payload.error))),
         ]
