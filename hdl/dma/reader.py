@@ -161,7 +161,7 @@ class Collector(wiring.Component):
             moves.eq(self.output.valid & self.output.ready),
             finishes.eq(moves & (left == 1)),
             self.take.eq(self.valid & ~self.stop & (~active | finishes)),
-            gatherer.begin.eq(self.take & (self.source.space == DmaSpace.SMEM.value)),
+            gatherer.start.eq(self.take & (self.source.space == DmaSpace.SMEM.value)),
             gatherer.address.eq(self.source.address), gatherer.rows.eq(self.rows),
             gatherer.stop.eq(self.stop), gatherer.room.eq(self.output.ready),
             gatherer.granted.eq(self.granted), gatherer.word.eq(self.word),

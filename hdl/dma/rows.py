@@ -59,7 +59,7 @@ class WordGatherer(wiring.Component):
 
     Attributes
     ----------
-    begin, address, rows : In(1), In(address_bits), In(24)
+    start, address, rows : In(1), In(address_bits), In(24)
         Starts in the next cycle; only while it is not ``busy``, or with ``last``.
     stop : In(1)
         Asks for no more words, but for the one that was asked for and not granted.
@@ -80,7 +80,7 @@ class WordGatherer(wiring.Component):
         self._config = config
         bits = address_bits(config)
         super().__init__({
-            "begin": In(1), "address": In(bits), "rows": In(BLOCK_BITS),
+            "start": In(1), "address": In(bits), "rows": In(BLOCK_BITS),
             "stop": In(1), "busy": Out(1),
             "ask": Out(1), "ask_address": Out(bits), "granted": In(1), "word": In(32),
             "row_valid": Out(1), "row": Out(row_bits(config)), "room": In(1),
@@ -105,7 +105,7 @@ class WordGatherer(wiring.Component):
                      refused.eq(self.ask & ~self.granted)]
         with m.If(arrives):
             m.d.sync += gathered.eq(Cat(gathered, self.word)[32:])
-        with m.If(self.begin):
+        with m.If(self.start):
             m.d.sync += [self.ask_address.eq(self.address), left.eq(self.rows), index.eq(0)]
         with m.Elif(self.granted):
             m.d.sync += [self.ask_address.eq(self.ask_address + 1), index.eq(index + 1),
