@@ -21,7 +21,7 @@ from hdl.isa import Fault
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.tiles import TileGrid, VerilogLibrary
-from hdl.verilog import LINT_WAIVERS, TOP
+from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from hdl.vpu.interface import HostSpace
 from hdl.xlu.reduce import reduce_nodes
@@ -34,6 +34,7 @@ from sim.model import Model
 
 __all__ = ["CoreFault", "CoreModel", "Processor", "core_library"]
 
+_TOP = "core"
 _DRIVER = pathlib.Path(__file__).with_name("core.cpp")
 _BLOCK_WAIVERS = """\
 // Around a block that is verilated on its own, its outputs count as functions of all its inputs.
@@ -114,9 +115,9 @@ def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
     cpp = {_DRIVER.name: _DRIVER.read_text()}
     library = VerilogLibrary()
     if not kernels:
-        return {"verilog": library.write(TOP, lambda: Core(config)), "cpp": cpp}
+        return {"verilog": library.write(_TOP, lambda: Core(config)), "cpp": cpp}
     grids = _grids(config)
-    verilog = library.write(TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
+    verilog = library.write(_TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
     for grid in grids:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
         kernel = compile_grid(grid, "\n".join(tile.values()))
@@ -146,7 +147,7 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     name = f"core-{'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    return build_model(TOP, sources["verilog"], cpp=sources["cpp"],
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"],
                        waivers=LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else ""),
                        hierarchical=blocks, optimise=kernels)
 
