@@ -6,6 +6,8 @@ BUNDLES ?= 10000
 SEED ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
+# A file's tests stay together, for the models that they share; a build may need 1 GB.
+SPREAD := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive random pictures docs clean
@@ -32,10 +34,10 @@ softmax: setup  ## run a layer with a softmax as a program on the core in RTL, C
 	$(PY) -m sim.softmax $(CONFIG)
 
 test: setup  ## all tests
-	$(PY) -m pytest
+	$(PY) -m pytest $(SPREAD)
 
 test-quick: setup  ## the tests that take a few seconds at most
-	$(PY) -m pytest -m 'not slow'
+	$(PY) -m pytest $(SPREAD) -m 'not slow'
 
 cocotb: setup  ## the cocotb benches alone
 	$(PY) -m verif.benches

@@ -278,20 +278,19 @@ class Machine:
         size = self._config.imem_bundles
         _check_integer("at", at, 0, size)
         for number, bundle in enumerate(new):
-            if not isinstance(bundle, int) or isinstance(bundle, bool):
+            if not isinstance(bundle, int | np.integer) or isinstance(bundle, bool):
                 raise TypeError(f"bundle {number} must be an integer, not {bundle!r}")
             if not 0 <= bundle < 1 << isa.BUNDLE_BITS:
                 raise ValueError(f"bundle {number} must fit {isa.BUNDLE_BITS} bits, "
                                  f"not {bundle:#x}")
         if at + len(new) > size:
             raise ValueError(f"bundles must lie within {size} bundles, not {len(new)} from {at} on")
-        self.program[at:at + len(new)] = new
+        self.program[at:at + len(new)] = map(int, new)
 
     def start(self, pc: int = 0) -> None:
         """Runs from a bundle on, and clears the fault; all other state stays.
 
-        Does nothing while the machine runs. Beyond the instruction memory, the first step has the
-        fault.
+        Beyond the instruction memory, the first step has the fault.
 
         Parameters
         ----------
@@ -302,10 +301,12 @@ class Machine:
         ------
         TypeError, ValueError
             If it is not.
+        RuntimeError
+            If a program runs. (The hardware ignores a start then.)
         """
         _check_integer("pc", pc, 0, _MASK32)
         if self.running:
-            return
+            raise RuntimeError(f"a program runs, at bundle {self.pc}: stop it to start a program")
         self.pc = int(pc)
         self.running = True
         self.waiting = False
@@ -320,7 +321,8 @@ class Machine:
         """Adds to a semaphore from outside of the program.
 
         If that would carry it beyond 32 bits, it stays as it is, and the machine stops with
-        `Fault.SEMAPHORE` at the bundle that would have been next.
+        `Fault.SEMAPHORE` at the bundle that would have been next. A machine that stands gets the
+        fault, too, unless it has one already.
 
         Parameters
         ----------
@@ -453,9 +455,11 @@ class Machine:
         return state
 
     def _stop(self, fault: Fault) -> None:
+        """Stops, or stands still, for a reason; the first since the last start is kept."""
+        if self.fault is Fault.NONE:
+            self.fault = fault
         self.running = False
         self.waiting = False
-        self.fault = fault
 
     def _decode(self, bundle: int) -> _Decoded:
         decoded = self._cache.get(bundle)
@@ -619,14 +623,7 @@ class _Decoder:
         shape = (config.sublanes, config.lanes)
         self._lane = np.broadcast_to(np.arange(config.lanes, dtype=np.uint32), shape)
         self._sublane = np.broadcast_to(np.arange(config.sublanes, dtype=np.uint32)[:, None], shape)
-        self._limits: dict[int, int] = {
-            MiscOp.ROTATE_LANES: config.lanes,
-            MiscOp.ROTATE_SUBLANES: config.sublanes,
-            MiscOp.BROADCAST_LANE: config.lanes,
-            MiscOp.BROADCAST_SUBLANE: config.sublanes,
-            MiscOp.TRANSPOSE_IN: config.tile_vregs,
-            MiscOp.TRANSPOSE_OUT: config.tile_vregs,
-        }
+        self._limits = {int(op): limit for op, limit in isa.index_limits(config).items()}
         # Accesses to each register; bundles share them.
         scalars, vectors = range(isa.SCALAR_REGISTERS), range(isa.VECTOR_REGISTERS)
         self._scalar_in = [_scalar_in(machine, number) for number in scalars]

@@ -49,7 +49,6 @@ _F32_MAGNITUDE = np.uint32(0x7FFFFFFF)
 _F32_SIGN = np.uint32(0x80000000)
 _BF16_EXPONENT = np.uint16(0x7F80)
 _BF16_MAGNITUDE = np.uint16(0x7FFF)
-_BF16_SIGN = np.uint16(0x8000)
 _TINY = np.float32(2.0**-126)
 
 

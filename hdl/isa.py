@@ -16,15 +16,18 @@ from enum import IntEnum, StrEnum
 from amaranth import signed, unsigned
 from amaranth.lib import data
 
+from .config import Config
+
 __all__ = [
     "BUNDLE_BITS", "BUNDLE_LAYOUT", "BUNDLE_PITCH", "BUNDLE_WORDS", "DESCRIPTOR",
     "DESCRIPTOR_LAYOUT", "DESCRIPTOR_WORDS", "DMA_DESTINATIONS", "DMA_MAX_ROWS", "DMA_SOURCES",
     "DMA_SPACES", "FAULTS", "FLOAT_LATENCY", "IMMEDIATES", "INLINE_BASE", "INLINE_MAX",
-    "INLINE_MIN", "LOAD_LATENCY", "MASKS", "OPERATIONS", "SCALAR_REGISTERS", "SEMAPHORES",
-    "SIMPLE_LATENCY", "SLOTS", "TRANSCENDENTAL_LATENCY", "VECTOR_REGISTERS", "DescriptorField",
+    "INLINE_MIN", "LATENCIES", "LOAD_LATENCY", "MASKS", "OPERATIONS", "SCALAR_REGISTERS",
+    "SEMAPHORES", "SIMPLE_LATENCY", "SLOTS", "TRANSCENDENTAL_LATENCY", "VECTOR_REGISTERS",
+    "DescriptorField",
     "DmaSpace", "DmaSpaceInfo", "Fault", "Kind", "LoadOp", "MiscOp", "Operand", "Operation",
     "PopOp", "PushOp", "ScalarOp", "Slot", "StoreOp", "Unit", "VectorOp", "bundle_words",
-    "operation", "pack", "pack_descriptor", "unpack", "unpack_descriptor",
+    "index_limits", "operation", "pack", "pack_descriptor", "unpack", "unpack_descriptor",
 ]
 
 SCALAR_REGISTERS = 32
@@ -562,6 +565,26 @@ OPERATIONS: tuple[Operation, ...] = (
           unit=Unit.DMA),
 )
 """All operations. Code 0 of every slot is its absence."""
+
+LATENCIES = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
+             Unit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY, Unit.VMEM: LOAD_LATENCY}
+"""Cycles from issue to the write of a vector register or mask, by unit: the fixed ones."""
+
+
+def index_limits(config: Config) -> dict[MiscOp, int]:
+    """What operand b must be below, by operation; others of the cross-lane unit have none."""
+    limits = {
+        MiscOp.ROTATE_LANES: config.lanes,
+        MiscOp.ROTATE_SUBLANES: config.sublanes,
+        MiscOp.BROADCAST_LANE: config.lanes,
+        MiscOp.BROADCAST_SUBLANE: config.sublanes,
+        MiscOp.TRANSPOSE_IN: config.tile_vregs,
+        MiscOp.TRANSPOSE_OUT: config.tile_vregs,
+    }
+    assert set(limits) == {operation.op for operation in OPERATIONS
+                           if Fault.INDEX_RANGE in operation.faults}
+    return limits
+
 
 _BY_CODE: dict[tuple[Slot, int], Operation] = {
     (slot, operation.op.value): operation for operation in OPERATIONS for slot in operation.slots}

@@ -15,11 +15,11 @@ Every operation of `hdl.isa` is a method of its slots (`sim.slots`). `sim.assemb
 from text. `sim.descriptor` makes the descriptors that `dma` needs in scalar memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,13 +60,16 @@ __all__ = ["Assembler", "Bundle", "Program", "disassemble", "imm", "m", "s", "se
 
 _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
+_Code = tuple[int, int | str | Immediate | None]
+"""An operand's code; and a value or label whose immediate's number is to be added, or an immediate
+that it names."""
 _CLASSES: dict[str, type[Register]] = {
     kind.prefix: kind for kind in (Scalar, Vector, Mask, Semaphore, Immediate)}
 
 
 @dataclass(frozen=True)
-class Program:
-    """Bundles, ready to be loaded at address 0.
+class Program(Sequence[int]):
+    """Bundles, ready to be loaded at address 0; a sequence of them.
 
     Attributes
     ----------
@@ -80,6 +83,15 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.bundles)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        return self.bundles[index]
 
     def words(self) -> NDArray[np.uint32]:
         """The bundles as they lie in instruction memory, shape (bundles, `BUNDLE_WORDS`)."""
@@ -215,6 +227,7 @@ class Bundle:
         self._named = [False] * isa.IMMEDIATES
         self._wanted: dict[tuple[Slot, int], tuple[str, int | str]] = {}
         self._reserved = 0
+        self._failing: int | str | None = None
         self.s0 = Scalar0Methods(self._putter(Slot.S0))
         self.s1 = Scalar1Methods(self._putter(Slot.S1))
         self.v0 = Vector0Methods(self._putter(Slot.V0))
@@ -240,6 +253,14 @@ class Bundle:
             self._place_immediates()
         self._assembler._leave(self, keep=kind is None)
 
+    @property
+    def failing(self) -> int | str | None:
+        """After an error of `operation` or `raw`: the operand's position, or the field's name.
+
+        None if it was about neither.
+        """
+        return self._failing
+
     def operation(self, slot: Slot | str, name: str, /, *operands: Any, **ignored: int) -> None:
         """An operation by its names in the text form, as `b.v0.fadd(...)` does.
 
@@ -259,6 +280,7 @@ class Bundle:
             is of the wrong kind, out of range, or written by another slot too; if no immediate is
             left.
         """
+        self._failing = None
         slot = self._checked_slot(slot)
         where = f"bundle {self._number}, {slot}.{name}"
         operation = _BY_NAME.get((slot, name))
@@ -278,6 +300,7 @@ class Bundle:
             raise TypeError(f"{where}: operands must be {span}, not {len(operands)}")
         fields = {"op": 0 if operation is None else operation.op.value}
         for field, value in ignored.items():
+            self._failing = field
             self._check_field(where, slot, field, value)
             if field == "op" or field in (operand.field for operand in expected):
                 raise ValueError(f"{where}: {field} must be a field that the operation ignores")
@@ -286,14 +309,26 @@ class Bundle:
             given = list(operands) + [
                 default(operation, operand) if operand.kind is Kind.SOURCE else m[0]
                 for operand in expected[len(operands):]]
+            # Kept only when all is right: whoever catches an error goes on as if without the call.
+            named, wanted = list(self._named), dict(self._wanted)
             for position, (operand, value) in enumerate(zip(expected, given, strict=True)):
-                what = f"{where}: {parameter(operation, operand)}"
-                code, key = self._code(what, operand, value)
-                fields[operand.field] = code
-                if key is not None:
-                    self._wanted[slot, position] = operand.field, key
-                    self._check_room(what)
-            self._write(where, operation, fields)
+                self._failing = position
+                role = parameter(operation, operand)
+                what = f"{where}: {role}"
+                if role == "target" and isinstance(value, (float, np.floating)):
+                    raise TypeError(f"{what} must be an address or a label, not {value!r}")
+                fields[operand.field], need = self._code(what, operand, value)
+                if isinstance(need, Immediate):
+                    named[need.number] = True
+                elif need is not None:
+                    wanted[slot, position] = operand.field, need
+                if need is not None:
+                    self._check_room(what, self._keys, named, wanted)
+            self._failing = None
+            self._check_written(where, operation, fields)
+            self._named, self._wanted = named, wanted
+            for register in written_registers(operation, fields):
+                self._written[register] = f"{slot}.{name}"
         self._slots[slot] = fields
 
     def raw(self, slot: Slot | str, /, **fields: int) -> None:
@@ -304,8 +339,10 @@ class Bundle:
         TypeError, ValueError
             If the slot is used already, it has no such field, or a value does not fit.
         """
+        self._failing = None
         slot = self._checked_slot(slot)
         for field, value in fields.items():
+            self._failing = field
             self._check_field(f"bundle {self._number}, slot {slot}", slot, field, value)
         self._slots[slot] = dict(fields)
 
@@ -324,9 +361,10 @@ class Bundle:
             raise ValueError(f"bundle {self._number}: {register} is already "
                              f"{_shown(self._keys[number])}; it cannot be {value!r} too")
         where = f"bundle {self._number}: {register}"
-        key = self._key(where, value)
-        self._name(where, register)
-        self._keys[number] = key
+        named, keys = list(self._named), list(self._keys)
+        named[number], keys[number] = True, self._key(where, value)
+        self._check_room(where, keys, named, self._wanted)
+        self._named, self._keys = named, keys
 
     def reserved(self, value: int) -> None:
         """Sets the bits that no slot uses, which makes the bundle illegal unless they are 0.
@@ -366,8 +404,8 @@ class Bundle:
                              f"not {field!r}")
         _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
 
-    def _code(self, where: str, operand: Operand, value: Any) -> tuple[int, int | str | None]:
-        """An operand's code, and what else it needs an immediate for, whose number to add."""
+    def _code(self, where: str, operand: Operand, value: Any) -> _Code:
+        """An operand's code, and what it needs of the immediates."""
         kind = operand.kind
         if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
             return isa.VECTOR_FLAG | value.number, None
@@ -383,12 +421,11 @@ class Bundle:
                              "written")
         return value.number, None
 
-    def _source(self, where: str, value: Any, vector: bool) -> tuple[int, int | str | None]:
+    def _source(self, where: str, value: Any, vector: bool) -> _Code:
         if isinstance(value, Scalar):
             return value.number, None
         if isinstance(value, Immediate):
-            self._name(where, value)
-            return isa.FIRST_IMMEDIATE + value.number, None
+            return isa.FIRST_IMMEDIATE + value.number, value
         if isinstance(value, Register):
             what = "a vector or scalar register" if vector else "a scalar register"
             raise TypeError(f"{where} must be {what}, a number or a label, not {value!r}")
@@ -399,11 +436,10 @@ class Bundle:
                 return isa.INLINE_BASE + short, None
         return isa.FIRST_IMMEDIATE, key
 
-    def _target(self, where: str, value: Any) -> tuple[int, int | str | None]:
+    def _target(self, where: str, value: Any) -> _Code:
         if isinstance(value, Immediate):
-            self._name(where, value)
-            return value.number, None
-        if isinstance(value, (Register, float, np.floating)):
+            return value.number, value
+        if isinstance(value, Register):
             raise TypeError(f"{where} must be an address or a label, not {value!r}")
         return 0, self._key(where, value)
 
@@ -417,16 +453,14 @@ class Bundle:
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}: {error}") from None
 
-    def _name(self, where: str, register: Immediate) -> None:
-        """Keeps an immediate for those who name it by its number."""
-        self._named[register.number] = True
-        self._check_room(where)
-
-    def _check_room(self, where: str) -> None:
-        named = [key or 0 for key, used in zip(self._keys, self._named, strict=True) if used]
-        wanted = dict.fromkeys(key for _, key in self._wanted.values() if key not in self._keys)
-        if len(named) + len(wanted) > isa.IMMEDIATES:
-            held = ", ".join(map(_shown, [*named, *wanted]))
+    @staticmethod
+    def _check_room(where: str, keys: Sequence[int | str | None], named: Sequence[bool],
+                    wanted: Mapping[tuple[Slot, int], tuple[str, int | str]]) -> None:
+        """Whether immediates are left for what is wanted, beside those that are set or named."""
+        taken = [key or 0 for key, used in zip(keys, named, strict=True) if used]
+        others = dict.fromkeys(key for _, key in wanted.values() if key not in keys)
+        if len(taken) + len(others) > isa.IMMEDIATES:
+            held = ", ".join(map(_shown, [*taken, *others]))
             raise ValueError(f"{where}: a bundle has {isa.IMMEDIATES} immediates, too few for "
                              f"{held}")
 
@@ -440,11 +474,10 @@ class Bundle:
                 self._keys[number], self._named[number] = key, True
             self._slots[slot][field] += self._keys.index(key)
 
-    def _write(self, where: str, operation: Operation, fields: Mapping[str, int]) -> None:
+    def _check_written(self, where: str, operation: Operation, fields: Mapping[str, int]) -> None:
         for name in written_registers(operation, fields):
             if name in self._written:
                 raise ValueError(f"{where}: {name} is already written by {self._written[name]}")
-            self._written[name] = where.partition(", ")[2]
 
     def _pack(self, labels: Mapping[str, int]) -> int:
         for key in self._keys:

@@ -181,29 +181,41 @@ class _Parser:
         operation = self._take("name", "an operation")
         operands: list[Any] = []
         fields: dict[str, int] = {}
+        places: dict[int | str | None, _Token] = {}
         if self._next.kind in ("name", "number"):
-            self._operand(operands, fields)
+            self._operand(operands, fields, places)
             while self._skip(","):
-                self._operand(operands, fields)
-        if operation.text not in ("illegal", "conflict"):
-            self._at(name, bundle.operation, name.text, operation.text, *operands, **fields)
-        elif operands:
-            name.fail(f"operands of {operation.text} must be fields, as in op=1")
-        else:
-            self._at(name, bundle.raw, name.text, **fields)
+                self._operand(operands, fields, places)
+        try:
+            if operation.text not in ("illegal", "conflict"):
+                bundle.operation(name.text, operation.text, *operands, **fields)
+            elif operands:
+                places[0].fail(f"operands of {operation.text} must be fields, as in op=1")
+            else:
+                bundle.raw(name.text, **fields)
+        except AssemblyError:
+            raise
+        except (TypeError, ValueError) as error:
+            token = places.get(bundle.failing, operation)
+            raise AssemblyError(token.line, token.column, str(error)) from None
 
-    def _operand(self, operands: list[Any], fields: dict[str, int]) -> None:
+    def _operand(self, operands: list[Any], fields: dict[str, int],
+                 places: dict[int | str | None, _Token]) -> None:
+        """Takes an operand or a field, and keeps where it stands."""
         if self._next.kind != "name":
             self._ordered(fields)
+            places[len(operands)] = self._next
             operands.append(self._source())
             return
         name = self._take("name", "an operand")
         if self._skip("="):
             if name.text in fields:
                 name.fail(f"field {name} is already given")
+            places[name.text] = name
             fields[name.text] = self._integer()
             return
         self._ordered(fields, name)
+        places[len(operands)] = name
         register = self._register(name)
         if register is None:
             self._uses.setdefault(name.text, name)

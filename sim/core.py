@@ -75,15 +75,25 @@ class CoreFault(Exception):  # noqa: N818  the instruction set calls it a fault
 class Processor(Protocol):
     """What executes programs: the golden `Machine` and the simulated `CoreModel`.
 
-    The same calls leave the same state in both. Only the unit in which `run` counts differs:
-    bundles executed in the one, cycles in the other.
+    Both take the same arguments, and refuse wrong ones with a `TypeError` or a `ValueError`. A
+    program that runs until it halts, faults or waits leaves the same state in both, and so do calls
+    between such programs. There are differences:
+
+    * `run` counts bundles that were executed in the machine, cycles in the core. At its limit the
+      machine returns, the core raises a `TimeoutError`.
+    * The core has run fewer bundles by a given call than the machine, or more: what meets a program
+      on its way (`stop`, a `signal` that overflows) meets it at another bundle.
+    * `load_program` is refused by the core with a `RuntimeError` while a program runs.
+    * The machine's `read_state` has also what the array's rules count, unless told otherwise. The
+      core's is as of now: what a stopped program began is complete after `run` only.
+    * Watchdog, counters and `reset` are the core's alone.
     """
 
     def load_program(self, bundles: Sequence[int], at: int = 0) -> None:
-        """Puts bundles into the instruction memory."""
+        """Puts bundles into the instruction memory; what is beyond them stays."""
 
     def start(self, pc: int = 0) -> None:
-        """Starts at a bundle."""
+        """Starts at a bundle; a `RuntimeError` if a program runs."""
 
     def run(self, limit: int, /) -> int:
         """Runs until the program stops or waits for a semaphore."""
@@ -169,11 +179,11 @@ def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
     return number
 
 
-def _range(name: str, at: SupportsIndex, count: int, size: int) -> int:
-    """The address ``at``, from where ``count`` words must fit a memory of ``size``."""
+def _range(name: str, at: SupportsIndex, count: int, size: int, unit: str = "words") -> int:
+    """The address ``at``, from where ``count`` words, or bundles, must fit a memory of ``size``."""
     first = _integer("address", at, 0, size)
     if first + count > size:
-        raise ValueError(f"{name} must lie within {size} words, not from {first} to "
+        raise ValueError(f"{name} must lie within {size} {unit}, not from {first} to "
                          f"{first + count - 1}")
     return first
 
@@ -183,7 +193,9 @@ class CoreModel:
 
     All its state is zero at first. Between two calls its clock stands still. Threads may share a
     model: it does one thing after the other. Vector memory, registers and masks can be accessed at
-    any time; scalar memory, scalar registers and semaphores only while no program runs.
+    any time; scalar memory, scalar registers and semaphores only while no program runs. If a
+    transfer by the host does not move for 65,536 cycles, it ends with a `RuntimeError`, and so does
+    every later one until `reset`.
 
     Parameters
     ----------
@@ -207,6 +219,7 @@ class CoreModel:
         self._lock = threading.RLock()
         self._path = core_library(config, kernels=kernels)
         self._model = self._new_model()
+        self._stuck = False
 
     def _new_model(self) -> Model:
         model = Model(self._path)
@@ -243,19 +256,25 @@ class CoreModel:
             self._model.handle  # noqa: B018  a closed model stays closed
             self._model.close()
             self._model = self._new_model()
+            self._stuck = False
 
     # ---- Programs
 
     def load_program(self, bundles: Sequence[int], at: int = 0) -> None:
         """Puts bundles into the instruction memory, from address ``at`` on.
 
+        Bundles of an earlier program that lie behind these stay: a program without a halt at its
+        end runs into them.
+
         Raises
         ------
         TypeError, ValueError
             If a bundle is not an integer of `isa.BUNDLE_BITS`, or they do not fit the memory.
+        RuntimeError
+            If a program runs.
         """
         bundles = list(bundles)
-        first = _range("program", at, len(bundles), self._config.imem_bundles)
+        first = _range("program", at, len(bundles), self._config.imem_bundles, "bundles")
         words = [isa.bundle_words(_integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
                  for bundle in bundles]
         addresses = ((first + np.arange(len(bundles)))[:, np.newaxis] * _IMEM_STRIDE
@@ -265,7 +284,7 @@ class CoreModel:
 
     def read_program(self, at: int = 0, count: int = 1) -> list[int]:
         """Bundles of the instruction memory, ``count`` from address ``at`` on."""
-        first = _range("program", at, count, self._config.imem_bundles)
+        first = _range("program", at, count, self._config.imem_bundles, "bundles")
         addresses = ((first + np.arange(count))[:, np.newaxis] * _IMEM_STRIDE
                      + np.arange(isa.BUNDLE_WORDS))
         words = self._read_control(Space.IMEM, addresses.ravel())
@@ -345,6 +364,8 @@ class CoreModel:
                     max_cycles: int | None = None, progress: Progress | None = None
                     ) -> dict[str, int]:
         """Loads a program to address 0 (unless it is None), runs it from ``pc``, and counts.
+
+        As with `load_program`, bundles behind the program stay as they are.
 
         Returns
         -------
@@ -579,9 +600,8 @@ class CoreModel:
         with self._lock:
             self._must_stand(f"access its {space.name.lower()}")
             while done.value < len(requests):
-                self._model.check(self._model.library.systolith_core_requests(
-                    self._model.handle, requests.ctypes.data, responses.ctypes.data,
-                    len(requests), done))
+                self._transfer("requests", requests.ctypes.data, responses.ctypes.data,
+                               len(requests), done)
         if (responses >> np.uint64(32)).any():
             raise RuntimeError(f"the core refused an access to its {space.name.lower()}")
         return responses
@@ -596,5 +616,20 @@ class CoreModel:
         rows = _Rows(data.ctypes.data, space.value, address, len(data), 0, self._config.lanes,
                      self._config.sublanes)
         while rows.done < rows.words:
+            self._transfer(function, rows)
+
+    def _transfer(self, function: str, *arguments: Any) -> None:
+        """A part of a transfer by the driver.
+
+        What the driver gives up may still be under way in the core, and its answers would pass for
+        those of the next transfer: there is none until `reset`.
+        """
+        handle = self._model.handle
+        if self._stuck:
+            raise RuntimeError("a transfer before did not end: reset the model")
+        try:
             self._model.check(getattr(self._model.library, f"systolith_core_{function}")(
-                self._model.handle, rows))
+                handle, *arguments))
+        except RuntimeError:
+            self._stuck = True
+            raise

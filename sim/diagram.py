@@ -20,7 +20,6 @@ _ARRAY = _CONFIG.array
 _HOST, _CORE, _UNIT, _SIMULATION = 78, 228, 630, 1038
 """Where the panels begin."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_MINUS = "\N{MINUS SIGN}"
 # Steps of one stage of the datapath, such as the coarse and the fine shift, share a box.
 STAGES = tuple(dict.fromkeys(
     re.sub("(Coarse|Medium|Fine)$", "", step.__name__).lower() for step in STEPS))

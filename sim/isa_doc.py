@@ -255,7 +255,10 @@ one is `1.0f`. `0` is +0 in both.
   the bundle. Results under way still arrive.
 - The host may `start` a core that does not run at any address, and `stop` one that runs: it stops
   before the next bundle, whose address the program counter then is, and `start` there goes on as if
-  nothing had happened. The host can also signal semaphores.
+  nothing had happened. The host can also signal semaphores, at any time. If a semaphore would
+  overflow by that, it stays as it is, and the core stops with the fault SEMAPHORE at the bundle
+  that would be next. A core that stands gets the fault, too. The first fault counts: it stays until
+  the next start.
 - `wait` holds its whole bundle, and the program behind it. Units go on with what they have. With a
   watchdog set by the host, a core that could execute no bundle for that many cycles stops with the
   fault WATCHDOG.

@@ -81,12 +81,14 @@ class Mood:
     ``late``: most cycles that a vector result comes later than it should; None: in its true cycle.
     ``ready``, ``free``: shares of cycles in which the other units take an operation, and would read
     its source in the next cycle. ``slow``: most cycles that a register waits to be read.
+    ``urgent``: share of cycles in which the host needs a port of vector memory, each of the two.
     """
 
     late: int | None = None
     ready: float = 1.0
     free: float = 1.0
     slow: int = 0
+    urgent: float = 0.0
 
 
 @dataclass
@@ -114,7 +116,7 @@ class Units:
     def inputs(self, cycle: int) -> dict[str, int]:
         """Values of the sequencer's inputs in this cycle."""
         values = {}
-        draws = iter(self.rng.random(16).tolist())
+        draws = iter(self.rng.random(18).tolist())
         for port in WRITERS:
             d = self.writes[port].get(cycle)
             values[f"written__{port}__valid"] = int(d is not None)
@@ -133,12 +135,20 @@ class Units:
             values[f"{reader}_ready"] = int(ready)
             values[f"{reader}_free"] = int(free)
         values["pop_ready"] = int(next(draws) < self.mood.ready)
-        self.shown = {name: bool(value) for name, value in values.items()
-                      if name.endswith(("ready", "free"))}
+        for port in ("read", "write"):
+            values[f"urgent_{port}"] = int(next(draws) < self.mood.urgent)
+        self.show(values)
         return values
+
+    def show(self, values: Mapping[str, int]) -> None:
+        """Keeps what the sequencer is told about the units, to be checked at an issue."""
+        self.shown = {name: bool(value) for name, value in values.items()
+                      if name.endswith(("ready", "free")) or name.startswith("urgent")}
 
     def issue(self, cycle: int, parts: Parts) -> None:
         """A bundle issues in this cycle: its reads and writes are planned."""
+        assert not (Slot.LOAD in parts.operations and self.shown["urgent_read"])
+        assert not (Slot.STORE in parts.operations and self.shown["urgent_write"])
         for slot, entry in parts.operations.items():
             vectors = parts.named(slot, Kind.VECTOR_IN, Kind.VECTOR_SOURCE)
             if slot in (Slot.PUSH, Slot.MISC):

@@ -1,4 +1,10 @@
-"""What a program does to the sequencer's own state, bundle by bundle and without any timing."""
+"""What a program does to the sequencer's own state, bundle by bundle and without any timing.
+
+A second opinion, on purpose: written from the instruction set's text and apart from
+`golden.machine`, and meant to share nothing with it but the tables of `hdl.isa`. Where the two
+agree, one reading of that text is unlikely to be wrong alone; so neither is to be made out of the
+other.
+"""
 
 import operator
 from collections.abc import Callable, Sequence

@@ -208,6 +208,8 @@ def test_labels_reach_forward_and_back():
 
 def test_words_are_those_of_the_bundles():
     program = assemble("{ s0.add s1, s2, 100 } { imm2=0x89ABCDEF }")
+    assert list(program) == list(program.bundles)
+    assert program[-1] == program.bundles[-1]
     words = program.words()
     assert words.dtype == np.uint32
     assert words.shape == (2, isa.BUNDLE_WORDS)
@@ -283,6 +285,12 @@ def immediate_twice(b: Bundle) -> None:
      "bundle 0, v0.move: b: a float must be within the range of fp32, not 1e+39"),
     (lambda b: b.s1.beq(s[1], 0, 1.0), TypeError,
      "bundle 0, s1.beq: target must be an address or a label, not 1.0"),
+    (lambda b: b.s1.jump(0.0), TypeError,
+     "bundle 0, s1.jump: target must be an address or a label, not 0.0"),
+    (lambda b: b.s1.call(s[1], np.float32(3)), TypeError,
+     "bundle 0, s1.call: target must be an address or a label, not "),
+    (lambda b: b.s1.loop(s[1], 1.5), TypeError,
+     "bundle 0, s1.loop: target must be an address or a label, not 1.5"),
     (lambda b: b.s1.beq(s[1], 0, s[1]), TypeError,
      "bundle 0, s1.beq: target must be an address or a label, not s[1]"),
     (lambda b: b.misc.wait(sem[16], 1), ValueError,
@@ -464,6 +472,48 @@ def test_text_form_is_free():
     assert assemble(text) == asm.assemble()
 
 
+def refused(call, *operands):
+    with pytest.raises((TypeError, ValueError)):
+        call(*operands)
+
+
+def test_a_refused_operation_leaves_the_bundle_as_it_was():
+    asm = Assembler()
+    with asm.bundle() as b:
+        refused(b.st.store, v[1], s[0], 1000, 7)  # the mask, after an immediate
+        refused(b.s1.beq, s[1], 2000, s[2])
+        refused(b.s1.beq, s[1], imm[2], s[2])
+        refused(b.v0.fadd, v[1], v[2], m[1])
+        refused(b.immediate, 1, None)
+        b.ld.load(v[1], s[0], 3000)
+        refused(b.pop.pop, v[1])
+        b.v0.fadd(v[2], v[3], 1e6)
+        refused(b.v1.fadd, v[2], v[3], 2e6)
+        b.s0.add(s[1], s[1], 4000)
+        refused(b.s1.add, s[2], s[2], 5000)
+        # All three immediates are still to be had, and nothing else is in use.
+        b.s1.add(s[2], s[2], 3000)
+        b.v1.lane(v[4])
+    same = Assembler()
+    with same.bundle() as b:
+        b.ld.load(v[1], s[0], 3000)
+        b.v0.fadd(v[2], v[3], 1e6)
+        b.s0.add(s[1], s[1], 4000)
+        b.s1.add(s[2], s[2], 3000)
+        b.v1.lane(v[4])
+    assert asm.assemble().bundles == same.assemble().bundles
+
+
+def test_an_immediate_that_is_set_later_serves_those_that_want_it():
+    asm = Assembler()
+    with asm.bundle() as b:
+        b.s0.add(s[1], s[1], 100)
+        b.s1.add(s[2], s[2], 200)
+        b.v0.add(v[1], v[1], 300)
+        b.immediate(0, 300)
+    assert asm.assemble().listing().count("300") == 1
+
+
 @pytest.mark.parametrize(("text", "line", "column", "message"), [
     ("{ s0.add s1, s2, 1", 1, 19, "expected '|', ',' or '}', not the end of the text"),
     ("{ s0.add s1, s2, 1 }\n}", 2, 1, "expected a label or '{', not '}'"),
@@ -471,30 +521,33 @@ def test_text_form_is_free():
     ("{ s0 add }", 1, 6, "expected '.' after a slot, not 'add'"),
     ("{ s2.add s1, s1, 1 }", 1, 3, "slot must be one of s0, s1, v0, v1, ld, st, push, pop, misc, "
                                    "not 's2'"),
-    ("{ s0.jump 3 }", 1, 3, "operation of slot s0 must be one of add,"),
+    ("{ s0.jump 3 }", 1, 6, "operation of slot s0 must be one of add,"),
     ("{ s0. }", 1, 7, "expected an operation, not '}'"),
     ("{ s0.add s1, s2, 1 | }", 1, 22, "expected a slot, not '}'"),
     ("{ s0.add s1, , 1 }", 1, 14, "expected a register, a number or a label, not ','"),
     ("{ s0.add s1, s32, 1 }", 1, 14, "scalar register number must be from 0 to 31, not 32"),
-    ("{ s0.add s1, s2 }", 1, 3, "bundle 0, s0.add: operands must be 3, not 2"),
-    ("{ s0.add s1, s2, 1 }\n{ s0.add v1, s2, 1 }", 2, 3,
+    ("{ s0.add s1, s2 }", 1, 6, "bundle 0, s0.add: operands must be 3, not 2"),
+    ("{ s0.add s1, s2, 1 }\n{ s0.add v1, s2, 1 }", 2, 10,
      "bundle 1, s0.add: d must be a scalar register, not v[1]"),
     ("{ v0.fadd v1, v2, 1.5 }", 1, 19, "a number must be an integer, a float as 1.5f, or the "
                                        "pattern of one as 0f3FC00000, not '1.5'"),
     ("{ v0.fadd v1, v2, 0x }", 1, 19, "a number must be an integer"),
     ("{ v0.fadd v1, v2, 0f3F8000000 }", 1, 19, "a number must be an integer"),
     ("{ v0.fadd v1, v2, 12ab }", 1, 19, "a number must be an integer"),
-    ("{ v0.fadd v1, v2, 1e39f }", 1, 3, "a float must be within the range of fp32, not 1e+39"),
-    ("{ s0.add s1, s2, 4294967296 }", 1, 3, "an integer must be from -2**31 to 2**32 - 1"),
+    ("{ v0.fadd v1, v2, 1e39f }", 1, 19, "a float must be within the range of fp32, not 1e+39"),
+    ("{ s0.add s1, s2, 4294967296 }", 1, 18, "an integer must be from -2**31 to 2**32 - 1"),
     ("{ s0.add s1, s2, $3 }", 1, 18, "text must be names, numbers and { } | : , . =, not '$'"),
+    ("{ s1.jump 1.0f }", 1, 11, "target must be an address or a label, not 1.0"),
+    ("{ s1.loop s1, 2.5f }", 1, 15, "target must be an address or a label, not 2.5"),
+    ("{ s1.beq s1, 2, s3 }", 1, 17, "target must be an address or a label, not s[3]"),
     ("{ s1.jump away }\n", 1, 11, "label 'away' is not defined"),
     ("{ imm0=away }\n", 1, 8, "label 'away' is not defined"),
     ("a: { }\na: { }", 2, 1, "label 'a' is already at bundle 0"),
     ("s3: { }", 1, 1, "label must not look like a register, as 's3' does"),
-    ("{ v0.feq m0, v1, v2 }", 1, 3, "d must be a mask register other than m[0]"),
-    ("{ v0.lane v1 | v1.lane v1 }", 1, 16, "v1 is already written by v0.lane"),
-    ("{ v0.lane v1 | v0.lane v2 }", 1, 16, "slot v0 is already used"),
-    ("{ s0.add s1, s1, 20 | s1.add s2, s2, 30 | v0.add v1, v1, 40 | v1.add v2, v2, 50 }", 1, 63,
+    ("{ v0.feq m0, v1, v2 }", 1, 10, "d must be a mask register other than m[0]"),
+    ("{ v0.lane v1 | v1.lane v1 }", 1, 19, "v1 is already written by v0.lane"),
+    ("{ v0.lane v1 | v0.lane v2 }", 1, 19, "slot v0 is already used"),
+    ("{ s0.add s1, s1, 20 | s1.add s2, s2, 30 | v0.add v1, v1, 40 | v1.add v2, v2, 50 }", 1, 78,
      "a bundle has 3 immediates, too few for 0x14, 0x1e, 0x28, 0x32"),
     ("{ imm3=1 }", 1, 3, "immediate number must be from 0 to 2, not 3"),
     ("{ imm0=1 | imm0=2 }", 1, 12, "imm0 is already 0x1; it cannot be 2 too"),
@@ -504,10 +557,10 @@ def test_text_form_is_free():
     ("{ s1.halt d=3, d=4 }", 1, 16, "field 'd' is already given"),
     ("{ s1.halt d=3, s4 }", 1, 16, "operands must stand before fields"),
     ("{ s1.halt d=3, 4 }", 1, 16, "operands must stand before fields"),
-    ("{ s1.halt d=32 }", 1, 3, "d must fit 5 bits, not 32"),
-    ("{ s1.halt slot=3 }", 1, 3, "field must be one of op, d, a, b, not 'slot'"),
-    ("{ s0.illegal s1 }", 1, 3, "operands of illegal must be fields, as in op=1"),
-    ("{ s0.illegal op=64 }", 1, 3, "op must fit 6 bits, not 64"),
+    ("{ s1.halt d=32 }", 1, 11, "d must fit 5 bits, not 32"),
+    ("{ s1.halt slot=3 }", 1, 11, "field must be one of op, d, a, b, not 'slot'"),
+    ("{ s0.illegal s1 }", 1, 14, "operands of illegal must be fields, as in op=1"),
+    ("{ s0.illegal d=1, op=64 }", 1, 19, "op must fit 6 bits, not 64"),
 ])
 def test_text_errors_have_a_place(text, line, column, message):
     with pytest.raises(AssemblyError, match=re.escape(message)) as caught:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.counters import COUNTERS
 from hdl.isa import Fault, Slot
+from hdl.vpu.interface import HostSpace
 from sim.assembler import Assembler, m, s, sem, v
 from sim.bench_core import busy_program, scalar_program, vector_program
 from sim.core import CoreFault, CoreModel, Processor
+from verif.random_programs import run_flush
 
 LIMIT = 20_000
 MODELS = [("tiny", True), ("tiny", False), ("small", True),
@@ -282,6 +285,24 @@ def full_array(asm: Assembler, config: Config) -> None:
             (b.push.rows if number else b.push.rows_swap)(v[2])
 
 
+def busy_array(asm: Assembler, config: Config) -> None:
+    """Two results to come, a load begun, and something in the transposer."""
+    for _ in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.push.weights(v[1])
+    for group in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.misc.transpose_in(v[1 + group], group)
+            if group < 2:
+                (b.push.rows if group else b.push.rows_swap)(v[2 + group])
+    with asm.bundle() as b:
+        b.push.weights(v[4])
+
+
+def nothing(asm: Assembler, config: Config) -> None:
+    """The array as it is after a reset."""
+
+
 FAULTS = {
     "illegal operation": (Fault.ILLEGAL, None, lambda b, c: b.raw("misc", op=9)),
     "illegal source": (Fault.ILLEGAL, None, lambda b, c: b.raw("st", op=1, b=37)),
@@ -292,10 +313,10 @@ FAULTS = {
     "vector store": (Fault.VMEM_RANGE, None, lambda b, c: b.st.store(v[1], s[0], c.vmem_words)),
     "lane": (Fault.INDEX_RANGE, None, lambda b, c: b.misc.rotate_lanes(v[20], v[1], c.lanes)),
     "group": (Fault.INDEX_RANGE, None, lambda b, c: b.misc.transpose_in(v[1], c.tile_vregs)),
-    "rows before a swap": (Fault.WEIGHT_LOAD, None, lambda b, c: b.push.rows(v[1])),
-    "swap before weights": (Fault.WEIGHT_LOAD, None, lambda b, c: b.push.rows_swap(v[1])),
+    "rows before a swap": (Fault.WEIGHT_LOAD, nothing, lambda b, c: b.push.rows(v[1])),
+    "swap before weights": (Fault.WEIGHT_LOAD, nothing, lambda b, c: b.push.rows_swap(v[1])),
     "too many rows": (Fault.FIFO_OVERFLOW, full_array, lambda b, c: b.push.rows(v[1])),
-    "nothing to pop": (Fault.FIFO_UNDERFLOW, None, lambda b, c: b.pop.pop(v[20])),
+    "nothing to pop": (Fault.FIFO_UNDERFLOW, nothing, lambda b, c: b.pop.pop(v[20])),
     "semaphore": (Fault.SEMAPHORE, None, lambda b, c: b.misc.signal(sem[2], -1)),
 }
 
@@ -303,13 +324,13 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_faulting_bundle_changes_nothing(core, name):
     cause, before, bundle = FAULTS[name]
+    rows = before is None and list(FAULTS).index(name) % 2
     machine = with_data(core, 9)
     machine.semaphores[2] = 1
     core.write_semaphores(machine.semaphores)
     asm = Assembler(core.config)
     load_registers(asm)
-    if before is not None:
-        before(asm, core.config)
+    (before or busy_array)(asm, core.config)
     with asm.bundle() as b:
         # All under way when the fault comes: it must end as if nothing had happened.
         b.v0.fadd(v[10], v[1], v[2])
@@ -327,7 +348,12 @@ def test_a_faulting_bundle_changes_nothing(core, name):
     with asm.bundle() as b:
         b.v0.lane(v[15])
         b.s1.halt()
-    bundles = asm.assemble().bundles
+    bundles = list(asm.assemble().bundles)
+    # And what no host could see of it, where the fault leaves the slot free.
+    bundles[faulting] = with_operations(bundles[faulting], {
+        Slot.PUSH: {"op": isa.PushOp.ROWS if rows else isa.PushOp.WEIGHTS, "a": 6},
+        Slot.MISC: {"op": isa.MiscOp.TRANSPOSE_IN, "a": 7, "b": isa.INLINE_BASE},
+        **({} if before is nothing else {Slot.POP: {"op": isa.PopOp.POP, "d": 13}})})
     machine.load_program(bundles)
     machine.start()
     machine.run(LIMIT)
@@ -343,6 +369,17 @@ def test_a_faulting_bundle_changes_nothing(core, name):
         processor.run(LIMIT)
     assert core.fault == Fault.NONE
     assert_same(core, machine)
+    # Array and transposer hold what they held.
+    wrong = run_flush(machine, core)
+    assert not wrong, wrong
+
+
+def with_operations(bundle: int, more: dict[Slot, dict[str, int]]) -> int:
+    """The bundle, with operations in slots that it does not use."""
+    slots, imm, reserved = isa.unpack(bundle)
+    free = {slot: fields for slot, fields in more.items() if not slots[slot]["op"]}
+    position = isa.BUNDLE_BITS - 32 * isa.IMMEDIATES - isa.RESERVED_BITS
+    return isa.pack(slots | free, imm) | reserved << position
 
 
 @pytest.mark.parametrize("pc", [1 << 20, 0xFFFFFFFF])
@@ -399,6 +436,32 @@ def busy_or_vector(config: Config) -> tuple[int, ...]:
     return make(config, 2).bundles
 
 
+def test_core_and_machine_take_the_same_arguments(tiny):
+    machine = with_data(tiny, 20)
+    asm = Assembler(tiny.config)
+    asm.label("loop")
+    with asm.bundle() as b:
+        b.s1.jump("loop")
+    bundles: list[Any] = [1 << 200, np.int64(77), np.uint8(5)]
+    one: Any = np.uint32(1)
+    wrong: list[tuple[Any, type[Exception]]] = [
+        (1.0, TypeError), (True, TypeError), (-1, ValueError)]
+    for processor in (tiny, machine):
+        processor.load_program(bundles)
+        processor.load_program(asm.assemble(), one)
+        for bundle, error in wrong:
+            with pytest.raises(error):
+                processor.load_program([bundle])
+        processor.start(one)
+        with pytest.raises(RuntimeError, match="a program runs, at bundle 1: stop it to start"):
+            processor.start()
+        processor.stop()
+        processor.stop()
+    # What lies behind a program stays.
+    assert tiny.read_program(0, 4) == [1 << 200, asm.assemble()[0], 5, 0] == machine.program[:4]
+    assert_same(tiny, machine)
+
+
 def test_a_wait_ends_by_a_signal(core):
     machine = with_data(core, 13)
     asm = Assembler(core.config)
@@ -440,6 +503,27 @@ def test_a_signal_that_overflows_stops_the_core(core):
     assert_same(core, machine)
 
 
+def test_the_first_fault_is_kept_until_the_next_start(core):
+    machine = with_data(core, 19)
+    illegal = isa.pack({Slot.MISC: {"op": 9}})
+    halt = isa.pack({Slot.S1: {"op": isa.ScalarOp.HALT}})
+    for processor in (core, machine):
+        processor.load_program([illegal, halt])
+        processor.start()
+        processor.run(1000)
+        processor.signal(4, 0xFFFFFFFF)
+        assert (processor.fault, processor.pc, processor.running) == (Fault.ILLEGAL, 0, False)
+    assert_same(core, machine)
+    for processor in (core, machine):
+        processor.start(1)
+        processor.run(1000)
+        assert processor.fault == Fault.NONE
+        # A core that stands gets it, too.
+        processor.signal(4, 0xFFFFFFFF)
+        assert (processor.fault, processor.pc) == (Fault.SEMAPHORE, 1)
+    assert_same(core, machine)
+
+
 def test_the_watchdog_ends_a_wait(core):
     core.reset()
     core.write_semaphores(np.zeros(isa.SEMAPHORES, np.uint32))
@@ -478,6 +562,60 @@ def test_a_program_that_does_not_end_is_said_to(core):
     core.stop()
     assert core.run() == 0
     assert (core.running, core.pc, core.fault) == (False, 0, Fault.NONE)
+
+
+@pytest.mark.parametrize("kind", ["loads", "stores", "both"])
+def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(core, kind):
+    machine = with_data(core, 18)
+    config = core.config
+    asm = Assembler(config)
+    asm.label("loop")
+    for number in range(4):
+        with asm.bundle() as b:
+            if kind != "stores":
+                b.ld.load(v[number], s[0], number)
+            if kind != "loads":
+                b.st.store(v[8 + number], s[0], 8 + number)
+            if number == 3:
+                b.s1.jump("loop")
+    for processor in (core, machine):
+        processor.load_program(asm.assemble().bundles)
+        processor.start()
+    core.model.tick(100)
+    core.clear_counters()
+    words = np.roll(machine.vmem, 1, axis=0)[16:48]
+    core.write_vmem(30, words)
+    machine.vmem[30:62] = words
+    assert np.array_equal(core.read_vmem(16, 46), machine.vmem[16:62])
+    counters = core.counters()
+    assert core.running
+    # A word takes its rows, eight cycles of patience, and three that the program waits.
+    assert counters["cycles"] <= (32 + 46) * (config.sublanes + 12) + 20
+    assert counters["waiting_memory"] <= 3 * (32 + 46)
+    core.stop()
+    core.run()
+    machine.run(1000)
+    machine.stop()
+    state, expected = core.read_state(), machine.read_state()
+    for part in ("vectors", "vmem"):
+        assert np.array_equal(state[part], expected[part])
+
+
+def test_after_a_transfer_that_did_not_end_there_is_no_other(tiny):
+    tiny.reset()
+    words = np.ones((2, *tiny.read_vmem(0, 1).shape[1:]), np.uint32)
+    # A core that is held in reset takes reads, and gives nothing.
+    tiny.model.poke("rst", 1)
+    with pytest.raises(RuntimeError, match="a transfer by the host does not move"):
+        tiny.read_vmem(0, 1)
+    tiny.model.poke("rst", 0)
+    for call in (lambda: tiny.read_vmem(0, 1), lambda: tiny.write_vmem(0, words),
+                 lambda: tiny.read_smem(0, 1), lambda: tiny.load_program([0]), tiny.read_state):
+        with pytest.raises(RuntimeError, match="a transfer before did not end: reset the model"):
+            call()
+    tiny.reset()
+    tiny.write_vmem(0, words)
+    assert np.array_equal(tiny.read_vmem(0, 2), words)
 
 
 def test_host_reads_what_it_wrote(core):
@@ -541,7 +679,8 @@ def test_wrong_arguments_are_refused(tiny):
             (lambda: tiny.write_semaphores([0], 16), ValueError, "16 words"),
             (lambda: tiny.load_program([1 << 288]), ValueError, "bundle must be"),
             (lambda: tiny.load_program(["x"]), TypeError, "not 'x'"),
-            (lambda: tiny.load_program([0] * 257), ValueError, "256 words"),
+            (lambda: tiny.load_program([0] * 257), ValueError, "256 bundles, not from 0 to 256"),
+            (lambda: tiny.read_program(250, 7), ValueError, "256 bundles, not from 250 to 256"),
             (lambda: tiny.start(-1), ValueError, "not -1"),
             (lambda: tiny.start(None), TypeError, "not None"),
             (lambda: tiny.run(-1), ValueError, "not -1"),
@@ -554,6 +693,8 @@ def test_wrong_arguments_are_refused(tiny):
         CoreModel("tiny")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         Core("tiny")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="mxus_per_core must be 1, not 2"):
+        Core(Config(mxus_per_core=2))
 
 
 def test_a_closed_core_says_so():
@@ -578,3 +719,124 @@ def test_other_sizes(changes):
         test_cross_lane_operations(core)
         test_vector_operations_in_both_slots(core)
         test_a_stopped_program_goes_on_where_it_was(core)
+
+
+def rows_pushed(asm: Assembler, config: Config) -> None:
+    for group in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.push.weights(v[group])
+    with asm.bundle() as b:
+        b.push.rows_swap(v[5])
+
+
+def rows_waiting(asm: Assembler, config: Config) -> None:
+    rows_pushed(asm, config)
+    for _ in range(config.array_latency + 4 * config.sublanes):
+        with asm.bundle():
+            pass
+
+
+# What comes before, the operation that the halting bundle has as well, and where its result lies.
+LATE = {
+    "exp2": (None, lambda b: b.v1.exp2(v[20], v[1]), HostSpace.VREG, 20),
+    "random": (None, lambda b: b.v1.random(v[20], v[1], v[2]), HostSpace.VREG, 20),
+    "fadd": (None, lambda b: b.v0.fadd(v[20], v[1], v[2]), HostSpace.VREG, 20),
+    "add": (None, lambda b: b.v0.add(v[20], v[1], v[2]), HostSpace.VREG, 20),
+    "comparison": (None, lambda b: b.v0.ltu(m[3], v[1], v[2]), HostSpace.MASK, 0),
+    "load": (None, lambda b: b.ld.load(v[20], s[0], 50), HostSpace.VREG, 20),
+    "store": (None, lambda b: b.st.store(v[1], s[0], 60), HostSpace.VMEM, 60),
+    "sum_lanes": (None, lambda b: b.misc.sum_lanes(v[20], v[1]), HostSpace.VREG, 20),
+    "rotate_lanes": (None, lambda b: b.misc.rotate_lanes(v[20], v[1], 1), HostSpace.VREG, 20),
+    "transpose_out": (None, lambda b: b.misc.transpose_out(v[20], 1), HostSpace.VREG, 20),
+    "pop": (rows_waiting, lambda b: b.pop.pop(v[20]), HostSpace.VREG, 20),
+    "pop of rows on their way": (rows_pushed, lambda b: b.pop.pop(v[20]), HostSpace.VREG, 20),
+}
+
+
+def rest(core: CoreModel, machine: Machine, asm: Assembler) -> None:
+    """Runs a program in both, in the core up to the first cycle in which it is at rest."""
+    bundles = asm.assemble().bundles
+    processors: list[Processor] = [core, machine]
+    for processor in processors:
+        processor.load_program(bundles)
+        processor.start()
+    machine.run(LIMIT)
+    for _ in range(LIMIT):
+        if core.model.peek("idle") and not core.model.peek("running"):
+            return
+        core.model.tick()
+    raise AssertionError(f"not at rest after {LIMIT} cycles")
+
+
+def read_at_once(core: CoreModel, space: HostSpace, address: int) -> np.ndarray:
+    """A word, asked for in this very cycle."""
+    model, config = core.model, core.config
+    model.poke("host_read__valid", 1)
+    model.poke("host_read__payload", space | address << 2)
+    model.poke("host_rows__ready", 1)
+    assert model.peek("host_read__ready")
+    rows: list[np.ndarray] = []
+    for _ in range(100):
+        if model.peek("host_rows__valid"):
+            rows.append(model.peek_words("host_rows__payload"))
+        model.tick()
+        model.poke("host_read__valid", 0)
+        if len(rows) == config.sublanes:
+            return np.stack(rows)
+    raise AssertionError(f"only {len(rows)} rows came")
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_core_at_rest_has_written_everything(tiny, name):
+    before, operation, space, address = LATE[name]
+    machine = with_data(tiny, 16)
+    asm = Assembler(tiny.config)
+    load_registers(asm)
+    with asm.bundle() as b:
+        b.misc.transpose_in(v[1], 0)
+    if before is not None:
+        before(asm, tiny.config)
+    with asm.bundle() as b:
+        operation(b)
+        b.s1.halt()
+    rest(tiny, machine, asm)
+    masks = sum(machine.masks[number].astype(np.uint32) << number for number in range(isa.MASKS))
+    expected = {HostSpace.VREG: machine.vectors, HostSpace.VMEM: machine.vmem,
+                HostSpace.MASK: np.array([masks])}[space][address]
+    assert np.array_equal(read_at_once(tiny, space, address), expected)
+    assert expected.any()
+    assert_same(tiny, machine)
+
+
+def test_a_core_at_rest_has_loaded_its_scalars(tiny):
+    machine = with_data(tiny, 17)
+    asm = Assembler(tiny.config)
+    with asm.bundle() as b:
+        b.s0.load(s[20], s[0], 70)
+        b.s1.halt()
+    rest(tiny, machine, asm)
+    assert tiny.read_scalars()[20] == machine.smem[70]
+    assert_same(tiny, machine)
+
+
+def test_a_core_at_rest_has_fed_the_transposer(tiny):
+    machine = with_data(tiny, 18)
+    config = tiny.config
+    asm = Assembler(config)
+    load_registers(asm)
+    for group in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.misc.transpose_in(v[group], group)
+            if group == config.tile_vregs - 1:
+                b.s1.halt()
+    first = asm.here
+    for group in range(config.tile_vregs):
+        with asm.bundle() as b:
+            b.misc.transpose_out(v[20 + group], group)
+            if group == config.tile_vregs - 1:
+                b.s1.halt()
+    rest(tiny, machine, asm)
+    for processor in (tiny, machine):
+        processor.start(first)
+        processor.run(LIMIT)
+    assert_same(tiny, machine)

@@ -851,6 +851,23 @@ def test_a_fault_of_a_waiting_bundle_is_a_fault():
     assert changes(before, everything(machine)) == {("fault",), ("running",), ("waiting",)}
 
 
+def test_the_first_fault_is_kept_until_the_next_start():
+    machine = random_machine()
+    machine.semaphores[2] = MASK32
+    assert_fault(machine, bundle(do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
+    before = everything(machine)
+    machine.signal(2, 1)
+    assert not changes(before, everything(machine))
+    machine.load_program([0])
+    machine.start(0)
+    machine.stop()
+    assert machine.fault is Fault.NONE
+    # One that was stopped by the host has had none.
+    machine.signal(2, 1)
+    assert (machine.fault, machine.pc) == (Fault.SEMAPHORE, 0)
+    assert machine.semaphores[2] == MASK32
+
+
 def test_reading_and_signalling_semaphores():
     machine = random_machine()
     for number in range(16):
@@ -870,7 +887,8 @@ def test_stopping_and_going_on():
     machine.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
     machine.start(0)
     assert machine.run(2) == 2
-    machine.start(5)
+    with pytest.raises(RuntimeError, match="a program runs, at bundle 2: stop it to start"):
+        machine.start(5)
     assert machine.pc == 2
     machine.stop()
     assert (machine.running, machine.pc, machine.fault) == (False, 2, Fault.NONE)

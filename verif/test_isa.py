@@ -18,6 +18,7 @@ from hdl.isa import Fault, Kind, Slot
 from sim import isa_doc, slot_source, slots
 from sim.assembler import Assembler
 from sim.assembly import assemble
+from sim.core import CoreModel
 from sim.descriptor import descriptor, hbm, vmem
 from sim.disassembler import BANKS
 from sim.operands import sem
@@ -238,33 +239,57 @@ def test_python_example_of_the_manual_builds_what_its_text_says():
     assert names["program"] == assemble(text)
 
 
+AT_Y = 120
+"""Where the layer's result is to lie."""
+
+
+def layer(config: Config, count: int, seed: int) -> tuple[np.ndarray, list[int], np.ndarray]:
+    """Vector memory and scalar registers from s1 on for the manual's example, and its result.
+
+    The layer has ``count`` vector registers of rows.
+    """
+    rng = np.random.default_rng(seed)
+    lanes = config.lanes
+    w = rng.standard_normal((lanes, lanes)).astype(np.float32)
+    x = rng.standard_normal((count * config.sublanes, lanes)).astype(np.float32)
+    bias = rng.standard_normal(lanes).astype(np.float32)
+    vmem = np.zeros((AT_Y, config.sublanes, lanes), np.uint32)
+    at_w, at_x, at_bias = 3, 40, 2
+    vmem[at_w:at_w + config.tile_vregs] = w.view(np.uint32).reshape(-1, config.sublanes, lanes)
+    vmem[at_x:at_x + count] = x.view(np.uint32).reshape(-1, config.sublanes, lanes)
+    vmem[at_bias, 0] = bias.view(np.uint32)
+    product = add_f32(matmul(x, w, array=lanes), bias).view(np.uint32)
+    y = fmax(product, np.zeros_like(product)).reshape(-1, config.sublanes, lanes)
+    assert np.count_nonzero(y) > y.size // 4
+    return vmem, [at_w, at_x, count, at_bias, AT_Y, config.tile_vregs], y
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("full", [False, True], ids=["one", "full"])
 def test_example_of_the_manual_computes_a_layer(preset, full):
     config = Config.preset(preset)
-    count = config.result_vregs if full else 1
-    seed = 7 + full
-    rng = np.random.default_rng(seed)
-    lanes, shape = config.lanes, (config.sublanes, config.lanes)
-    w = rng.standard_normal((lanes, lanes)).astype(np.float32)
-    x = rng.standard_normal((count * config.sublanes, lanes)).astype(np.float32)
-    bias = rng.standard_normal(lanes).astype(np.float32)
+    count, seed = config.result_vregs if full else 1, 7 + full
+    vmem, scalars, expected = layer(config, count, seed)
     machine = Machine(config)
-    at_w, at_x, at_bias, at_y = 3, 40, 2, 120
-    machine.vmem[at_w:at_w + config.tile_vregs] = w.view(np.uint32).reshape(-1, *shape)
-    machine.vmem[at_x:at_x + count] = x.view(np.uint32).reshape(-1, *shape)
-    machine.vmem[at_bias, 0] = bias.view(np.uint32)
-    machine.scalars[1:7] = at_w, at_x, count, at_bias, at_y, config.tile_vregs
+    machine.vmem[:len(vmem)] = vmem
+    machine.scalars[1:1 + len(scalars)] = scalars
     machine.load_program(assemble(example("Example"), config).bundles)
     machine.start()
     machine.run(100_000)
     assert not machine.running
     assert machine.fault is Fault.NONE
-    y = machine.vmem[at_y:at_y + count].reshape(-1, lanes)
-    expected = fmax(add_f32(matmul(x, w, array=lanes), bias).view(np.uint32),
-                    np.zeros_like(y))
-    assert np.count_nonzero(expected) > expected.size // 4
-    np.testing.assert_array_equal(y, expected, f"seed {seed}")
+    np.testing.assert_array_equal(machine.vmem[AT_Y:AT_Y + count], expected, f"seed {seed}")
+
+
+def test_example_of_the_manual_runs_on_the_core():
+    config = Config.preset("tiny")
+    count, seed = config.result_vregs, 9
+    vmem, scalars, expected = layer(config, count, seed)
+    with CoreModel(config) as core:
+        core.write_vmem(0, vmem)
+        core.write_scalars(scalars, 1)
+        core.run_program(assemble(example("Example"), config).bundles, max_cycles=10_000)
+        np.testing.assert_array_equal(core.read_vmem(AT_Y, count), expected, f"seed {seed}")
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 8])

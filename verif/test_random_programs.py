@@ -1,6 +1,7 @@
 """Random programs on the core in RTL and on the golden machine, with the same state after each."""
 
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,30 +9,82 @@ import pytest
 from golden.machine import Machine
 from hdl import isa
 from hdl.config import Config
-from hdl.isa import ScalarOp, Slot, VectorOp
+from hdl.isa import Fault, MiscOp, PopOp, PushOp, ScalarOp, Slot, VectorOp
 from sim.core import CoreModel
 from verif import random_programs
-from verif.programs import Generator, schedule
-from verif.random_programs import compare_random, differences, main, prepare
+from verif.programs import BUNDLE_FAULTS, Generator, flush, schedule
+from verif.random_programs import HALT, compare_random, differences, main, prepare, run_flush
 
-HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
+# A push keeps its register for as many cycles as there are sublanes: only with many of them is one
+# overwritten too soon that waits to be read.
+EIGHT_SUBLANES = Config(array=8, sublanes=8, vmem_bytes=64 << 10, smem_words=256, imem_bundles=256,
+                        mac_latency=5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("preset", "mac_latency", "kernels", "bundles", "length"), [
-    ("tiny", 2, True, 8000, None),
-    ("tiny", 2, False, 3000, None),
-    ("tiny", 5, False, 1000, None),
-    ("small", 2, True, 3000, None),
-    ("v2", 2, True, 300, 50),
+@pytest.mark.parametrize(("config", "kernels", "bundles", "length"), [
+    pytest.param(Config.preset("tiny"), False, 2000, None, id="tiny-verilog"),
+    pytest.param(EIGHT_SUBLANES, True, 3000, None, id="8-sublanes-5"),
+    pytest.param(Config.preset("small"), True, 2000, None, id="small"),
+    pytest.param(Config.preset("v2"), True, 200, 50, id="v2"),
 ])
-def test_every_bit_of_state_is_as_golden(preset, mac_latency, kernels, bundles, length):
-    config = Config.preset(preset, mac_latency=mac_latency)
+def test_every_bit_of_state_is_as_golden(config, kernels, bundles, length):
     with CoreModel(config, kernels=kernels) as core:
-        counts = compare_random(config, core, bundles, seed=bundles + mac_latency, length=length)
-    assert counts["bundles"] >= bundles
-    assert counts["executed"] > counts["bundles"]  # loops
-    assert 0 < counts["NONE"] < counts["programs"]
+        outcome = compare_random(config, core, bundles, seed=bundles + 2, length=length)
+    assert outcome.bundles >= bundles
+    assert outcome.executed > outcome.bundles  # loops
+    assert 0 < outcome.faults[Fault.NONE] < outcome.programs
+
+
+@pytest.mark.slow
+def test_random_programs_have_all_operations_faults_and_hosts():
+    config = Config.preset("tiny")
+    with CoreModel(config) as core:
+        outcome = compare_random(config, core, 6000, seed=1, length=120)
+    assert outcome.operations == set(isa.OPERATIONS)
+    assert set(outcome.faults) == {Fault.NONE, *BUNDLE_FAULTS}
+    assert sum(outcome.faults.values()) == outcome.programs
+    assert min(outcome.stops, outcome.accesses, outcome.signals) >= 20
+
+
+def goes_back(bundle: int, address: int) -> bool:
+    """Whether a bundle at that address has a conditional branch to before it."""
+    slots, imm, _ = isa.unpack(bundle)
+    op, number = slots[Slot.S1]["op"], slots[Slot.S1]["d"]
+    return ScalarOp.BEQ <= op <= ScalarOp.BGEU and number < len(imm) and imm[number] <= address
+
+
+def test_every_fault_is_made_in_its_turn():
+    machine = Machine(Config.preset("tiny"))
+    machine.semaphores[:] = 5000
+    generator = Generator(machine, np.random.default_rng(11))
+    faults: Counter[Fault] = Counter()
+    used: list[int] = []
+    back = 0
+    for _ in range(60):
+        bundles = generator.program(30, fault=True).bundles
+        faults[machine.fault] += 1
+        if machine.pc < len(bundles):
+            slots = isa.unpack(bundles[machine.pc])[0].values()
+            used.append(sum(fields["op"] > 0 for fields in slots))
+        back += sum(goes_back(bundle, address) for address, bundle in enumerate(bundles))
+    assert min(faults[fault] for fault in BUNDLE_FAULTS) >= 2, faults
+    assert np.mean(used) > 5  # of 9 slots
+    assert back >= 5
+
+
+def test_waits_of_random_programs_are_for_the_host_to_end():
+    machine = Machine(Config.preset("tiny"))
+    machine.semaphores[:] = 5000
+    generator = Generator(machine, np.random.default_rng(12), signals=True)
+    programs = [generator.program(80, fault=False, busy_halt=True) for _ in range(8)]
+    assert sum(len(program.signals) for program in programs) >= 4
+    # Without such a host there is nothing to wait for.
+    generator = Generator(machine, np.random.default_rng(13))
+    programs = [generator.program(80, fault=False, busy_halt=True) for _ in range(8)]
+    assert not any(program.signals for program in programs)
+    assert any(operation.name == "wait" for program in programs
+               for operation in program.operations)
 
 
 @pytest.mark.slow
@@ -86,6 +139,76 @@ def test_a_difference_is_found_and_reported(monkeypatch, tmp_path, capsys):
     [listing] = (tmp_path / "random").iterdir()
     assert listing.name in message
     assert "v0.add" in listing.read_text()
+
+
+def test_a_hang_is_reported(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(random_programs, "build_folder", lambda: tmp_path)
+    limits = iter([10_000] * 3)
+    monkeypatch.setattr(random_programs, "_limit", lambda config, executed: next(limits, 20))
+    assert main(["tiny", "--bundles", "5000", "--seed", "4"]) == 1
+    message = capsys.readouterr().err
+    assert re.search(r"seed 4, program \d+ \(.*\): the core has not come to rest after 20 cycles: "
+                     r"it is at bundle \d+", message)
+    [listing] = (tmp_path / "random").iterdir()
+    assert listing.name in message
+    assert "v0.add" in listing.read_text()
+
+
+def test_a_wait_without_its_signal_is_reported(monkeypatch, tmp_path):
+    monkeypatch.setattr(random_programs, "build_folder", lambda: tmp_path)
+    signal = CoreModel.signal
+    monkeypatch.setattr(CoreModel, "signal", lambda core, index, amount: signal(core, index, 0))
+    config = Config.preset("tiny")
+    with CoreModel(config) as core, pytest.raises(
+            AssertionError, match=r"seed 5, program \d+ .*waits for a semaphore at bundle \d+"):
+        compare_random(config, core, 2000, seed=5)
+
+
+PUSH_WEIGHTS = isa.pack({Slot.PUSH: {"op": PushOp.WEIGHTS, "a": 4}})
+SWAP = isa.pack({Slot.PUSH: {"op": PushOp.ROWS_SWAP, "a": 5}})
+POP = isa.pack({Slot.POP: {"op": PopOp.POP, "d": 31}})
+TRANSPOSE = isa.pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": 6,
+                                  "b": isa.INLINE_BASE + 1}})
+
+
+@pytest.mark.parametrize(("same", "different"), [
+    ([], [TRANSPOSE]),
+    ([], [PUSH_WEIGHTS]),
+    ([PUSH_WEIGHTS] * 2, [SWAP, POP]),
+    ([PUSH_WEIGHTS] * 2 + [SWAP], [POP]),
+], ids=["transposer", "next-weights", "weights", "results"])
+def test_a_flush_shows_what_cannot_be_read(same, different):
+    config = Config.preset("tiny")
+    with CoreModel(config) as core:
+        for more in [different[:0], different]:
+            machine = Machine(config)
+            core.reset()
+            prepare(machine, core, np.random.default_rng(20))
+            for processor, bundles in ((machine, same), (core, [*same, *more])):
+                processor.load_program([*bundles, HALT])
+                processor.start()
+                processor.run(10_000)
+            vectors, expected = core.read_vectors(), machine.vectors
+            assert np.array_equal(vectors[:31], expected[:31])  # to a host nearly nothing happened
+            wrong = run_flush(machine, core)
+            assert bool(wrong) == bool(more), wrong
+
+
+def test_a_flush_leaves_an_empty_array():
+    machine = Machine(Config.preset("tiny"))
+    machine.semaphores[:] = 5000
+    generator = Generator(machine, np.random.default_rng(21))
+    held = set()
+    for number in range(16):
+        generator.program(40, fault=number % 2 > 0)
+        held.add(machine.held)
+        bundles = flush(machine)
+        machine.load_program([*bundles, HALT])
+        machine.start()
+        machine.run(1000)
+        assert (machine.fault, machine.pc) == (Fault.NONE, len(bundles))
+        assert (machine.held, machine.loaded, machine.active) == (0, 0, True)
+    assert len(held) > 2
 
 
 def test_bad_number_of_bundles_is_named(capsys):

@@ -2,15 +2,23 @@
 
 import pathlib
 import re
+from typing import Any
+
+import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_first_session_runs(capsys):
-    (session,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(session, {})
+def test_sessions_run(capsys):
+    matmul, program = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(matmul, {})
     assert "mxu_active_cycles" in capsys.readouterr().out
+    names: dict[str, Any] = {}
+    exec(program, names)
+    norms = (names["x"].astype(np.float64) ** 2).sum(axis=-1).ravel()
+    assert np.allclose(names["norms"], norms, rtol=1e-6)
+    assert "array_active" in capsys.readouterr().out
 
 
 def test_linked_files_and_make_targets_exist():

@@ -55,6 +55,7 @@ MOODS = {
     "late": Mood(late=9),
     "moody": Mood(late=4, ready=0.6, free=0.5, slow=9),
     "slow": Mood(late=15, ready=0.3, free=0.3, slow=25),
+    "host": Mood(urgent=0.5),
 }
 WAIT_LIMIT = 5000
 
@@ -300,8 +301,7 @@ def ready_units(bench: Bench, **values: int) -> None:
 
     def given(cycle: int) -> dict[str, int]:
         found = inputs(cycle) | fixed
-        bench.units.shown = {name: bool(value) for name, value in found.items()
-                             if name.endswith(("ready", "free"))}
+        bench.units.show(found)
         return found
 
     bench.units.inputs = given  # type: ignore[method-assign]
@@ -345,6 +345,28 @@ def test_a_bundle_waits_for_the_port_of_the_unit_that_it_needs_and_no_other(mode
     ready_units(bench, **others | needed)
     bench.cycle()
     assert bench.issued[-1][1] == len(ARRAY)
+
+
+LOAD, STORE = bundle(ld=s(LoadOp.LOAD, 1)), bundle(st={"op": 1, "d": 2})
+
+
+@pytest.mark.parametrize(("code", "port"), [
+    (LOAD, "read"), (STORE, "write"), (bundle(ld=s(LoadOp.LOAD, 1), st={"op": 1, "d": 2}), "read")])
+def test_a_bundle_leaves_the_host_the_port_of_memory_that_is_urgent(model, code, port):
+    bench = Bench(model)
+    bench.load([VECTOR_ADD, code, HALT])
+    ready_units(bench, **{f"urgent_{port}": 1})
+    bench.start()
+    for _ in range(10):
+        bench.cycle()
+    # An operation that needs no memory is not held up.
+    assert [pc for _, pc in bench.issued] == [0]
+    assert (bench.waits["memory"], bench.waits["vector"]) == (8, 0)
+    other = {"read": "write", "write": "read"}[port]
+    ready_units(bench, **{f"urgent_{port}": 0,
+                          f"urgent_{other}": int(code in (LOAD, STORE))})
+    bench.cycle()
+    assert [pc for _, pc in bench.issued] == [0, 1]
 
 
 def test_an_operation_may_overwrite_its_own_source_in_the_cross_lane_unit(model):

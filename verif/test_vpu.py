@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
-from hdl.isa import LOAD_LATENCY, Kind, Slot, VectorOp
+from hdl.isa import LATENCIES, LOAD_LATENCY, Kind, Slot, VectorOp
 from hdl.vpu.alu import VectorAlu
+from hdl.vpu.control import HOST_PATIENCE
 from hdl.vpu.element import VectorElement
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.registers import MaskFile, RegisterFile
 from hdl.vpu.vpu import Vpu
 from sim.model import Model
 from verif.vpu_bench import (
-    LATENCY,
     VECTOR,
     Bench,
     Chain,
@@ -78,7 +78,7 @@ def cases():
 @pytest.mark.parametrize(("slot", "op"), cases())
 def test_dependent_operation_at_the_latency_sees_the_new_value(bench, slot, op):
     operation = VECTOR[op]
-    latency = LATENCY[operation.unit]
+    latency = LATENCIES[operation.unit]
     kind = "m" if to_mask(operation) else "v"
     d = 3
     file = bench.golden.masks if kind == "m" else bench.golden.vectors
@@ -264,6 +264,90 @@ def test_host_reads_and_writes_beside_the_core(bench, density, ready, valid):
     traffic = Traffic(CONFIG, rng, density, WORDS)
     core = [traffic.cycle() for _ in range(250)]
     assert host_traffic(bench, 300, core, ready, valid, rng) > 20
+
+
+def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench):
+    model, sublanes = bench.model, CONFIG.sublanes
+    rng = np.random.default_rng(19)
+    words = operands(rng, (30, sublanes, CONFIG.lanes))
+    bench.write({WORDS + number: word for number, word in enumerate(words)})
+    new = operands(rng, (30, sublanes, CONFIG.lanes))
+    rows: list[np.ndarray] = []
+    came: list[int] = []
+    written: list[int] = []
+    asked = 0
+    held = {"urgent_read": 0, "urgent_write": 0}
+    model.poke("host_rows__ready", 1)
+    for t in range(400):
+        word, row = divmod(len(written), sublanes)
+        model.poke("host_write__valid", int(word < len(new)))
+        model.poke("host_write__payload", WORDS + 100 + word | int.from_bytes(
+            new[word % 30][row].tobytes(), "little") << 16)
+        model.poke("host_read__valid", int(asked < len(words)))
+        model.poke("host_read__payload", int(HostSpace.VMEM) | WORDS + asked << 2)
+        if model.peek("host_rows__valid"):
+            rows.append(model.peek_words("host_rows__payload"))
+            came.append(t)
+        asked += model.peek("host_read__ready") and asked < len(words)
+        if word < len(new) and model.peek("host_write__ready"):
+            written.append(t)
+        core = Cycle(load=Load(t % 16, t % WORDS), store=Store(16 + t % 16, t % WORDS))
+        for name, slot in (("urgent_read", "load"), ("urgent_write", "store")):
+            if model.peek(name):
+                setattr(core, slot, None)
+                held[name] += 1
+        bench.run([core], drain=False)
+    assert np.array_equal(np.array(rows), words.reshape(-1, CONFIG.lanes))
+    # A word waits for its patience and for three cycles in which the core leaves the port alone.
+    for name, times in (("urgent_read", came), ("urgent_write", written)):
+        assert len(times) == 30 * sublanes
+        assert max(np.diff(times)) <= sublanes + HOST_PATIENCE + 4
+        assert held[name] <= 3 * 30
+    for number, word in enumerate(new):
+        bench.golden.vmem[WORDS + 100 + number] = word
+    bench.run(IDLE)
+    bench.check([*range(2 * WORDS), *range(WORDS + 100, WORDS + 130)])
+
+
+def test_a_read_comes_between_writes_of_a_row_in_every_cycle():
+    """With one sublane each row is a word, and reads wait for words that are complete."""
+    config = Config(array=2, sublanes=1, vmem_bytes=2048)
+    with Model(vpu_library(config, kernels=False)) as model:
+        bench = Bench(config, model)
+        words = operands(np.random.default_rng(23), (4, 1, config.lanes))
+        bench.write(dict(enumerate(words)))
+        model.poke("host_write__valid", 1)
+        model.poke("host_write__payload", 100)
+        model.poke("host_read__valid", 1)
+        model.poke("host_rows__ready", 1)
+        rows = []
+        for t in range(100):
+            model.poke("host_read__payload", int(HostSpace.VMEM) | t % 4 << 2)
+            asked = model.peek("host_read__ready")
+            if model.peek("host_rows__valid"):
+                rows.append(model.peek_words("host_rows__payload"))
+            bench.run([Cycle(load=None if model.peek("urgent_read") else Load(t % 32, t % 4))],
+                      drain=False)
+            if asked:
+                model.poke("host_read__valid", 0)
+        assert len(rows) == 1
+        assert np.array_equal(rows[0], words[0][0])
+
+
+def test_a_host_that_takes_no_rows_holds_up_nothing(bench):
+    model = bench.model
+    model.poke("host_rows__ready", 0)
+    model.poke("host_read__valid", 1)
+    model.poke("host_read__payload", int(HostSpace.VMEM) | 5 << 2)
+    bench.run(IDLE * 20, drain=False)
+    assert not model.peek("host_read__ready")
+    for number in range(60):
+        assert not model.peek("urgent_read")
+        bench.run([Cycle(load=Load(number % 16, number % WORDS))], drain=False)
+    model.poke("host_read__valid", 0)
+    model.poke("host_rows__ready", 1)
+    bench.run(IDLE * 20)
+    bench.check(range(WORDS))
 
 
 @pytest.mark.parametrize("space", [HostSpace.VMEM, HostSpace.VREG])

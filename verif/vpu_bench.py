@@ -10,15 +10,13 @@ import numpy as np
 from golden.vector import compare, evaluate
 from hdl.config import Config
 from hdl.isa import (
-    FLOAT_LATENCY,
+    LATENCIES,
     LOAD_LATENCY,
     OPERATIONS,
-    SIMPLE_LATENCY,
     TRANSCENDENTAL_LATENCY,
     Kind,
     Operation,
     Slot,
-    Unit,
     VectorOp,
 )
 from hdl.tiles import VerilogLibrary
@@ -30,8 +28,6 @@ from sim.build import build_model
 from sim.kernel import compile_grid
 from sim.model import Model
 
-LATENCY = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
-           Unit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY}
 BLOCK_WAIVERS = """\
 // A block that is verilated on its own looks as if all its outputs depended on all its inputs.
 lint_off -rule UNOPTFLAT
@@ -194,7 +190,7 @@ class Golden:
         shape = self.vectors[0].shape
         a = self.vectors[v.a]
         b = self.vectors[v.b] if v.scalar is None else np.full(shape, v.scalar, np.uint32)
-        due = issued + LATENCY[operation.unit]
+        due = issued + LATENCIES[operation.unit]
         if to_mask(operation):
             if v.op in MASK_OPS:
                 value = MASK_OPS[v.op](self.masks[v.a % 8], self.masks[v.b % 8])
@@ -417,7 +413,7 @@ class Traffic:
         kind = "m" if to_mask(operation) else "v"
         if kind == "m":
             v = replace(v, d=1 + v.d % 7)
-        return v if self._claim(self._now + LATENCY[operation.unit], slot, kind, v.d) else None
+        return v if self._claim(self._now + LATENCIES[operation.unit], slot, kind, v.d) else None
 
     def cycle(self) -> Cycle:
         """The next cycle."""

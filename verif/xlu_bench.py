@@ -8,7 +8,7 @@ import numpy as np
 
 from golden import xlu as golden
 from hdl.config import Config
-from hdl.isa import VECTOR_REGISTERS, MiscOp
+from hdl.isa import VECTOR_REGISTERS, MiscOp, index_limits
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from hdl.xlu.reduce import reduce_nodes
@@ -41,12 +41,8 @@ def xlu_model(config: Config, *, kernels: bool = False) -> Model:
 
 
 def limit(config: Config, op: MiscOp) -> int:
-    """The amounts of an operation are less than this."""
-    if op in (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE):
-        return config.lanes
-    if op in (MiscOp.ROTATE_SUBLANES, MiscOp.BROADCAST_SUBLANE):
-        return config.sublanes
-    return 1 if op in TREE else config.lanes // config.sublanes
+    """The amounts of an operation are less than this; those that have none get 0."""
+    return index_limits(config).get(op, 1)
 
 
 @dataclass(frozen=True)

@@ -57,13 +57,15 @@ class Core(wiring.Component):
 
     Raises
     ------
-    TypeError
-        If ``config`` is not a `Config`.
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or asks for more than one matrix unit.
     """
 
     def __init__(self, config: Config) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
+        if config.mxus_per_core != 1:
+            raise ValueError(f"mxus_per_core must be 1, not {config.mxus_per_core!r}")
         self._config = config
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
@@ -126,7 +128,11 @@ class Core(wiring.Component):
         connect(m, flipped(self.host_read), vpu.host_read)
         connect(m, vpu.host_rows, flipped(self.host_rows))
         connect(m, flipped(self.host_write), vpu.host_write)
-        m.d.comb += self.host_busy.eq(vpu.host_busy)
+        m.d.comb += [
+            self.host_busy.eq(vpu.host_busy),
+            sequencer.urgent_read.eq(vpu.urgent_read),
+            sequencer.urgent_write.eq(vpu.urgent_write),
+        ]
 
     def _feed(self, m: Module, sequencer, vpu, mxu, feeder, name: str) -> None:
         """Pushes of the sequencer to the array's stream ``name``, by a chain of that name."""

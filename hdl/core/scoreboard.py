@@ -5,12 +5,10 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..isa import (
-    FLOAT_LATENCY,
+    LATENCIES,
     MASKS,
     SCALAR_REGISTERS,
-    SIMPLE_LATENCY,
     SLOTS,
-    TRANSCENDENTAL_LATENCY,
     VECTOR_REGISTERS,
     Slot,
     Unit,
@@ -20,8 +18,8 @@ from .decode import unit_codes
 
 __all__ = ["READERS", "VECTOR_LATENCIES", "Scoreboard", "WritePort"]
 
-VECTOR_LATENCIES = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
-                    Unit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY}
+VECTOR_LATENCIES = {unit: LATENCIES[unit]
+                    for unit in (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)}
 """Cycles from issue to write, by unit of a vector slot."""
 READERS = ("x", "w", "xlu")
 """Units that can read a register later than in the cycle after issue."""

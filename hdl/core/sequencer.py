@@ -23,6 +23,7 @@ from ..isa import (
     StoreOp,
     Unit,
     VectorOp,
+    index_limits,
 )
 from ..sram import Sram
 from ..tiles import place
@@ -54,21 +55,6 @@ from .scoreboard import READERS, Scoreboard, WritePort
 from .semaphores import Semaphores
 
 __all__ = ["Sequencer"]
-
-
-def _index_limits(config: Config) -> dict[MiscOp, int]:
-    """What operand b must be below, by operation of the cross-lane unit."""
-    limits = {
-        MiscOp.ROTATE_LANES: config.lanes,
-        MiscOp.ROTATE_SUBLANES: config.sublanes,
-        MiscOp.BROADCAST_LANE: config.lanes,
-        MiscOp.BROADCAST_SUBLANE: config.sublanes,
-        MiscOp.TRANSPOSE_IN: config.tile_vregs,
-        MiscOp.TRANSPOSE_OUT: config.tile_vregs,
-    }
-    assert set(limits) == {operation.op for operation in OPERATIONS
-                           if Fault.INDEX_RANGE in operation.faults}
-    return limits
 
 
 class Sequencer(wiring.Component):
@@ -121,6 +107,9 @@ class Sequencer(wiring.Component):
         that also overwrites this register.
     x_pending, w_pending, xlu_pending : In(RegisterWrite)
         Registers that these units will read in a later cycle than this.
+    urgent_read, urgent_write : In(1)
+        The host's turn at vector memory: no bundle with a vector load, or with a store, may issue
+        in this cycle. It waits for memory then.
     written, mask_written : In(RegistersWritten), In(MasksWritten)
         From the vector unit. A bundle that needs the register may issue in this very cycle.
     waiting_{wait} : Out(1)
@@ -150,6 +139,7 @@ class Sequencer(wiring.Component):
             "x_free": In(1), "w_free": In(1), "xlu_free": In(1),
             "x_pending": In(RegisterWrite()), "w_pending": In(RegisterWrite()),
             "xlu_pending": In(RegisterWrite()),
+            "urgent_read": In(1), "urgent_write": In(1),
             "written": In(RegistersWritten()), "mask_written": In(MasksWritten()),
             **{f"waiting_{wait}": Out(1) for wait in WAITS},
             "issue": Out(1), "busy": Out(1),
@@ -178,7 +168,7 @@ class Sequencer(wiring.Component):
             imem.read_address.eq(control.read_address),
         ]
         self._sum_addresses(m)
-        held_up = self._look_for_hazards(m, platform)
+        held_up, memory = self._look_for_hazards(m, platform)
         fault = self._look_for_faults(m)
 
         # The three conditions, in order. Faults are looked at when nothing is outstanding: only
@@ -195,9 +185,8 @@ class Sequencer(wiring.Component):
             control.issue.eq(self.issue),
             control.faulty.eq(Mux(clear, Mux(sound, outside_fault, fault), Fault.NONE.value)),
             self.waiting_instruction.eq(control.fetching),
-            self.waiting_memory.eq((control.valid & self._scoreboard.memory_hazard) |
-                                   (sound & outside)),
-            self.waiting_vector.eq(control.valid & held_up & ~self._scoreboard.memory_hazard),
+            self.waiting_memory.eq((control.valid & memory) | (sound & outside)),
+            self.waiting_vector.eq(control.valid & held_up & ~memory),
             self.waiting_semaphore.eq(sound & waiting),
             self.busy.eq(self._scoreboard.busy),
         ]
@@ -226,8 +215,8 @@ class Sequencer(wiring.Component):
             m.d.comb += address.eq(self._operand(slot, "a") + self._operand(slot, "b"))
             self._addresses[slot] = address
 
-    def _look_for_hazards(self, m: Module, platform: object) -> Signal:
-        """Whether something is outstanding that the bundle needs."""
+    def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
+        """Whether something is outstanding that the bundle needs; whether memory is to blame."""
         decoder, scoreboard = self._decoder, self._scoreboard
         for name in ("vector_reads", "vector_writes", "vector_loads", "mask_reads", "mask_writes",
                      "scalar_reads", "scalar_writes"):
@@ -254,6 +243,7 @@ class Sequencer(wiring.Component):
         w_missing = Signal()
         pop_missing = Signal()
         xlu_missing = Signal()
+        memory = Signal(name="memory_missing")
         held_up = Signal()
         m.d.comb += [
             x_missing.eq(push.op.matches(*ROWS) & ~Mux(overwritten, self.x_free, self.x_ready)),
@@ -261,10 +251,13 @@ class Sequencer(wiring.Component):
             pop_missing.eq((self._bundle.pop.op == PopOp.POP.value) & ~self.pop_ready),
             xlu_missing.eq(self._uses(Slot.MISC, Unit.XLU) &
                            ~Mux(decoder.misc_overwritten, self.xlu_free, self.xlu_ready)),
-            held_up.eq(scoreboard.vector_hazard | scoreboard.memory_hazard | Cat(taken).any() |
+            memory.eq(scoreboard.memory_hazard |
+                      (self.urgent_read & (self._bundle[Slot.LOAD].op == LoadOp.LOAD.value)) |
+                      (self.urgent_write & (self._bundle[Slot.STORE].op == StoreOp.STORE.value))),
+            held_up.eq(scoreboard.vector_hazard | memory | Cat(taken).any() |
                        x_missing | w_missing | pop_missing | xlu_missing),
         ]
-        return held_up
+        return held_up, memory
 
     def _look_for_faults(self, m: Module) -> Signal:
         """The least number of the bundle's faults."""
@@ -275,7 +268,7 @@ class Sequencer(wiring.Component):
             ledger.issue.eq(self.issue),
         ]
         index_range = Signal()
-        for op, limit in _index_limits(config).items():
+        for op, limit in index_limits(config).items():
             with m.If(misc.op == op):
                 m.d.comb += index_range.eq(self._operand(Slot.MISC, "b") >= limit)
 

@@ -16,7 +16,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, Signature
 
 __all__ = ["STEPS", "Add", "AlignCoarse", "AlignFine", "Compare", "Multiply", "NormalizeCoarse",
-           "NormalizeFine", "NormalizeMedium", "Round", "shift_out_zeros"]
+           "NormalizeFine", "NormalizeMedium", "Round", "Unpacked", "shift_out_zeros"]
 
 BF16_FRACTION = 7
 F32_FRACTION = 23
@@ -114,6 +114,35 @@ class _Step(wiring.Component):
             m.d.comb += getattr(self.o, name).eq(getattr(self.i, name))
 
 
+class Unpacked:
+    """The parts of a number of 8 exponent and ``fraction`` fraction bits, for a multiplication.
+
+    Attributes
+    ----------
+    sign, zero, special, nan : Value
+        ``special``: infinity or NaN.
+    exponent : Signal(8)
+    significand : Signal(fraction + 1)
+        With its leading bit; means nothing if ``zero`` or ``special``.
+    """
+
+    def __init__(self, m: Module, name: str, bits: Value, fraction: int) -> None:
+        self.sign = bits[EXPONENT + fraction]
+        self.exponent = Signal(EXPONENT, name=f"{name}_exponent")
+        self.significand = Signal(fraction + 1, name=f"{name}_significand")
+        self.zero = Signal(name=f"{name}_zero")
+        self.special = Signal(name=f"{name}_special")
+        self.nan = Signal(name=f"{name}_nan")
+        m.d.comb += [
+            self.exponent.eq(bits[fraction:EXPONENT + fraction]),
+            self.significand.eq(Cat(bits[:fraction], 1)),
+            # A subnormal reads as zero, so the exponent decides alone.
+            self.zero.eq(self.exponent == 0),
+            self.special.eq(self.exponent == SPECIAL),
+            self.nan.eq(self.special & bits[:fraction].any()),
+        ]
+
+
 class Multiply(_Step):
     """Exact product of two bfloat16 values, as a binary32 value of 16 significant bits.
 
@@ -127,26 +156,8 @@ class Multiply(_Step):
     def elaborate(self, platform):
         m = Module()
 
-        class Operand:
-            def __init__(self, name, bits):
-                self.sign = bits[15]
-                self.exponent = Signal(EXPONENT, name=f"{name}_exponent")
-                self.significand = Signal(BF16_FRACTION + 1, name=f"{name}_significand")
-                self.zero = Signal(name=f"{name}_zero")
-                self.special = Signal(name=f"{name}_special")
-                self.nan = Signal(name=f"{name}_nan")
-                fraction = bits[:BF16_FRACTION]
-                m.d.comb += [
-                    self.exponent.eq(bits[BF16_FRACTION:15]),
-                    self.significand.eq(Cat(fraction, 1)),
-                    # A subnormal reads as zero, so the exponent decides alone.
-                    self.zero.eq(self.exponent == 0),
-                    self.special.eq(self.exponent == SPECIAL),
-                    self.nan.eq(self.special & fraction.any()),
-                ]
-
-        x = Operand("x", self.i.x)
-        w = Operand("w", self.i.w)
+        x = Unpacked(m, "x", self.i.x, BF16_FRACTION)
+        w = Unpacked(m, "w", self.i.w, BF16_FRACTION)
 
         # Significands in [1, 2) give a product in [1, 4): one conditional shift normalises it.
         product = Signal(2 * (BF16_FRACTION + 1))

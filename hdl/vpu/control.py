@@ -29,7 +29,10 @@ from .interface import (
 )
 from .transcendental import FUNCTION_BITS, Function
 
-__all__ = ["HostControl", "MemoryControl", "SlotControl"]
+__all__ = ["HOST_PATIENCE", "HostControl", "MemoryControl", "SlotControl"]
+
+HOST_PATIENCE = 8
+"""Cycles that the host waits for a port of vector memory before it gets one."""
 
 _FUNCTIONS = {VectorOp[function.name]: function for function in Function}
 _UNITS = {
@@ -241,6 +244,11 @@ class HostControl(wiring.Component):
     At full rate a row a cycle in either direction. A read that is accepted after the last row of a
     word that is written sees that word.
 
+    The core goes first, but not for ever. What it has kept waiting for `HOST_PATIENCE` cycles is
+    urgent until it is done: then the core must begin nothing that uses that port. A read waits for
+    the port only while the chain could take its word: a host that does not take its rows holds up
+    nothing.
+
     Attributes
     ----------
     requests : In(stream of host_read_request)
@@ -251,6 +259,8 @@ class HostControl(wiring.Component):
         Handshake of the rows to be written; the elements' host_in chain takes them.
     core_reads, core_writes : In(1)
         The core uses the vector memory's ports.
+    urgent_read, urgent_write : Out(1)
+        No load, or no store, may issue in this cycle; two cycles later the port is the host's.
     busy : Out(1)
         A request or a row was taken, and not all of its word has been read or written.
     read, read_address, write, address : Out
@@ -266,7 +276,8 @@ class HostControl(wiring.Component):
             "requests": In(stream.Signature(host_read_request())),
             "rows_valid": Out(1), "rows_ready": In(1),
             "write_valid": In(1), "write_ready": Out(1), "write_address": In(HOST_ADDRESS_BITS),
-            "core_reads": In(1), "core_writes": In(1), "busy": Out(1),
+            "core_reads": In(1), "core_writes": In(1),
+            "urgent_read": Out(1), "urgent_write": Out(1), "busy": Out(1),
             "read": Out(1), "read_address": Out(address),
             "write": Out(1), "address": Out(address),
             "out_load": Out(1), "space": Out(2), "source": Out(REGISTER_BITS), "out_shift": Out(1),
@@ -278,10 +289,13 @@ class HostControl(wiring.Component):
         entered = Signal(range(self._sublanes + 1))
         complete = Signal()
         accepted = Signal()
+        write_denied = Signal(range(HOST_PATIENCE + 1))
         m.d.comb += [
             complete.eq(entered == self._sublanes),
             self.write.eq(complete & ~self.core_writes),
-            self.write_ready.eq(~complete | self.write),
+            self.urgent_write.eq(write_denied == HOST_PATIENCE),
+            # Reads wait for complete words; words of one row must not follow each other then.
+            self.write_ready.eq(~complete | (self.write & ~self.urgent_read)),
             accepted.eq(self.write_valid & self.write_ready),
             self.in_shift.eq(accepted),
         ]
@@ -291,6 +305,10 @@ class HostControl(wiring.Component):
             m.d.sync += entered.eq(entered + 1)
         with m.If(accepted):
             m.d.sync += self.address.eq(self.write_address)
+        with m.If(self.write):
+            m.d.sync += write_denied.eq(0)
+        with m.Elif(complete & ~self.urgent_write):
+            m.d.sync += write_denied.eq(write_denied + 1)
         waiting = self._read(m, complete)
         m.d.comb += self.busy.eq((entered != 0) | waiting | self.rows_valid)
         return m
@@ -301,6 +319,7 @@ class HostControl(wiring.Component):
         waiting = Signal()
         fresh = Signal()
         free = Signal()
+        read_denied = Signal(range(HOST_PATIENCE + 1))
         m.d.comb += [
             self.rows_valid.eq(left != 0),
             self.out_shift.eq(self.rows_valid & self.rows_ready),
@@ -308,10 +327,15 @@ class HostControl(wiring.Component):
             # What was read stays until the core reads something else.
             self.read.eq(waiting & (self.space == HostSpace.VMEM) & ~fresh & ~complete
                          & ~self.core_reads),
+            self.urgent_read.eq(read_denied == HOST_PATIENCE),
             self.out_load.eq(waiting & free & ((self.space != HostSpace.VMEM) | fresh)),
             self.requests.ready.eq(~waiting | self.out_load),
         ]
         m.d.sync += fresh.eq((self.read | fresh) & ~self.core_reads & ~self.out_load)
+        with m.If(self.read):
+            m.d.sync += read_denied.eq(0)
+        with m.Elif(waiting & free & ~self.out_load & ~self.urgent_read):
+            m.d.sync += read_denied.eq(read_denied + 1)
         with m.If(self.out_load):
             m.d.sync += [left.eq(self._sublanes), waiting.eq(0)]
         with m.Elif(self.out_shift):

@@ -10,7 +10,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, Signature
 
 from ..mxu import mac
-from ..mxu.mac import BIAS, EXPONENT, F32_FRACTION, F32_INF, F32_NAN, SPECIAL
+from ..mxu.mac import BIAS, EXPONENT, F32_FRACTION, F32_INF, F32_NAN, Unpacked
 from ..tiles import place
 
 __all__ = ["STAGES", "FloatAdd", "FloatMultiply", "IntToFloat", "Multiply", "RoundProduct"]
@@ -171,26 +171,8 @@ class Multiply(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
-        class Operand:
-            def __init__(self, name, bits):
-                self.sign = bits[31]
-                self.exponent = Signal(EXPONENT, name=f"{name}_exponent")
-                self.significand = Signal(F32_FRACTION + 1, name=f"{name}_significand")
-                self.zero = Signal(name=f"{name}_zero")
-                self.special = Signal(name=f"{name}_special")
-                self.nan = Signal(name=f"{name}_nan")
-                fraction = bits[:F32_FRACTION]
-                m.d.comb += [
-                    self.exponent.eq(bits[F32_FRACTION:31]),
-                    self.significand.eq(Cat(fraction, 1)),
-                    # A subnormal reads as zero, so the exponent decides alone.
-                    self.zero.eq(self.exponent == 0),
-                    self.special.eq(self.exponent == SPECIAL),
-                    self.nan.eq(self.special & fraction.any()),
-                ]
-
-        a = Operand("a", self.i.a)
-        b = Operand("b", self.i.b)
+        a = Unpacked(m, "a", self.i.a, F32_FRACTION)
+        b = Unpacked(m, "b", self.i.b, F32_FRACTION)
 
         total = Signal(32, name="total_0")
         m.d.comb += total.eq(a.significand * b.significand[:DIGIT])

@@ -62,10 +62,17 @@ class Vpu(wiring.Component):
     host_rows : Out(stream of row_bits)
         For each read S rows, sublane 0 first. Of the masks, bit k of a word is mask k.
     host_write : In(stream of host_write_row)
-        S rows for each word, sublane 0 first. Addresses must lie in the memory.
+        S rows for each word, sublane 0 first.
     host_busy : Out(1)
         A read or a write of the host that was begun is not finished. A read that is to see a write
         must be sent when the write is finished.
+    urgent_read, urgent_write : Out(1)
+        The host has waited long enough for the memory: no load, or no store, may issue in this
+        cycle. They come from registers, and are set until its word is read or written.
+
+    Addresses of the host and of the core are not checked: the memory uses as many low bits as
+    its size needs, and what it does beyond its last word is not defined. Who asks must check them,
+    as `sim.core.CoreModel` does for the host and the sequencer for programs.
 
     Raises
     ------
@@ -94,7 +101,7 @@ class Vpu(wiring.Component):
             "host_read": In(stream.Signature(host_read_request())),
             "host_rows": Out(stream.Signature(row)),
             "host_write": In(stream.Signature(host_write_row(config))),
-            "host_busy": Out(1),
+            "host_busy": Out(1), "urgent_read": Out(1), "urgent_write": Out(1),
         })
 
     def elaborate(self, platform):
@@ -165,6 +172,7 @@ class Vpu(wiring.Component):
             host.write_address.eq(self.host_write.payload.address),
             self.host_write.ready.eq(host.write_ready),
             self.host_busy.eq(host.busy),
+            self.urgent_read.eq(host.urgent_read), self.urgent_write.eq(host.urgent_write),
             grid.host_in_in.eq(self.host_write.payload.data), grid.host_in_shift.eq(host.in_shift),
             grid.host_out_load.eq(host.out_load), grid.host_out_shift.eq(host.out_shift),
             grid.host_space.eq(host.space), grid.host_source.eq(host.source),

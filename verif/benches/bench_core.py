@@ -305,6 +305,45 @@ async def host_hands_over_words(dut: HierarchyObject) -> None:
 
 
 @bench_test
+async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
+    """A program that loads and stores in each cycle holds up neither the host nor itself."""
+    bench = await CoreBench.started(dut)
+    config, rounds = bench.config, 400
+    bench.machine.scalars[1] = rounds
+    bench.requests.write(Space.SCALAR, [rounds], at=1)
+    body: list[dict[Slot, dict[str, int]]] = [
+        {Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.INLINE_BASE + number},
+         Slot.STORE: {"op": StoreOp.STORE, "d": 8 + number, "b": isa.INLINE_BASE + 8 + number}}
+        for number in range(4)]
+    body[-1][Slot.S1] = {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}
+    words = random_words(bench.numbers, bench.machine.vmem[16:].shape)
+    bench.load(*map(isa.pack, body), HALT)
+    await bench.ready()
+    await bench.clear_counters()
+    await bench.program.start()
+    for first in (16, 20, 24):
+        for number in range(first, first + 4):
+            bench.machine.vmem[number] = words[number]
+            bench.rows.write(number, words[number])
+        await bench.rows.drain()
+        # Words written just now and words from before, while others are written.
+        for number in range(first - 2, first + 4):
+            if number >= 16:
+                bench.rows.expect(HostSpace.VMEM, number, words[number])
+            bench.rows.write(number + 100, words[number])
+            bench.machine.vmem[number + 100] = words[number]
+        await bench.rows.drain()
+    assert bench.program.running
+    await bench.program.finish(LIMIT)
+    counters = bench.counters()
+    # Each word costs the program some cycles, most are its own.
+    assert counters["waiting_memory"] > 0
+    assert counters["waiting_memory"] < 4 * rounds < sum(counters.values())
+    assert config.sublanes * 16 <= bench.rows.checked
+    await bench.compare()
+
+
+@bench_test
 async def watchdog(dut: HierarchyObject) -> None:
     """A wait that nobody ends becomes a fault; the bundle can be executed later."""
     bench = await CoreBench.started(dut)

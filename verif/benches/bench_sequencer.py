@@ -22,7 +22,7 @@ from verif.programs import STABLE, Generator, faulty_bundles
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 MOODS = (Mood(), Mood(late=9), Mood(ready=0.4, free=0.4, slow=6),
-         Mood(late=3, ready=0.7, free=0.5, slow=3))
+         Mood(late=3, ready=0.7, free=0.5, slow=3), Mood(late=2, urgent=0.5))
 HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 

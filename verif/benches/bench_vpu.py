@@ -10,9 +10,9 @@ import cocotb
 from cocotb.handle import HierarchyObject
 
 from hdl import isa
-from hdl.isa import Slot, VectorOp
+from hdl.isa import LoadOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
-from verif.benches.vector import CORE_WORDS, OPERATIONS, Bundle, VpuBench
+from verif.benches.vector import CORE_WORDS, OPERATIONS, SOURCES, Bundle, VpuBench
 from verif.programs import random_words
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
@@ -86,6 +86,35 @@ async def host_beside_the_core(dut: HierarchyObject) -> None:
     assert rows.checked - before == 40 * bench.config.sublanes == rows.looked
     await bench.compare()
     finish(bench, 250)
+
+
+@bench_test
+async def host_gets_its_turn(dut: HierarchyObject) -> None:
+    """A load and a store in each cycle hold up neither reads nor writes of the host for ever."""
+    bench = await VpuBench.started(dut)
+    rows, machine, count = bench.rows, bench.machine, 1500
+    before = rows.checked
+    for number in range(count):
+        fields = {Slot.LOAD: {"op": LoadOp.LOAD, "d": number % 16, "b": SOURCES[Slot.LOAD]},
+                  Slot.STORE: {"op": StoreOp.STORE, "d": 16 + number % 16,
+                               "b": SOURCES[Slot.STORE]}}
+        bench.send([Bundle(fields, dict.fromkeys(fields, number % CORE_WORDS))])
+    first = len(bench.issued)
+    for address in bench.host_words:
+        machine.vmem[address] = random_words(bench.numbers, machine.vmem[0].shape)
+        rows.write(address, machine.vmem[address])
+    await rows.drain()
+    for address in bench.host_words:
+        rows.expect(HostSpace.VMEM, address, machine.vmem[address])
+    await rows.drain()
+    assert rows.checked - before == len(bench.host_words) * bench.config.sublanes
+    # All the time the core wanted the memory, and had it for the most part.
+    issued = bench.issued[first:]
+    assert len(issued) < count
+    assert bench.held > 0
+    assert 2 * len(issued) > issued[-1] - issued[0]
+    await bench.compare()
+    finish(bench, count)
 
 
 @bench_test

@@ -30,10 +30,8 @@ OPERATIONS = tuple(MiscOp(operation.op) for operation in isa.OPERATIONS
 
 
 def limit(config: Config, op: MiscOp) -> int:
-    """The amounts of an operation are less than this."""
-    return {MiscOp.ROTATE_LANES: config.lanes, MiscOp.BROADCAST_LANE: config.lanes,
-            MiscOp.ROTATE_SUBLANES: config.sublanes, MiscOp.BROADCAST_SUBLANE: config.sublanes,
-            MiscOp.SUM_LANES: 1, MiscOp.MAX_LANES: 1}.get(op, config.tile_vregs)
+    """The amounts of an operation are less than this; those that have none get 0."""
+    return isa.index_limits(config).get(op, 1)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from verif.benches.scoreboard import Scoreboard
 
 __all__ = ["Issue", "IssueMonitor", "Mood", "TracingMachine", "Units"]
 
-_LATENCY = {Unit.SIMPLE: isa.SIMPLE_LATENCY, Unit.FLOAT: isa.FLOAT_LATENCY,
-            Unit.TRANSCENDENTAL: isa.TRANSCENDENTAL_LATENCY, Unit.VMEM: isa.LOAD_LATENCY}
 _PORTS = ("v0", "v1", "load", "store", "push_x", "push_w", "pop", "xlu")
 _WRITE_PORTS = ("v0", "v1", "load", "chain")
 _READERS = ("x", "w", "xlu")
@@ -140,7 +138,7 @@ class _Reader:
             if kind in (Kind.VECTOR_OUT, Kind.MASK_OUT):
                 write_port = port if port in _WRITE_PORTS else "chain"
                 self._writes.append((slot, Write("v" if kind is Kind.VECTOR_OUT else "m", number,
-                                                 write_port, _LATENCY.get(operation.unit))))
+                                                 write_port, isa.LATENCIES.get(operation.unit))))
             elif kind is Kind.MASK_IN:
                 self._reads.add(("m", number))
             else:
@@ -186,12 +184,15 @@ class Mood:
         Probabilities of a unit to take an operation, and to read its source at once.
     slow : int
         Most cycles for which a register waits to be read.
+    urgent : float
+        Probability that the host needs a port of vector memory, for each of the two.
     """
 
     late: int = 0
     ready: float = 1.0
     free: float = 1.0
     slow: int = 0
+    urgent: float = 0.0
 
 
 class Units:
@@ -219,7 +220,8 @@ class Units:
         self._pending_ports = {reader: Ports(dut, f"{reader}_pending", ("valid", "d"))
                                for reader in _READERS}
         self._ready_pins = {name: pin(dut, name) for name in (
-            "x_ready", "w_ready", "xlu_ready", "x_free", "w_free", "xlu_free", "pop_ready")}
+            "x_ready", "w_ready", "xlu_ready", "x_free", "w_free", "xlu_free", "pop_ready",
+            "urgent_read", "urgent_write")}
         self._shown: dict[str, int] = {}
         self.clear()
 
@@ -257,6 +259,9 @@ class Units:
             assert free or not overwritten, f"{issue}: {reader} would read too late"
         if issue.values["pop__valid"]:
             assert self._shown["pop_ready"], f"{issue}: no pop was possible"
+        for port, access in (("load", "read"), ("store", "write")):
+            assert not (issue.values[f"{port}__valid"] and self._shown[f"urgent_{access}"]), (
+                f"{issue}: a {port} when the memory's port was the host's")
 
     def cycle(self, now: int, issue: Issue | None) -> None:
         """What the units say in the cycle after ``now``, in which a bundle may have issued."""
@@ -285,7 +290,9 @@ class Units:
                 ports[port].drive(valid=1, d=entry[1])
             else:
                 ports[port].drive(valid=0)
-        values = {"pop_ready": int(rng.random() < self.mood.ready)}
+        values = {"pop_ready": int(rng.random() < self.mood.ready),
+                  "urgent_read": int(rng.random() < self.mood.urgent),
+                  "urgent_write": int(rng.random() < self.mood.urgent)}
         for reader in _READERS:
             number, until = self._waiting.get(reader, (0, 0))
             if until <= now:

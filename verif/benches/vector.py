@@ -26,18 +26,16 @@ from verif.benches.matrix import pack_row
 from verif.benches.ports import Ports
 from verif.programs import random_words
 
-__all__ = ["CORE_WORDS", "OPERATIONS", "Bundle", "VpuBench"]
+__all__ = ["CORE_WORDS", "OPERATIONS", "SOURCES", "Bundle", "VpuBench"]
 
 CORE_WORDS = 32
 """Words of vector memory, from address 0 on, that loads and stores use."""
 OPERATIONS = {slot: [operation for operation in isa.OPERATIONS if slot in operation.slots]
               for slot in (Slot.V0, Slot.V1, Slot.LOAD, Slot.STORE)}
-_LATENCY = {Unit.SIMPLE: isa.SIMPLE_LATENCY, Unit.FLOAT: isa.FLOAT_LATENCY,
-            Unit.TRANSCENDENTAL: isa.TRANSCENDENTAL_LATENCY, Unit.VMEM: isa.LOAD_LATENCY}
 _ISSUE = {Slot.V0: ("v0", "valid op d a b use_scalar scalar m"),
           Slot.V1: ("v1", "valid op d a b use_scalar scalar m"),
           Slot.LOAD: ("load", "valid d address"), Slot.STORE: ("store", "valid d address m")}
-_SOURCES = {slot: 1 + number for number, slot in enumerate(OPERATIONS)}
+SOURCES = {slot: 1 + number for number, slot in enumerate(OPERATIONS)}
 """Scalar register of the golden machine that holds each slot's scalar operand."""
 
 
@@ -57,7 +55,7 @@ class Bundle:
     Parameters
     ----------
     fields : mapping of slot to fields
-        As in a bundle of `hdl.isa`. A scalar operand is the slot's register of `_SOURCES`.
+        As in a bundle of `hdl.isa`. A scalar operand is the slot's register of `SOURCES`.
     scalars : mapping of slot to int
         Values of the scalar operands: second operands of vector operations, and addresses.
     """
@@ -90,7 +88,8 @@ class Bundle:
             values[operand.field] = number
             file = "m" if kind in (Kind.MASK_IN, Kind.MASK_OUT) else "v"
             if kind in (Kind.VECTOR_OUT, Kind.MASK_OUT):
-                self.writes.append(Write(file, number, _ISSUE[slot][0], _LATENCY[operation.unit]))
+                self.writes.append(Write(file, number, _ISSUE[slot][0],
+                                         isa.LATENCIES[operation.unit]))
             else:
                 self.reads.add((file, number))
         self.ports[slot] = values
@@ -156,6 +155,8 @@ class VpuBench:
     machine : Machine
     gap : float
         Probability of a cycle in which no bundle is tried.
+    held : int
+        Cycles in which a bundle was held up because the memory's port was the host's.
     chains_busy : float
         How much happens on the chains, 0 to 1.
     issued : list of int
@@ -170,7 +171,7 @@ class VpuBench:
         self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
         self.gap = self.chains_busy = 0.0
         self.issued: list[int] = []
-        self.written = 0
+        self.written = self.held = 0
         self.domain = ClockDomain(dut)
         self._issue = {slot: Ports(dut, name, members.split())
                        for slot, (name, members) in _ISSUE.items()}
@@ -183,6 +184,7 @@ class VpuBench:
                          for name in ("pop", "result")]
         self._chain_write = Ports(dut, "chain_write", ("valid", "d", "from_xlu"))
         self._busy_pin = pin(dut, "busy")
+        self._urgent = {Slot.LOAD: pin(dut, "urgent_read"), Slot.STORE: pin(dut, "urgent_write")}
         for ports in (*self._issue.values(), *self._entries, self._chain_write):
             ports.zero()
         self._clear()
@@ -228,12 +230,12 @@ class VpuBench:
         scalar = int(random_words(self.numbers, (1,))[0])
         if operation.unit is Unit.VMEM:
             scalar = rng.randrange(CORE_WORDS)
-            fields["b"] = _SOURCES[slot]
+            fields["b"] = SOURCES[slot]
         taken = set() if taken is None else taken
         for operand in operation.operands:
             number = rng.randrange(registers)
             if operand.kind is Kind.VECTOR_SOURCE:
-                number = isa.VECTOR_FLAG | number if rng.random() < 0.7 else _SOURCES[slot]
+                number = isa.VECTOR_FLAG | number if rng.random() < 0.7 else SOURCES[slot]
             elif operand.kind is Kind.MASK_IN:
                 number %= isa.MASKS
             elif operand.kind is Kind.MASK_OUT:
@@ -277,7 +279,7 @@ class VpuBench:
         await self.rows.drain()
         for number in range(isa.VECTOR_REGISTERS):
             self.send([Bundle({Slot.LOAD: {"op": LoadOp.LOAD, "d": number,
-                                           "b": _SOURCES[Slot.LOAD]}},
+                                           "b": SOURCES[Slot.LOAD]}},
                               {Slot.LOAD: number % CORE_WORDS})])
         for number in range(1, isa.MASKS):
             self.send([Bundle({Slot.V0: {"op": VectorOp.LT, "d": number, "a": number,
@@ -371,6 +373,9 @@ class VpuBench:
             ports.drive(**values)
 
     def _may_issue(self, bundle: Bundle, now: int) -> bool:
+        if any(slot in bundle.ports and urgent.value for slot, urgent in self._urgent.items()):
+            self.held += 1
+            return False
         needs = bundle.reads | {(write.file, write.number) for write in bundle.writes}
         # A slot has one port for registers and masks.
         return not needs & self._outstanding and not any(
@@ -380,7 +385,7 @@ class VpuBench:
     def _execute(self, bundle: Bundle, now: int) -> None:
         machine = self.machine
         for slot, value in bundle.scalars.items():
-            machine.scalars[_SOURCES[slot]] = value
+            machine.scalars[SOURCES[slot]] = value
         machine.load_program([bundle.code])
         machine.start()
         assert machine.step(), f"{bundle.ports} must be legal, not {machine.fault!r}"
