@@ -323,7 +323,7 @@ class Generator:
             raise ValueError(f"length must be from 2 to {self._config.imem_bundles}, not {length}")
         machine, rng = self._machine, self._rng
         self._begin(length)
-        self._registers = _Registers(rng, few=self._chance(0.4))
+        self._registers = _Registers(rng, few=self._chance(0.5))
         self._semaphores = rng.permutation(isa.SEMAPHORES)[:int(rng.integers(4, 16))].tolist()
         if fault:
             self._choose_fault()

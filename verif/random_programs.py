@@ -229,7 +229,9 @@ class _Run:
 
     def _disturb(self) -> None:
         core, rng = self._core, self._rng
-        spare = _unnamed_semaphores(self._program.bundles)
+        # An overflow would stop the core wherever it is.
+        spare = [index for index in _unnamed_semaphores(self._program.bundles)
+                 if self._machine.semaphores[index] < 1 << 31]
         often = int(rng.choice((10, 40, 150)))
         for _ in range(int(rng.integers(60))):
             core.model.tick(int(rng.integers(often)))

@@ -24,9 +24,9 @@ EIGHT_SUBLANES = Config(array=8, sublanes=8, vmem_bytes=64 << 10, smem_words=256
 @pytest.mark.slow
 @pytest.mark.parametrize(("config", "kernels", "bundles", "length"), [
     pytest.param(Config.preset("tiny"), False, 2000, None, id="tiny-verilog"),
-    pytest.param(EIGHT_SUBLANES, True, 3000, None, id="8-sublanes-5"),
-    pytest.param(Config.preset("small"), True, 2000, None, id="small"),
-    pytest.param(Config.preset("v2"), True, 200, 50, id="v2"),
+    pytest.param(EIGHT_SUBLANES, True, 4000, None, id="8-sublanes-5"),
+    pytest.param(Config.preset("small"), True, 1500, None, id="small"),
+    pytest.param(Config.preset("v2"), True, 150, 50, id="v2"),
 ])
 def test_every_bit_of_state_is_as_golden(config, kernels, bundles, length):
     with CoreModel(config, kernels=kernels) as core:
@@ -40,7 +40,7 @@ def test_every_bit_of_state_is_as_golden(config, kernels, bundles, length):
 def test_random_programs_have_all_operations_faults_and_hosts():
     config = Config.preset("tiny")
     with CoreModel(config) as core:
-        outcome = compare_random(config, core, 6000, seed=1, length=120)
+        outcome = compare_random(config, core, 4500, seed=1, length=100)
     assert outcome.operations == set(isa.OPERATIONS)
     assert set(outcome.faults) == {Fault.NONE, *BUNDLE_FAULTS}
     assert sum(outcome.faults.values()) == outcome.programs
@@ -61,7 +61,7 @@ def test_every_fault_is_made_in_its_turn():
     faults: Counter[Fault] = Counter()
     used: list[int] = []
     back = 0
-    for _ in range(60):
+    for _ in range(45):
         bundles = generator.program(30, fault=True).bundles
         faults[machine.fault] += 1
         if machine.pc < len(bundles):
