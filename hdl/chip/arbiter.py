@@ -54,6 +54,7 @@ class RoundRobin(wiring.Component):
 
     def __init__(self, count: int) -> None:
         _check_count("count", count)
+        self.combinational = count == 1  # no turn to remember
         super().__init__({"wants": In(count), "choice": Out(count), "turn": In(1)})
 
     @staticmethod

@@ -16,32 +16,13 @@ from hdl.axi.interface import hbm_prefix, max_beats
 from hdl.config import Config
 from verif.benches.axi_watch import AxiWatch
 from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.memory import BadMemory
 from verif.benches.scoreboard import Scoreboard
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
 
 bench_test = cocotb.test(timeout_time=1000, timeout_unit="us")
 
 _CHANNELS = ("ar", "r", "aw", "w", "b")
-
-
-class BadMemory(bytearray):
-    """Memory that refuses what touches certain addresses: `AxiRam` then answers SLVERR."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.bad: set[int] = set()
-
-    def __getitem__(self, key):
-        self._look(key)
-        return super().__getitem__(key)
-
-    def __setitem__(self, key, value):
-        self._look(key)
-        super().__setitem__(key, value)
-
-    def _look(self, key: slice) -> None:
-        if any(key.start <= place < key.stop for place in self.bad):
-            raise ValueError("refused")
 
 
 class HbmBench:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import cocotb_tools.config
 from cocotb_tools.runner import Verilator, get_runner
 
+from hdl.chip.chip import Chip
 from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.sequencer import Sequencer
@@ -37,7 +38,7 @@ SEED = 20240817
 """Seed of a run that names no other."""
 
 _DESIGNS = {"mac_cell": MacCell, "mxu": Mxu, "sequencer": Sequencer, "vpu": Vpu, "xlu": Xlu,
-            "core": Core, "hbm_port": HbmPortTop, "control": ControlTop}
+            "core": Core, "hbm_port": HbmPortTop, "control": ControlTop, "chip": Chip}
 _MODULES = {top: f"verif.benches.bench_{top}" for top in _DESIGNS} | {
     "mac_cell": "verif.benches.bench_cell"}
 
@@ -86,7 +87,7 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            *(Bench(top, preset, 2) for top in ("sequencer", "xlu", "vpu")
              for preset in ("tiny", "small")),
            Bench("core", "tiny", 4), Bench("core", "small", 2),
-           *(Bench(top, preset, 2) for top in ("hbm_port", "control")
+           *(Bench(top, preset, 2) for top in ("hbm_port", "control", "chip")
              for preset in ("tiny", "small")))
 """All benches. A deep cell slows the wavefront of a swap, so that weights have to wait for it."""
 
