@@ -1,6 +1,7 @@
 """The simulated chip: its host's side, and its cores with transfers beside the golden chip."""
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -144,9 +145,9 @@ def test_wrong_arguments(chip):
     with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):
         chip.read_vmem(0, 255, 2)
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
-        ChipModel("tiny")
+        ChipModel(cast(Any, "tiny"))
     with pytest.raises(TypeError, match="memory must be HbmOptions, not 7"):
-        ChipModel(TINY, memory=7)
+        ChipModel(TINY, memory=cast(Any, 7))
     with pytest.raises(ValueError, match="hbm_channels must not be 8"):
         ChipModel(Config.preset("tiny", hbm_channels=8))
 
@@ -184,7 +185,7 @@ def test_what_ends_a_run(chip):
     with pytest.raises(TimeoutError, match=r"no rest after 5 cycles: core 0 at bundle 0 "
                                            r"\(running, waiting, idle\); core 1 at bundle 1"):
         chip.run(5)
-    seen = []
+    seen: list[int] = []
     cycles = chip.run(until="interrupt", progress=seen.append)
     assert sum(seen) == cycles
     assert chip.interrupt
