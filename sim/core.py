@@ -32,7 +32,7 @@ from sim.cache import cached_json
 from sim.kernel import compile_grid
 from sim.model import Model
 
-__all__ = ["CoreFault", "CoreModel", "Processor", "core_library"]
+__all__ = ["CoreFault", "CoreModel", "Processor", "core_grids", "core_library"]
 
 _TOP = "core"
 _DRIVER = pathlib.Path(__file__).with_name("core.cpp")
@@ -114,8 +114,8 @@ class Processor(Protocol):
         """Why the core stopped."""
 
 
-def _grids(config: Config) -> list[TileGrid]:
-    """What kernels stand for."""
+def core_grids(config: Config) -> list[TileGrid]:
+    """The grids of a core, which kernels can stand for."""
     return [make(config) for make in (mac_grid, mxu_lanes, vpu_grid, reduce_nodes,
                                       transpose_banks)]
 
@@ -126,7 +126,7 @@ def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
     library = VerilogLibrary()
     if not kernels:
         return {"verilog": library.write(_TOP, lambda: Core(config)), "cpp": cpp}
-    grids = _grids(config)
+    grids = core_grids(config)
     verilog = library.write(_TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
     for grid in grids:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)

@@ -137,6 +137,8 @@ class Hbm:
         Width of a port's data: 4, 8, ... 128 bytes.
     bytes : int
         Size of the memory, a multiple of a row. What is never written takes no space.
+    memory : array, optional
+        Contiguous, of so many bytes: the memory. Otherwise it is the model's own.
 
     Raises
     ------
@@ -145,13 +147,18 @@ class Hbm:
     """
 
     def __init__(self, library: ctypes.CDLL, cores: int, channels: int, channel_bytes: int,
-                 bytes: int) -> None:
+                 bytes: int, *, memory: npt.NDArray[np.generic] | None = None) -> None:
         self._handle: int | None = None
+        if memory is not None and (memory.nbytes != bytes or not memory.flags.c_contiguous):
+            raise ValueError(f"memory must be contiguous and have {bytes} bytes, not "
+                             f"{memory.nbytes}")
         _declare(library)
         self._library = library
         self._bytes = bytes
         self._pins: list[AxiPins] = []
-        handle = library.systolith_hbm_create(cores, channels, channel_bytes, bytes, None)
+        self._given = memory
+        handle = library.systolith_hbm_create(
+            cores, channels, channel_bytes, bytes, None if memory is None else memory.ctypes.data)
         if not handle:
             raise ValueError(self._error())
         self._handle = handle
