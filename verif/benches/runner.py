@@ -90,7 +90,8 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),
            Bench("chip", "tiny", 2))
-"""All benches. At `small`, that of the chip takes too long to be one of them. A deep cell slows the wavefront of a swap, so that weights have to wait for it."""
+"""All benches. A deep cell slows the wavefront of a swap, so that weights have to wait for it. Of
+the chip there is none at `small`: two cores of that size take a quarter of an hour and more."""
 
 
 @dataclass(frozen=True)
