@@ -144,6 +144,14 @@ def test_wrong_arguments(chip):
     with pytest.raises(ValueError, match="max_cycles must be a number to run until never"):
         chip.run(until=Until.NEVER)
     with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):
+        chip.write_smem(0, 255, [1, 2])
+    with pytest.raises(TypeError, match="words must be a list of integers"):
+        chip.write_smem(0, 0, [0.5])
+    with pytest.raises(TypeError, match=r"words must be uint32 of shape \(words, 2, 4\), not"):
+        chip.write_vmem(0, 0, np.zeros((1, 2, 4), np.float32))
+    with pytest.raises(ValueError, match="descriptor must have 10 words, not 9"):
+        chip.start_transfer(0, [0] * 9)
+    with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):
         chip.read_vmem(0, 255, 2)
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         ChipModel(cast(Any, "tiny"))
@@ -224,6 +232,24 @@ def test_an_interrupted_run_goes_on(chip):
     chip.stop(0)
     chip.run()
     assert chip.state(0)["scalars"][1] > 0
+
+
+def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch):
+    chip.hbm[:] = 7
+    run = chip.run
+
+    def interrupt(*arguments, **options):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chip, "run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        chip.read_vmem(0, 0, TINY.vmem_words)
+    assert chip.run == run
+    assert not chip.status(0)["DMA_BUSY"]
+    run(500, until=Until.NEVER)
+    assert (chip.hbm == 7).all()
+    assert not chip.read_vmem(0, 0, TINY.vmem_words).any()
 
 
 def test_models_do_not_disturb_each_other():
