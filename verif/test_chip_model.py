@@ -415,6 +415,8 @@ def test_all_spaces_of_a_transfer():
 PHASES, TRANSFERS_AT_ONCE = 4, 3
 BARRIER = 15
 FIRST_FREE_BUNDLE = 150
+Place = tuple[DmaSpace, int | None, int]
+"""A space, whose it is, an address."""
 DESCRIPTORS = range(0, PHASES * TRANSFERS_AT_ONCE * isa.DESCRIPTOR_WORDS, isa.DESCRIPTOR_WORDS)
 
 
@@ -462,7 +464,8 @@ class Phases:
                 return made
 
     def phase(self, phase):
-        reads, writes = set(), set()
+        reads: set[Place] = set()
+        writes: set[Place] = set()
         awaited = np.zeros((2, BARRIER), int)
         starts = ["", ""]
         for number in range(TRANSFERS_AT_ONCE):
@@ -474,10 +477,12 @@ class Phases:
                 awaited[1 - core, made.semaphore] += made.signal_other
                 starts[core] += "{ }" * int(self.rng.choice([0, 0, 1, 8]))
                 starts[core] += f"{{ misc.dma {at} }}"
-        for core, start, counts in zip(self.cores, starts, awaited, strict=True):
-            core.text += start + "".join(f"{{ misc.wait sem{index}, {count} }}"
-                                         for index, count in enumerate(counts) if count)
-            core.text += f"{{ misc.signal_other sem{BARRIER}, 1 }} {{ misc.wait sem{BARRIER}, 1 }}"
+        for program, start, counts in zip(self.cores, starts, awaited, strict=True):
+            program.text += start
+            program.text += "".join(f"{{ misc.wait sem{index}, {count} }}"
+                                    for index, count in enumerate(counts) if count)
+            program.text += f"{{ misc.signal_other sem{BARRIER}, 1 }}"
+            program.text += f"{{ misc.wait sem{BARRIER}, 1 }}"
 
 
 def check_random_transfers(config, seed):
