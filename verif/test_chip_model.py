@@ -653,6 +653,27 @@ def test_a_master_that_breaks_the_rules_is_named(chip):
 
 
 @pytest.mark.slow
+def test_a_chip_of_one_core():
+    config = Config.preset("tiny", cores=1)
+    core = Core(MATMUL, {
+        at: descriptor(config, *places, rows=4, semaphore=sem[1]) for at, places in (
+            (0, (hbm(0), vmem(0))), (16, (hbm(4 * ROW), vmem(2))), (32, (vmem(4), hbm(9 * ROW))))})
+    with ChipModel(config, memory=STALLS[1]) as model:
+        assert model.read("CORES") == 1
+        data = np.arange(8 * config.lanes, dtype=np.float32).reshape(8, -1)
+        pair = Pair(model, [core], 12, data.view(np.uint32))
+        assert pair.run().done
+        pair.compare()
+        np.testing.assert_array_equal(model.hbm[9:13].view(np.float32), data[4:] @ data[:4])
+        with pytest.raises(ValueError, match="core must be from 0 to 0, not 1"):
+            model.start(1)
+        with pytest.raises(RegisterError, match="read of STATUS of core 1 was refused"):
+            model.read_address(address("STATUS", 1))
+        with pytest.raises(DescriptorError, match="DMA_DESCRIPTOR"):
+            model.transfer(0, descriptor(TINY, hbm(0), other_vmem(0), rows=4))
+
+
+@pytest.mark.slow
 def test_kernels_change_nothing():
     """Pure Verilog and kernels, on one thread or two, take the same cycles to the same state."""
     seen = []
