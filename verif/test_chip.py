@@ -146,14 +146,15 @@ def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed):
             accepts = seen[2] != stuck and rng.random() < 0.8
             ctx.set(core.ready, int(accepts))
             for number, request in enumerate(dut.request):
-                if offers[number] is not None and ctx.get(request.ready):
+                offer = offers[number]
+                if offer is not None and ctx.get(request.ready):
                     assert accepts
-                    assert seen == offers[number]
+                    assert seen == offer
                     answers[number] = 1
                     offers[number] = None
                     counts[number] += 1
                     since[number] = 0
-                elif offers[number] is not None and offers[number][2] != stuck:
+                elif offer is not None and offer[2] != stuck:
                     since[number] += 1
                     assert since[number] < 30
             assert sum(answer is not None for answer in answers) <= 1
