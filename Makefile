@@ -62,9 +62,10 @@ pictures: setup  ## draw the pictures of the docs: the 3x3 array from RTL state,
 	$(PY) -m sim.wavefront
 	$(PY) -m sim.diagram
 
-docs: setup  ## write the instruction set's manual, and the assembler's methods, from hdl/isa.py
+docs: setup  ## write the instruction set's manual, the assembler's methods, the register map
 	$(PY) -m sim.slot_source
 	$(PY) -m sim.isa_doc
+	$(PY) -m sim.register_doc
 
 clean:  ## remove what was built; keep .venv
 	rm -rf build

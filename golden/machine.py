@@ -7,19 +7,23 @@ machine, bit for bit.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from golden import xlu
+from golden import dma, xlu
+from golden.dma import Descriptor
 from golden.mxu import tile_matmul
 from golden.numerics import bf16, to_bf16
 from golden.vector import compare, evaluate
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import (
+    BUNDLE_PITCH,
+    DESCRIPTOR_WORDS,
+    DmaSpace,
     Fault,
     Kind,
     LoadOp,
@@ -38,6 +42,8 @@ _MASK32 = 0xFFFFFFFF
 
 _CACHED_BUNDLES = 1024
 """Least number of decoded bundles that are kept."""
+_CACHED_DESCRIPTORS = 256
+"""Most descriptors that are kept with what is wrong with them."""
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
@@ -88,8 +94,20 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
         raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
 
 
+def _check_hbm(hbm: object, config: Config) -> None:
+    if not isinstance(hbm, np.ndarray) or hbm.dtype != np.uint32:
+        raise TypeError(f"hbm must be an array of uint32, not {hbm!r}")
+    shape = config.hbm_rows, config.lanes
+    if hbm.shape != shape or not hbm.flags.c_contiguous:
+        raise ValueError(f"hbm must be contiguous and of shape {shape}, not {hbm.shape}")
+
+
 class Machine:
     """A core as a program sees it.
+
+    A transfer is done, all of it, when the bundle that starts it has done everything else. So
+    programs that wait for a transfer's semaphore before they touch what it reads and writes do what
+    they do in hardware; for others, this is one of the things that can happen.
 
     Everything is zero at first, but m0. The arrays may be read and written in place between
     bundles, except for s0 and m0; the numbers must not be assigned to.
@@ -98,6 +116,8 @@ class Machine:
     ----------
     config : Config
         Parameters of the core, as given by `config`.
+    hbm : array of uint32, shape (hbm_rows, lanes), or None
+        The memory that cores share; None for one of its own, made when it is first used.
 
     Attributes
     ----------
@@ -140,13 +160,19 @@ class Machine:
     Raises
     ------
     TypeError
-        If ``config`` is not a `Config`.
+        If ``config`` is not a `Config`, or ``hbm`` no array of uint32.
+    ValueError
+        If ``hbm`` is of another shape.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, hbm: _Words | None = None) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
+        if hbm is not None:
+            _check_hbm(hbm, config)
         self._config = config
+        self._hbm = hbm
+        self._peer: Machine | None = None
         lanes, shape = config.lanes, (config.sublanes, config.lanes)
         self.scalars: _Words = np.zeros(isa.SCALAR_REGISTERS, np.uint32)
         self.vectors: _Words = np.zeros((isa.VECTOR_REGISTERS, *shape), np.uint32)
@@ -169,11 +195,24 @@ class Machine:
         self.fault = Fault.NONE
         self._decoder = _Decoder(self)
         self._cache: dict[int, _Decoded] = {}
+        self._descriptors: dict[bytes, tuple[Descriptor, Fault]] = {}
 
     @property
     def config(self) -> Config:
         """The core's parameters."""
         return self._config
+
+    @property
+    def hbm(self) -> _Words:
+        """The memory that cores share: uint32, shape (hbm_rows, lanes). May be written in place."""
+        if self._hbm is None:
+            self._hbm = dma.allocate_hbm(self._config)
+        return self._hbm
+
+    @property
+    def peer(self) -> "Machine | None":
+        """The other core, if there is one."""
+        return self._peer
 
     @property
     def held(self) -> int:
@@ -186,6 +225,37 @@ class Machine:
         while any(result.value is None for result in self._results):
             self._multiply()
         return [result.value.copy() for result in self._results if result.value is not None]
+
+    def connect(self, other: "Machine") -> None:
+        """Makes two machines the cores of one chip: each reaches the other.
+
+        Without that, a machine is a chip's only core.
+
+        Raises
+        ------
+        TypeError
+            If ``other`` is not a `Machine`.
+        ValueError
+            If it is this one, either has another core already, or they differ in parameters or HBM;
+            if the parameters are those of a chip of one core.
+        """
+        if not isinstance(other, Machine):
+            raise TypeError(f"other must be a Machine, not {other!r}")
+        if other is self:
+            raise ValueError("other must be another machine than this one")
+        if self._peer is not None or other._peer is not None:
+            raise ValueError("other must be connected once only, and so must this machine")
+        if self._config != other._config:
+            raise ValueError(f"other must be of {self._config!r}, not {other._config!r}")
+        if self._config.cores != 2:
+            raise ValueError(f"cores must be 2 to connect two, not {self._config.cores!r}")
+        if self.hbm is not other.hbm:
+            raise ValueError("other must have the same HBM as this machine")
+        for one, two in ((self, other), (other, self)):
+            one._peer = two
+            # What is cached was found out for a chip of one core.
+            one._cache.clear()
+            one._descriptors.clear()
 
     def load_program(self, bundles: Iterable[int], at: int = 0) -> None:
         """Writes bundles into the instruction memory; what is beyond them stays.
@@ -274,6 +344,26 @@ class Machine:
         else:
             self.semaphores[index] = total
 
+    def transfer(self, descriptor: Descriptor) -> Fault:
+        """Does a transfer from outside of the program, semaphores included.
+
+        Returns
+        -------
+        Fault
+            What is wrong with the descriptor; then nothing was done.
+
+        Raises
+        ------
+        TypeError
+            If it is not a `Descriptor`.
+        """
+        if not isinstance(descriptor, Descriptor):
+            raise TypeError(f"descriptor must be a Descriptor, not {descriptor!r}")
+        fault = descriptor.check(self._config, self._cores)
+        if fault is Fault.NONE:
+            self._transfer(descriptor)
+        return fault
+
     def step(self) -> bool:
         """Executes one bundle, all of it or nothing.
 
@@ -336,7 +426,7 @@ class Machine:
         return executed
 
     def read_state(self, *, array: bool = True) -> dict[str, Any]:
-        """A copy of all architectural state.
+        """A copy of all architectural state of the core, without HBM and instruction memory.
 
         Parameters
         ----------
@@ -381,7 +471,60 @@ class Machine:
             self._cache[bundle] = decoded
         return decoded
 
-    # What the decoder's operations do with the array.
+    # What the decoder's operations do with transfers.
+
+    @property
+    def _cores(self) -> int:
+        return 1 if self._peer is None else 2
+
+    def _descriptor(self, address: int) -> tuple[Descriptor, Fault]:
+        """The descriptor at an address of scalar memory, and what is wrong with it."""
+        words = self.smem[address:address + DESCRIPTOR_WORDS]
+        key = words.tobytes()
+        found = self._descriptors.get(key)
+        if found is None:
+            if len(self._descriptors) >= _CACHED_DESCRIPTORS:
+                self._descriptors.clear()
+            descriptor = Descriptor.unpack(words)
+            found = descriptor, descriptor.check(self._config, self._cores)
+            self._descriptors[key] = found
+        return found
+
+    def _transfer(self, descriptor: Descriptor) -> None:
+        """Copies, then signals. The descriptor has no fault."""
+        memories: dict[DmaSpace, _Words] = {
+            side.space: self._memory(side.space)
+            for side in (descriptor.source, descriptor.destination)
+            if side.space is not DmaSpace.IMEM}
+        if descriptor.destination.space is DmaSpace.IMEM:
+            # Only the bundles that are written.
+            first = descriptor.destination_address // BUNDLE_PITCH
+            last = first + -(-descriptor.rows * self._config.lanes // BUNDLE_PITCH)
+            memories[DmaSpace.IMEM] = dma.read_bundles(self.program[first:last])
+            dma.copy(replace(descriptor, destination_address=0), self._config, memories)
+            self.program[first:last] = dma.write_bundles(memories[DmaSpace.IMEM])
+        else:
+            dma.copy(descriptor, self._config, memories)
+        if descriptor.signal:
+            self.signal(descriptor.semaphore)
+        if descriptor.signal_other:
+            assert self._peer is not None
+            self._peer.signal(descriptor.semaphore)
+
+    def _memory(self, space: DmaSpace) -> _Words:
+        if space is DmaSpace.HBM:
+            return self.hbm
+        if space is DmaSpace.OTHER_VMEM:
+            assert self._peer is not None
+            return self._peer.vmem
+        if space is DmaSpace.MASK:
+            bits = self.masks.astype(np.uint32) << np.arange(isa.MASKS,
+                                                             dtype=np.uint32)[:, None, None]
+            return np.bitwise_or.reduce(bits, axis=0)[None]
+        return {DmaSpace.VMEM: self.vmem, DmaSpace.SMEM: self.smem,
+                DmaSpace.VREG: self.vectors}[space]
+
+    # What they do with the array.
 
     def _multiply(self) -> None:
         """Results of the oldest rows without any, and of all others that met the same weights.
@@ -520,7 +663,7 @@ class _Decoder:
             if code == 0:
                 continue
             form = _FORMS[slot].get(code)
-            if form is None:
+            if form is None or form.operation.cores > self._machine._cores:
                 raise _FormatError
             for field, exists in form.limited:
                 if not exists(fields[field]):
@@ -731,6 +874,26 @@ class _Decoder:
                                  lambda: machine.semaphores.item(index) + b() > _MASK32))
             self._do(lambda: machine.semaphores.item(index) + b(), write)
 
+    def _other_core(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        peer = self._machine.peer
+        assert peer is not None
+        index = fields["d"]
+        self._do(self._source(fields["b"]), lambda amount: peer.signal(index, amount))
+
+    def _dma(self, operation: Operation, fields: Mapping[str, int]) -> None:
+        machine, b = self._machine, self._source(fields["b"])
+        self._checks.append((Fault.SMEM_RANGE,
+                             lambda: b() + DESCRIPTOR_WORDS > machine.smem.size))
+        for fault in operation.faults:
+            if fault is not Fault.SMEM_RANGE:
+                self._checks.append((fault, _is_fault_of(machine, b, fault)))
+        # The last slot's: the transfer comes after all else that the bundle does.
+        self._do(lambda: machine._descriptor(b())[0], machine._transfer)
+
+
+def _is_fault_of(machine: Machine, address: _Number, fault: Fault) -> Callable[[], bool]:
+    return lambda: machine._descriptor(address())[1] is fault
+
 
 def _always(fault: Fault) -> _Decoded:
     return _Decoded(((fault, lambda: True),), None, ())
@@ -863,6 +1026,8 @@ _COMPILERS: dict[Unit, Callable[[_Decoder, Operation, Mapping[str, int]], None]]
     Unit.MXU: _Decoder._array,
     Unit.XLU: _Decoder._cross,
     Unit.SEMAPHORE: _Decoder._semaphore,
+    Unit.OTHER_CORE: _Decoder._other_core,
+    Unit.DMA: _Decoder._dma,
 }
 
 _FORMS: dict[Slot, dict[int, _Form]] = {

@@ -37,6 +37,12 @@ class Config:
         Scalar memory of a core, in words of 32 bits, 2 to 65536.
     imem_bundles : int
         Instruction memory of a core, in bundles, 2 to 65536.
+    hbm_bytes : int
+        Memory that all cores reach, in bytes; a power of two from 4096 to 2**40.
+    hbm_channels : int
+        Channels through which a core reaches it, each with a part of every row; a power of two
+        from 1 to 32. What a chip needs of ``channel_bytes`` is checked where a chip is made: arrays
+        and cores of any size can do without.
     mac_latency : int
         Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It changes clock frequency
         and latency, never a result.
@@ -54,6 +60,8 @@ class Config:
     vmem_bytes: int = 16 << 20
     smem_words: int = 4096
     imem_bundles: int = 2048
+    hbm_bytes: int = 4 << 30
+    hbm_channels: int = 4
     mac_latency: int = 2
 
     def __post_init__(self) -> None:
@@ -65,6 +73,12 @@ class Config:
         _check_int("vmem_bytes", self.vmem_bytes, 1, 1 << 30)
         _check_int("smem_words", self.smem_words, 2, 1 << 16)
         _check_int("imem_bundles", self.imem_bundles, 2, 1 << 16)
+        _check_int("hbm_bytes", self.hbm_bytes, 1 << 12, 1 << 40)
+        _check_int("hbm_channels", self.hbm_channels, 1, 32)
+        for name in ("hbm_bytes", "hbm_channels"):
+            value = getattr(self, name)
+            if value & (value - 1):
+                raise ValueError(f"{name} must be a power of two, not {value!r}")
         if self.array % self.sublanes:
             raise ValueError(f"sublanes must divide array ({self.array}), not {self.sublanes!r}")
         vreg_bytes = self.sublanes * self.lanes * 4
@@ -102,6 +116,26 @@ class Config:
     def vmem_words(self) -> int:
         """Vector memory in units of one vector register: what its addresses count."""
         return self.vmem_bytes // (self.sublanes * self.lanes * 4)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of ``lanes`` words: what a transfer moves at once."""
+        return 4 * self.lanes
+
+    @property
+    def channel_bytes(self) -> int:
+        """Bytes of a row that lie in one channel of the HBM: the width of its data."""
+        return self.row_bytes // self.hbm_channels
+
+    @property
+    def hbm_rows(self) -> int:
+        """Whole rows that the HBM holds."""
+        return self.hbm_bytes // self.row_bytes
+
+    @property
+    def hbm_address_bits(self) -> int:
+        """Width of a byte address in one channel."""
+        return ceil_log2(self.hbm_bytes // self.hbm_channels)
 
     @property
     def tile_vregs(self) -> int:
@@ -146,9 +180,9 @@ class Config:
 
 PRESETS = {
     "tiny": Config(array=4, sublanes=2, vmem_bytes=8 << 10,
-                   smem_words=256, imem_bundles=256),
+                   smem_words=256, imem_bundles=256, hbm_bytes=1 << 20, hbm_channels=1),
     "small": Config(array=8, sublanes=4, vmem_bytes=64 << 10,
-                    smem_words=1024, imem_bundles=512),
+                    smem_words=1024, imem_bundles=512, hbm_bytes=16 << 20, hbm_channels=2),
     "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),
 }
 """The named configurations: unit tests and formal; pure-RTL regressions; the real thing."""

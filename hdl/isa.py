@@ -9,22 +9,25 @@ before left it, then all write: the order of slots never matters. Whatever the h
 program sees bundles that are executed one after the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from amaranth import signed, unsigned
 from amaranth.lib import data
 
 from .config import Config
 
 __all__ = [
-    "BUNDLE_BITS", "BUNDLE_LAYOUT", "BUNDLE_WORDS", "FLOAT_LATENCY", "IMMEDIATES", "INLINE_BASE",
-    "INLINE_MAX", "INLINE_MIN", "LATENCIES", "LOAD_LATENCY", "MASKS", "OPERATIONS",
-    "SCALAR_REGISTERS", "SEMAPHORES", "SIMPLE_LATENCY", "SLOTS", "TRANSCENDENTAL_LATENCY",
-    "VECTOR_REGISTERS",
-    "Fault", "Kind", "LoadOp", "MiscOp", "Operand", "Operation", "PopOp", "PushOp", "ScalarOp",
-    "Slot", "StoreOp", "Unit", "VectorOp", "bundle_words", "index_limits", "operation", "pack",
-    "unpack",
+    "BUNDLE_BITS", "BUNDLE_LAYOUT", "BUNDLE_PITCH", "BUNDLE_WORDS", "DESCRIPTOR",
+    "DESCRIPTOR_LAYOUT", "DESCRIPTOR_WORDS", "DMA_DESTINATIONS", "DMA_MAX_ROWS", "DMA_SOURCES",
+    "DMA_SPACES", "FAULTS", "FLOAT_LATENCY", "IMMEDIATES", "INLINE_BASE", "INLINE_MAX",
+    "INLINE_MIN", "LATENCIES", "LOAD_LATENCY", "MASKS", "OPERATIONS", "SCALAR_REGISTERS",
+    "SEMAPHORES", "SIMPLE_LATENCY", "SLOTS", "TRANSCENDENTAL_LATENCY", "VECTOR_REGISTERS",
+    "DescriptorField",
+    "DmaSpace", "DmaSpaceInfo", "Fault", "Kind", "LoadOp", "MiscOp", "Operand", "Operation",
+    "PopOp", "PushOp", "ScalarOp", "Slot", "StoreOp", "Unit", "VectorOp", "bundle_words",
+    "index_limits", "operation", "pack", "pack_descriptor", "unpack", "unpack_descriptor",
 ]
 
 SCALAR_REGISTERS = 32
@@ -188,7 +191,7 @@ class PopOp(IntEnum):
 
 
 class MiscOp(IntEnum):
-    """Operations of the miscellaneous slot: the cross-lane unit, and semaphores."""
+    """Operations of the miscellaneous slot: the cross-lane unit, semaphores, and transfers."""
 
     NOP = 0
     ROTATE_LANES = 1
@@ -202,10 +205,16 @@ class MiscOp(IntEnum):
     WAIT = 16
     SIGNAL = 17
     READ_SEMAPHORE = 18
+    SIGNAL_OTHER = 19
+    DMA = 24
 
 
 class Fault(IntEnum):
-    """Why a core stopped. If a bundle has several faults, the one with the least number counts."""
+    """Why a core stopped. If a bundle has several faults, the one with the least number counts.
+
+    A descriptor has but one of its three faults: DMA_DESCRIPTOR is looked for first, then
+    DMA_ALIGNMENT, then DMA_RANGE.
+    """
 
     NONE = 0
     ILLEGAL = 1
@@ -220,18 +229,23 @@ class Fault(IntEnum):
     SEMAPHORE = 10
     WATCHDOG = 11
     BUS_ERROR = 12
+    DMA_DESCRIPTOR = 13
+    DMA_RANGE = 14
+    DMA_ALIGNMENT = 15
 
 
 FAULTS: dict[Fault, str] = {
     Fault.NONE: "No fault.",
     Fault.ILLEGAL: "An operation code that the slot does not have, a scalar source from 35 to 39, "
         "a vector source that names no register, a mask or semaphore or immediate that does not "
-        "exist, m0 as a destination, or a reserved bit that is set.",
+        "exist, m0 as a destination, a reserved bit that is set, or an operation on the other core "
+        "where there is none.",
     Fault.CONFLICT: "Two operations of the bundle write the same vector register, mask, or scalar "
         "register other than s0.",
     Fault.PC_RANGE: "The program counter left the instruction memory; it is reported as it is, and "
         "the bundle before was executed.",
-    Fault.SMEM_RANGE: "An address of a scalar load or store beyond the scalar memory.",
+    Fault.SMEM_RANGE: "An address of a scalar load or store, or of a word of a descriptor, beyond "
+        "the scalar memory.",
     Fault.VMEM_RANGE: "An address of a vector load or store beyond the vector memory.",
     Fault.INDEX_RANGE: "A lane, sublane, distance or group of the cross-lane unit that is too "
         "large.",
@@ -242,7 +256,17 @@ FAULTS: dict[Fault, str] = {
     Fault.FIFO_UNDERFLOW: "A pop with no result to come.",
     Fault.SEMAPHORE: "A signal that would carry a semaphore beyond 2**32 - 1.",
     Fault.WATCHDOG: "No bundle could be executed for as many cycles as the host allows.",
-    Fault.BUS_ERROR: "Reserved: a transfer that memory refused.",
+    Fault.BUS_ERROR: "Memory refused a transfer. It is the only fault that is not precise: the "
+        "core stops some time after the transfer was started; what else the transfer wrote is "
+        "there, and it adds to no semaphore.",
+    Fault.DMA_DESCRIPTOR: "A descriptor that says nothing that exists: a space that there is not "
+        "or that cannot be on that side, a reserved bit that is set, no rows or 2**24 or more, a "
+        "high word of an address that is not of HBM, a run on a side that has none, a stride "
+        "without a run, or the other core where there is none.",
+    Fault.DMA_RANGE: "A block of a transfer that lies outside of the space.",
+    Fault.DMA_ALIGNMENT: "An address or a stride in HBM that is not a multiple of a row's bytes, "
+        "rows that do not fill vector registers, or an address in instruction memory that is no "
+        "bundle's.",
 }
 """What each fault means."""
 
@@ -276,6 +300,8 @@ class Unit(StrEnum):
     MXU = "array"
     XLU = "cross-lane"
     SEMAPHORE = "semaphores"
+    OTHER_CORE = "other core"
+    DMA = "transfers"
 
 
 @dataclass(frozen=True)
@@ -304,6 +330,8 @@ class Operation:
         What it does.
     faults : tuple of Fault
         Faults of its own, beside ILLEGAL and CONFLICT, which all can have.
+    cores : int
+        Cores that a chip must have for it; on others it is ILLEGAL.
     """
 
     op: IntEnum
@@ -312,6 +340,7 @@ class Operation:
     unit: Unit
     semantics: str
     faults: tuple[Fault, ...] = ()
+    cores: int = 1
 
     @property
     def name(self) -> str:
@@ -336,6 +365,8 @@ SLOTS: dict[Slot, dict[str, int]] = {
 
 BUNDLE_WORDS = 9
 """32-bit words of a bundle, the lowest bits first."""
+BUNDLE_PITCH = 16
+"""Words from one bundle to the next where the instruction memory is addressed by words."""
 BUNDLE_BITS = 32 * BUNDLE_WORDS
 _SLOT_BITS = sum(sum(fields.values()) for fields in SLOTS.values())
 RESERVED_BITS = BUNDLE_BITS - _SLOT_BITS - 32 * IMMEDIATES
@@ -382,8 +413,8 @@ def _vector(op: VectorOp, operands: str, semantics: str, unit: Unit = Unit.SIMPL
 
 
 def _misc(op: MiscOp, operands: str, semantics: str, *faults: Fault,
-          unit: Unit = Unit.XLU) -> Operation:
-    return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults)
+          unit: Unit = Unit.XLU, cores: int = 1) -> Operation:
+    return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults, cores)
 
 
 _F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros; with a NaN {}set."
@@ -524,6 +555,14 @@ OPERATIONS: tuple[Operation, ...] = (
           Fault.SEMAPHORE, unit=Unit.SEMAPHORE),
     _misc(MiscOp.READ_SEMAPHORE, "d:SCALAR_OUT a:SEMAPHORE", "d = semaphore a.",
           unit=Unit.SEMAPHORE),
+    _misc(MiscOp.SIGNAL_OTHER, "d:SEMAPHORE b:SOURCE",
+          "Adds b, unsigned, to semaphore d of the other core. What would carry it beyond "
+          "2**32 - 1 is the other core's fault (SEMAPHORE). ILLEGAL where there is one core.",
+          unit=Unit.OTHER_CORE, cores=2),
+    _misc(MiscOp.DMA, "b:SOURCE",
+          "Starts the transfer whose descriptor is smem[b] and following.",
+          Fault.SMEM_RANGE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE, Fault.DMA_ALIGNMENT,
+          unit=Unit.DMA),
 )
 """All operations. Code 0 of every slot is its absence."""
 
@@ -625,3 +664,172 @@ def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], in
 def bundle_words(bundle: int) -> tuple[int, ...]:
     """The bundle's 32-bit words, the lowest first: how it lies in instruction memory."""
     return tuple(bundle >> 32 * word & 0xFFFFFFFF for word in range(BUNDLE_WORDS))
+
+
+# Transfers -------------------------------------------------------------------------------------
+
+
+class DmaSpace(IntEnum):
+    """Where a side of a transfer lies."""
+
+    HBM = 0
+    VMEM = 1
+    OTHER_VMEM = 2
+    SMEM = 3
+    IMEM = 4
+    VREG = 5
+    MASK = 6
+
+
+@dataclass(frozen=True)
+class DmaSpaceInfo:
+    """What the sides of a transfer have in common that lie in one space.
+
+    Attributes
+    ----------
+    meaning : str
+        What the space is.
+    address : str
+        What its addresses count.
+    vector : bool
+        A block is a vector register of sublanes rows; otherwise it is one row.
+    runs : bool
+        A side may have runs.
+    source, destination : bool
+        Which sides may lie in it.
+    cores : int
+        Cores that a chip must have for it.
+    """
+
+    meaning: str
+    address: str
+    vector: bool
+    runs: bool
+    source: bool = True
+    destination: bool = True
+    cores: int = 1
+
+
+DMA_SPACES: dict[DmaSpace, DmaSpaceInfo] = {
+    DmaSpace.HBM: DmaSpaceInfo(
+        "memory that all cores reach", "bytes; a multiple of a row's", vector=False, runs=True),
+    DmaSpace.VMEM: DmaSpaceInfo(
+        "vector memory of this core", "vector registers", vector=True, runs=True),
+    DmaSpace.OTHER_VMEM: DmaSpaceInfo(
+        "vector memory of the other core", "vector registers", vector=True, runs=True, cores=2),
+    DmaSpace.SMEM: DmaSpaceInfo("scalar memory", "words", vector=False, runs=False),
+    DmaSpace.IMEM: DmaSpaceInfo(
+        f"instruction memory: word w of bundle i at {BUNDLE_PITCH} i + w; words {BUNDLE_WORDS} to "
+        f"{BUNDLE_PITCH - 1} of each are ignored", f"words; a multiple of {BUNDLE_PITCH}",
+        vector=False, runs=False, source=False),
+    DmaSpace.VREG: DmaSpaceInfo(
+        "vector registers", "number of the register", vector=True, runs=True, destination=False),
+    DmaSpace.MASK: DmaSpaceInfo(
+        "all masks as one vector register, whose bit i of each element is that of mask i",
+        "0", vector=True, runs=True, destination=False),
+}
+"""What each space is."""
+DMA_SOURCES = frozenset(space for space, info in DMA_SPACES.items() if info.source)
+"""Spaces that a transfer can read."""
+DMA_DESTINATIONS = frozenset(space for space, info in DMA_SPACES.items() if info.destination)
+"""Spaces that a transfer can write."""
+DMA_MAX_ROWS = (1 << 24) - 1
+"""Rows of the longest transfer."""
+
+
+@dataclass(frozen=True)
+class DescriptorField:
+    """A field of a descriptor.
+
+    Attributes
+    ----------
+    width : int
+        In bits.
+    signed : bool
+        Whether it is a two's complement number.
+    meaning : str
+        What it says.
+    """
+
+    width: int
+    meaning: str
+    signed: bool = False
+
+
+_STRIDE = ("from the start of one run to that of the next, signed: bytes in HBM, registers "
+           "elsewhere; 0 if the run is 0")
+
+DESCRIPTOR: dict[str, DescriptorField] = {
+    "source_space": DescriptorField(4, "space of the source, a `DmaSpace`"),
+    "destination_space": DescriptorField(4, "space of the destination"),
+    "semaphore": DescriptorField(4, "semaphore for completion"),
+    "signal": DescriptorField(1, "add 1 to this core's semaphore at completion"),
+    "signal_other": DescriptorField(1, "add 1 to the other core's semaphore of that number"),
+    "reserved": DescriptorField(18, "0"),
+    "rows": DescriptorField(32, f"rows in all, 1 to {DMA_MAX_ROWS}"),
+    "source_address": DescriptorField(64, "where the source begins; the high word is 0 but in HBM"),
+    "source_run": DescriptorField(32, "blocks of the source that lie one after the other; 0: all"),
+    "source_stride": DescriptorField(32, _STRIDE, signed=True),
+    "destination_address": DescriptorField(64, "the same for the destination"),
+    "destination_run": DescriptorField(32, "the same for the destination"),
+    "destination_stride": DescriptorField(32, "the same for the destination", signed=True),
+}
+"""Fields of a descriptor, from the lowest bits of its first word up. None crosses a word's end but
+the addresses, which are two words, the low one first."""
+
+DESCRIPTOR_WORDS = sum(field.width for field in DESCRIPTOR.values()) // 32
+"""32-bit words of a descriptor, as they lie in scalar memory."""
+
+DESCRIPTOR_LAYOUT = data.StructLayout({
+    name: signed(field.width) if field.signed else unsigned(field.width)
+    for name, field in DESCRIPTOR.items()})
+"""The descriptor in hardware: all its words, the first in the lowest bits."""
+
+
+def pack_descriptor(fields: Mapping[str, int]) -> tuple[int, ...]:
+    """The words of a descriptor; fields that are not given are 0, and nothing else is checked.
+
+    Raises
+    ------
+    ValueError
+        If there is no such field, or a value does not fit.
+    """
+    for name in fields:
+        if name not in DESCRIPTOR:
+            raise ValueError(f"field must be one of {', '.join(DESCRIPTOR)}, not {name!r}")
+    packed = 0
+    position = 0
+    for name, field in DESCRIPTOR.items():
+        value = fields.get(name, 0)
+        low = -1 << field.width - 1 if field.signed else 0
+        if not low <= value < low + (1 << field.width):
+            sign = "signed " if field.signed else ""
+            raise ValueError(f"{name} must fit {sign}{field.width} bits, not {value!r}")
+        packed |= (value & (1 << field.width) - 1) << position
+        position += field.width
+    return tuple(packed >> 32 * word & 0xFFFFFFFF for word in range(DESCRIPTOR_WORDS))
+
+
+def unpack_descriptor(words: Sequence[int]) -> dict[str, int]:
+    """All fields of a descriptor; the inverse of `pack_descriptor`.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many words as a descriptor has, or one does not fit 32 bits.
+    """
+    if len(words) != DESCRIPTOR_WORDS:
+        raise ValueError(f"words must be {DESCRIPTOR_WORDS}, not {len(words)}")
+    packed = 0
+    for number, value in enumerate(words):
+        if not 0 <= value < 1 << 32:
+            raise ValueError(f"words[{number}] must fit 32 bits, not {value!r}")
+        packed |= int(value) << 32 * number
+    fields = {}
+    for name, field in DESCRIPTOR.items():
+        value = packed & (1 << field.width) - 1
+        if field.signed:
+            value -= (value >> field.width - 1) << field.width
+        fields[name] = value
+        packed >>= field.width
+    return fields

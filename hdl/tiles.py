@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from amaranth import ClockSignal, Instance, Module, ResetSignal
+from amaranth import ClockSignal, Instance, Module, ResetInserter, ResetSignal, Signal
 from amaranth.back import rtlil
 from amaranth.hdl import Shape
 from amaranth.lib import wiring
@@ -136,12 +136,17 @@ class VerilogLibrary:
         self._children: Counter[str] = Counter()
 
     def instance(self, name: str, make: Callable[[], wiring.Component],
-                 placed: wiring.Component) -> Instance:
-        """An instance of module ``name``, wired to the ports of ``placed``."""
+                 placed: wiring.Component, reset: Signal | None = None) -> Instance:
+        """An instance of module ``name``, wired to the ports of ``placed``.
+
+        It is reset with all others, and while ``reset`` is set.
+        """
         if name not in self._written:
             self._pending.setdefault(name, make)
         self._children[name] += 1
-        ports = {} if _combinational(placed) else {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
+        ports = {} if _combinational(placed) else {
+            "i_clk": ClockSignal(),
+            "i_rst": ResetSignal() if reset is None else ResetSignal() | reset}
         for path, member, value in placed.signature.flatten(placed):
             side = "i" if member.flow == In else "o"
             ports[f"{side}_{'__'.join(str(part) for part in path)}"] = value
@@ -192,12 +197,13 @@ class VerilogLibrary:
 
 
 def place(m: Module, platform: object, name: str, module: str,
-          make: Callable[[], wiring.Component]) -> wiring.Component:
+          make: Callable[[], wiring.Component], *,
+          reset: Signal | None = None) -> wiring.Component:
     """Adds the component ``make()`` to ``m`` as submodule ``name`` and returns it for wiring.
 
     The signals of its ports are named after ``name``. A component with an attribute
     ``combinational`` that is true is placed without clock and reset; one with a method ``verilog``
-    writes its module itself.
+    writes its module itself. A signal ``reset`` resets it and all in it, beside the common reset.
 
     With a `VerilogLibrary` as platform the submodule is an instance of ``module``, which is written
     once however often it is placed; two placements under one module name must be of equal
@@ -207,7 +213,9 @@ def place(m: Module, platform: object, name: str, module: str,
     for path, _, signal in component.signature.flatten(component):
         signal.name = "__".join([name, *(str(part) for part in path)])
     if isinstance(platform, VerilogLibrary):
-        m.submodules[name] = platform.instance(module, make, _as_bundle(component))
+        m.submodules[name] = platform.instance(module, make, _as_bundle(component), reset)
+    elif reset is not None:
+        m.submodules[name] = ResetInserter(reset)(component)
     else:
         m.submodules[name] = component
     return component

@@ -4,13 +4,13 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 
+from .chip.chip import Chip
 from .config import Config
-from .core.core import Core
 from .tiles import ModuleInterface, VerilogLibrary
 
 __all__ = ["LINT_WAIVERS", "TOP", "Export", "export"]
 
-TOP = "core"
+TOP = "chip"
 """Name of the top module."""
 
 LINT_WAIVERS = """\
@@ -86,13 +86,13 @@ class Export:
 
 
 def export(config: Config) -> Export:
-    """Writes the core of ``config`` as Verilog.
+    """Writes the chip of ``config`` as Verilog.
 
     Raises
     ------
-    TypeError
-        If ``config`` is not a `Config`.
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or not one of a chip.
     """
     library = VerilogLibrary()
-    sources = library.write(TOP, lambda: Core(config))
+    sources = library.write(TOP, lambda: Chip(config))
     return Export(config, sources, library.modules)

@@ -12,7 +12,7 @@
     program = asm.assemble()
 
 Every operation of `hdl.isa` is a method of its slots (`sim.slots`). `sim.assembly` reads the same
-from text.
+from text. `sim.descriptor` makes the descriptors that `dma` needs in scalar memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,6 +98,21 @@ class Program(Sequence[int]):
         rows = [isa.bundle_words(bundle) for bundle in self.bundles]
         return np.array(rows, np.uint32).reshape(len(rows), isa.BUNDLE_WORDS)
 
+    def rows(self, config: Config) -> NDArray[np.uint32]:
+        """The bundles as a transfer to instruction memory takes them: a program as an overlay.
+
+        The last row is filled up with empty bundles, or a part of one; they are written too.
+
+        Returns
+        -------
+        array of uint32, shape (rows, config.lanes)
+        """
+        words = np.zeros((len(self.bundles), isa.BUNDLE_PITCH), np.uint32)
+        words[:, :isa.BUNDLE_WORDS] = self.words()
+        rows = np.zeros((-(-words.size // config.lanes), config.lanes), np.uint32)
+        rows.reshape(-1)[:words.size] = words.reshape(-1)
+        return rows
+
     def listing(self) -> str:
         """The program as text, with addresses as comments; it assembles to the same program."""
         names = label_names(self.labels)
@@ -115,7 +130,8 @@ class Assembler:
     Parameters
     ----------
     config : Config or None
-        The chip whose instruction memory the program must fit; None for no limit.
+        The chip whose instruction memory the program must fit, and whose operations it may have;
+        None for no limit.
 
     Raises
     ------
@@ -130,6 +146,11 @@ class Assembler:
         self._bundles: list[Bundle] = []
         self._labels: dict[str, int] = {}
         self._open: Bundle | None = None
+
+    @property
+    def config(self) -> Config | None:
+        """The chip that the program is for, if it is for one."""
+        return self._config
 
     @property
     def here(self) -> int:
@@ -255,8 +276,9 @@ class Bundle:
         Raises
         ------
         TypeError, ValueError
-            If the slot is used already or has no such operation; if an operand is of the wrong
-            kind, out of range, or written by another slot too; if no immediate is left.
+            If the slot is used already or has no such operation, or the chip has not; if an operand
+            is of the wrong kind, out of range, or written by another slot too; if no immediate is
+            left.
         """
         self._failing = None
         slot = self._checked_slot(slot)
@@ -266,6 +288,10 @@ class Bundle:
             names = ", ".join(known for place, known in _BY_NAME if place is slot)
             raise ValueError(f"bundle {self._number}: operation of slot {slot} must be one of "
                              f"{names}, not {name!r}")
+        config = self._assembler.config
+        if operation is not None and config is not None and operation.cores > config.cores:
+            raise ValueError(f"{where}: the chip must have {operation.cores} cores, "
+                             f"not {config.cores!r}")
         expected = operation.operands if operation is not None else ()
         needed = sum(operation is None or default(operation, operand) is None
                      for operand in expected)

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sim.toolchain import Toolchain, build_folder
 
-__all__ = ["build_model"]
+__all__ = ["build_library", "build_model"]
 
 _JOBS = 2
 _CPP = pathlib.Path(__file__).resolve().parent / "cpp"
-_GLUE = ("model.cpp", "model.hpp")
+_GLUE = ("export.hpp", "model.cpp", "model.hpp", "pool.hpp")
 _LIBRARY = "model.so"
 _TOP_NAME = "model"
 _TAIL_LINES = 40
@@ -104,6 +104,47 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
             _build(partial, tools, top, sources, {**glue, **cpp}, hierarchical, waivers, optimise,
                    threads, trace)
             partial.rename(folder)
+    return library
+
+
+def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
+    """A shared library of C++ files alone, built unless one of equal inputs exists.
+
+    Parameters
+    ----------
+    name : str
+        Its name, an identifier.
+    cpp : mapping of str to str
+        Files by name; those that end in ``.cpp`` are compiled. Functions whose names begin with
+        ``systolith_`` leave the library.
+
+    Raises
+    ------
+    ValueError
+        If a name is not as described.
+    RuntimeError
+        If a tool is missing or rejects a source; with the last lines of its output.
+    """
+    for given in (name, *cpp):
+        if not _FILE_NAME.fullmatch(given):
+            raise ValueError(f"source must have a plain file name, not {given!r}")
+    tools = Toolchain.find()
+    recipe = [name, dict(cpp), pathlib.Path(__file__).read_text(), tools.identity()]
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    folder = build_folder() / "libraries" / f"{name}-{digest}"
+    library = folder / f"{name}.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not library.is_file():
+            for file, text in cpp.items():
+                (folder / file).write_text(text)
+            (folder / "exports.map").write_text(_VERSION_SCRIPT)
+            partial = folder / f"{name}.partial-{secrets.token_hex(4)}"
+            _run([*tools.cxx, *tools.cxx_flags, "-shared", "-o", str(partial),
+                  *(file for file in cpp if file.endswith(".cpp")),
+                  "-Wl,--version-script=exports.map"], folder, tools.environment(),
+                 folder / "build.log")
+            partial.rename(library)
     return library
 
 

@@ -21,7 +21,7 @@ from hdl.isa import Fault
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.tiles import TileGrid, VerilogLibrary
-from hdl.verilog import LINT_WAIVERS, TOP
+from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from hdl.vpu.interface import HostSpace
 from hdl.xlu.reduce import reduce_nodes
@@ -32,8 +32,9 @@ from sim.cache import cached_json
 from sim.kernel import compile_grid
 from sim.model import Model
 
-__all__ = ["CoreFault", "CoreModel", "Processor", "core_library"]
+__all__ = ["CoreFault", "CoreModel", "Processor", "core_grids", "core_library"]
 
+_TOP = "core"
 _DRIVER = pathlib.Path(__file__).with_name("core.cpp")
 _BLOCK_WAIVERS = """\
 // Around a block that is verilated on its own, its outputs count as functions of all its inputs.
@@ -113,8 +114,8 @@ class Processor(Protocol):
         """Why the core stopped."""
 
 
-def _grids(config: Config) -> list[TileGrid]:
-    """What kernels stand for."""
+def core_grids(config: Config) -> list[TileGrid]:
+    """The grids of a core, which kernels can stand for."""
     return [make(config) for make in (mac_grid, mxu_lanes, vpu_grid, reduce_nodes,
                                       transpose_banks)]
 
@@ -124,9 +125,9 @@ def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
     cpp = {_DRIVER.name: _DRIVER.read_text()}
     library = VerilogLibrary()
     if not kernels:
-        return {"verilog": library.write(TOP, lambda: Core(config)), "cpp": cpp}
-    grids = _grids(config)
-    verilog = library.write(TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
+        return {"verilog": library.write(_TOP, lambda: Core(config)), "cpp": cpp}
+    grids = core_grids(config)
+    verilog = library.write(_TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
     for grid in grids:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
         kernel = compile_grid(grid, "\n".join(tile.values()))
@@ -156,7 +157,7 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     name = f"core-{'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    return build_model(TOP, sources["verilog"], cpp=sources["cpp"],
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"],
                        waivers=LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else ""),
                        hierarchical=blocks, optimise=kernels)
 

@@ -25,7 +25,7 @@ _SLOT_TITLES = {
     (Slot.STORE,): "Slot `st`: vector store",
     (Slot.PUSH,): "Slot `push`: to the array",
     (Slot.POP,): "Slot `pop`: from the array",
-    (Slot.MISC,): "Slot `misc`: the cross-lane unit, and semaphores",
+    (Slot.MISC,): "Slot `misc`: the cross-lane unit, semaphores, and transfers",
 }
 _KINDS = {
     Kind.SCALAR_OUT: "Number of a scalar register.",
@@ -56,7 +56,7 @@ _LATENCY = {
     Unit.SIMPLE: str(isa.SIMPLE_LATENCY), Unit.FLOAT: str(isa.FLOAT_LATENCY),
     Unit.TRANSCENDENTAL: str(isa.TRANSCENDENTAL_LATENCY), Unit.SCALAR: "1", Unit.SEMAPHORE: "1",
     Unit.BRANCH: "1", Unit.SMEM: "2", Unit.VMEM: str(isa.LOAD_LATENCY), Unit.MXU: "rows",
-    Unit.XLU: "rows",
+    Unit.XLU: "rows", Unit.DMA: "", Unit.OTHER_CORE: "",
 }
 _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 
@@ -99,8 +99,8 @@ def _state() -> list[str]:
         ("v", isa.VECTOR_REGISTERS, f"vector registers of {elements} elements of 32 bits"),
         ("m", isa.MASKS, f"mask registers of {elements} bits; `m0` is all ones and cannot be "
          "written"),
-        ("sem", isa.SEMAPHORES, "semaphores: numbers of 32 bits that `signal` and the host add to "
-         "and `wait` subtracts from"),
+        ("sem", isa.SEMAPHORES, "semaphores: numbers of 32 bits that `signal`, transfers, the "
+         "other core and the host add to and `wait` subtracts from"),
     )
     return _table(["state", "what it is"], [
         *((f"`{name}0` … `{name}{count - 1}`", what) for name, count, what in banks),
@@ -108,6 +108,7 @@ def _state() -> list[str]:
          "registers**"),
         ("scalar memory", "`smem[i]` is a word of 32 bits: an address counts words"),
         ("instruction memory", "a bundle for each address: the program counter counts bundles"),
+        ("HBM", "memory that all cores reach, by transfers only, in rows of lanes words"),
         ("array", "the active weight tile, the next one as far as it is loaded, results not yet "
          "popped"),
         ("transposer", "a tile of lanes \N{MULTIPLICATION SIGN} lanes elements"),
@@ -119,6 +120,7 @@ def _sizes() -> list[str]:
         ("lanes", "lanes"), ("sublanes", "sublanes"), ("bytes of a vector register", "bytes"),
         ("vector memory, registers", "vmem_words"), ("scalar memory, words", "smem_words"),
         ("instruction memory, bundles", "imem_bundles"),
+        ("HBM, bytes", "hbm_bytes"), ("bytes of a row", "row_bytes"),
         ("`tile_vregs`: pushes of a weight tile", "tile_vregs"),
         ("`result_vregs`: results that the array holds, registers", "result_vregs"),
     ]
@@ -243,7 +245,8 @@ one is `1.0f`. `0` is +0 in both.
 - **A bundle happens as a whole or not at all.** Faults are precise: if any operation has one, no
   slot does anything, the core stops, and the host reads the cause and the program counter of this
   bundle. All bundles before it are complete. If there are several causes, the one with the least
-  number counts. A fault is looked for before a semaphore is waited for.
+  number counts. A fault is looked for before a semaphore is waited for. Only BUS_ERROR is another
+  matter: it comes when a transfer meets it.
 - After a bundle comes that at the next address, unless a branch is taken. A taken branch takes no
   extra cycle. Beyond the instruction memory, by a branch or past its end, the fault PC_RANGE is
   that of the *next* bundle, which cannot be fetched: the branch itself was executed, and the
@@ -329,6 +332,109 @@ whole tile is `tile_vregs` operations in, in any order, then as many out. A `tra
 `transpose_in` before it; rows that were not written since keep what they had. A bundle has one
 `misc` slot, so in and out alternate.
 
+"""
+
+_TWO_BUFFERS = """\
+# In: s1, bytes from a block in HBM to the next but one; s3, blocks, at least 2.
+    { misc.dma 0 | s0.add s2, s0, 0 }               # s2: descriptor of the load, 0 or 16
+    { misc.dma 16 | s0.add s7, s0, 32 }             # s7: of the store, 32 or 48
+    { misc.signal sem1, 2 | s0.add s4, s3, -2 }     # s4: loads still to be started
+block:
+    { misc.wait sem0, 1 | s0.shr s5, s2, 2 | s1.add s6, s0, 4 }     # loaded
+    { misc.wait sem1, 1 }                           # the store before the last one is complete
+double:
+    { ld.load v1, s5 }                              # s5: address, s6: registers to go
+    { v0.fadd v1, v1, v1 }
+    { st.store v1, s5, 8 | s0.add s5, s5, 1 | s1.loop s6, double }
+    { misc.dma s7 | s0.load s8, s7, 6 }
+    { s0.add s8, s8, s1 }
+    { s0.store s8, s7, 6 | s1.blt s4, 1, other }
+    { s0.store s8, s2, 2 | s1.add s4, s4, -1 }
+    { misc.dma s2 }
+other:
+    { s0.xor s2, s2, 16 | s1.xor s7, s7, 16 }
+    { s1.loop s3, block }
+    { misc.wait sem1, 2 | s1.halt }"""
+
+_DMA = f"""\
+## Transfers
+
+`dma` starts a transfer: rows of lanes words are copied from one **space** to another while the
+program goes on. What is copied stands in a **descriptor**, {isa.DESCRIPTOR_WORDS} words of scalar
+memory, which `sim.descriptor` makes from named arguments. Spaces and descriptor:
+"""
+
+_DMA_RULES = f"""\
+A *block* is a row on a side that lies in HBM, scalar or instruction memory, and a vector register,
+sublanes rows, on any other. Block *k* of a side has the address
+
+    address + (k mod run) * unit + (k div run) * stride
+
+where *unit* is a row's bytes in HBM, 1 where addresses count vector registers, and lanes in scalar
+and instruction memory; a run of 0 is one of all blocks. A side in scalar or instruction memory has
+run 0. Row *k* of the source becomes row *k* of the destination, whatever the blocks of the two
+sides are. So a transfer cuts a tile out of a matrix, or puts one into it, and blocks that another
+run of the destination writes again keep what was written last.
+
+**What is checked.** In this order: DMA_DESCRIPTOR, then DMA_ALIGNMENT, then DMA_RANGE, each of both
+sides, as the table of [faults](#faults) says; before these, SMEM_RANGE if the descriptor is not all
+in scalar memory. The number of rows is a multiple of sublanes if either side counts vector
+registers. Every block is checked, also where the numbers are so large that they would not fit 32 or
+64 bits. The faults are those of the bundle that has the `dma`, and precise: it does nothing then.
+
+**When it happens.**
+
+- The bundle is held until the descriptor is read and checked and there is room for the transfer;
+  some are under way at once. The descriptor is read as the bundles before left it, and may be
+  changed right afterwards. The data are not: the transfer comes after all that its bundle does.
+- **Nothing but a semaphore says how far a transfer is.** Until it is complete, its source must not
+  be written, and its destination neither read nor written, by bundles, by the other core, or by
+  transfers of either. Whoever does gets the old words, the new ones, or some of each.
+- The transfers of a core are completed in the order in which they were started: `wait` for the last
+  one is enough. The next may read before the one ahead of it has written, so it must not be started
+  before that one's semaphore was waited for if it needs what that one writes. Nothing is said about
+  the order of transfers of different cores.
+- Source and destination of one transfer must not overlap.
+- When a transfer is complete, it is 1 that is added to its semaphore, to the other core's of that
+  number, to both, or to none. By then all it wrote is there for everyone. What would carry a
+  semaphore beyond 2\\*\\*32 - 1 is the fault SEMAPHORE of the core whose semaphore it is, as a
+  signal by the host is.
+- Vector registers and masks are for hosts to look at a core that stands. In a program, a transfer
+  may read a register before a result that is under way has come: read the register by a bundle, as
+  an operand, before.
+- A program may overwrite bundles, an *overlay*, where it does not stand. Bundles behind the `wait`
+  for such a transfer are the new ones.
+- `halt`, a fault or a stop leave transfers under way. Only a reset, and BUS_ERROR in this one, end
+  them early.
+
+**The other core.** Its vector memory is a space, and `signal_other` adds to its semaphores. So a
+core that has written `vmem` of the other, with `signal_other` in the descriptor, need not be asked;
+and one that wants to know when its buffer is free again has a semaphore for it.
+
+### Example: two buffers
+
+Doubles *s3* blocks of four vector registers, which lie one after the other in HBM, and puts each
+back to where it was. A block is computed while the next one is loaded and the one before stored.
+Scalar memory has four descriptors, for even and for odd blocks; the program moves each of them on
+to the next block but one.
+
+| at | rows from | to | then adds 1 to |
+|---|---|---|---|
+| `smem[0]` | block 0 in HBM | `vmem[0]` and following | `sem0` |
+| `smem[16]` | block 1 in HBM | `vmem[4]` and following | `sem0` |
+| `smem[32]` | `vmem[8]` and following | block 0 in HBM | `sem1` |
+| `smem[48]` | `vmem[12]` and following | block 1 in HBM | `sem1` |
+
+```asm
+{_TWO_BUFFERS}
+```
+
+Transfers complete in their order, so a semaphore for all loads and one for all stores are enough.
+At first `sem1` counts the buffers that no store has to leave.
+
+"""
+
+_FAULTS = """\
 ## Faults
 
 """
@@ -405,6 +511,29 @@ results:
     { s1.halt }"""
 
 
+def _spaces() -> list[str]:
+    def sides(info: isa.DmaSpaceInfo) -> str:
+        return " and ".join(name for name, able in (
+            ("source", info.source), ("destination", info.destination)) if able)
+
+    return _table(
+        ["code", "space", "what it is", "address", "block", "side"],
+        [[space.value, space.name, info.meaning, info.address,
+          "register" if info.vector else "row", sides(info)]
+         for space, info in isa.DMA_SPACES.items()])
+
+
+def _descriptor() -> list[str]:
+    rows: list[list[object]] = []
+    position = 0
+    for name, field in isa.DESCRIPTOR.items():
+        word, low = divmod(position, 32)
+        words = f"{word}, {word + 1}" if field.width > 32 else str(word)
+        rows.append([words, f"`{name}`", _range(low, field.width), _cell(field.meaning)])
+        position += field.width
+    return _table(["word", "field", "bits", "what it says"], rows)
+
+
 def document() -> str:
     """The manual, as Markdown."""
     keywords = sorted({f"`{method_name(operation)}`" for operation in isa.OPERATIONS
@@ -417,7 +546,8 @@ def document() -> str:
         _LAYOUT, *_layout(),
         _ENCODING, *_operands(),
         _EXECUTION, *_operations(),
-        _ARRAY + "\n".join(_table(["number", "fault", "cause"], (
+        _ARRAY + _DMA, *_spaces(), *_descriptor(),
+        _DMA_RULES + _FAULTS + "\n".join(_table(["number", "fault", "cause"], (
             [fault.value, fault.name, _cell(isa.FAULTS[fault])] for fault in isa.Fault))),
         text,
     ]

@@ -15,6 +15,8 @@ import numpy.typing as npt
 __all__ = ["Model", "Port"]
 
 _WORD_BITS = 32
+MAX_THREADS = 8
+WORTH_A_THREAD = 4000
 _CLOCK = "clk"
 _RESET = "rst"
 
@@ -70,6 +72,8 @@ def _load(path: pathlib.Path) -> ctypes.CDLL:
             ("peek", ctypes.c_int, (model, u32, pointer)),
             ("run", ctypes.c_int,
              (model, u64, u32, pointer, pointer, u32, pointer, pointer)),
+            ("use_threads", None, (model, u32, u64)),
+            ("shared_work", None, (model, ctypes.POINTER(u64), ctypes.POINTER(u64))),
             ("trace", ctypes.c_int, (model, ctypes.c_char_p))):
         function = getattr(library, f"systolith_{name}")
         function.restype = result
@@ -221,6 +225,38 @@ class Model:
         self._advance(cycles, ports, sources, recorded, sinks)
         done = self.cycle - begin
         return {port.name: sink[:done] for port, sink in zip(recorded, sinks, strict=True)}
+
+    def use_threads(self, threads: int, *, least: int = WORTH_A_THREAD) -> None:
+        """Sets on how many threads kernels work that were compiled to be parallel.
+
+        It changes nothing but the speed. A new model uses two, or one if this process may use only
+        one processor.
+
+        Parameters
+        ----------
+        threads : int
+            At most so many, the calling one included; 1 to 8.
+        least : int
+            Other threads are used where they could take over at least so much work in a cycle, in
+            nanoseconds by a rough estimate.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range.
+        """
+        if not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"threads must be from 1 to {MAX_THREADS}, not {threads!r}")
+        if not 0 <= least < 1 << 64:
+            raise ValueError(f"least must be from 0 to 2**64 - 1, not {least!r}")
+        self.library.systolith_use_threads(self.handle, threads, least)
+
+    @property
+    def shared_work(self) -> tuple[int, int]:
+        """In how many cycles kernels were given to all threads, and steps that others did."""
+        cycles, steps = ctypes.c_uint64(), ctypes.c_uint64()
+        self.library.systolith_shared_work(self.handle, cycles, steps)
+        return cycles.value, steps.value
 
     def trace(self, path: str | os.PathLike[str] | None) -> None:
         """Writes waveforms (VCD, one time step per half cycle) to a file from now on, or stops.

@@ -27,7 +27,7 @@ CLASSES: dict[str, tuple[str, tuple[Slot, ...], str]] = {
     "StoreMethods": ("SlotMethods", (Slot.STORE,), "The vector store slot."),
     "PushMethods": ("SlotMethods", (Slot.PUSH,), "The array push slot."),
     "PopMethods": ("SlotMethods", (Slot.POP,), "The array pop slot."),
-    "MiscMethods": ("SlotMethods", (Slot.MISC,), "The cross-lane unit and the semaphores."),
+    "MiscMethods": ("SlotMethods", (Slot.MISC,), "The cross-lane unit, semaphores, and transfers."),
 }
 """Classes of `sim.slots` by name: base class, slots of exactly whose operations it has methods,
 and what it is."""
@@ -57,6 +57,8 @@ def parameter(operation: Operation, operand: Operand) -> str:
         return "target"
     if operation.unit in _MEMORY:
         return {"d": "d", "a": "base", "b": "offset"}[operand.field]
+    if operation.unit is Unit.DMA:
+        return "descriptor"
     return operand.field
 
 

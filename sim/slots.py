@@ -401,7 +401,7 @@ class PopMethods(SlotMethods):
 
 
 class MiscMethods(SlotMethods):
-    """The cross-lane unit and the semaphores."""
+    """The cross-lane unit, semaphores, and transfers."""
 
     def rotate_lanes(self, d: Vector, a: Vector, b: Source) -> None:
         """d[s, (l + b) mod lanes] = a[s, l]; b < lanes, unsigned."""
@@ -453,3 +453,13 @@ class MiscMethods(SlotMethods):
     def read_semaphore(self, d: Scalar, a: Semaphore) -> None:
         """d = semaphore a."""
         self._put(MiscOp.READ_SEMAPHORE, d, a)
+
+    def signal_other(self, d: Semaphore, b: Source) -> None:
+        """Adds b, unsigned, to semaphore d of the other core. What would carry it beyond 2**32 - 1
+        is the other core's fault (SEMAPHORE). ILLEGAL where there is one core.
+        """
+        self._put(MiscOp.SIGNAL_OTHER, d, b)
+
+    def dma(self, descriptor: Source) -> None:
+        """Starts the transfer whose descriptor is smem[descriptor] and following."""
+        self._put(MiscOp.DMA, descriptor)

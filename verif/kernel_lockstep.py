@@ -1,5 +1,6 @@
 """Runs kernels beside the Verilog they were made from and compares every output in every cycle."""
 
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -13,7 +14,13 @@ from sim.kernel import Kernel, compile_grid
 from sim.kernel.netlist import PASSES
 from sim.model import Model
 
-BACKENDS = ("native", "portable32", "portable16")
+_CPU = pathlib.Path("/proc/cpuinfo")
+HAS_AVX512 = _CPU.exists() and "avx512bw" in _CPU.read_text()
+# Elsewhere the native backend is what a machine with AVX-512 has for others.
+SECOND = ("no_avx512",) if HAS_AVX512 else ()
+BACKENDS = ("native", *SECOND, "portable32", "portable16")
+PARALLEL = "parallel"
+"""The native backend, in a kernel whose steps other threads can do."""
 
 WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
     "ASCRANGE", "BLKSEQ", "CMPCONST", "DECLFILENAME", "GENUNNAMED", "PROCASSINIT", "UNOPTFLAT",
@@ -57,7 +64,7 @@ class Lockstep:
     grids : mapping of str to callable
         For each name, what makes the grid as the module whose name it is given.
     backends : sequence of str, or mapping of str to such
-        Vector backends to build kernels for, perhaps by the grid's name.
+        Vector backends to build kernels for, and `PARALLEL`, perhaps by the grid's name.
     passes : str
         Yosys passes for the kernels.
     """
@@ -93,12 +100,15 @@ class Lockstep:
                 body.append(f"  {module} u_{module}({', '.join(actual)});")
             seen += [f"|{reference.module}_{port}" for port in outputs]
             for backend in chosen:
-                kernel = compile_grid(make(f"{name}_{backend}"), text, passes=passes)
+                kernel = compile_grid(make(f"{name}_{backend}"), text, passes=passes,
+                                      parallel=backend == PARALLEL)
                 self.kernels[f"{name}_{backend}"] = kernel
                 sources[f"{name}_{backend}.sv"] = kernel.shim
                 files = kernel.sources
                 header = files["vec.hpp"]
-                if backend != "native":
+                if backend == "no_avx512":
+                    header = f"#define SYSTOLITH_NO_AVX512\n{header}"
+                elif backend.startswith("portable"):
                     size = backend.removeprefix("portable")
                     header = f"#define SYSTOLITH_PORTABLE_VECTORS {size}\n{header}"
                 cpp[f"vec_{backend}.hpp"] = header
@@ -159,5 +169,5 @@ def sparse(rng: np.random.Generator, width: int, cycles: int, density: float) ->
     return packed((rng.random((cycles, width)) < density).astype(np.uint64), 1)
 
 
-__all__ = ["BACKENDS", "Lockstep", "VerilogTile", "packed", "random_words", "sparse",
-           "tile_verilog"]
+__all__ = ["BACKENDS", "PARALLEL", "SECOND", "Lockstep", "VerilogTile", "packed", "random_words",
+           "sparse", "tile_verilog"]

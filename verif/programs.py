@@ -43,7 +43,9 @@ COUNTER = 31
 """Scalar register that counts the passes of a loop."""
 
 _LEGAL: dict[Slot, list[Operation]] = {
-    slot: [operation for operation in isa.OPERATIONS if slot in operation.slots]
+    slot: [operation for operation in isa.OPERATIONS if slot in operation.slots
+           # What reaches beyond the core is not for programs of a core by itself.
+           and operation.unit not in (Unit.DMA, Unit.OTHER_CORE)]
     for slot in isa.SLOTS}
 _MASK32 = 0xFFFFFFFF
 

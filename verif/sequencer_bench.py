@@ -6,7 +6,7 @@ allow. A read that does not find what the bundles before left there is an error.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,11 +16,13 @@ from hdl.core.interface import WAITS, Space
 from hdl.core.scoreboard import VECTOR_LATENCIES
 from hdl.core.sequencer import Sequencer
 from hdl.isa import (
+    DESCRIPTOR_WORDS,
     LOAD_LATENCY,
     OPERATIONS,
     SEMAPHORES,
     SLOTS,
     VECTOR_FLAG,
+    Fault,
     Kind,
     LoadOp,
     MiscOp,
@@ -39,7 +41,7 @@ from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.build import build_model
 from sim.model import Model
-from verif.sequencer_oracle import WORD, Oracle, Parts
+from verif.sequencer_oracle import WORD, Oracle, Parts, descriptor_fault
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=11 * 32, smem_words=13, imem_bundles=50)
 """Small, and with sizes that no power of two hides."""
@@ -223,6 +225,60 @@ class Units:
         return not (any(self.writes.values()) or any(self.mask_writes.values()) or self.reads)
 
 
+@dataclass
+class Outside:
+    """What starts transfers and takes signals to the other core, at its own pace."""
+
+    rng: np.random.Generator
+    pace: float = 1.0
+    address: int | None = None
+    reading: int | None = None
+    words: list[int] = field(default_factory=list)
+    ready: bool = False
+    taking: bool = False
+    transfers: list[tuple[int, ...]] = field(default_factory=list)
+    signals: list[tuple[int, int]] = field(default_factory=list)
+
+    def inputs(self) -> dict[str, int]:
+        """Values of the sequencer's inputs in this cycle."""
+        values = {f"dma__{name}": int(self.rng.integers(limit)) for name, limit in (
+            ("read_address", 1 << 16), ("fault", 16))}
+        wanted = len(self.words) + (self.reading is not None)
+        read = self.address is not None and not self.ready and wanted < DESCRIPTOR_WORDS and (
+            self.rng.random() < self.pace)
+        if self.ready:
+            values["dma__fault"] = descriptor_fault(self.words).value
+        if read:
+            assert self.address is not None
+            values["dma__read_address"] = self.address + wanted
+        self._reads = wanted if read else None
+        self.taking = self.rng.random() < self.pace
+        return values | {"dma__read": int(read), "dma__ready": int(self.ready),
+                         "other_signal__ready": int(self.taking)}
+
+    def finish(self, peek: Callable[[str], int]) -> None:
+        """Looks at the outputs of the cycle, after its inputs have been set."""
+        if self.reading is not None:
+            self.words.append(peek("dma__data"))
+        self.reading = self._reads
+        valid, taken = peek("dma__valid"), peek("dma__taken")
+        if taken:
+            assert valid
+            assert self.ready
+            assert descriptor_fault(self.words) == Fault.NONE
+            self.transfers.append(tuple(self.words))
+        if not valid or taken:
+            self.address, self.reading, self.words, self.ready = None, None, [], False
+        else:
+            address = peek("dma__address")
+            assert self.address in (None, address)
+            self.address = address
+            self.ready |= len(self.words) == DESCRIPTOR_WORDS and self.rng.random() < self.pace
+        if peek("other_signal__valid") and self.taking:
+            payload = peek("other_signal__payload")
+            self.signals.append((payload % SEMAPHORES, payload // SEMAPHORES))
+
+
 class Bench:
     """A host of the sequencer, and the units."""
 
@@ -232,6 +288,7 @@ class Bench:
         self.config = config
         self.rng = np.random.default_rng(seed)
         self.units = Units(mood or Mood(), self.rng)
+        self.outside = Outside(np.random.default_rng([seed, 1]), self.units.mood.ready)
         self.issued: list[tuple[int, int]] = []
         self.waits = dict.fromkeys(WAITS, 0)
         self.program: dict[int, int] = {}
@@ -254,6 +311,8 @@ class Bench:
         now = self.model.cycle
         for name, value in self.units.inputs(now).items():
             self.poke(name, value)
+        for name, value in self.outside.inputs().items():
+            self.poke(name, value)
         waits = [wait for wait in WAITS if self.peek(f"waiting_{wait}")]
         for wait in waits:
             self.waits[wait] += 1
@@ -268,7 +327,9 @@ class Bench:
         else:
             for port in ("v0", "v1", "load", "store", "push_x", "push_w", "pop", "xlu"):
                 assert not self.peek(f"{port}__valid"), port
+            assert not self.peek("dma__taken")
         self.units.finish(now)
+        self.outside.finish(self.peek)
         self.model.tick()
 
     def _check_ports(self, parts: Parts) -> None:
@@ -302,6 +363,9 @@ class Bench:
             assert self.peek(f"{port}__flag") == (push in (PushOp.ROWS_SWAP, PushOp.WEIGHTS_T))
         check("pop", Slot.POP, Slot.POP in entries, "d")
         misc = entries.get(Slot.MISC)
+        assert self.peek("dma__taken") == (misc is not None and misc.op == MiscOp.DMA)
+        assert self.peek("other_signal__valid") == (
+            misc is not None and misc.op == MiscOp.SIGNAL_OTHER)
         check("xlu", Slot.MISC, misc is not None and misc.unit == Unit.XLU, "op", "d", "a")
 
     def request(self, write: bool, space: Space, address: int, data: int = 0) -> tuple[int, bool]:
@@ -363,6 +427,8 @@ class Bench:
         for space, values in self._spaces(oracle):
             found = [self.read(space, address) for address in range(len(values))]
             assert found == values, space
+        assert self.outside.transfers == oracle.transfers
+        assert self.outside.signals == oracle.signals
         assert (self.peek("pc"), self.peek("fault")) == (oracle.pc, oracle.fault)
 
     @staticmethod

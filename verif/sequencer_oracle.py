@@ -7,11 +7,12 @@ other.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hdl.config import Config
 from hdl.isa import (
+    DESCRIPTOR_WORDS,
     INLINE_BASE,
     MASKS,
     SEMAPHORES,
@@ -122,6 +123,12 @@ class Parts:
         return [value for slot in self.operations for value in self.named(slot, *kinds)]
 
 
+def descriptor_fault(words: Sequence[int]) -> Fault:
+    """What is wrong with a descriptor: here just something that depends on all its words."""
+    return (Fault.NONE, Fault.NONE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE,
+            Fault.DMA_ALIGNMENT)[sum(words) % 5]
+
+
 @dataclass
 class Oracle:
     """Scalar registers, scalar memory, semaphores and the array's ledger."""
@@ -130,6 +137,8 @@ class Oracle:
     scalars: list[int] = field(default_factory=lambda: [0] * 32)
     smem: list[int] = field(default_factory=list)
     semaphores: list[int] = field(default_factory=lambda: [0] * SEMAPHORES)
+    transfers: list[tuple[int, ...]] = field(default_factory=list)
+    signals: list[tuple[int, int]] = field(default_factory=list)
     pc: int = 0
     loaded: int = 0
     turned: bool = False
@@ -150,6 +159,15 @@ class Oracle:
     def address(self, parts: Parts, slot: Slot) -> int:
         return self.scalars[parts.fields[slot]["a"]] + self.source(parts, slot) & WORD
 
+    def descriptor(self, parts: Parts) -> tuple[int, ...] | None:
+        """The descriptor of the bundle's transfer; None if it has none, or not in the memory."""
+        misc = parts.operations.get(Slot.MISC)
+        if misc is None or misc.op != MiscOp.DMA:
+            return None
+        address = self.source(parts, Slot.MISC)
+        words = tuple(self.smem[address:address + DESCRIPTOR_WORDS])
+        return words if len(words) == DESCRIPTOR_WORDS else None
+
     def find_fault(self, parts: Parts) -> Fault:
         """The least of the bundle's faults, `NONE` if it has none."""
         if parts.illegal:
@@ -162,6 +180,8 @@ class Oracle:
         operations, config = parts.operations, self.config
         s0, misc, push = (operations.get(slot) for slot in (Slot.S0, Slot.MISC, Slot.PUSH))
         if s0 and s0.unit == Unit.SMEM and self.address(parts, Slot.S0) >= config.smem_words:
+            return Fault.SMEM_RANGE
+        if misc and misc.op == MiscOp.DMA and self.descriptor(parts) is None:
             return Fault.SMEM_RANGE
         if any(self.address(parts, slot) >= config.vmem_words for slot in (Slot.LOAD, Slot.STORE)
                if slot in operations):
@@ -190,7 +210,8 @@ class Oracle:
             now = self.semaphores[parts.fields[Slot.MISC]["d"]]
             if now + self.source(parts, Slot.MISC) > WORD:
                 return Fault.SEMAPHORE
-        return Fault.NONE
+        words = self.descriptor(parts)
+        return Fault.NONE if words is None else descriptor_fault(words)
 
     def waits(self, parts: Parts) -> bool:
         misc = parts.operations.get(Slot.MISC)
@@ -225,12 +246,16 @@ class Oracle:
                 elif op == ScalarOp.HALT:
                     self.halted = True
                     next_pc = self.pc
+        if (words := self.descriptor(parts)) is not None:
+            self.transfers.append(words)
         if (s0 := operations.get(Slot.S0)) and s0.op == ScalarOp.STORE:
             self.smem[self.address(parts, Slot.S0)] = self.scalars[fields[Slot.S0]["d"]]
         if misc := operations.get(Slot.MISC):
             own, amount = fields[Slot.MISC], self.source(parts, Slot.MISC)
             if misc.op == MiscOp.WAIT:
                 self.semaphores[own["d"]] -= amount
+            elif misc.op == MiscOp.SIGNAL_OTHER:
+                self.signals.append((own["d"], amount))
             elif misc.op == MiscOp.SIGNAL:
                 self.semaphores[own["d"]] += amount
             elif misc.op == MiscOp.READ_SEMAPHORE:

@@ -2,6 +2,7 @@
 
 import random
 import re
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -584,3 +585,34 @@ def test_codes_of_a_bundle_by_hand():
     expected |= 0x3F800000 << 192 | 1000 << 224
     assert bundle == expected
     assert (ScalarOp.ADD, VectorOp.FADD) == (1, 5)
+
+
+def test_transfers_and_the_other_core():
+    asm = Assembler(Config.preset("tiny"))
+    for fill in (lambda b: b.misc.dma(s[3]), lambda b: b.misc.dma(200),
+                 lambda b: b.misc.signal_other(sem[4], 1)):
+        with asm.bundle() as b:
+            fill(b)
+    program = asm.assemble()
+    text = "{ misc.dma s3 } { misc.dma 200 } { misc.signal_other sem4, 1 }"
+    assert program == assemble(text)
+    assert [disassemble(bundle) for bundle in program.bundles] == [
+        "{ misc.dma s3 }", "{ misc.dma 200 }", "{ misc.signal_other sem4, 1 }"]
+    slots, values, _ = isa.unpack(program.bundles[1])
+    assert slots[Slot.MISC] == {"op": 24, "d": 0, "a": 0, "b": 32}
+    assert values[0] == 200
+    message = re.escape("bundle 3, misc.dma: descriptor must be a scalar register, ")
+    with pytest.raises(TypeError, match=message), asm.bundle() as b:
+        b.misc.dma(cast(Any, v[1]))
+
+
+def test_a_chip_of_one_core_has_no_other():
+    config = Config.preset("tiny", cores=1)
+    asm = Assembler(config)
+    message = re.escape("bundle 0, misc.signal_other: the chip must have 2 cores, not 1")
+    with pytest.raises(ValueError, match=message), asm.bundle() as b:
+        b.misc.signal_other(sem[1], 1)
+    with pytest.raises(AssemblyError, match=message):
+        assemble("{ misc.signal_other sem1, 1 }", config)
+    assert asm.config is config
+    assert Assembler().config is None

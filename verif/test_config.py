@@ -16,6 +16,21 @@ def test_presets_are_those_of_the_documentation():
     }
 
 
+def test_memory_of_presets():
+    assert {name: (c.row_bytes, c.hbm_bytes, c.hbm_channels, c.channel_bytes, c.hbm_rows,
+                   c.hbm_address_bits) for name, c in PRESETS.items()} == {
+        "tiny": (16, 1 << 20, 1, 16, 1 << 16, 20),
+        "small": (32, 16 << 20, 2, 16, 1 << 19, 23),
+        "v2": (512, 4 << 30, 4, 128, 1 << 23, 30),
+    }
+    assert (Config().hbm_bytes, Config().hbm_channels) == (4 << 30, 4)
+
+
+def test_an_array_needs_no_rows_that_fit_channels():
+    config = Config(array=100, sublanes=1, vmem_bytes=400, hbm_bytes=4096, hbm_channels=32)
+    assert (config.row_bytes, config.hbm_rows) == (400, 10)
+
+
 def test_preset_takes_changes():
     assert Config.preset("tiny", mac_latency=5) == dataclasses.replace(
         PRESETS["tiny"], mac_latency=5)
@@ -31,6 +46,12 @@ def test_preset_takes_changes():
     ("cores", 3, ValueError, "cores must be from 1 to 2, not 3"),
     ("sublanes", 0, ValueError, "sublanes must be from 1 to 8, not 0"),
     ("vmem_bytes", 1000, ValueError, r"multiple of one vector register \(32 bytes\), not 1000"),
+    ("hbm_bytes", 2048, ValueError, "hbm_bytes must be from 4096 to 1099511627776, not 2048"),
+    ("hbm_bytes", 3 << 20, ValueError, "hbm_bytes must be a power of two, not 3145728"),
+    ("hbm_bytes", 2.0**20, TypeError, "hbm_bytes must be an integer, not 1048576.0"),
+    ("hbm_channels", 0, ValueError, "hbm_channels must be from 1 to 32, not 0"),
+    ("hbm_channels", 64, ValueError, "hbm_channels must be from 1 to 32, not 64"),
+    ("hbm_channels", 6, ValueError, "hbm_channels must be a power of two, not 6"),
     ("lanes", 4, TypeError, "parameter must be one of array, .*, not 'lanes'"),
 ])
 def test_bad_parameter_is_named(parameter, value, error, message):

@@ -25,7 +25,7 @@ def test_diagram_shows_every_step_of_the_datapath_in_order():
 
 
 def test_diagram_shows_every_grid_of_tiles_as_a_kernel():
-    assert shown().count("tile kernel") == len(core._grids(PRESETS["tiny"]))
+    assert shown().count("tile kernel") == len(core.core_grids(PRESETS["tiny"]))
 
 
 def test_diagram_shows_the_units_of_the_core_and_their_sizes():

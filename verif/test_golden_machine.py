@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from golden.dma import Descriptor
 from golden.machine import Machine
 from golden.mxu import tile_matmul
 from golden.vector import compare, evaluate
@@ -16,6 +17,7 @@ from hdl.config import Config
 from hdl.isa import (
     OPERATIONS,
     SLOTS,
+    DmaSpace,
     Fault,
     Kind,
     MiscOp,
@@ -501,6 +503,12 @@ def ready_for(operation):
     machine = random_machine()
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
         machine.loaded = 0
+    if operation.unit is isa.Unit.OTHER_CORE:
+        machine.connect(Machine(machine.config, machine.hbm))
+    if operation.unit is isa.Unit.DMA:
+        # To HBM, so that nothing changes here.
+        transfer = Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 4, source_address=3)
+        machine.smem[1:1 + isa.DESCRIPTOR_WORDS] = transfer.pack()
     return machine
 
 

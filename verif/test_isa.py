@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from amaranth import Shape
 
 from golden.machine import Machine
 from golden.mxu import matmul
@@ -18,7 +19,9 @@ from sim import isa_doc, slot_source, slots
 from sim.assembler import Assembler
 from sim.assembly import assemble
 from sim.core import CoreModel
+from sim.descriptor import descriptor, hbm, vmem
 from sim.disassembler import BANKS
+from sim.operands import sem
 
 MANUAL = isa_doc.PATH.read_text(encoding="utf-8")
 
@@ -76,6 +79,54 @@ def test_pack_refuses_what_does_not_fit(slots_, imm, message):
 def test_unpack_refuses_what_is_no_bundle(bundle):
     with pytest.raises(ValueError, match="bundle must fit 288 bits"):
         isa.unpack(bundle)
+
+
+def test_hardware_layout_of_descriptors_is_that_of_their_pack():
+    assert isa.DESCRIPTOR_LAYOUT.size == 32 * isa.DESCRIPTOR_WORDS == 320
+    for name, field in isa.DESCRIPTOR.items():
+        member = isa.DESCRIPTOR_LAYOUT[name]
+        assert member.width == field.width
+        assert Shape.cast(member.shape).signed == field.signed
+        ones = -1 if field.signed else (1 << field.width) - 1
+        words = isa.pack_descriptor({name: ones})
+        packed = sum(word << 32 * number for number, word in enumerate(words))
+        assert packed == (1 << field.width) - 1 << member.offset, name
+        # Addresses are whole words, and nothing else is more than one.
+        first, last = member.offset // 32, (member.offset + member.width - 1) // 32
+        assert last == first or (member.offset % 32 == 0 and member.width == 64), name
+
+
+def test_unpack_is_the_inverse_of_pack_for_descriptors():
+    seed = 2
+    rng = random.Random(seed)
+    for _ in range(200):
+        words = tuple(rng.getrandbits(32) for _ in range(isa.DESCRIPTOR_WORDS))
+        fields = isa.unpack_descriptor(words)
+        assert fields.keys() == isa.DESCRIPTOR.keys()
+        assert isa.pack_descriptor(fields) == words, seed
+    assert isa.unpack_descriptor([0x3210, *[0] * 4, 0xFFFFFFF0, *[0] * 4]) == dict.fromkeys(
+        isa.DESCRIPTOR, 0) | {"destination_space": 1, "semaphore": 2, "signal": 1,
+                              "signal_other": 1, "source_stride": -16}
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"row": 1}, "field must be one of source_space, .* not 'row'"),
+    ({"semaphore": 16}, "semaphore must fit 4 bits, not 16"),
+    ({"source_address": -1}, "source_address must fit 64 bits, not -1"),
+    ({"source_stride": 1 << 31}, "source_stride must fit signed 32 bits, not 2147483648"),
+    ({"source_stride": -1 - (1 << 31)}, "source_stride must fit signed 32 bits"),
+])
+def test_descriptor_fields_that_do_not_fit(fields, message):
+    with pytest.raises(ValueError, match=message):
+        isa.pack_descriptor(fields)
+
+
+def test_every_space_is_explained():
+    assert set(isa.DMA_SPACES) == set(isa.DmaSpace)
+    assert set(isa.DmaSpace) - isa.DMA_SOURCES == {isa.DmaSpace.IMEM}
+    assert set(isa.DmaSpace) - isa.DMA_DESTINATIONS == {isa.DmaSpace.VREG, isa.DmaSpace.MASK}
+    assert max(isa.DmaSpace) < 1 << isa.DESCRIPTOR["source_space"].width
+    assert isa.SEMAPHORES == 1 << isa.DESCRIPTOR["semaphore"].width
 
 
 def test_codes_and_names_are_unique_in_each_slot():
@@ -172,8 +223,10 @@ def test_parameters_name_what_operands_are():
         assert len(set(names)) == len(names)
 
 
-def example() -> str:
-    (text,) = re.findall(r"```asm\n(.*?)```", MANUAL, re.DOTALL)
+def example(title: str) -> str:
+    """The program under that headline."""
+    _, section = MANUAL.split(f"# {title}\n")
+    text, _, _ = section.partition("```asm\n")[2].partition("```")
     return text
 
 
@@ -220,7 +273,7 @@ def test_example_of_the_manual_computes_a_layer(preset, full):
     machine = Machine(config)
     machine.vmem[:len(vmem)] = vmem
     machine.scalars[1:1 + len(scalars)] = scalars
-    machine.load_program(assemble(example(), config).bundles)
+    machine.load_program(assemble(example("Example"), config).bundles)
     machine.start()
     machine.run(100_000)
     assert not machine.running
@@ -235,5 +288,51 @@ def test_example_of_the_manual_runs_on_the_core():
     with CoreModel(config) as core:
         core.write_vmem(0, vmem)
         core.write_scalars(scalars, 1)
-        core.run_program(assemble(example(), config).bundles, max_cycles=10_000)
+        core.run_program(assemble(example("Example"), config).bundles, max_cycles=10_000)
         np.testing.assert_array_equal(core.read_vmem(AT_Y, count), expected, f"seed {seed}")
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 8])
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+def test_example_of_two_buffers_doubles_blocks(preset, blocks):
+    config = Config.preset(preset)
+    seed = 8 + blocks
+    rng = np.random.default_rng(seed)
+    machine = Machine(config)
+    rows = 4 * config.sublanes
+    block = rows * config.row_bytes
+    base = 64 * config.row_bytes
+    part = machine.hbm[64:64 + blocks * rows]
+    part[:] = rng.standard_normal(part.shape).astype(np.float32).view(np.uint32)
+    around = machine.hbm[63].copy(), machine.hbm[64 + blocks * rows].copy()
+    before = part.view(np.float32).copy()
+    for number in range(2):
+        lies = hbm(base + number * block)
+        for at, words in (
+                (16 * number, descriptor(config, lies, vmem(4 * number), rows=rows,
+                                         semaphore=sem[0])),
+                (32 + 16 * number, descriptor(config, vmem(8 + 4 * number), lies, rows=rows,
+                                              semaphore=sem[1]))):
+            machine.smem[at:at + isa.DESCRIPTOR_WORDS] = words
+    machine.scalars[1], machine.scalars[3] = 2 * block, blocks
+    machine.load_program(assemble(example("Example: two buffers"), config).bundles)
+    machine.start()
+    machine.run(10_000)
+    assert not machine.running
+    assert machine.fault is Fault.NONE
+    np.testing.assert_array_equal(part.view(np.float32), before + before, f"seed {seed}")
+    assert not machine.semaphores.any()
+    np.testing.assert_array_equal(machine.hbm[[63, 64 + blocks * rows]], around)
+
+
+def test_manual_has_every_space_and_field_of_a_descriptor():
+    for space in isa.DmaSpace:
+        assert f"\n| {space.value} | {space.name} |" in MANUAL
+    rows = re.findall(r"\n\| (\d)(?:, \d)? \| `(\w+)` \| (\d+)(?::(\d+))? \|", MANUAL)
+    assert [name for _, name, _, _ in rows] == list(isa.DESCRIPTOR)
+    for word, name, high, low in rows:
+        signed = isa.DESCRIPTOR[name].signed
+        words = isa.pack_descriptor({
+            name: -1 if signed else (1 << isa.DESCRIPTOR[name].width) - 1})
+        packed = sum(value << 32 * number for number, value in enumerate(words))
+        assert packed >> 32 * int(word) == (2 << int(high)) - (1 << int(low or high)), name

@@ -7,7 +7,7 @@ import pytest
 
 from hdl.tiles import Each, Shared, TileGrid
 from sim.model import Model
-from verif.kernel_lockstep import Lockstep, VerilogTile, packed
+from verif.kernel_lockstep import SECOND, Lockstep, VerilogTile, packed
 
 SEED = 71
 QUICK_WIDTHS = (1, 8, 17, 33)
@@ -171,5 +171,6 @@ def test_operators_match_verilator_at_some_widths():
 def test_operators_match_verilator_at_all_widths_on_all_backends():
     widths = {"odd": WIDTHS[0::2], "even": WIDTHS[1::2]}
     bench = Lockstep("kernel_cells", {name: grid(some) for name, some in widths.items()},
-                     {"odd": ["native", "portable32"], "even": ["native", "portable16"]})
+                     {"odd": ["native", *SECOND, "portable32"],
+                      "even": ["native", *SECOND, "portable16"]})
     check(bench, widths)

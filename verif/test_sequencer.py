@@ -1,6 +1,7 @@
 """The sequencer: programs do what the bundles say one after the other, whatever the units do."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hdl.core.scoreboard import WritePort
 from hdl.core.sequencer import Sequencer
 from hdl.isa import (
     BUNDLE_BITS,
+    DESCRIPTOR_WORDS,
     FLOAT_LATENCY,
     LOAD_LATENCY,
     OPERATIONS,
@@ -46,7 +48,7 @@ from verif.sequencer_bench import (
     s,
     v,
 )
-from verif.sequencer_oracle import SCALAR, WORD, Oracle, Parts
+from verif.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
 
 MOODS = {
     "exact": Mood(),
@@ -865,18 +867,21 @@ def test_addresses_that_do_not_exist_are_errors_and_change_nothing(model):
                for n in range(CONFIG.imem_bundles) for w in range(9))
 
 
-def test_while_running_the_host_only_writes_instructions(model):
+def test_what_the_host_reaches_while_a_program_runs(model):
     bench = Bench(model)
     bench.load([bundle(s1=s(ScalarOp.JUMP, b=i(0))), 0])
     bench.start()
     bench.cycle()
     for space, write in itertools.product(Space, (0, 1)):
-        bench.poke("request__payload", write | space.value << 1 | 16 << 3)
+        reached = (space == Space.SMEM or (space == Space.IMEM and write)
+                   or (space == Space.SEMAPHORE and not write))
+        bench.poke("request__payload", write | space.value << 1 | (
+            16 if space == Space.IMEM else 3) << 3)
         bench.poke("request__valid", 1)
-        assert bench.peek("request__ready") == (space == Space.IMEM and write)
+        assert bench.peek("request__ready") == reached
         for _ in range(3):
             bench.cycle()
-            assert bench.peek("response__valid") == (space == Space.IMEM and write)
+            assert bench.peek("response__valid") == reached
         bench.poke("request__valid", 0)
         bench.cycle()
     # A new second bundle, then a new first one, one word after the other.
@@ -885,6 +890,250 @@ def test_while_running_the_host_only_writes_instructions(model):
     bench.finish()
     assert bench.peek("pc") == 1
     assert bench.peek("fault") == Fault.NONE
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_place(model, seed):
+    """The program keeps to the first eight words, the host to the others; both see their own."""
+    rng = np.random.default_rng([14, seed])
+    program = []
+    for number in range(40):
+        own = s(ScalarOp.STORE if rng.random() < 0.4 else ScalarOp.LOAD,
+                int(rng.integers(1, 8)), 0, i(int(rng.integers(8))))
+        program.append(bundle(**{
+            "s1": s(ScalarOp.ADD, 8 + number % 8, int(rng.integers(8)), i(3)),
+            **({"s0": own} if rng.random() < 0.8 else {})}))
+    program.append(bundle(s0=s(ScalarOp.LOAD, 1, 0, i(2)), s1=s(ScalarOp.HALT)))
+    oracle = random_oracle(Programs(rng))
+    bench = Bench(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    bench.start()
+    done = waited = 0
+    pending = None
+    while bench.peek("running"):
+        if pending is None and rng.random() < 0.7:
+            write, address = int(rng.integers(2)), int(rng.integers(8, 13))
+            value = int(rng.integers(1 << 32))
+            pending = write, address, value
+            bench.poke("request__payload", write | 1 << 1 | address << 3 | value << 23)
+        bench.poke("request__valid", pending is not None)
+        accepted = pending is not None and bench.peek("request__ready")
+        bench.cycle()
+        bench.poke("request__valid", 0)
+        assert bench.peek("response__valid") == accepted
+        if accepted:
+            assert pending is not None
+            write, address, value = pending
+            expected = 0 if write else oracle.smem[address]
+            assert (bench.peek("response__data"), bench.peek("response__error")) == (expected, 0)
+            if write:
+                oracle.smem[address] = value
+            pending = None
+            done += 1
+        elif pending is not None:
+            waited += 1
+    bench.finish()
+    assert done > 10
+    assert waited > 5
+    assert [pc for _, pc in bench.issued] == oracle.run(program, 100)
+    bench.check_state(oracle)
+
+
+# --- transfers and the other core
+
+GOOD = (0,) * DESCRIPTOR_WORDS
+
+
+def with_descriptor(oracle: Oracle, words: tuple[int, ...], at: int = 0) -> None:
+    oracle.smem[at:at + len(words)] = list(words)
+
+
+def test_a_transfer_waits_for_its_descriptor_and_the_cycles_are_memory_s(model):
+    bench = Bench(model)
+    program = [bundle(misc=s(MiscOp.DMA, b=i(2)), s0=s(ScalarOp.LOAD, 1, 0, i(3)),
+                      v0=v(VectorOp.LANE, 3)), HALT]
+    oracle = random_oracle(Programs(np.random.default_rng(15)))
+    with_descriptor(oracle, tuple(range(10)), 2)
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == [0, 1] == oracle.run(program, 10)
+    assert oracle.transfers == [tuple(range(10))]
+    # Ten reads, the last word a cycle later, and its look at the sum of them.
+    assert bench.waits == {"vector": 0, "memory": 12, "semaphore": 0, "instruction": 1}
+    bench.check_state(oracle)
+
+
+def test_a_descriptor_is_read_while_its_bundle_waits_for_something_else(model):
+    bench = Bench(model)
+    program = [bundle(v1=v(VectorOp.TANH, 1, 1)),
+               bundle(misc=s(MiscOp.DMA, b=i(2)), v0=v(VectorOp.ADD, 2, 1)), HALT]
+    bench.load(program)
+    oracle = Oracle(CONFIG)
+    bench.set_state(oracle)
+    assert bench.run() == [0, 1, 2]
+    assert bench.waits["vector"] == TRANSCENDENTAL_LATENCY - 1
+    assert bench.waits["memory"] == 12 - (TRANSCENDENTAL_LATENCY - 1)
+    assert bench.outside.transfers == [GOOD]
+
+
+def test_the_address_of_a_descriptor_may_have_just_been_loaded(model):
+    """Before it arrives, the register holds the address of a descriptor with a fault."""
+    bench = Bench(model)
+    oracle = Oracle(CONFIG)
+    oracle.smem[:] = [2, *(0,) * 10, 2, 0]
+    oracle.scalars[1] = 0
+    program = [bundle(s0=s(ScalarOp.LOAD, 1, 0, i(11))), bundle(misc=s(MiscOp.DMA, b=1)), HALT]
+    bench.load(program)
+    bench.set_state(oracle)
+    oracle.smem[11] = 1
+    bench.write(Space.SMEM, 11, 1)
+    assert bench.run() == oracle.run(program, 10)
+    bench.check_state(oracle)
+    assert bench.peek("fault") == oracle.fault
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_transfer_with_a_fault_changes_nothing(model, number):
+    words = (*GOOD[:-1], number)
+    fault = descriptor_fault(words)
+    oracle = random_oracle(Programs(np.random.default_rng(16)))
+    with_descriptor(oracle, words, 3)
+    bench = Bench(model, mood=MOODS["moody"])
+    program = [bundle(**EFFECT, misc=s(MiscOp.DMA, b=i(3))), HALT]
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == oracle.run(program, 10) == ([0, 1] if fault == Fault.NONE else [])
+    assert oracle.fault == fault
+    bench.check_state(oracle)
+
+
+@pytest.mark.parametrize("address", [i(4), i(12), i(13), i(-1), 1, 2])
+def test_a_descriptor_must_lie_in_scalar_memory(model, address):
+    expect_fault(model, Fault.SMEM_RANGE, bundle(**EFFECT, misc=s(MiscOp.DMA, b=address)))
+
+
+def test_other_faults_go_before_those_of_a_descriptor(model):
+    for fault, slots in ((Fault.CONFLICT, {"s0": s(ScalarOp.ADD, 31)}),
+                         (Fault.VMEM_RANGE, {"ld": s(LoadOp.LOAD, 6, 0, i(11))}),
+                         (Fault.FIFO_UNDERFLOW, {"pop": {"op": 1, "d": 2}})):
+        oracle = Oracle(CONFIG)
+        with_descriptor(oracle, (*GOOD[:-1], 2))
+        bench = Bench(model)
+        program = [bundle(**EFFECT | slots, misc=s(MiscOp.DMA, b=i(0))), HALT]
+        bench.load(program)
+        bench.set_state(oracle)
+        assert bench.run() == []
+        assert bench.peek("fault") == fault
+
+
+def test_a_store_of_the_same_bundle_does_not_reach_the_descriptor(model):
+    oracle = Oracle(CONFIG)
+    oracle.scalars[1] = 77
+    program = [bundle(misc=s(MiscOp.DMA, b=i(1)), s0=s(ScalarOp.STORE, 1, 0, i(4))),
+               bundle(s0=s(ScalarOp.STORE, 0, 0, i(4))),
+               bundle(s0=s(ScalarOp.STORE, 1, 0, i(5)), s1=s(ScalarOp.ADD, 1, 0, i(-2))),
+               bundle(s0=s(ScalarOp.STORE, 1, 0, i(5))),
+               bundle(misc=s(MiscOp.DMA, b=i(1))), HALT]
+    bench = Bench(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == oracle.run(program, 10)
+    bench.check_state(oracle)
+    assert bench.outside.transfers[0] == GOOD
+
+
+def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model):
+    bench = Bench(model)
+    oracle = Oracle(CONFIG)
+    program = [bundle(s0=s(ScalarOp.ADD, 1, 0, i(5))), bundle(misc=s(MiscOp.DMA, b=i(0))), HALT]
+    bench.load(program)
+    bench.set_state(oracle)
+    bench.outside.pace = 0
+    bench.poke("watchdog", 30)
+    assert bench.run() == [0]
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.WATCHDOG, 1)
+    bench.poke("watchdog", 0)
+    bench.start(1)
+    for _ in range(50):
+        bench.cycle()
+    assert bench.peek("dma__valid")
+    bench.poke("stop", 1)
+    bench.cycle()
+    bench.poke("stop", 0)
+    assert not bench.peek("dma__valid")
+    assert bench.peek("pc") == 1
+    bench.outside.pace = 1
+    assert bench.run(1) == [1, 2]
+    assert bench.outside.transfers == [GOOD]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_transfers_and_signals_to_the_other_core(model, seed):
+    rng = np.random.default_rng([17, seed])
+    programs = Programs(rng)
+    program = []
+    for _ in range(CONFIG.imem_bundles - 1):
+        slots = {"s1": s(ScalarOp.ADD, int(rng.integers(1, 8)), int(rng.integers(8)),
+                         i(int(rng.integers(4))))}
+        if rng.random() < 0.5:
+            slots["s0"] = s(ScalarOp.STORE if rng.random() < 0.5 else ScalarOp.LOAD,
+                            int(rng.integers(8, 12)), 0, i(int(rng.integers(13))))
+        if rng.random() < 0.3:
+            slots["v1"] = v(VectorOp.TANH, int(rng.integers(4)), int(rng.integers(4)))
+        draw = rng.random()
+        if draw < 0.4:
+            slots["misc"] = s(MiscOp.DMA, b=i(int(rng.integers(4))))
+        elif draw < 0.7:
+            slots["misc"] = s(MiscOp.SIGNAL_OTHER, int(rng.integers(16)), 0, programs.source())
+        program.append(bundle(tuple(programs.word() for _ in range(3)), **slots))
+    program.append(HALT)
+    oracle = random_oracle(programs)
+    oracle.smem[:] = [5 * int(n) for n in rng.integers(0, 1000, 13)]
+    oracle.scalars[8:12] = [5, 10, 15, 20 + (seed % 2)]  # at odd seeds, some descriptor has a fault
+    bench = Bench(model, mood=MOODS[("exact", "moody", "slow")[seed % 3]], seed=seed)
+    bench.load(program)
+    bench.set_state(oracle)
+    executed = oracle.run(program, 100)
+    assert bench.run(limit=20_000) == executed
+    bench.check_state(oracle)
+    assert oracle.halted or oracle.fault >= Fault.DMA_DESCRIPTOR
+    assert seed % 2 or len(oracle.transfers) > 8
+    assert seed % 2 or len(oracle.signals) > 5
+
+
+def test_a_signal_to_another_core_that_there_is_not_is_illegal():
+    model = open_sequencer(replace(CONFIG, cores=1))
+    for op, fault in ((MiscOp.SIGNAL_OTHER, Fault.ILLEGAL), (MiscOp.SIGNAL, Fault.NONE)):
+        bench = Bench(model, replace(CONFIG, cores=1))
+        bench.load([bundle(misc=s(op, 3, 0, i(1))), HALT])
+        assert bench.run() == ([] if fault else [0, 1])
+        assert bench.peek("fault") == fault
+
+
+def test_a_refused_transfer_stops_the_core(model):
+    bench = Bench(model)
+    bench.load([bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.JUMP, b=i(0)))])
+    bench.write(Space.SCALAR, 1, 0)
+    bench.start()
+    for _ in range(7):
+        bench.cycle()
+    bench.poke("bus_error", 1)
+    bench.cycle()
+    bench.poke("bus_error", 0)
+    assert not bench.peek("running")
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.BUS_ERROR, 0)
+    assert bench.read(Space.SCALAR, 1) == len(bench.issued) == 7
+    # A start clears it; it may also come while nothing runs.
+    bench.start()
+    bench.cycle()
+    bench.poke("stop", 1)
+    bench.cycle()
+    bench.poke("stop", 0)
+    assert bench.peek("fault") == Fault.NONE
+    bench.poke("bus_error", 1)
+    bench.cycle()
+    assert bench.peek("fault") == Fault.BUS_ERROR
 
 
 def test_a_config_of_another_type_is_refused():

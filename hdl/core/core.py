@@ -12,7 +12,15 @@ from ..vpu.vpu import Vpu
 from ..xlu.xlu import Xlu
 from .counters import COUNTERS, CoreCounters
 from .feeder import RowCollector, RowFeeder
-from .interface import FAULT_BITS, WAITS, Response, SemaphoreSignal, core_request
+from .interface import (
+    FAULT_BITS,
+    WAITS,
+    DmaIssue,
+    Response,
+    SemaphoreSignal,
+    core_request,
+    semaphore_addition,
+)
 from .sequencer import Sequencer
 
 __all__ = ["Core"]
@@ -31,7 +39,8 @@ class Core(wiring.Component):
 
     Attributes
     ----------
-    start, start_pc, stop, watchdog, running, fault, pc, request, response, signal
+    start, start_pc, stop, watchdog, running, fault, pc, request, response, signal, other_signal
+    dma, bus_error
         As of `hdl.core.sequencer.Sequencer`.
     waiting : Out(1)
         The bundle at ``pc`` waits for a semaphore and for nothing else.
@@ -64,6 +73,8 @@ class Core(wiring.Component):
             "fault": Out(FAULT_BITS), "pc": Out(32),
             "request": In(stream.Signature(core_request())), "response": Out(Response()),
             "signal": In(SemaphoreSignal()),
+            "other_signal": Out(stream.Signature(semaphore_addition())),
+            "dma": Out(DmaIssue()), "bus_error": In(1),
             "host_read": In(stream.Signature(host_read_request())),
             "host_rows": Out(stream.Signature(row_bits(config))),
             "host_write": In(stream.Signature(host_write_row(config))), "host_busy": Out(1),
@@ -104,7 +115,7 @@ class Core(wiring.Component):
         return m
 
     def _connect_host(self, m: Module, sequencer, vpu) -> None:
-        for name in ("start", "start_pc", "stop", "watchdog"):
+        for name in ("start", "start_pc", "stop", "watchdog", "bus_error"):
             m.d.comb += getattr(sequencer, name).eq(getattr(self, name))
         for name in ("running", "fault", "pc"):
             m.d.comb += getattr(self, name).eq(getattr(sequencer, name))
@@ -112,6 +123,8 @@ class Core(wiring.Component):
         connect(m, flipped(self.request), sequencer.request)
         connect(m, sequencer.response, flipped(self.response))
         connect(m, flipped(self.signal), sequencer.signal)
+        connect(m, sequencer.other_signal, flipped(self.other_signal))
+        connect(m, sequencer.dma, flipped(self.dma))
         connect(m, flipped(self.host_read), vpu.host_read)
         connect(m, vpu.host_rows, flipped(self.host_rows))
         connect(m, flipped(self.host_write), vpu.host_write)

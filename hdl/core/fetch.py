@@ -73,6 +73,8 @@ class ProgramControl(wiring.Component):
         The bundle has this `Fault`; `NONE` unless ``valid``. Not together with ``issue``.
     interrupt : In(1)
         Something outside went wrong with a semaphore.
+    bus_error : In(1)
+        Memory refused a transfer.
     running, fault, pc : Out(1), Out(4), Out(32)
         As those of `Sequencer`.
     valid : Out(1)
@@ -91,7 +93,7 @@ class ProgramControl(wiring.Component):
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
             "issue": In(1), "next_pc": In(32), "halt": In(1), "faulty": In(FAULT_BITS),
-            "interrupt": In(1),
+            "interrupt": In(1), "bus_error": In(1),
             "running": Out(1), "fault": Out(FAULT_BITS), "pc": Out(32),
             "valid": Out(1), "fetching": Out(1),
             "read": Out(1), "read_address": Out(ceil_log2(config.imem_bundles)),
@@ -121,6 +123,8 @@ class ProgramControl(wiring.Component):
             m.d.comb += failure.eq(Fault.SEMAPHORE.value)
         with m.Elif(expired & ~self.issue):
             m.d.comb += failure.eq(Fault.WATCHDOG.value)
+        with m.Elif(self.bus_error):
+            m.d.comb += failure.eq(Fault.BUS_ERROR.value)
 
         with m.If(self.running):
             # After a start the bundle comes a cycle later; from then on there always is one.

@@ -1,6 +1,6 @@
 """The host's way to instruction memory, scalar memory, scalar registers and semaphores."""
 
-from amaranth import Array, Module, Signal
+from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
@@ -20,17 +20,21 @@ __all__ = ["HostPort"]
 
 
 class HostPort(wiring.Component):
-    """Executes the host's requests, one a cycle, while the program does not run.
+    """Executes requests of the host and of transfers, one a cycle.
 
-    A write to instruction memory is accepted at any time: a program can be changed where it does
-    not stand.
+    A request is accepted in a cycle in which the program does not use what it needs. Scalar memory
+    is read and written beside a program wherever its own loads and stores leave a port free.
+    Semaphores can be read, and instruction memory written, at any time: a program can be changed
+    where it does not stand. All else waits until no program runs.
 
     Attributes
     ----------
     request, response : In(stream of core_request), Out(Response)
         The host.
     quiet : In(1)
-        No bundle uses the memories and registers in this cycle.
+        No program runs, and none left a load behind.
+    smem_read_free, smem_write_free : In(1)
+        Nothing else uses this port of scalar memory in this cycle.
     address : Out(20)
         Of the request; the number of the word, register or semaphore, or for instruction memory
         ``bundle_address`` and ``bundle_word``.
@@ -52,7 +56,8 @@ class HostPort(wiring.Component):
         self._config = config
         super().__init__({
             "request": In(stream.Signature(core_request())), "response": Out(Response()),
-            "quiet": In(1), "address": Out(REQUEST_ADDRESS_BITS),
+            "quiet": In(1), "smem_read_free": In(1), "smem_write_free": In(1),
+            "address": Out(REQUEST_ADDRESS_BITS),
             "bundle_address": Out(ceil_log2(config.imem_bundles)),
             "bundle_word": Out(REQUEST_WORD_BITS), "data": Out(32),
             "imem_read": Out(1), "imem_write": Out(1), "smem_read": Out(1), "smem_write": Out(1),
@@ -77,8 +82,6 @@ class HostPort(wiring.Component):
             self.bundle_address.eq(bundle),
             self.bundle_word.eq(word),
             self.data.eq(request.data),
-            self.request.ready.eq(
-                self.quiet | (request.write & (request.space == Space.IMEM.value))),
             accept.eq(self.request.valid & self.request.ready),
             read.eq(accept & exists & ~request.write),
             write.eq(accept & exists & request.write),
@@ -86,17 +89,22 @@ class HostPort(wiring.Component):
         with m.Switch(request.space):
             with m.Case(Space.IMEM.value):
                 m.d.comb += [
+                    self.request.ready.eq(self.quiet | request.write),
                     exists.eq((bundle < self._config.imem_bundles) & (word < BUNDLE_WORDS)),
                     self.imem_read.eq(read), self.imem_write.eq(write),
                 ]
             with m.Case(Space.SMEM.value):
-                m.d.comb += [exists.eq(request.address < self._config.smem_words),
+                m.d.comb += [self.request.ready.eq(
+                                 Mux(request.write, self.smem_write_free, self.smem_read_free)),
+                             exists.eq(request.address < self._config.smem_words),
                              self.smem_read.eq(read), self.smem_write.eq(write)]
             with m.Case(Space.SCALAR.value):
-                m.d.comb += [exists.eq(request.address < SCALAR_REGISTERS),
+                m.d.comb += [self.request.ready.eq(self.quiet),
+                             exists.eq(request.address < SCALAR_REGISTERS),
                              self.scalar_write.eq(write)]
             with m.Case(Space.SEMAPHORE.value):
-                m.d.comb += [exists.eq(request.address < SEMAPHORES),
+                m.d.comb += [self.request.ready.eq(self.quiet | ~request.write),
+                             exists.eq(request.address < SEMAPHORES),
                              self.semaphore_write.eq(write)]
         self._respond(m, accept, read, exists)
         return m

@@ -9,6 +9,8 @@ from amaranth.lib.wiring import In, Out
 from ..config import Config
 from ..isa import (
     BUNDLE_LAYOUT,
+    DESCRIPTOR_WORDS,
+    OPERATIONS,
     SOURCE_BITS,
     Fault,
     Kind,
@@ -39,11 +41,13 @@ from .host import HostPort
 from .interface import (
     FAULT_BITS,
     WAITS,
+    DmaIssue,
     Response,
     RowPush,
     SemaphoreSignal,
     XluIssue,
     core_request,
+    semaphore_addition,
 )
 from .ledger import ROWS, WEIGHTS, ArrayLedger
 from .scalar import BranchUnit, ScalarAlu, ScalarOperands
@@ -62,7 +66,8 @@ class Sequencer(wiring.Component):
        still to be read, its vector operations find their write ports free, and the units it needs
        are ready; until then it waits;
     2. it has no fault; otherwise the core stops and nothing of the bundle happens;
-    3. the semaphore is high enough that it waits for, if it does.
+    3. the semaphore is high enough that it waits for, if it does; the other core takes its signal;
+       the transfer that it starts has been checked, is good, and finds room.
 
     Taken branches cost nothing. A start costs one cycle, in which the first bundle is fetched.
 
@@ -81,11 +86,18 @@ class Sequencer(wiring.Component):
     pc : Out(32)
         The bundle that is about to issue, or that halted, or that has the fault.
     request, response : In(stream of core_request), Out(Response)
-        The host's access to instruction memory, scalar memory, scalar registers and semaphores.
-        While the core runs, only writes of instruction memory are accepted.
+        The access of the host and of transfers to instruction memory, scalar memory, scalar
+        registers and semaphores; what waits while a program runs, see `HostPort`.
     signal : In(SemaphoreSignal)
         Adds to a semaphore at any time. If it would overflow, the semaphore stays and the core
         stops with a fault at the bundle that would have been next.
+    other_signal : Out(stream of semaphore_addition)
+        What bundles add to semaphores of the other core.
+    dma : Out(DmaIssue)
+        Starts transfers.
+    bus_error : In(1)
+        Memory refused a transfer: the core stops with a fault at the bundle that would have been
+        next.
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
         Operations that issue in this cycle.
     x_ready, w_ready, pop_ready, xlu_ready : In(1)
@@ -117,6 +129,8 @@ class Sequencer(wiring.Component):
             "running": Out(1), "fault": Out(FAULT_BITS), "pc": Out(32),
             "request": In(stream.Signature(core_request())), "response": Out(Response()),
             "signal": In(SemaphoreSignal()),
+            "other_signal": Out(stream.Signature(semaphore_addition())),
+            "dma": Out(DmaIssue()), "bus_error": In(1),
             "v0": Out(VectorIssue()), "v1": Out(VectorIssue()),
             "load": Out(LoadIssue(config)), "store": Out(StoreIssue(config)),
             "push_x": Out(RowPush()), "push_w": Out(RowPush()), "pop": Out(RegisterWrite()),
@@ -145,6 +159,7 @@ class Sequencer(wiring.Component):
         self._scoreboard = place(m, platform, "scoreboard", "scoreboard", Scoreboard)
         self._ledger = place(m, platform, "ledger", "array_ledger", lambda: ArrayLedger(config))
         self._semaphores = place(m, platform, "semaphores", "semaphores", Semaphores)
+        self._host = place(m, platform, "host", "host_port", lambda: HostPort(config))
         self._bundle = data.View(BUNDLE_LAYOUT, imem.bundle)
         m.d.comb += [
             self._decoder.bundle.eq(imem.bundle),
@@ -159,17 +174,20 @@ class Sequencer(wiring.Component):
         # The three conditions, in order. Faults are looked at when nothing is outstanding: only
         # then the operands that they depend on are final.
         clear = Signal()
+        sound = Signal()
         waiting = Signal()
+        outside, outside_fault = self._reach_outside(m, sound, fault)
         m.d.comb += [
             clear.eq(control.valid & ~held_up),
+            sound.eq(clear & (fault == Fault.NONE.value)),
             waiting.eq(self._semaphores.is_wait & ~self._semaphores.satisfied),
-            self.issue.eq(clear & (fault == Fault.NONE.value) & ~waiting),
+            self.issue.eq(sound & ~waiting & ~outside & (outside_fault == Fault.NONE.value)),
             control.issue.eq(self.issue),
-            control.faulty.eq(Mux(clear, fault, Fault.NONE.value)),
+            control.faulty.eq(Mux(clear, Mux(sound, outside_fault, fault), Fault.NONE.value)),
             self.waiting_instruction.eq(control.fetching),
-            self.waiting_memory.eq(control.valid & memory),
+            self.waiting_memory.eq((control.valid & memory) | (sound & outside)),
             self.waiting_vector.eq(control.valid & held_up & ~memory),
-            self.waiting_semaphore.eq(clear & (fault == Fault.NONE.value) & waiting),
+            self.waiting_semaphore.eq(sound & waiting),
             self.busy.eq(self._scoreboard.busy),
         ]
         self._connect_control(m)
@@ -178,7 +196,7 @@ class Sequencer(wiring.Component):
         self._issue_vector(m)
         self._issue_memory(m)
         self._issue_array(m)
-        self._connect_host(m, platform)
+        self._connect_host(m)
         return m
 
     def _operand(self, slot: Slot, field: str) -> Value:
@@ -258,10 +276,17 @@ class Sequencer(wiring.Component):
             used = self._bundle[slot].op.matches(*fault_codes(slot, fault))
             return used & (self._addresses[slot] >= size)
 
+        other_core = [operation.op.value for operation in OPERATIONS
+                      if Slot.MISC in operation.slots and operation.cores > config.cores]
+        starts = self._uses(Slot.MISC, Unit.DMA)
+        # All words of a descriptor must exist.
+        room = max(0, config.smem_words - DESCRIPTOR_WORDS + 1)
         causes = {
-            Fault.ILLEGAL: self._decoder.illegal,
+            Fault.ILLEGAL: self._decoder.illegal |
+                           (misc.op.matches(*other_core) if other_core else 0),
             Fault.CONFLICT: self._decoder.conflict,
-            Fault.SMEM_RANGE: beyond(Slot.S0, Fault.SMEM_RANGE, config.smem_words),
+            Fault.SMEM_RANGE: beyond(Slot.S0, Fault.SMEM_RANGE, config.smem_words) |
+                              (starts & (self._operand(Slot.MISC, "b") >= room)),
             Fault.VMEM_RANGE: beyond(Slot.LOAD, Fault.VMEM_RANGE, config.vmem_words) |
                               beyond(Slot.STORE, Fault.VMEM_RANGE, config.vmem_words),
             Fault.INDEX_RANGE: index_range,
@@ -275,6 +300,34 @@ class Sequencer(wiring.Component):
             with m.If(causes[number]):
                 m.d.comb += fault.eq(number.value)
         return fault
+
+    def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
+        """Transfers and signals to the other core: whether the bundle waits, and its fault."""
+        control, dma, misc = self._control, self.dma, self._bundle.misc
+        starts = Signal()
+        signals = Signal()
+        outside = Signal()
+        outside_fault = Signal(FAULT_BITS)
+        m.d.comb += [
+            starts.eq(self._uses(Slot.MISC, Unit.DMA)),
+            signals.eq(self._uses(Slot.MISC, Unit.OTHER_CORE)),
+            # The descriptor may be read while the bundle still waits for something else; but not
+            # before the register that holds its address has been loaded.
+            dma.valid.eq(control.valid & starts & ~self._scoreboard.load_lands &
+                         (fault == Fault.NONE.value)),
+            dma.address.eq(self._operand(Slot.MISC, "b")),
+            dma.data.eq(self._smem.read_data),
+            dma.taken.eq(self.issue & starts),
+            self.other_signal.valid.eq(sound & signals),
+            # As a function of the bundle that is not a part of it: otherwise the payload would be
+            # where the netlist keeps the bundle's field, a loop in the eyes of a simulator.
+            self.other_signal.payload.index.eq(Mux(signals, misc.d, 0)),
+            self.other_signal.payload.amount.eq(self._operand(Slot.MISC, "b")),
+            outside.eq((starts & ~(dma.valid & dma.ready)) | (signals & ~self.other_signal.ready)),
+            outside_fault.eq(Mux(starts & dma.valid & dma.ready, dma.fault, Fault.NONE.value)),
+            control.bus_error.eq(self.bus_error),
+        ]
+        return outside, outside_fault
 
     def _connect_control(self, m: Module) -> None:
         control = self._control
@@ -314,13 +367,25 @@ class Sequencer(wiring.Component):
             scoreboard.scalar_load.eq(s0.op == ScalarOp.LOAD.value),
             scoreboard.scalar_d.eq(s0.d),
         ]
-        # Scalar memory is the host's while no program runs.
-        m.d.comb += [smem.read_address.eq(self._addresses[Slot.S0]),
-                     smem.write_address.eq(self._addresses[Slot.S0]),
-                     smem.write_data.eq(self._operand(Slot.S0, "d"))]
-        with m.If(self.issue):
-            m.d.comb += [smem.read.eq(s0.op == ScalarOp.LOAD.value),
-                         smem.write.eq(s0.op == ScalarOp.STORE.value)]
+        # Each port is for bundles first, then for descriptors, then for requests.
+        loads = Signal()
+        stores = Signal()
+        m.d.comb += [loads.eq(self.issue & (s0.op == ScalarOp.LOAD.value)),
+                     stores.eq(self.issue & (s0.op == ScalarOp.STORE.value))]
+        with m.If(loads):
+            m.d.comb += [smem.read.eq(1), smem.read_address.eq(self._addresses[Slot.S0])]
+        with m.Elif(self.dma.read):
+            m.d.comb += [smem.read.eq(1), smem.read_address.eq(self.dma.read_address)]
+        with m.Else():
+            m.d.comb += [self._host.smem_read_free.eq(1), smem.read.eq(self._host.smem_read),
+                         smem.read_address.eq(self._host.address)]
+        with m.If(stores):
+            m.d.comb += [smem.write.eq(1), smem.write_address.eq(self._addresses[Slot.S0]),
+                         smem.write_data.eq(self._operand(Slot.S0, "d"))]
+        with m.Else():
+            m.d.comb += [self._host.smem_write_free.eq(1), smem.write.eq(self._host.smem_write),
+                         smem.write_address.eq(self._host.address),
+                         smem.write_data.eq(self._host.data)]
 
     def _execute_misc(self, m: Module) -> None:
         """Semaphores, and what goes to the cross-lane unit."""
@@ -384,11 +449,10 @@ class Sequencer(wiring.Component):
             self.pop.d.eq(pop.d),
         ]
 
-    def _connect_host(self, m: Module, platform: object) -> None:
+    def _connect_host(self, m: Module) -> None:
         """The host's port takes over what the program does not use."""
-        control, imem, smem = self._control, self._imem, self._smem
+        control, imem, smem, host = self._control, self._imem, self._smem, self._host
         operands, semaphores, scoreboard = self._operands, self._semaphores, self._scoreboard
-        host = place(m, platform, "host", "host_port", lambda: HostPort(self._config))
         wiring.connect(m, wiring.flipped(self.request), host.request)
         wiring.connect(m, host.response, wiring.flipped(self.response))
         m.d.comb += [
@@ -410,14 +474,6 @@ class Sequencer(wiring.Component):
         ]
         with m.If(host.imem_read):
             m.d.comb += [imem.read.eq(1), imem.read_address.eq(host.bundle_address)]
-        with m.If(~control.running):
-            m.d.comb += [
-                smem.read.eq(host.smem_read),
-                smem.read_address.eq(host.address),
-                smem.write.eq(host.smem_write),
-                smem.write_address.eq(host.address),
-                smem.write_data.eq(host.data),
-            ]
         with m.If(scoreboard.load_lands):
             m.d.comb += [operands.write_late.eq(1), operands.d_late.eq(scoreboard.load_d),
                          operands.value_late.eq(smem.read_data)]

@@ -73,6 +73,19 @@ SYSTOLITH_EXPORT int systolith_run(Model* model, uint64_t cycles, uint32_t input
     });
 }
 
+// Lets kernels that can work on several threads use so many, where others can take over work of
+// about `least` nanoseconds.
+SYSTOLITH_EXPORT void systolith_use_threads(Model* model, uint32_t threads, uint64_t least) {
+    model->context.pool.use(threads, least);
+}
+
+// How often there was work for several threads, and how many steps of kernels another thread did
+// than the one that runs the model.
+SYSTOLITH_EXPORT void systolith_shared_work(Model* model, uint64_t* often, uint64_t* steps) {
+    *often = model->context.pool.openings();
+    *steps = model->context.pool.handed();
+}
+
 // Writes waveforms to `path` from now on, or stops writing if it is null.
 SYSTOLITH_EXPORT int systolith_trace(Model* model, const char* path) {
     return model->guard([&] {

@@ -1,6 +1,9 @@
 // A verilated model as C++ that is linked into its library sees it.
 #pragma once
 
+#include "export.hpp"
+#include "pool.hpp"
+
 #include "Vmodel.h"
 #include "verilated.h"
 #if VM_TRACE
@@ -12,11 +15,6 @@
 #include <exception>
 #include <memory>
 #include <string>
-
-// Marks a function as part of the library's C interface. Its name must begin with `systolith_`:
-// the linker keeps every other name private to the library, so that models loaded side by side
-// never share a symbol.
-#define SYSTOLITH_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace systolith {
 
@@ -44,14 +42,21 @@ public:
 #if VM_TRACE
         traceEverOn(true);
 #endif
-        // Blocks that Verilator compiled on their own take their context from the thread.
-        Verilated::threadContextp(this);
     }
+
+    // Blocks that Verilator compiled on their own, and kernels, take theirs from the thread.
+    void enter() {
+        Verilated::threadContextp(this);
+        Pool::current() = &pool;
+    }
+
+    Pool pool;
 };
 
 class Model {
 public:
     Model() {
+        context.enter();
         for (uint32_t index = 0; index < PORT_COUNT; ++index) {
             if (PORTS[index].is_input) std::memset(data[index], 0, PORTS[index].bytes);
             if (!std::strcmp(PORTS[index].name, "clk")) clock = static_cast<CData*>(data[index]);
@@ -59,22 +64,26 @@ public:
     }
 
     ~Model() {
-        Verilated::threadContextp(&context);
         guard([&] { top.final(); });
     }
 
     // Runs `action`. An error in it is kept in `error` and turned into the result -1, because no
-    // exception may leave through C.
+    // exception may leave through C. A cycle that it has begun is ended.
     template <typename Action>
     int guard(Action action) {
-        Verilated::threadContextp(&context);
+        context.enter();
         try {
-            action();
-            return 0;
-        } catch (const std::exception& thrown) {
-            error = thrown.what();
-            return -1;
+            try {
+                action();
+                return 0;
+            } catch (const std::exception& thrown) {
+                error = thrown.what();
+                if (context.time() % 2) rise();
+            }
+        } catch (const std::exception&) {
+            // The first error is the one to tell.
         }
+        return -1;
     }
 
     // Lets combinational logic follow the inputs.
@@ -89,7 +98,8 @@ public:
         rise();
     }
 
-    // The first half of a cycle: afterwards outputs show what the cycle's inputs give.
+    // The first half of a cycle: afterwards outputs show what the cycle's inputs give. No input may
+    // change before the second half: other threads may work with what it makes already.
     void fall() {
         *clock = 0;
         edge();

@@ -22,8 +22,9 @@ class Kernel:
     module : str
         Name of the grid's module, with which the names of the C functions begin.
     cpp : str
-        C++ source of ``{module}_new``, ``{module}_delete`` and ``{module}_step``; includes
-        ``vec.hpp``.
+        C++ source of ``{module}_new``, ``{module}_delete``, ``{module}_step`` (for a parallel
+        kernel, of ``{module}_post``, ``{module}_posted`` and ``{module}_finish`` instead) and
+        ``{module}_outputs``; includes ``vec.hpp``.
     shim : str
         Verilog module with the grid's name and ports that calls these functions.
     can_skip : bool
@@ -42,7 +43,8 @@ class Kernel:
         return {f"{self.module}.cpp": self.cpp, _HEADER: header.read_text()}
 
 
-def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES) -> Kernel:
+def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES,
+                 parallel: bool = False) -> Kernel:
     """Compiles a grid of tiles to a kernel.
 
     The same arguments give the same text, byte for byte.
@@ -55,6 +57,10 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES) -> 
         Verilog of the tile's module and all that it instantiates.
     passes : str
         Yosys commands between reading the Verilog and writing the netlist.
+    parallel : bool
+        Let other threads of the model (`sim.model.Model.use_threads`) do the kernel's steps. The
+        shim then hands over the inputs at the falling edge, so none may change between it and the
+        rising edge.
 
     Returns
     -------
@@ -71,5 +77,5 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES) -> 
     """
     tile = read_tile(tile_verilog, grid.tile_module, passes=passes)
     plan = plan_grid(grid, tile)
-    return Kernel(grid.module, emit.cpp(grid, plan), emit.shim(grid, plan),
+    return Kernel(grid.module, emit.cpp(grid, plan, parallel), emit.shim(grid, plan, parallel),
                   emit.can_skip(grid, plan))

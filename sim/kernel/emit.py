@@ -566,18 +566,29 @@ class _Chunk:
                 f"{present}, {data}{mask});")
 
 
-def cpp(grid: TileGrid, plan: Plan) -> str:
+def cpp(grid: TileGrid, plan: Plan, parallel: bool) -> str:
     """The kernel's source."""
     ports = _Ports(grid)
     scalars = _Scalars(plan)
     constants = _Constants()
     chunk = _Chunk(plan, scalars, constants, grid.cols % CHUNK != 0).lines()
     chunks = -(-grid.cols // CHUNK)
-    step = _step(grid, plan, ports, chunks)
-    arguments = ", ".join(["void* self", *_arguments(ports)])
-    used_inputs = [name for name, source in plan.inputs.items() if source.kind == "shared"]
+    step = [
+        "Uniform u;",
+        *(f"const uint32_t {port.variable}[] = {{{port.variable}_bit}};"
+          for port in ports.inputs.values() if port.is_bit),
+        *(f"[[maybe_unused]] const uint64_t port{_index(plan, name)} = "
+          f"get_bits({ports.inputs[name].variable}, 0, {ports.inputs[name].width});"
+          for name, source in plan.inputs.items() if source.kind == "shared"),
+        *scalars.lines,
+        "(void)u;",
+        *_step(grid, plan, ports, chunks),
+    ]
+    functions = _parallel(grid, plan, ports, step, len(chunk)) if parallel else \
+        _serial(grid, plan, ports, step)
     lines = [
         f"// Kernel of {grid.rows} x {grid.cols} tiles {plan.tile.name}: generated, do not edit.",
+        *(['#include "pool.hpp"'] if parallel else []),
         '#include "vec.hpp"',
         "",
         "#include <new>",
@@ -605,35 +616,133 @@ def cpp(grid: TileGrid, plan: Plan) -> str:
         *(f"  {line}" for line in chunk),
         "}",
         "",
-        "}  // namespace",
-        "",
-        f'extern "C" void* {grid.module}_new() {{ return new State; }}',
-        "",
-        f'extern "C" void {grid.module}_delete(void* self) {{ delete static_cast<State*>(self); }}',
-        "",
-        f'extern "C" void {grid.module}_step({arguments}) {{',
-        "  State& g = *static_cast<State*>(self);",
-        "  Uniform u;",
-        *(f"  const uint32_t {port.variable}[] = {{{port.variable}_bit}};"
-          for port in ports.inputs.values() if port.is_bit),
-        *(f"  [[maybe_unused]] const uint64_t port{_index(plan, name)} = "
-          f"get_bits({ports.inputs[name].variable}, 0, {ports.inputs[name].width});"
-          for name in used_inputs),
-        *(f"  {line}" for line in scalars.lines),
-        "  (void)u;",
-        *(f"  {line}" for line in step),
-        *(f"  {line}" for line in _outputs(grid, plan, ports)),
-        "}",
+        *functions,
         "",
     ]
     return "\n".join(lines)
 
 
-def _arguments(ports: _Ports) -> list[str]:
-    result = [f"unsigned char {port.variable}_bit" if port.is_bit
-              else f"const uint32_t* {port.variable}" for port in ports.inputs.values()]
-    return result + [f"unsigned char* {port.variable}_bit" if port.is_bit
-                     else f"uint32_t* {port.variable}" for port in ports.outputs.values()]
+def _input_arguments(ports: _Ports) -> list[str]:
+    return [f"unsigned char {port.variable}_bit" if port.is_bit
+            else f"const uint32_t* {port.variable}" for port in ports.inputs.values()]
+
+
+def _output_arguments(ports: _Ports) -> list[str]:
+    return [f"unsigned char* {port.variable}_bit" if port.is_bit
+            else f"uint32_t* {port.variable}" for port in ports.outputs.values()]
+
+
+def _serial(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str]) -> list[str]:
+    """The functions of a kernel that steps where it is called."""
+    module = grid.module
+    return [
+        "}  // namespace",
+        "",
+        f'extern "C" void* {module}_new() {{ return new State; }}',
+        "",
+        f'extern "C" void {module}_delete(void* self) {{ delete static_cast<State*>(self); }}',
+        "",
+        f'extern "C" unsigned char {module}_step('
+        f'{", ".join(["void* self", *_input_arguments(ports)])}) {{',
+        "  State& g = *static_cast<State*>(self);",
+        *(f"  {line}" for line in step),
+        "  return stepped;",
+        "}",
+        "",
+        f'extern "C" void {module}_outputs('
+        f'{", ".join(["void* self", *_output_arguments(ports)])}) {{',
+        "  [[maybe_unused]] const State& g = *static_cast<State*>(self);",
+        *(f"  {line}" for line in _outputs(grid, plan, ports)),
+        "}",
+    ]
+
+
+def _parallel(grid: TileGrid, plan: Plan, ports: _Ports, step: Sequence[str],
+              length: int) -> list[str]:
+    """The functions of a kernel that steps between two calls, perhaps on another thread.
+
+    ``length`` is how many lines step a vector of tiles.
+    """
+    module = grid.module
+    # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
+    row_cost = max(1, length * -(-grid.cols // 8) // 8)
+    members, copies = [], []
+    for port in ports.inputs.values():
+        if port.is_bit:
+            members.append(f"unsigned char {port.variable}_bit = 0;")
+            copies.append(f"job.{port.variable}_bit = {port.variable}_bit;")
+        else:
+            words = -(-port.width // 32)
+            members.append(f"uint32_t {port.variable}[{words}] = {{}};")
+            copies.append(f"std::memcpy(job.{port.variable}, {port.variable}, {4 * words});")
+    return [
+        "class Work final : public systolith::Job {",
+        "public:",
+        f'  explicit Work(const char* path) : Job("{module}", path, ROWS * {row_cost}) {{}}',
+        "",
+        "  State g;",
+        "  bool outputs_changed = true;",
+        *(f"  {member}" for member in members),
+        "",
+        "protected:",
+        "  uint64_t load() const override {",
+        *(f"    {line}" for line in _load(grid, plan, ports, row_cost)),
+        "  }",
+        "",
+        "  void run() override {",
+        *(f"    {line}" for line in step),
+        "    outputs_changed = stepped;",
+        "  }",
+        "};",
+        "",
+        "}  // namespace",
+        "",
+        f'extern "C" void* {module}_new(const char* path) {{ return new Work(path); }}',
+        "",
+        f'extern "C" void {module}_delete(void* self) {{ delete static_cast<Work*>(self); }}',
+        "",
+        f'extern "C" unsigned char {module}_posted(void* self) {{',
+        "  return static_cast<Work*>(self)->posted();",
+        "}",
+        "",
+        f'extern "C" void {module}_post({", ".join(["void* self", *_input_arguments(ports)])}) {{',
+        "  Work& job = *static_cast<Work*>(self);",
+        *(f"  {line}" for line in copies),
+        "  job.post();",
+        "}",
+        "",
+        f'extern "C" unsigned char {module}_finish(void* self) {{',
+        "  Work& job = *static_cast<Work*>(self);",
+        "  job.finish();",
+        "  return job.outputs_changed;",
+        "}",
+        "",
+        f'extern "C" void {module}_outputs('
+        f'{", ".join(["void* self", *_output_arguments(ports)])}) {{',
+        "  [[maybe_unused]] const State& g = static_cast<Work*>(self)->g;",
+        *(f"  {line}" for line in _outputs(grid, plan, ports)),
+        "}",
+    ]
+
+
+def _load(grid: TileGrid, plan: Plan, ports: _Ports, row_cost: int) -> list[str]:
+    """How much work is to be done: rows that are active already count, or all of them."""
+    full = f"return ROWS * {row_cost};"
+    if not can_skip(grid, plan):
+        return [full]
+    moving = [ports.inputs[source.port or name] for name, source in plan.inputs.items()
+              if source.kind == "shared" and name in _wakers(plan)]
+    lines = [f"if ({port.variable}_bit) {full}" if port.is_bit else
+             f"if (get_bits({port.variable}, 0, {port.width})) {full}" for port in moving]
+    return [*lines,
+            "uint64_t rows = 0;",
+            "for (int row = 1; row <= ROWS; ++row) rows += g.active[row] != 0;",
+            f"return rows * {row_cost};"]
+
+
+def _wakers(plan: Plan) -> set[str]:
+    """Inputs of a tile that let it change when it is idle."""
+    return {*plan.activity, RESET}
 
 
 def _tables(plan: Plan) -> list[str]:
@@ -708,7 +817,10 @@ def can_skip(grid: TileGrid, plan: Plan) -> bool:
 
 
 def _step(grid: TileGrid, plan: Plan, ports: _Ports, chunks: int) -> list[str]:
-    """Evaluates chunks from the last row to the first, and from right to left."""
+    """Evaluates chunks from the last row to the first, and from right to left.
+
+    Afterwards ``stepped`` tells whether there were any: if not, outputs are what they were.
+    """
     skip = can_skip(grid, plan)
     inputs = ports.inputs
     edges = [(name, source) for name, source in plan.inputs.items() if source.port is not None]
@@ -736,6 +848,7 @@ def _step(grid: TileGrid, plan: Plan, ports: _Ports, chunks: int) -> list[str]:
         first.append(f"{target} = {value};")
     top = [f"unpack(g.r{register}[0] + {512 // storage(width)}, {port.variable}, 0, COLS, "
            f"{width});" for register, port, width in south if width > 1]
+    lines.append(f"bool stepped = {str(not skip).lower()};")
     if not skip:
         lines += ["for (int row = ROWS - 1; row >= 0; --row) {",
                   *(f"  {line}" for line in [*row_lines, *first])]
@@ -746,7 +859,7 @@ def _step(grid: TileGrid, plan: Plan, ports: _Ports, chunks: int) -> list[str]:
     active = set(plan.activity)
     lines.append(f"constexpr unsigned ALL_CHUNKS = {low(chunks):#x};")
     shared = [f"port{_index(plan, name)}" for name, source in plan.inputs.items()
-              if source.kind == "shared" and (name in active or name == RESET)]
+              if source.kind == "shared" and name in _wakers(plan)]
     lines.append(f"const bool everything = {' | '.join(shared) or '0'};")
     north = [source.source for name, source in edges if source.kind == "south" and name in active]
     lines.append("unsigned north = 0;")
@@ -783,7 +896,8 @@ def _step(grid: TileGrid, plan: Plan, ports: _Ports, chunks: int) -> list[str]:
     if each_active:
         bits = " | ".join(f"g.each_{_index(plan, name)}[c]" for name in each_active)
         lines.append(f"  for (int c = 0; c < CHUNKS; ++c) due |= unsigned(({bits}) != 0) << c;")
-    lines += ["  due = everything ? ALL_CHUNKS : due & ALL_CHUNKS;", "  if (!due) continue;"]
+    lines += ["  due = everything ? ALL_CHUNKS : due & ALL_CHUNKS;", "  if (!due) continue;",
+              "  stepped = true;"]
     if not each_active:
         lines += [f"  {line}" for line in row_lines]
     lines += [f"  {line}" for line in first]
@@ -840,7 +954,7 @@ def _outputs(grid: TileGrid, plan: Plan, ports: _Ports) -> list[str]:
     return lines
 
 
-def shim(grid: TileGrid, plan: Plan) -> str:
+def shim(grid: TileGrid, plan: Plan, parallel: bool) -> str:
     """A Verilog module in the grid's place that calls the kernel."""
     ports = _Ports(grid)
     name = grid.module
@@ -859,32 +973,54 @@ def shim(grid: TileGrid, plan: Plan) -> str:
     header = ["input clk"]
     header += [f"input {width(port)}{port.name}" for port in ports.inputs.values()]
     header += [f"output reg {width(port)}{port.name}" for port in ports.outputs.values()]
-    arguments = ["input chandle self"]
-    arguments += [f"input bit {width(port)}{port.variable}" for port in ports.inputs.values()]
-    arguments += [f"output bit {width(port)}{port.variable}" for port in ports.outputs.values()]
-    actual = ["self", *(port.name for port in ports.inputs.values()),
-              *(port.variable for port in ports.outputs.values())]
+    takes = [f"input bit {width(port)}{port.variable}" for port in ports.inputs.values()]
+    gives = [f"output bit {width(port)}{port.variable}" for port in ports.outputs.values()]
     comma = ",\n"
+
+    def function(suffix: str, arguments: Iterable[str], result: str = "void") -> list[str]:
+        return [f'  import "DPI-C" function {result} {name}_{suffix}(',
+                comma.join(f"    {line}" for line in arguments), "  );"]
+
+    def call(suffix: str, given: Iterable[str] = ()) -> str:
+        return f"{name}_{suffix}({', '.join(['self', *given])})"
+
+    path = '$sformatf("%m")' if parallel else ""
+    given = [port.name for port in ports.inputs.values()]
+    taken = [port.variable for port in ports.outputs.values()]
+    handle = "input chandle self"
+    if parallel:
+        functions = [*function("new", ["input string path"], "chandle"),
+                     *function("posted", [handle], "bit"), *function("post", [handle, *takes]),
+                     *function("finish", [handle], "bit")]
+        step = call("finish")
+        # With a clock that is low at first, the first falling edge comes after the first rising.
+        clocked = [f"  always @(negedge clk) {call('post', given)};",
+                   "  always @(posedge clk) begin",
+                   f"    if (!{call('posted')}) {call('post', given)};"]
+    else:
+        functions = [*function("new", [], "chandle"), *function("step", [handle, *takes], "bit")]
+        step = call("step", given)
+        clocked = ["  always @(posedge clk) begin"]
     lines = [
         f"// Stands for the grid {name} in simulations: calls its kernel at each clock edge.",
         f"module {name} (",
         comma.join(f"  {line}" for line in header),
         ");",
-        f'  import "DPI-C" function chandle {name}_new();',
+        *functions,
+        *function("outputs", [handle, *gives]),
         f'  import "DPI-C" function void {name}_delete(input chandle self);',
-        f'  import "DPI-C" function void {name}_step(',
-        comma.join(f"    {line}" for line in arguments),
-        "  );",
         "  chandle self;",
         *(f"  bit {width(port)}{port.variable};" for port in ports.outputs.values()),
         "  initial begin",
-        f"    self = {name}_new();",
+        f"    self = {name}_new({path});",
         *(f"    {port} = {value};" for port, value in start.items()),
         "  end",
         f"  final {name}_delete(self);",
-        "  always @(posedge clk) begin",
-        f"    {name}_step({', '.join(actual)});",
-        *(f"    {port.name} <= {port.variable};" for port in ports.outputs.values()),
+        *clocked,
+        f"    if ({step}) begin",
+        f"      {call('outputs', taken)};",
+        *(f"      {port.name} <= {port.variable};" for port in ports.outputs.values()),
+        "    end",
         "  end",
         "endmodule",
         "",

@@ -1,21 +1,42 @@
 // Vectors of unsigned words and of bits for tile kernels: one lane per tile.
 //
 // Two backends: AVX-512 intrinsics, where bits are mask registers, and GCC's vector extensions,
-// where they are vectors of 0 and ~0 (chosen elsewhere, and everywhere if
-// SYSTOLITH_PORTABLE_VECTORS is defined, as the bytes of a vector). `E` is the width of a lane in bits: 16, 32 or 64.
+// where they are vectors of 0 and ~0, with intrinsics for what AVX2 does better than GCC. The
+// second is for machines without AVX-512; SYSTOLITH_NO_AVX512 chooses it everywhere, and
+// SYSTOLITH_PORTABLE_VECTORS (the bytes of a vector) does without any intrinsics. `E` is the width
+// of a lane in bits: 16, 32 or 64.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#if !defined(SYSTOLITH_PORTABLE_VECTORS)
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) \
-    && !defined(SYSTOLITH_PORTABLE_VECTORS)
+    && !defined(SYSTOLITH_NO_AVX512)
 #define SYSTOLITH_AVX512 1
 #include <immintrin.h>
+#elif defined(__AVX2__)
+#define SYSTOLITH_AVX2 1
+#include <immintrin.h>
+#endif
+#endif
+
+// Code for several backends can be linked together.
+#if defined(SYSTOLITH_AVX512)
+#define SYSTOLITH_BACKEND avx512
+#elif defined(SYSTOLITH_AVX2)
+#define SYSTOLITH_BACKEND avx2
+#elif defined(SYSTOLITH_PORTABLE_VECTORS)
+#define SYSTOLITH_JOINED(name, number) name##number
+#define SYSTOLITH_NAME(name, number) SYSTOLITH_JOINED(name, number)
+#define SYSTOLITH_BACKEND SYSTOLITH_NAME(portable, SYSTOLITH_PORTABLE_VECTORS)
+#else
+#define SYSTOLITH_BACKEND portable
 #endif
 
 namespace systolith::lanes {
+inline namespace SYSTOLITH_BACKEND {
 
 template <int E> struct Lane;
 template <> struct Lane<16> { using Word = uint16_t; };
@@ -232,7 +253,7 @@ template <int E> inline void spill(Word<E>* to, Vec<E> a) { _mm512_storeu_si512(
 
 #if defined(SYSTOLITH_PORTABLE_VECTORS)
 inline constexpr int BYTES = SYSTOLITH_PORTABLE_VECTORS;
-#elif defined(__AVX2__)
+#elif defined(SYSTOLITH_AVX2)
 inline constexpr int BYTES = 32;
 #else
 inline constexpr int BYTES = 16;
@@ -249,7 +270,9 @@ template <> struct Native<32> { using Type = Words32; };
 template <> struct Native<64> { using Type = Words64; };
 
 template <int E> struct Vec { typename Native<E>::Type v; };
-template <int E> struct Bits { typename Native<E>::Type v; };
+// 0 and ~0, or with INVERTED the other way round: few comparisons can be had both ways, and all
+// that takes bits can take them either way.
+template <int E, bool INVERTED = false> struct Bits { typename Native<E>::Type v; };
 
 template <int E> inline Vec<E> bcast(uint64_t x) {
     return {typename Native<E>::Type{} + Word<E>(x)};
@@ -264,19 +287,44 @@ SYSTOLITH_BINARY(xor_, ^)
 SYSTOLITH_BINARY(add, +)
 SYSTOLITH_BINARY(sub, -)
 SYSTOLITH_BINARY(mul, *)
-SYSTOLITH_BINARY(mul16, *)
-SYSTOLITH_BINARY(mul15, *)
-SYSTOLITH_BINARY(mul32, *)
 #undef SYSTOLITH_BINARY
 
-// A shift by the width or more is undefined in C++.
-#define SYSTOLITH_SHIFT(name, op) \
+#if defined(SYSTOLITH_AVX2)
+template <int E> inline __m256i raw(Vec<E> a) { return (__m256i)a.v; }
+template <int E> inline Vec<E> vec(__m256i a) { return {(typename Native<E>::Type)a}; }
+
+template <int E> inline Vec<E> mul16(Vec<E> a, Vec<E> b) {
+    return vec<E>(_mm256_mullo_epi16(raw(a), raw(b)));
+}
+template <int E> inline Vec<E> mul15(Vec<E> a, Vec<E> b) {
+    return vec<E>(_mm256_madd_epi16(raw(a), raw(b)));
+}
+template <int E> inline Vec<E> mul32(Vec<E> a, Vec<E> b) {
+    return vec<E>(_mm256_mul_epu32(raw(a), raw(b)));
+}
+#else
+template <int E> inline Vec<E> mul16(Vec<E> a, Vec<E> b) { return mul(a, b); }
+template <int E> inline Vec<E> mul15(Vec<E> a, Vec<E> b) { return mul(a, b); }
+template <int E> inline Vec<E> mul32(Vec<E> a, Vec<E> b) { return mul(a, b); }
+#endif
+
+// A shift by the width or more is undefined in C++, but not in AVX2, which has none of 16 bits.
+#if defined(SYSTOLITH_AVX2)
+#define SYSTOLITH_SHIFT_WIDE(intrinsic) \
+    if constexpr (E == 32) return vec<E>(_mm256_##intrinsic##_epi32(raw(a), raw(n))); \
+    if constexpr (E == 64) return vec<E>(_mm256_##intrinsic##_epi64(raw(a), raw(n)));
+#else
+#define SYSTOLITH_SHIFT_WIDE(intrinsic)
+#endif
+#define SYSTOLITH_SHIFT(name, op, intrinsic) \
     template <int E> inline Vec<E> name(Vec<E> a, Vec<E> n) { \
+        SYSTOLITH_SHIFT_WIDE(intrinsic) \
         return {(a.v op (n.v & Word<E>(E - 1))) & typename Native<E>::Type(n.v < Word<E>(E))}; \
     }
-SYSTOLITH_SHIFT(shlv, <<)
-SYSTOLITH_SHIFT(shrv, >>)
+SYSTOLITH_SHIFT(shlv, <<, sllv)
+SYSTOLITH_SHIFT(shrv, >>, srlv)
 #undef SYSTOLITH_SHIFT
+#undef SYSTOLITH_SHIFT_WIDE
 template <int K, int E> inline Vec<E> shl(Vec<E> a) {
     if constexpr (K >= E) return zero<E>();
     else return {a.v << K};
@@ -288,35 +336,66 @@ template <int K, int E> inline Vec<E> shr(Vec<E> a) {
 
 #define SYSTOLITH_LOGIC(table, a, b, c, expression) expression
 
-template <int E> inline Vec<E> sel(Bits<E> k, Vec<E> a, Vec<E> b) {
-    return {(a.v & k.v) | (b.v & ~k.v)};
+template <int E, bool N> inline Bits<E, !N> notb(Bits<E, N> a) { return {a.v}; }
+template <int E, bool N, bool M>
+inline Bits<E, N && M> andb(Bits<E, N> a, Bits<E, M> b) {
+    if constexpr (N && M) return {a.v | b.v};
+    else if constexpr (N) return {~a.v & b.v};
+    else if constexpr (M) return {a.v & ~b.v};
+    else return {a.v & b.v};
 }
-template <int E> inline Vec<E> only(Bits<E> k, Vec<E> a) { return {a.v & k.v}; }
-template <int E> inline Vec<E> or_if(Vec<E> a, Bits<E> k, Vec<E> b) { return {a.v | (b.v & k.v)}; }
-template <int E> inline Vec<E> add_if(Vec<E> a, Bits<E> k, Vec<E> b) {
-    return {a.v + (b.v & k.v)};
+template <int E, bool N, bool M> inline Bits<E, N || M> orb(Bits<E, N> a, Bits<E, M> b) {
+    return notb(andb(notb(a), notb(b)));
+}
+template <int E, bool N, bool M> inline Bits<E, N != M> xorb(Bits<E, N> a, Bits<E, M> b) {
+    return {a.v ^ b.v};
+}
+// not a, and b
+template <int E, bool N, bool M> inline Bits<E, !N && M> andnb(Bits<E, N> a, Bits<E, M> b) {
+    return andb(notb(a), b);
 }
 
-#define SYSTOLITH_COMPARE(name, expression) \
-    template <int E> inline Bits<E> name(Vec<E> a, Vec<E> b) { \
-        return {typename Native<E>::Type(expression)}; \
-    } \
-    template <int E> inline Bits<E> name(Bits<E> k, Vec<E> a, Vec<E> b) { \
-        return {k.v & typename Native<E>::Type(expression)}; \
+template <int E, bool N> inline Vec<E> sel(Bits<E, N> k, Vec<E> a, Vec<E> b) {
+    if constexpr (N) return sel(notb(k), b, a);
+#if defined(SYSTOLITH_AVX2)
+    else return vec<E>(_mm256_blendv_epi8(raw(b), raw(a), (__m256i)k.v));
+#else
+    else return {(a.v & k.v) | (b.v & ~k.v)};
+#endif
+}
+template <int E, bool N> inline Vec<E> only(Bits<E, N> k, Vec<E> a) {
+    if constexpr (N) return {a.v & ~k.v};
+    else return {a.v & k.v};
+}
+template <int E, bool N> inline Vec<E> or_if(Vec<E> a, Bits<E, N> k, Vec<E> b) {
+    return or_(a, only(k, b));
+}
+template <int E, bool N> inline Vec<E> add_if(Vec<E> a, Bits<E, N> k, Vec<E> b) {
+    return add(a, only(k, b));
+}
+
+template <int E> inline Bits<E> eq(Vec<E> a, Vec<E> b) {
+    return {typename Native<E>::Type(a.v == b.v)};
+}
+template <int E> inline Bits<E, true> ne(Vec<E> a, Vec<E> b) { return notb(eq(a, b)); }
+template <int E> inline Bits<E> geu(Vec<E> a, Vec<E> b) {
+    return {typename Native<E>::Type(a.v >= b.v)};
+}
+template <int E> inline Bits<E, true> ltu(Vec<E> a, Vec<E> b) { return notb(geu(a, b)); }
+template <int E> inline Bits<E> testn(Vec<E> a, Vec<E> b) { return eq(and_(a, b), zero<E>()); }
+template <int E> inline Bits<E, true> test(Vec<E> a, Vec<E> b) { return notb(testn(a, b)); }
+// The same under a mask.
+#define SYSTOLITH_COMPARE(name) \
+    template <int E, bool N> inline auto name(Bits<E, N> k, Vec<E> a, Vec<E> b) { \
+        return andb(k, name(a, b)); \
     }
-SYSTOLITH_COMPARE(eq, a.v == b.v)
-SYSTOLITH_COMPARE(ne, a.v != b.v)
-SYSTOLITH_COMPARE(ltu, a.v < b.v)
-SYSTOLITH_COMPARE(geu, a.v >= b.v)
-SYSTOLITH_COMPARE(test, (a.v & b.v) != 0)
-SYSTOLITH_COMPARE(testn, (a.v & b.v) == 0)
+SYSTOLITH_COMPARE(eq)
+SYSTOLITH_COMPARE(ne)
+SYSTOLITH_COMPARE(ltu)
+SYSTOLITH_COMPARE(geu)
+SYSTOLITH_COMPARE(test)
+SYSTOLITH_COMPARE(testn)
 #undef SYSTOLITH_COMPARE
-
-template <int E> inline Bits<E> andb(Bits<E> a, Bits<E> b) { return {a.v & b.v}; }
-template <int E> inline Bits<E> orb(Bits<E> a, Bits<E> b) { return {a.v | b.v}; }
-template <int E> inline Bits<E> xorb(Bits<E> a, Bits<E> b) { return {a.v ^ b.v}; }
-template <int E> inline Bits<E> andnb(Bits<E> a, Bits<E> b) { return {~a.v & b.v}; }
-template <int E> inline Bits<E> notb(Bits<E> a) { return {~a.v}; }
 
 template <int E> inline typename Native<E>::Type lane_bit() {
     typename Native<E>::Type bit{};
@@ -325,27 +404,52 @@ template <int E> inline typename Native<E>::Type lane_bit() {
 }
 template <int E> inline Bits<E> bits_at(uint64_t word, int lane) {
     const auto all = typename Native<E>::Type{} + Word<E>(word >> lane);
-    return {typename Native<E>::Type((all & lane_bit<E>()) != 0)};
+    return {typename Native<E>::Type((all & lane_bit<E>()) == lane_bit<E>())};
 }
-template <int E> inline uint64_t to_word(Bits<E> k) {
-    const auto set = k.v & lane_bit<E>();
+template <int E, bool N> inline uint64_t to_word(Bits<E, N> k) {
     uint64_t word = 0;
+#if defined(SYSTOLITH_AVX2)
+    if constexpr (E == 16) {
+        const __m256i bytes = _mm256_packs_epi16((__m256i)k.v, _mm256_setzero_si256());
+        word = uint32_t(_mm256_movemask_epi8(_mm256_permute4x64_epi64(bytes, 0x08)));
+    } else if constexpr (E == 32) {
+        word = uint32_t(_mm256_movemask_ps((__m256)k.v));
+    } else {
+        word = uint32_t(_mm256_movemask_pd((__m256d)k.v));
+    }
+#else
+    const auto set = k.v & lane_bit<E>();
     for (int i = 0; i < LANES<E>; ++i) word |= set[i];
+#endif
+    if constexpr (N) word ^= (uint64_t(1) << LANES<E>) - 1;
     return word;
 }
 
 template <int E, typename T> inline Vec<E> load(const T* from) {
-    Vec<E> a;
     if constexpr (sizeof(T) * 8 == E) {
+        Vec<E> a;
         std::memcpy(&a.v, from, sizeof a.v);
+        return a;
+    }
+#if defined(SYSTOLITH_AVX2)
+    else if constexpr (E == 32) {
+        return vec<E>(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)));
+    } else if constexpr (sizeof(T) == 2) {
+        return vec<E>(_mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i*)from)));
     } else {
+        return vec<E>(_mm256_cvtepu32_epi64(_mm_loadu_si128((const __m128i*)from)));
+    }
+#else
+    else {
+        Vec<E> a;
         T part[LANES<E>];
         std::memcpy(part, from, sizeof part);
         for (int i = 0; i < LANES<E>; ++i) a.v[i] = part[i];
+        return a;
     }
-    return a;
+#endif
 }
-template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
+template <int E, bool N, typename T> inline void store(T* to, Bits<E, N> k, Vec<E> a) {
     const Vec<E> mixed = sel(k, a, load<E>(to));
     if constexpr (sizeof(T) * 8 == E) {
         std::memcpy(to, &mixed.v, sizeof mixed.v);
@@ -372,7 +476,7 @@ template <int E> inline constexpr uint64_t FULL = (uint64_t(1) << LANES<E>) - 1;
 template <int E> inline uint64_t part(uint64_t word, int lane) { return (word >> lane) & FULL<E>; }
 
 // Puts bits into a word where k; `keep` has the same lanes' enables.
-template <int E> inline void put_at(uint64_t& word, int lane, uint64_t keep, Bits<E> value) {
+template <typename B> inline void put_at(uint64_t& word, int lane, uint64_t keep, B value) {
     word = (word & ~(keep << lane)) | ((to_word(value) & keep) << lane);
 }
 
@@ -397,6 +501,11 @@ template <int E, typename T> inline Vec<E> lookup(const T* table, Vec<E> address
         return {_mm512_cvtepu32_epi64(_mm512_i64gather_epi32(address.v, table, 4))};
     else if constexpr (E == 64)
         return {_mm512_i64gather_epi64(address.v, table, 8)};
+#elif defined(SYSTOLITH_AVX2)
+    if constexpr (E == 32 && sizeof(T) == 4)
+        return vec<E>(_mm256_i32gather_epi32((const int*)table, raw(address), 4));
+    else if constexpr (E == 64 && sizeof(T) == 8)
+        return vec<E>(_mm256_i64gather_epi64((const long long*)table, raw(address), 8));
 #endif
     Word<E> words[LANES<E>];
     spill(words, address);
@@ -428,4 +537,5 @@ inline void scatter(T* base, size_t stride, Vec<E> address, uint64_t lanes, Vec<
     }
 }
 
+}  // namespace SYSTOLITH_BACKEND
 }  // namespace systolith::lanes

@@ -224,6 +224,9 @@ class ProgramPort:
         for one in self._inputs.values():
             one.value = 0
         self._signal.zero()
+        # There are no transfers, and there is no other core.
+        for name in ("bus_error", "dma__read", "dma__ready", "other_signal__ready"):
+            pin(dut, name).value = 0
 
     @property
     def running(self) -> bool:

@@ -1,0 +1,298 @@
+"""Transfers: descriptors, what is wrong with them, and what they copy.
+
+`hdl.isa` has the layout and the spaces; `docs/isa.md` says what a transfer means.
+"""
+
+import mmap
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import BUNDLE_PITCH, DMA_SPACES, DmaSpace, DmaSpaceInfo, Fault
+
+__all__ = ["Descriptor", "Side", "allocate_hbm", "copy", "read_bundles", "write_bundles"]
+
+# Type checkers take uint32 with a Python integer for signed; numpy does not.
+_Words = NDArray[Any]
+
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+"""Linux's flag for memory that may be more than there is, as long as it is not all written; the
+``mmap`` of newer Pythons has it."""
+
+
+def allocate_hbm(config: Config) -> _Words:
+    """An HBM of zeros, which takes memory only where it is written.
+
+    Returns
+    -------
+    array of uint32, shape (hbm_rows, lanes)
+        Contiguous, at an address that stays as long as the array does.
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is not a `Config`.
+    """
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be a Config, not {config!r}")
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    size = config.hbm_rows * config.row_bytes
+    return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint32).reshape(-1, config.lanes)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a transfer: blocks in runs, a stride from one run to the next.
+
+    Attributes
+    ----------
+    space : DmaSpace
+    address, run, stride : int
+        In units of the space, as in the descriptor.
+    """
+
+    space: DmaSpace
+    address: int
+    run: int
+    stride: int
+
+    @property
+    def info(self) -> DmaSpaceInfo:
+        """What the space is."""
+        return DMA_SPACES[self.space]
+
+    def unit(self, config: Config) -> int:
+        """From one block of a run to the next, in units of addresses."""
+        if self.space is DmaSpace.HBM:
+            return config.row_bytes
+        return 1 if self.info.vector else config.lanes
+
+    def size(self, config: Config) -> int:
+        """The space, in units of addresses; of HBM, its whole rows."""
+        return {
+            DmaSpace.HBM: config.hbm_rows * config.row_bytes,
+            DmaSpace.VMEM: config.vmem_words,
+            DmaSpace.OTHER_VMEM: config.vmem_words,
+            DmaSpace.SMEM: config.smem_words,
+            DmaSpace.IMEM: config.imem_bundles * BUNDLE_PITCH,
+            DmaSpace.VREG: isa.VECTOR_REGISTERS,
+            DmaSpace.MASK: 1,
+        }[self.space]
+
+    def blocks(self, rows: int, config: Config) -> int:
+        """Blocks of that many rows."""
+        return rows // config.sublanes if self.info.vector else rows
+
+    def span(self, rows: int, config: Config) -> tuple[int, int]:
+        """The least address of all blocks, and the first behind them all; nothing wraps."""
+        unit, count = self.unit(config), self.blocks(rows, config)
+        length = min(self.run or count, count)
+        runs, rest = divmod(count, length)
+        # The first and the last block of the first run, of the last whole run, and of the rest.
+        starts = [(0, length), (runs - 1, length)] + [(runs, rest)] * (rest > 0)
+        places = [self.address + start * self.stride + block * unit
+                  for start, blocks in starts for block in (0, blocks - 1)]
+        return min(places), max(places) + unit
+
+    def fits(self, rows: int, config: Config) -> bool:
+        """Whether all blocks lie in the space."""
+        low, high = self.span(rows, config)
+        return low >= 0 and high <= self.size(config)
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What a transfer does: the fields of `hdl.isa.DESCRIPTOR`.
+
+    Anything that fits the fields is a descriptor; `check` says whether it is a good one.
+
+    Attributes
+    ----------
+    source_space, destination_space : int
+        A `DmaSpace`.
+    rows : int
+        Rows in all.
+    source_address, source_run, source_stride : int
+        Where the source begins; its blocks that lie one after the other, 0 for all; from the start
+        of one run to the next. Bytes in HBM, words in scalar and instruction memory, vector
+        registers in the other spaces.
+    destination_address, destination_run, destination_stride : int
+        The same for the destination.
+    semaphore, signal, signal_other : int
+        At completion, 1 is added to this semaphore, if ``signal``, and to the other core's, if
+        ``signal_other``.
+    reserved : int
+        Must be 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a value is not an integer or does not fit its field.
+    """
+
+    source_space: int
+    destination_space: int
+    rows: int
+    source_address: int = 0
+    source_run: int = 0
+    source_stride: int = 0
+    destination_address: int = 0
+    destination_run: int = 0
+    destination_stride: int = 0
+    semaphore: int = 0
+    signal: int = 0
+    signal_other: int = 0
+    reserved: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int | np.integer):
+                raise TypeError(f"{field.name} must be an integer, not {value!r}")
+            object.__setattr__(self, field.name, int(value))
+        self.pack()
+
+    def pack(self) -> tuple[int, ...]:
+        """The words, as they lie in scalar memory."""
+        return isa.pack_descriptor({name: getattr(self, name) for name in isa.DESCRIPTOR})
+
+    @classmethod
+    def unpack(cls, words: Sequence[int] | _Words) -> "Descriptor":
+        """The descriptor of these words.
+
+        Raises
+        ------
+        ValueError
+            If there are not `hdl.isa.DESCRIPTOR_WORDS`, or one is not of 32 bits.
+        """
+        return cls(**isa.unpack_descriptor([int(word) for word in words]))
+
+    @property
+    def source(self) -> Side:
+        """The side that is read; its space must exist."""
+        return Side(DmaSpace(self.source_space), self.source_address, self.source_run,
+                    self.source_stride)
+
+    @property
+    def destination(self) -> Side:
+        """The side that is written; its space must exist."""
+        return Side(DmaSpace(self.destination_space), self.destination_address,
+                    self.destination_run, self.destination_stride)
+
+    def check(self, config: Config, cores: int) -> Fault:
+        """What is wrong: DMA_DESCRIPTOR before DMA_ALIGNMENT before DMA_RANGE; or NONE.
+
+        Parameters
+        ----------
+        config : Config
+        cores : int
+            Cores that there are: with 1, there is no other core.
+        """
+        if self._malformed(cores):
+            return Fault.DMA_DESCRIPTOR
+        sides = self.source, self.destination
+        if any(self._misaligned(side, config) for side in sides):
+            return Fault.DMA_ALIGNMENT
+        if not all(side.fits(self.rows, config) for side in sides):
+            return Fault.DMA_RANGE
+        return Fault.NONE
+
+    def _malformed(self, cores: int) -> bool:
+        if (self.source_space not in isa.DMA_SOURCES
+                or self.destination_space not in isa.DMA_DESTINATIONS
+                or self.reserved or not 1 <= self.rows <= isa.DMA_MAX_ROWS
+                or (self.signal_other and cores == 1)):
+            return True
+        return any(
+            side.info.cores > cores
+            or (side.space is not DmaSpace.HBM and side.address >> 32 != 0)
+            or (side.run != 0 and not side.info.runs)
+            or (side.stride != 0 and side.run == 0)
+            for side in (self.source, self.destination))
+
+    def _misaligned(self, side: Side, config: Config) -> bool:
+        if side.space is DmaSpace.HBM:
+            return side.address % config.row_bytes != 0 or side.stride % config.row_bytes != 0
+        if side.space is DmaSpace.IMEM:
+            return side.address % BUNDLE_PITCH != 0
+        return side.info.vector and self.rows % config.sublanes != 0
+
+
+def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Words]) -> None:
+    """Copies what a descriptor without a fault says: first all is read, then it is written.
+
+    Blocks are written in their order: of several at one place the last one stays.
+
+    Parameters
+    ----------
+    descriptor : Descriptor
+    config : Config
+    memories : mapping of DmaSpace to array of uint32
+        The spaces of both sides: HBM of shape (hbm_rows, lanes); SMEM and IMEM of shape (words,);
+        the others of shape (registers, sublanes, lanes).
+    """
+    source, destination = descriptor.source, descriptor.destination
+    rows = descriptor.rows
+    data = _read(memories[source.space], source, rows, config)
+    if source.space is destination.space:
+        data = data.copy()
+    _write(memories[destination.space], destination, rows, config, data)
+
+
+def _places(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
+    """First block, blocks, and length of a run; a block's address is an index here."""
+    count = side.blocks(rows, config)
+    return side.address // side.unit(config), count, min(side.run or count, count)
+
+
+def _indices(side: Side, rows: int, config: Config) -> NDArray[np.int64]:
+    """Of all blocks."""
+    first, count, length = _places(side, rows, config)
+    runs, within = np.divmod(np.arange(count, dtype=np.int64), length)
+    return first + within + runs * (side.stride // side.unit(config))
+
+
+def _read(memory: _Words, side: Side, rows: int, config: Config) -> _Words:
+    """Shape (rows, lanes); it may be the memory itself."""
+    if not side.info.runs:
+        part = memory[side.address:side.address + rows * config.lanes]
+    else:
+        first, count, length = _places(side, rows, config)
+        part = (memory[first:first + count] if length == count
+                else memory[_indices(side, rows, config)])
+    return part.reshape(rows, config.lanes)
+
+
+def _write(memory: _Words, side: Side, rows: int, config: Config, data: _Words) -> None:
+    if not side.info.runs:
+        memory[side.address:side.address + rows * config.lanes] = data.reshape(-1)
+        return
+    first, count, length = _places(side, rows, config)
+    data = data.reshape(count, *memory.shape[1:])
+    if length == count:
+        memory[first:first + count] = data
+        return
+    indices = _indices(side, rows, config)
+    if abs(side.stride) < length * side.unit(config):
+        # Runs overlap. Of the blocks at one place keep the last: the first from behind.
+        indices, last = np.unique(indices[::-1], return_index=True)
+        data = data[::-1][last]
+    memory[indices] = data
+
+
+def read_bundles(bundles: Sequence[int]) -> _Words:
+    """Bundles as a transfer addresses them: `BUNDLE_PITCH` words each, shape (words,)."""
+    packed = b"".join(bundle.to_bytes(4 * BUNDLE_PITCH, "little") for bundle in bundles)
+    return np.frombuffer(bytearray(packed), "<u4").astype(np.uint32)
+
+
+def write_bundles(words: _Words) -> list[int]:
+    """The inverse of `read_bundles`; words that no bundle has are ignored."""
+    rows = words.astype("<u4").reshape(-1, BUNDLE_PITCH)[:, :isa.BUNDLE_WORDS]
+    return [int.from_bytes(row.tobytes(), "little") for row in rows]

@@ -1,0 +1,81 @@
+"""A queue in a memory, for what is too wide or too deep for registers."""
+
+from amaranth import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..sram import Sram
+from ..tiles import place
+
+__all__ = ["Fifo"]
+
+
+class Fifo(wiring.Component):
+    """First in, first out; an entry a cycle each way.
+
+    What enters an empty queue is on offer two cycles later. The word on offer is the one last read
+    from the memory: it takes no register, and is one more than ``depth``.
+
+    Parameters
+    ----------
+    width : int
+        Bits of an entry, at least 1.
+    depth : int
+        Entries; a power of two, at least 2.
+
+    Attributes
+    ----------
+    input, output : In(stream of width), Out(stream of width)
+
+    Raises
+    ------
+    ValueError
+        If the width or the depth is not one of these.
+    """
+
+    def __init__(self, width: int, depth: int) -> None:
+        if not isinstance(width, int) or width < 1:
+            raise ValueError(f"width must be a positive integer, not {width!r}")
+        if not isinstance(depth, int) or depth < 2 or depth & (depth - 1):
+            raise ValueError(f"depth must be a power of two of at least 2, not {depth!r}")
+        self._width = width
+        self._depth = depth
+        super().__init__({"input": In(stream.Signature(width)),
+                          "output": Out(stream.Signature(width))})
+
+    @staticmethod
+    def module(width: int, depth: int) -> str:
+        """Name of the Verilog module."""
+        return f"fifo_{width}x{depth}"
+
+    def elaborate(self, platform):
+        m = Module()
+        width, depth = self._width, self._depth
+        memory = place(m, platform, "memory", Sram.module(width, depth), lambda: Sram(width, depth))
+        bits = ceil_log2(depth)
+        # One bit more than an address: equal pointers mean empty, not full.
+        written = Signal(bits + 1)
+        read = Signal(bits + 1)
+        stored = Signal(bits + 1)
+        write = Signal()
+        fetch = Signal()
+        m.d.comb += [
+            stored.eq(written - read),
+            self.input.ready.eq(~stored[bits]),
+            write.eq(self.input.valid & self.input.ready),
+            fetch.eq((stored != 0) & (self.output.ready | ~self.output.valid)),
+            memory.write.eq(write),
+            memory.write_address.eq(written[:bits]),
+            memory.write_data.eq(self.input.payload),
+            memory.read.eq(fetch),
+            memory.read_address.eq(read[:bits]),
+            self.output.payload.eq(memory.read_data),
+        ]
+        with m.If(write):
+            m.d.sync += written.eq(written + 1)
+        with m.If(fetch):
+            m.d.sync += [read.eq(read + 1), self.output.valid.eq(1)]
+        with m.Elif(self.output.ready):
+            m.d.sync += self.output.valid.eq(0)
+        return m

@@ -1,0 +1,201 @@
+"""AXI4 and AXI4-Lite as signatures, the names of their ports, and the streams of a memory port."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from amaranth import Module
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..config import Config
+from ..vpu.interface import row_bits
+
+__all__ = ["BOUNDARY_BYTES", "CONTROL_ADDRESS_BITS", "CONTROL_PREFIX", "LENGTH_BITS", "Axi4",
+           "Axi4Lite", "Burst", "Resp", "channel_bits", "connect_flat", "flat_members", "hbm_burst",
+           "hbm_done", "hbm_prefix", "hbm_row", "max_beats"]
+
+BOUNDARY_BYTES = 4096
+"""No burst may cross a multiple of this address."""
+LENGTH_BITS = 8
+"""Width of the number of a burst's beats less one."""
+CONTROL_ADDRESS_BITS = 16
+"""Width of an address of the control slave."""
+CONTROL_PREFIX = "s_axil"
+"""First part of the names of the control slave's ports."""
+
+
+class Resp(IntEnum):
+    """How an access ended."""
+
+    OKAY = 0
+    EXOKAY = 1
+    SLVERR = 2
+    DECERR = 3
+
+
+class Burst(IntEnum):
+    """How a burst's address goes on from beat to beat."""
+
+    FIXED = 0
+    INCR = 1
+    WRAP = 2
+
+
+class _AxiSignature(wiring.Signature):
+    """A signature that equals others of its kind with the same members."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.members == other.members
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class Axi4(_AxiSignature):
+    """An AXI4 master's port; it flows out. Members have the names of the specification.
+
+    Identifiers are one bit wide, which is what most interconnects take at least; this project's
+    masters use identifier 0 alone, so that all answers come in order. There are no ``lock``,
+    ``region`` and ``user`` signals: they are optional, and without them an access is not exclusive.
+
+    Parameters
+    ----------
+    address_bits : int
+        Width of byte addresses, 1 to 64.
+    data_bits : int
+        Width of data: 8, 16, ... 1024.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a width is not one of these.
+    """
+
+    def __init__(self, address_bits: int, data_bits: int) -> None:
+        _check_address(address_bits)
+        _check_int("data_bits", data_bits)
+        if data_bits not in [8 << power for power in range(8)]:
+            raise ValueError(f"data_bits must be a power of two from 8 to 1024, not {data_bits!r}")
+        self.address_bits = address_bits
+        self.data_bits = data_bits
+
+        def address(channel: str) -> dict[str, wiring.Member]:
+            return {
+                f"{channel}id": Out(1), f"{channel}addr": Out(address_bits),
+                f"{channel}len": Out(LENGTH_BITS), f"{channel}size": Out(3),
+                f"{channel}burst": Out(2), f"{channel}cache": Out(4), f"{channel}prot": Out(3),
+                f"{channel}qos": Out(4), f"{channel}valid": Out(1), f"{channel}ready": In(1),
+            }
+
+        super().__init__({
+            **address("aw"),
+            "wdata": Out(data_bits), "wstrb": Out(data_bits // 8), "wlast": Out(1),
+            "wvalid": Out(1), "wready": In(1),
+            "bid": In(1), "bresp": In(2), "bvalid": In(1), "bready": Out(1),
+            **address("ar"),
+            "rid": In(1), "rdata": In(data_bits), "rresp": In(2), "rlast": In(1),
+            "rvalid": In(1), "rready": Out(1),
+        })
+
+
+class Axi4Lite(_AxiSignature):
+    """An AXI4-Lite master's port with 32 bits of data; it flows out.
+
+    Parameters
+    ----------
+    address_bits : int
+        Width of byte addresses, 1 to 64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not.
+    """
+
+    def __init__(self, address_bits: int) -> None:
+        _check_address(address_bits)
+        self.address_bits = address_bits
+        super().__init__({
+            "awaddr": Out(address_bits), "awprot": Out(3), "awvalid": Out(1), "awready": In(1),
+            "wdata": Out(32), "wstrb": Out(4), "wvalid": Out(1), "wready": In(1),
+            "bresp": In(2), "bvalid": In(1), "bready": Out(1),
+            "araddr": Out(address_bits), "arprot": Out(3), "arvalid": Out(1), "arready": In(1),
+            "rdata": In(32), "rresp": In(2), "rvalid": In(1), "rready": Out(1),
+        })
+
+
+def _check_int(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+
+
+def _check_address(address_bits: int) -> None:
+    _check_int("address_bits", address_bits)
+    if not 1 <= address_bits <= 64:
+        raise ValueError(f"address_bits must be from 1 to 64, not {address_bits!r}")
+
+
+def hbm_prefix(core: int, channel: int) -> str:
+    """First part of the names of a memory channel's ports: ``m_axi_hbm00``."""
+    return f"m_axi_hbm{core}{channel}"
+
+
+def flat_members(ports: Mapping[str, wiring.Signature]) -> dict[str, wiring.Member]:
+    """Members of a top module, one for each signal of the ports: ``{prefix}_{signal}``.
+
+    ``ports`` has the signature by prefix. A port that the module has as `In` is given flipped.
+    """
+    return {f"{prefix}_{name}": member for prefix, signature in ports.items()
+            for name, member in signature.members.items()}
+
+
+def connect_flat(m: Module, top: wiring.Component, prefix: str, port: object) -> None:
+    """Joins the members ``{prefix}_*`` of ``top`` with ``port``, an interface inside of it.
+
+    ``port`` is seen from outside the component whose port it is, as usual: what flows out of it
+    flows out of ``top``.
+    """
+    for name, member in port.signature.members.items():  # type: ignore[attr-defined]
+        outer, inner = getattr(top, f"{prefix}_{name}"), getattr(port, name)
+        m.d.comb += outer.eq(inner) if member.flow == Out else inner.eq(outer)
+
+
+def hbm_burst(config: Config) -> data.StructLayout:
+    """Payload of a request: ``row`` and the ``more`` rows that follow it, up to 256 in all.
+
+    ``row`` is the number of a row of memory: its byte address divided by ``row_bytes``.
+    """
+    return data.StructLayout({"row": ceil_log2(config.hbm_rows), "more": LENGTH_BITS})
+
+
+def hbm_row(config: Config) -> data.StructLayout:
+    """Payload of an answer: a row read; with ``error`` its ``data`` mean nothing."""
+    return data.StructLayout({"data": row_bits(config), "error": 1})
+
+
+def hbm_done() -> data.StructLayout:
+    """Payload of the end of a burst of writes; with ``error`` memory may have any part of it."""
+    return data.StructLayout({"error": 1})
+
+
+def channel_bits(config: Config) -> int:
+    """Width of a channel's data.
+
+    Raises
+    ------
+    ValueError
+        If a row cannot be divided among the channels so that it is a power of two of bytes, from 4
+        to 128.
+    """
+    size = config.channel_bytes
+    if size * config.hbm_channels != config.row_bytes or size not in (4, 8, 16, 32, 64, 128):
+        raise ValueError(
+            f"a row ({config.row_bytes} bytes) must be hbm_channels times 4, 8, 16, 32, 64 or 128 "
+            f"bytes; hbm_channels must not be {config.hbm_channels!r}")
+    return 8 * size
+
+
+def max_beats(config: Config) -> int:
+    """Beats of the longest burst, a power of two; such a burst fits between two boundaries."""
+    return 32 if config.channel_bytes >= 64 else 16

@@ -1,0 +1,125 @@
+"""The AXI4-Lite slave: turns two address channels into one access at a time."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from .interface import Axi4Lite, Resp
+
+__all__ = ["AxiLiteSlave", "RegisterAccess"]
+
+
+class RegisterAccess(wiring.Signature):
+    """An access to a register; it flows out, to the registers.
+
+    ``valid`` 1: it is wanted; it stays, with all that says what it is, up to the cycle with
+    ``done``. ``write`` 1; ``address``, in bytes, a multiple of 4; ``data`` 32 to be written.
+
+    In: ``done`` 1: it takes place in this cycle, or with ``error`` 1 it is refused and nothing
+    happens; ``value`` 32 is what was read. They mean something only while ``valid``.
+
+    Parameters
+    ----------
+    address_bits : int
+        Width of ``address``.
+    """
+
+    def __init__(self, address_bits: int) -> None:
+        self.address_bits = address_bits
+        super().__init__({"valid": Out(1), "write": Out(1), "address": Out(address_bits),
+                          "data": Out(32), "done": In(1), "error": In(1), "value": In(32)})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RegisterAccess) and self.address_bits == other.address_bits
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.address_bits))
+
+
+class AxiLiteSlave(wiring.Component):
+    """Answers an AXI4-Lite master, one access after the other; reads and writes take turns.
+
+    Address and data of a write may come in any order. The two low bits of an address do not count:
+    they say which bytes are meant, and so do the strobes. A register is written as a whole: with
+    some strobes but not all, a write is refused with SLVERR; without any it does nothing and is
+    OKAY, whatever its address. Accesses that the registers refuse end with SLVERR.
+
+    Parameters
+    ----------
+    address_bits : int
+        Width of byte addresses, 3 to 64.
+
+    Attributes
+    ----------
+    axi : In(Axi4Lite)
+        The master.
+    access : Out(RegisterAccess)
+        To the registers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``address_bits`` is wrong.
+    """
+
+    def __init__(self, address_bits: int) -> None:
+        signature = Axi4Lite(address_bits)
+        if address_bits < 3:
+            raise ValueError(f"address_bits must be at least 3, not {address_bits!r}")
+        super().__init__({"axi": In(signature), "access": Out(RegisterAccess(address_bits))})
+
+    def elaborate(self, platform):
+        m = Module()
+        axi, access = self.axi, self.access
+        # What was taken from the three channels and waits for its turn.
+        full = {channel: Signal(name=f"{channel}_full") for channel in ("aw", "w", "ar")}
+        write_address = Signal.like(axi.awaddr, reset_less=True)
+        read_address = Signal.like(axi.araddr, reset_less=True)
+        data = Signal(32, reset_less=True)
+        strobes = Signal(4, reset_less=True)
+        for channel, registers in (("aw", [(write_address, axi.awaddr)]),
+                                   ("ar", [(read_address, axi.araddr)]),
+                                   ("w", [(data, axi.wdata), (strobes, axi.wstrb)])):
+            ready = getattr(axi, f"{channel}ready")
+            m.d.comb += ready.eq(~full[channel])
+            with m.If(getattr(axi, f"{channel}valid") & ready):
+                m.d.sync += [full[channel].eq(1),
+                             *(register.eq(value) for register, value in registers)]
+
+        wants_write = Signal()
+        wants_read = Signal()
+        starts = Signal()
+        m.d.comb += [
+            # After each access there is its answer, so that the other kind has its turn.
+            wants_write.eq(full["aw"] & full["w"] & ~axi.bvalid),
+            wants_read.eq(full["ar"] & ~axi.rvalid),
+            starts.eq(~access.valid & (wants_write | wants_read)),
+        ]
+        with m.If(axi.bready):
+            m.d.sync += axi.bvalid.eq(0)
+        with m.If(axi.rready):
+            m.d.sync += axi.rvalid.eq(0)
+        with m.If(starts):
+            m.d.sync += [
+                access.write.eq(wants_write),
+                access.address.eq(Cat(0, 0, Mux(wants_write, write_address, read_address)[2:])),
+                access.data.eq(data),
+                access.valid.eq(~wants_write | strobes.all()),
+            ]
+            with m.If(wants_write):
+                m.d.sync += [full["aw"].eq(0), full["w"].eq(0)]
+                with m.If(~strobes.all()):
+                    m.d.sync += [axi.bvalid.eq(1), self._resp(axi.bresp, strobes.any())]
+            with m.Else():
+                m.d.sync += full["ar"].eq(0)
+        with m.If(access.valid & access.done):
+            m.d.sync += access.valid.eq(0)
+            with m.If(access.write):
+                m.d.sync += [axi.bvalid.eq(1), self._resp(axi.bresp, access.error)]
+            with m.Else():
+                m.d.sync += [axi.rvalid.eq(1), self._resp(axi.rresp, access.error),
+                             axi.rdata.eq(Mux(access.error, 0, access.value))]
+        return m
+
+    def _resp(self, resp: Signal, error):
+        return resp.eq(Mux(error, Resp.SLVERR.value, Resp.OKAY.value))

@@ -1,0 +1,478 @@
+"""From rows to AXI4: a core's way to memory, over all its channels at once.
+
+Row r lies in all channels, a part of ``channel_bytes`` in each, at address r * channel_bytes. So a
+burst of rows is one and the same burst in every channel. The channels get it together, go on as
+fast as each can, and their parts are joined again.
+"""
+
+from functools import reduce
+from operator import and_, or_
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+from amaranth.utils import ceil_log2, exact_log2
+
+from ..config import Config
+from ..tiles import place
+from .fifo import Fifo
+from .interface import (
+    LENGTH_BITS,
+    Axi4,
+    Burst,
+    Resp,
+    channel_bits,
+    hbm_burst,
+    hbm_done,
+    hbm_row,
+    max_beats,
+)
+
+__all__ = ["BURSTS", "WRITES", "BurstCutter", "HbmPort", "HbmReader", "HbmWriter"]
+
+BURSTS = 8
+"""Bursts of full length, at least, that can be under way in each direction."""
+
+WRITES = 8 * BURSTS
+"""Bursts of writes, of any length, that can await their response."""
+_WRITE_ROOM = 4
+"""Bursts of full length whose data wait to be written: one that comes, one that goes, and slack."""
+_NORMAL_BUFFERABLE = 0b0011
+"""Cache attributes: memory, not cached, whose responses may come from a buffer."""
+
+
+def _check_config(config: Config) -> None:
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be a Config, not {config!r}")
+    channel_bits(config)
+
+
+def _piece(config: Config) -> data.StructLayout:
+    """A burst as it goes to the channels: ``more`` beats after that of ``row``.
+
+    ``last`` 1: it is the last piece of what was asked for.
+    """
+    return data.StructLayout({"row": ceil_log2(config.hbm_rows),
+                              "more": ceil_log2(max_beats(config)), "last": 1})
+
+
+class BurstCutter(wiring.Component):
+    """Cuts bursts of rows at multiples of the longest burst, and so at all 4 KiB boundaries too.
+
+    One piece a cycle, and no cycle lost between bursts.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+
+    Attributes
+    ----------
+    burst : In(stream of hbm_burst)
+        What is asked for.
+    piece : Out(stream of row, more, last)
+        In order.
+    """
+
+    def __init__(self, config: Config) -> None:
+        _check_config(config)
+        self._bits = ceil_log2(max_beats(config))
+        super().__init__({"burst": In(stream.Signature(hbm_burst(config))),
+                          "piece": Out(stream.Signature(_piece(config)))})
+
+    def elaborate(self, platform):
+        m = Module()
+        piece = self.piece.payload
+        row = Signal.like(self.burst.payload.row, reset_less=True)
+        more = Signal(LENGTH_BITS, reset_less=True)
+        # Rows after `row` up to the next multiple.
+        room = Signal(self._bits)
+        done = Signal()
+        m.d.comb += [
+            room.eq(~row[:self._bits]),
+            piece.row.eq(row),
+            piece.last.eq(more <= room),
+            piece.more.eq(Mux(piece.last, more, room)),
+            done.eq(self.piece.ready & piece.last),
+            self.burst.ready.eq(~self.piece.valid | done),
+        ]
+        with m.If(self.burst.ready):
+            m.d.sync += [self.piece.valid.eq(self.burst.valid),
+                         row.eq(self.burst.payload.row), more.eq(self.burst.payload.more)]
+        with m.Elif(self.piece.ready):
+            m.d.sync += [row.eq(row + room + 1), more.eq(more - room - 1)]
+        return m
+
+
+def _address(config: Config) -> stream.Signature:
+    """A burst in one channel: byte address, and beats after the first."""
+    return stream.Signature(data.StructLayout({"address": config.hbm_address_bits,
+                                               "more": ceil_log2(max_beats(config))}))
+
+
+def _beat(config: Config) -> stream.Signature:
+    """A channel's part of a row; ``last`` of its burst, written only if ``keep``."""
+    return stream.Signature(data.StructLayout({"data": channel_bits(config), "last": 1, "keep": 1}))
+
+
+def _part(config: Config) -> stream.Signature:
+    """A channel's part of a row that was read."""
+    return stream.Signature(data.StructLayout({"data": channel_bits(config), "error": 1}))
+
+
+def _queue(m: Module, platform: object, name: str, width: int, depth: int) -> wiring.Component:
+    return place(m, platform, name, Fifo.module(width, depth), lambda: Fifo(width, depth))
+
+
+def _address_queue(m: Module, platform: object, name: str, config: Config, depth: int,
+                   piece: data.View, address: wiring.PureInterface) -> wiring.Component:
+    """A queue of pieces, to be fed by the caller, that offers them as addresses of a channel."""
+    more = piece.more
+    queue = _queue(m, platform, name, len(piece.row) + len(more), depth)
+    row = Signal.like(piece.row, name=f"{name}_row")
+    m.d.comb += [
+        queue.input.payload.eq(Cat(more, piece.row)),
+        row.eq(queue.output.payload[len(more):]),
+        address.valid.eq(queue.output.valid),
+        address.payload.more.eq(queue.output.payload[:len(more)]),
+        address.payload.address.eq(row << exact_log2(config.channel_bytes)),
+        queue.output.ready.eq(address.ready),
+    ]
+    return queue
+
+
+class HbmReader(wiring.Component):
+    """Reads rows; one a cycle, if memory gives that.
+
+    A burst is asked for only when there is room here for all of its rows, beside all those that are
+    on their way. So beats are taken as they come, in every channel, whoever waits for what: memory
+    is never blocked from here.
+
+    Attributes
+    ----------
+    burst, rows : In(stream of hbm_burst), Out(stream of hbm_row)
+        Rows that are wanted, and the rows, in this order.
+    address, part : Out(streams of address, more), In(streams of data, error)
+        Of each channel.
+    busy : Out(1)
+        Rows are still to come.
+    """
+
+    def __init__(self, config: Config) -> None:
+        _check_config(config)
+        self._config = config
+        self._depth = BURSTS * max_beats(config)
+        channels = config.hbm_channels
+        super().__init__({
+            "burst": In(stream.Signature(hbm_burst(config))),
+            "rows": Out(stream.Signature(hbm_row(config))),
+            "address": Out(_address(config)).array(channels),
+            "part": In(_part(config)).array(channels),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        cutter = place(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
+        connect(m, flipped(self.burst), cutter.burst)
+        piece = cutter.piece.payload
+        wanted = [_address_queue(m, platform, f"wanted_{c}", config, BURSTS, piece, address)
+                  for c, address in enumerate(self.address)]
+        width = channel_bits(config) + 1
+        parts = [_queue(m, platform, f"parts_{c}", width, self._depth)
+                 for c in range(config.hbm_channels)]
+
+        # Rows that were asked for and not handed over. All channels have them in common.
+        under_way = Signal(range(self._depth + 1))
+        after = Signal.like(under_way)
+        fits = Signal()
+        given = Signal()
+        m.d.comb += [
+            fits.eq(under_way + piece.more < self._depth),
+            cutter.piece.ready.eq(fits & reduce(and_, (queue.input.ready for queue in wanted))),
+            *(queue.input.valid.eq(cutter.piece.valid & cutter.piece.ready) for queue in wanted),
+            given.eq(self.rows.valid & self.rows.ready),
+            after.eq(under_way - given),
+            self.busy.eq(cutter.piece.valid | (under_way != 0)),
+        ]
+        with m.If(cutter.piece.valid & cutter.piece.ready):
+            m.d.sync += under_way.eq(after + piece.more + 1)
+        with m.Else():
+            m.d.sync += under_way.eq(after)
+
+        m.d.comb += [
+            self.rows.valid.eq(reduce(and_, (queue.output.valid for queue in parts))),
+            self.rows.payload.data.eq(Cat(queue.output.payload[:-1] for queue in parts)),
+            self.rows.payload.error.eq(reduce(or_, (queue.output.payload[-1] for queue in parts))),
+        ]
+        for part, queue in zip(self.part, parts, strict=True):
+            m.d.comb += [
+                queue.input.payload.eq(Cat(part.payload.data, part.payload.error)),
+                queue.input.valid.eq(part.valid),
+                part.ready.eq(queue.input.ready),
+                queue.output.ready.eq(given),
+            ]
+        return m
+
+
+class WriteOrder(wiring.Component):
+    """Holds a channel's data back until their address is on offer, or was taken.
+
+    Data never wait for the address to be taken, only for it to be there: memory may take either
+    first.
+
+    Attributes
+    ----------
+    address_valid, address_ready : In(1), In(1)
+        The channel's next address.
+    last : In(1)
+        In this cycle the last beat of a burst is taken.
+    allowed : Out(1)
+        A beat may be offered.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"address_valid": In(1), "address_ready": In(1), "last": In(1),
+                          "allowed": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        # Bursts whose address was offered before this cycle, and whose data are not all taken.
+        open_bursts = Signal(range(WRITES + 1))
+        seen = Signal()
+        new = Signal()
+        m.d.comb += [
+            new.eq(self.address_valid & ~seen),
+            self.allowed.eq((open_bursts != 0) | new),
+        ]
+        m.d.sync += [
+            seen.eq(self.address_valid & ~self.address_ready),
+            open_bursts.eq(open_bursts + new - self.last),
+        ]
+        return m
+
+
+class HbmWriter(wiring.Component):
+    """Writes rows; one a cycle, if memory takes that.
+
+    A burst is issued only when all of its rows are here: once it is, nothing but memory decides
+    when it ends.
+
+    Attributes
+    ----------
+    burst, rows : In(stream of hbm_burst), In(stream of a row)
+        Where the next rows go, and the rows.
+    discard : In(1)
+        A row that is taken in this cycle is not written: its strobes are zero.
+    done : Out(stream of hbm_done)
+        One for each burst, in order, when memory has answered.
+    address, beat, response : Out(streams of address, more), Out(streams of data, last, keep),
+            In(streams of hbm_done)
+        Of each channel.
+    busy : Out(1)
+        Bursts are not done, or their end not handed over.
+    """
+
+    def __init__(self, config: Config) -> None:
+        _check_config(config)
+        self._config = config
+        channels = config.hbm_channels
+        super().__init__({
+            "burst": In(stream.Signature(hbm_burst(config))),
+            "rows": In(stream.Signature(8 * config.row_bytes)),
+            "discard": In(1),
+            "done": Out(stream.Signature(hbm_done())),
+            "address": Out(_address(config)).array(channels),
+            "beat": Out(_beat(config)).array(channels),
+            "response": In(stream.Signature(hbm_done())).array(channels),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        cutter = place(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
+        connect(m, flipped(self.burst), cutter.burst)
+        # Pieces whose rows are here or gone, and whose responses were not all taken. None of the
+        # queues of pieces can be full.
+        pending = Signal(range(WRITES + 1))
+        ended = Signal()
+        last = self._gather(m, platform, cutter, pending)
+        self._join_responses(m, platform, cutter.piece.payload, last, ended)
+        m.d.sync += pending.eq(pending + last - ended)
+        m.d.comb += self.busy.eq(cutter.piece.valid | (pending != 0) | self.done.valid)
+        return m
+
+    def _gather(self, m: Module, platform, cutter, pending: Signal) -> Signal:
+        """Rows to the channels; gives the cycle in which the last row of a piece is taken."""
+        config = self._config
+        piece = cutter.piece.payload
+        width = channel_bits(config)
+        count = Signal.like(piece.more)
+        is_last = Signal()
+        take = Signal()
+        last = Signal()
+        beats = [_queue(m, platform, f"beats_{c}", width + 2, _WRITE_ROOM * max_beats(config))
+                 for c in range(config.hbm_channels)]
+        m.d.comb += [
+            is_last.eq(count == piece.more),
+            self.rows.ready.eq(cutter.piece.valid & ~(is_last & (pending == WRITES))
+                               & reduce(and_, (queue.input.ready for queue in beats))),
+            take.eq(self.rows.valid & self.rows.ready),
+            last.eq(take & is_last),
+            cutter.piece.ready.eq(last),
+        ]
+        with m.If(take):
+            m.d.sync += count.eq(Mux(is_last, 0, count + 1))
+        for c, queue in enumerate(beats):
+            address, beat = self.address[c], self.beat[c]
+            wanted = _address_queue(m, platform, f"wanted_{c}", config, WRITES, piece, address)
+            order = place(m, platform, f"order_{c}", "write_order", WriteOrder)
+            m.d.comb += [
+                wanted.input.valid.eq(last),
+                queue.input.valid.eq(take),
+                queue.input.payload.eq(Cat(self.rows.payload[c * width:(c + 1) * width],
+                                           is_last, ~self.discard)),
+                order.address_valid.eq(address.valid),
+                order.address_ready.eq(address.ready),
+                beat.valid.eq(queue.output.valid & order.allowed),
+                beat.payload.eq(queue.output.payload),
+                queue.output.ready.eq(beat.ready & order.allowed),
+                order.last.eq(beat.valid & beat.ready & beat.payload.last),
+            ]
+        return last
+
+    def _join_responses(self, m: Module, platform, piece, last: Signal, ended: Signal) -> None:
+        """``ended``: all channels have answered the oldest piece."""
+        ends = _queue(m, platform, "ends", 1, WRITES)
+        answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)
+                   for c in range(self._config.hbm_channels)]
+        is_end = Signal()
+        bad = Signal()
+        failed = Signal()
+        m.d.comb += [
+            ends.input.valid.eq(last),
+            ends.input.payload.eq(piece.last),
+            is_end.eq(ends.output.payload),
+            ended.eq(ends.output.valid & (~is_end | ~self.done.valid | self.done.ready)
+                     & reduce(and_, (queue.output.valid for queue in answers))),
+            bad.eq(failed | reduce(or_, (queue.output.payload for queue in answers))),
+            ends.output.ready.eq(ended),
+        ]
+        for response, queue in zip(self.response, answers, strict=True):
+            m.d.comb += [
+                queue.input.valid.eq(response.valid),
+                queue.input.payload.eq(response.payload.error),
+                response.ready.eq(queue.input.ready),
+                queue.output.ready.eq(ended),
+            ]
+        with m.If(self.done.ready):
+            m.d.sync += self.done.valid.eq(0)
+        with m.If(ended):
+            m.d.sync += failed.eq(bad & ~is_end)
+            with m.If(is_end):
+                m.d.sync += [self.done.valid.eq(1), self.done.payload.error.eq(bad)]
+
+
+class HbmPort(wiring.Component):
+    """A core's way to memory: streams of rows to and from AXI4 masters, one for each channel.
+
+    Bursts are of type INCR, of the channel's full width, with identifier 0. They never cross a
+    multiple of 4 KiB of a channel's addresses: they are cut at multiples of `max_beats` beats. At
+    least `BURSTS` of full length can be under way each way. One row a cycle each way at once, up to
+    a latency of memory of (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the others; so
+    far also by bursts of one row each when reading, while of writes `WRITES` bursts can be open.
+
+    Rows that are on offer while a burst of writes is not yet begun wait: data are asked for first
+    (``hbm_write``), and issued when all of a burst are here. Reads and writes of one row, when both
+    are under way, come in any order.
+
+    Everything that is asked for is done. Whoever asks for a burst of writes must give all of its
+    rows. A reset is only right if ``busy`` is not set, or memory is reset too.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters; ``hbm_channels`` must divide a row into powers of two from 4 to 128 bytes.
+
+    Attributes
+    ----------
+    hbm_read, hbm_rows : In(stream of hbm_burst), Out(stream of hbm_row)
+        Rows that are wanted, and the rows, in this order. ``error`` of a row: memory's answer to
+        any part of it was not OKAY.
+    hbm_write, hbm_write_rows : In(stream of hbm_burst), In(stream of 32 * lanes)
+        Where the next rows go, and the rows.
+    discard : In(1)
+        A row that is taken in this cycle is not written.
+    hbm_write_done : Out(stream of hbm_done)
+        One for each burst of writes, in order, when memory has answered. ``error``: an answer was
+        not OKAY.
+    axi : Out(Axi4).array(hbm_channels)
+        The masters.
+    busy : Out(1)
+        Something that was asked for is not done.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or not one of a chip.
+    """
+
+    def __init__(self, config: Config) -> None:
+        _check_config(config)
+        self._config = config
+        super().__init__({
+            "hbm_read": In(stream.Signature(hbm_burst(config))),
+            "hbm_rows": Out(stream.Signature(hbm_row(config))),
+            "hbm_write": In(stream.Signature(hbm_burst(config))),
+            "hbm_write_rows": In(stream.Signature(8 * config.row_bytes)),
+            "discard": In(1),
+            "hbm_write_done": Out(stream.Signature(hbm_done())),
+            "axi": Out(Axi4(config.hbm_address_bits, channel_bits(config))).array(
+                config.hbm_channels),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        reader = place(m, platform, "reader", "hbm_reader", lambda: HbmReader(config))
+        writer = place(m, platform, "writer", "hbm_writer", lambda: HbmWriter(config))
+        connect(m, flipped(self.hbm_read), reader.burst)
+        connect(m, reader.rows, flipped(self.hbm_rows))
+        connect(m, flipped(self.hbm_write), writer.burst)
+        connect(m, flipped(self.hbm_write_rows), writer.rows)
+        connect(m, writer.done, flipped(self.hbm_write_done))
+        m.d.comb += [writer.discard.eq(self.discard), self.busy.eq(reader.busy | writer.busy)]
+        for c, axi in enumerate(self.axi):
+            self._connect_address(m, axi, "ar", reader.address[c])
+            self._connect_address(m, axi, "aw", writer.address[c])
+            part, beat, response = reader.part[c], writer.beat[c], writer.response[c]
+            m.d.comb += [
+                part.valid.eq(axi.rvalid),
+                part.payload.data.eq(axi.rdata),
+                part.payload.error.eq(axi.rresp != Resp.OKAY.value),
+                axi.rready.eq(part.ready),
+                axi.wvalid.eq(beat.valid),
+                axi.wdata.eq(beat.payload.data),
+                axi.wlast.eq(beat.payload.last),
+                # A choice, for replicated bits would be written as if they hung on each other.
+                axi.wstrb.eq(Mux(beat.payload.keep, (1 << config.channel_bytes) - 1, 0)),
+                beat.ready.eq(axi.wready),
+                response.valid.eq(axi.bvalid),
+                response.payload.error.eq(axi.bresp != Resp.OKAY.value),
+                axi.bready.eq(response.ready),
+            ]
+        return m
+
+    def _connect_address(self, m: Module, axi, channel: str, address) -> None:
+        constants = {"size": exact_log2(self._config.channel_bytes), "burst": Burst.INCR.value,
+                     "cache": _NORMAL_BUFFERABLE}
+        m.d.comb += [
+            getattr(axi, f"{channel}valid").eq(address.valid),
+            getattr(axi, f"{channel}addr").eq(address.payload.address),
+            getattr(axi, f"{channel}len").eq(address.payload.more),
+            address.ready.eq(getattr(axi, f"{channel}ready")),
+            *(getattr(axi, channel + name).eq(value) for name, value in constants.items()),
+        ]

@@ -1,0 +1,336 @@
+"""Who is next: several that want one thing of a core share it, each in its turn."""
+
+from functools import reduce
+from operator import or_
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..config import Config
+from ..core.interface import Response, SemaphoreSignal, core_request, semaphore_addition
+from ..tiles import place
+from ..vpu.interface import host_read_request, host_write_row, row_bits
+
+__all__ = ["RequestArbiter", "RoundRobin", "SignalArbiter", "VectorPort"]
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value!r}")
+
+
+def _chosen(choice: Signal, values):
+    """Of ``values`` the one whose bit is set in ``choice``; zero if none is."""
+    return reduce(or_, (Mux(choice[number], value, 0) for number, value in enumerate(values)))
+
+
+class RoundRobin(wiring.Component):
+    """Chooses one of several, combinationally: who had a turn comes last from then on.
+
+    So each is chosen after at most ``count`` - 1 turns of others.
+
+    Parameters
+    ----------
+    count : int
+        How many there are, at least 1.
+
+    Attributes
+    ----------
+    wants : In(count)
+        Who wants it.
+    choice : Out(count)
+        Who has it: one bit of ``wants``, none if there is none.
+    turn : In(1)
+        The ``choice`` has had its turn.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``count`` is not such a number.
+    """
+
+    def __init__(self, count: int) -> None:
+        _check_count("count", count)
+        self.combinational = count == 1  # no turn to remember
+        super().__init__({"wants": In(count), "choice": Out(count), "turn": In(1)})
+
+    @staticmethod
+    def module(count: int) -> str:
+        """Name of the Verilog module."""
+        return f"round_robin_{count}"
+
+    def elaborate(self, platform):
+        m = Module()
+        count = len(self.wants)
+        later = Signal(count)  # those behind the one that had the last turn
+        candidates = Signal(count)
+        below = Signal(count)  # a candidate stands before it
+        m.d.comb += [
+            candidates.eq(Mux((self.wants & later).any(), self.wants & later, self.wants)),
+            *(below[number].eq(candidates[:number].any()) for number in range(1, count)),
+            self.choice.eq(candidates & ~below),
+        ]
+        with m.If(self.turn):
+            m.d.sync += [later[number].eq(self.choice[:number].any()) for number in range(1, count)]
+        return m
+
+
+def _round_robin(m: Module, platform: object, name: str, count: int) -> wiring.Component:
+    return place(m, platform, name, RoundRobin.module(count), lambda: RoundRobin(count))
+
+
+class SignalArbiter(wiring.Component):
+    """Additions to the semaphores of a core, from several sources: one a cycle.
+
+    Parameters
+    ----------
+    sources : int
+        How many there are, at least 1.
+
+    Attributes
+    ----------
+    source : In(stream of semaphore_addition).array(sources)
+        Offers; they may be taken back.
+    signal : Out(SemaphoreSignal)
+        To the core, a cycle after the source was granted.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``sources`` is not such a number.
+    """
+
+    def __init__(self, sources: int) -> None:
+        _check_count("sources", sources)
+        self._sources = sources
+        super().__init__({"source": In(stream.Signature(semaphore_addition())).array(sources),
+                          "signal": Out(SemaphoreSignal())})
+
+    def elaborate(self, platform):
+        m = Module()
+        turns = _round_robin(m, platform, "turns", self._sources)
+        chosen = Signal(semaphore_addition())
+        m.d.comb += [
+            turns.turn.eq(turns.choice.any()),
+            chosen.eq(_chosen(turns.choice, (
+                source.payload.as_value() for source in self.source))),
+        ]
+        for number, source in enumerate(self.source):
+            m.d.comb += [turns.wants[number].eq(source.valid),
+                         source.ready.eq(turns.choice[number])]
+        m.d.sync += self.signal.valid.eq(turns.choice.any())
+        with m.If(turns.choice.any()):
+            m.d.sync += [self.signal.index.eq(chosen.index), self.signal.amount.eq(chosen.amount)]
+        return m
+
+
+class RequestArbiter(wiring.Component):
+    """The port for words of a core's memories, for several clients.
+
+    The turn passes in each cycle, taken or not: a request that the core cannot take yet holds up
+    no other.
+
+    Parameters
+    ----------
+    clients : int
+        How many there are, at least 1.
+
+    Attributes
+    ----------
+    request, response : In(stream of core_request).array, Out(Response).array
+        The clients'. A request may be taken back. ``valid`` is set only of the response to one's
+        own request; the rest goes to all.
+    core_request, core_response : Out(stream of core_request), In(Response)
+        The core's port, which responds in the cycle after it accepted a request.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``clients`` is not such a number.
+    """
+
+    def __init__(self, clients: int) -> None:
+        _check_count("clients", clients)
+        self._clients = clients
+        request = stream.Signature(core_request())
+        super().__init__({
+            "request": In(request).array(clients), "response": Out(Response()).array(clients),
+            "core_request": Out(request), "core_response": In(Response()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        turns = _round_robin(m, platform, "turns", self._clients)
+        owner = Signal(self._clients)  # of the response
+        m.d.comb += [
+            turns.turn.eq(turns.choice.any()),
+            self.core_request.valid.eq(turns.choice.any()),
+            self.core_request.payload.eq(_chosen(turns.choice, (
+                request.payload.as_value() for request in self.request))),
+        ]
+        with m.If(self.core_request.valid & self.core_request.ready):
+            m.d.sync += owner.eq(turns.choice)
+        for number, (request, response) in enumerate(
+                zip(self.request, self.response, strict=True)):
+            m.d.comb += [
+                turns.wants[number].eq(request.valid),
+                request.ready.eq(turns.choice[number] & self.core_request.ready),
+                response.valid.eq(self.core_response.valid & owner[number]),
+                response.error.eq(self.core_response.error),
+                response.data.eq(self.core_response.data),
+            ]
+        return m
+
+
+class VectorPort(wiring.Component):
+    """The port for rows of a core's vector unit, for several clients.
+
+    A client writes a vector register as a whole before another one does, and gets the rows of what
+    it reads in the order of all reads. An offer, once made, is kept before the core until it is
+    taken, so clients must not take it back.
+
+    A core can be reset while it is used. Then the clients get what they were promised, but it means
+    nothing: rows that were to be read are any rows, and those that complete a vector register are
+    thrown away.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    clients : int
+        How many there are, at least 1.
+
+    Attributes
+    ----------
+    read, rows, write : In(stream of host_read_request).array, Out(stream of row_bits).array,
+            In(stream of host_write_row).array
+        The clients', as ``host_read``, ``host_rows`` and ``host_write`` of `hdl.vpu.vpu.Vpu`.
+    busy : Out(1)
+        A vector register whose rows have all been accepted, of any client, is not written by the
+        end of this cycle.
+    host_read, host_rows, host_write
+        The core's.
+    reset : In(1)
+        The core is reset in this cycle. The port itself is not reset with it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or ``clients`` not such a number.
+    """
+
+    def __init__(self, config: Config, clients: int) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        _check_count("clients", clients)
+        self._config = config
+        self._clients = clients
+        read, rows, write = (stream.Signature(shape) for shape in (
+            host_read_request(), row_bits(config), host_write_row(config)))
+        super().__init__({
+            "read": In(read).array(clients), "rows": Out(rows).array(clients),
+            "write": In(write).array(clients), "busy": Out(1),
+            "host_read": Out(read), "host_rows": In(rows), "host_write": Out(write),
+            "reset": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.busy.eq(~self.host_write.ready)
+        self._write(m, platform)
+        self._return_rows(m, self._read(m, platform))
+        return m
+
+    def _choose(self, m: Module, platform: object, name: str, ports, ended: Signal) -> Signal:
+        """Who is next; it stays that until ``ended``."""
+        turns = _round_robin(m, platform, f"{name}_turns", self._clients)
+        kept = Signal(self._clients, name=f"{name}_kept")
+        choice = Signal(self._clients, name=f"{name}_choice")
+        m.d.comb += [
+            *(turns.wants[number].eq(Mux(kept.any(), kept[number], port.valid))
+              for number, port in enumerate(ports)),
+            choice.eq(turns.choice),
+            turns.turn.eq(ended),
+        ]
+        m.d.sync += kept.eq(Mux(ended, 0, choice))
+        return choice
+
+    def _count(self, m: Module, name: str, given: Signal) -> tuple[Signal, Signal]:
+        """Rows of the vector register that were given; and whether this is the last."""
+        count = Signal(range(self._config.sublanes), name=f"{name}_count")
+        last = Signal(name=f"{name}_last")
+        m.d.comb += last.eq(given & (count == self._config.sublanes - 1))
+        with m.If(given):
+            m.d.sync += count.eq(Mux(last, 0, count + 1))
+        return count, last
+
+    def _write(self, m: Module, platform: object) -> None:
+        void = Signal(name="write_void")  # the core knows nothing of the register's first rows
+        offered = Signal(name="write_offered")
+        given = Signal(name="write_given")
+        ready = Signal(name="write_ready")
+        count, ended = self._count(m, "write", given)
+        choice = self._choose(m, platform, "write", self.write, ended)
+        m.d.comb += [
+            offered.eq(_chosen(choice, (write.valid for write in self.write))),
+            ready.eq((void | self.host_write.ready) & ~self.reset),
+            given.eq(offered & ready),
+            self.host_write.valid.eq(offered & ~void & ~self.reset),
+            self.host_write.payload.eq(_chosen(choice, (
+                write.payload.as_value() for write in self.write))),
+            *(write.ready.eq(choice[number] & ready) for number, write in enumerate(self.write)),
+        ]
+        with m.If(self.reset):
+            m.d.sync += void.eq(count != 0)
+        with m.Elif(ended):
+            m.d.sync += void.eq(0)
+
+    def _read(self, m: Module, platform: object) -> Signal:
+        """Passes requests on; who made the one that the core accepts in this cycle."""
+        self._void = Signal(name="read_void")  # the core knows nothing of the rows to be returned
+        passes = Signal()
+        accepted = Signal()
+        asked = Signal(self._clients)
+        choice = self._choose(m, platform, "read", self.read, accepted)
+        m.d.comb += [
+            passes.eq(~self._void & ~self.reset),
+            self.host_read.valid.eq(_chosen(choice, (read.valid for read in self.read)) & passes),
+            self.host_read.payload.eq(_chosen(choice, (
+                read.payload.as_value() for read in self.read))),
+            accepted.eq(self.host_read.valid & self.host_read.ready),
+            asked.eq(Mux(accepted, choice, 0)),
+            *(read.ready.eq(choice[number] & self.host_read.ready & passes)
+              for number, read in enumerate(self.read)),
+        ]
+        return asked
+
+    def _return_rows(self, m: Module, asked: Signal) -> None:
+        """Rows to who asked for them. The core has two reads under way at most."""
+        first = Signal(self._clients, name="first_owner")
+        second = Signal(self._clients, name="second_owner")
+        next_first = Signal(self._clients)
+        next_second = Signal(self._clients)
+        valid = Signal(name="rows_valid")
+        given = Signal(name="rows_given")
+        _, ended = self._count(m, "rows", given)
+        m.d.comb += [
+            valid.eq(self._void | self.host_rows.valid),
+            given.eq(valid & _chosen(first, (rows.ready for rows in self.rows))),
+            self.host_rows.ready.eq(given & ~self._void),
+            next_first.eq(Mux(ended, second, first)),
+            next_second.eq(Mux(ended, 0, second)),
+        ]
+        for number, rows in enumerate(self.rows):
+            m.d.comb += [rows.valid.eq(valid & first[number]),
+                         rows.payload.eq(self.host_rows.payload)]
+        m.d.sync += [
+            first.eq(Mux(next_first.any(), next_first, asked)),
+            second.eq(Mux(next_first.any(), next_second | asked, 0)),
+        ]
+        with m.If(self.reset):
+            m.d.sync += self._void.eq(1)
+        with m.Elif(~first.any()):
+            m.d.sync += self._void.eq(0)

@@ -1,0 +1,336 @@
+"""The control slave: the host's side of the chip behind AXI4-Lite."""
+
+from amaranth import Cat, Const, Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from ..axi.interface import CONTROL_ADDRESS_BITS, Axi4Lite
+from ..axi.lite import AxiLiteSlave, RegisterAccess
+from ..config import Config
+from ..core.interface import (
+    FAULT_BITS,
+    REQUEST_ADDRESS_BITS,
+    REQUEST_WORD_BITS,
+    SPACE_BITS,
+    Response,
+    Space,
+    core_request,
+    semaphore_addition,
+)
+from ..isa import BUNDLE_WORDS, DESCRIPTOR_WORDS
+from ..mxu.mxu import COUNTER_BITS
+from ..tiles import place
+from .registers import (
+    ACCESS_ADDRESS_BITS,
+    CORE_REGISTERS,
+    COUNTER_REGISTERS,
+    EVENT_PITCH,
+    EVENTS,
+    GLOBAL_REGISTERS,
+    OFFSET_BITS,
+    WAIT_CYCLES,
+    Register,
+    RegisterBlock,
+    parameters,
+)
+
+__all__ = ["ControlSlave", "CoreControl", "CoreSide"]
+
+_COUNTERS = tuple(name.lower() if name == "CYCLES" else f"{name.lower()}_cycles"
+                  for name in COUNTER_REGISTERS)
+"""Ports of a core's counters, in the order of their registers."""
+
+
+class CoreSide(wiring.Signature):
+    """What the host does to one core; it flows out, from the control slave.
+
+    To the core, for one cycle each: ``start``, ``stop``, ``clear_counters``, ``reset_request``; and
+    always: ``start_pc`` 32, ``watchdog`` 32. ``resetting`` must be set from the cycle after
+    ``reset_request`` until the core can be used again.
+
+    From it: ``running``, ``waiting``, ``idle``, ``fault`` 4, ``pc`` 32 and the counters, as of
+    `hdl.core.core.Core`; ``dma_busy`` 1: transfers are under way or queued; ``transfer_done`` 1: in
+    this cycle a transfer ended that the host started.
+
+    Offers to it, one at a time: ``request`` with its ``response`` in a later cycle; ``signal``, an
+    addition to a semaphore; ``host_descriptor`` 320 with ``host_valid``, which the engine answers
+    with ``host_ready`` and a ``host_fault`` 4, as for `hdl.core.interface.DmaIssue`. **An offer may
+    be withdrawn** that was not taken within `WAIT_CYCLES`: then nothing of it may have happened.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({
+            "start": Out(1), "start_pc": Out(32), "stop": Out(1), "clear_counters": Out(1),
+            "watchdog": Out(32), "reset_request": Out(1), "resetting": In(1),
+            "running": In(1), "waiting": In(1), "idle": In(1), "fault": In(FAULT_BITS),
+            "pc": In(32), "dma_busy": In(1), "transfer_done": In(1),
+            "request": Out(stream.Signature(core_request())), "response": In(Response()),
+            "signal": Out(stream.Signature(semaphore_addition())),
+            "host_descriptor": Out(32 * DESCRIPTOR_WORDS), "host_valid": Out(1),
+            "host_ready": In(1), "host_fault": In(FAULT_BITS),
+            **{counter: In(COUNTER_BITS) for counter in _COUNTERS},
+        })
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CoreSide)
+
+    def __hash__(self) -> int:
+        return hash(CoreSide)
+
+
+def _fields(register: Register, word) -> dict[str, Signal]:
+    """The fields of a word, by name."""
+    return {field.name: word[field.low:field.low + field.width] for field in register.fields}
+
+
+class CoreControl(wiring.Component):
+    """The registers of one core.
+
+    Attributes
+    ----------
+    access : In(RegisterAccess)
+        Addresses are offsets.
+    core : Out(CoreSide)
+        The core.
+    events : Out(3)
+        What happens in this cycle, as of `EVENTS`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"access": In(RegisterAccess(OFFSET_BITS)), "core": Out(CoreSide()),
+                          "events": Out(len(EVENTS))})
+
+    def elaborate(self, platform):
+        m = Module()
+        core = self.core
+        block = place(m, platform, "block", "core_registers",
+                      lambda: RegisterBlock(CORE_REGISTERS))
+        connect(m, flipped(self.access), block.access)
+        status = _fields(CORE_REGISTERS["STATUS"], block.status)
+        m.d.comb += [
+            *(status[name.upper()].eq(getattr(core, name))
+              for name in ("running", "waiting", "idle", "dma_busy", "resetting", "fault")),
+            block.pc.eq(core.pc),
+            core.start_pc.eq(block.start_pc),
+            core.watchdog.eq(block.watchdog),
+        ]
+        self._command(m, block)
+        expired = self._watch(m)
+        self._access_words(m, block, expired)
+        self._add_to_semaphore(m, block, expired)
+        self._start_transfer(m, block, expired)
+        self._take_counters(m, block)
+        self._find_events(m)
+        return m
+
+    def _command(self, m: Module, block) -> None:
+        core = self.core
+        bits = _fields(CORE_REGISTERS["CONTROL"], self.access.data)
+        good = Signal()
+        m.d.comb += [
+            block.control_done.eq(1),
+            block.control_error.eq(bits["START"] & (bits["STOP"] | bits["RESET"] | core.running
+                                                    | core.resetting)),
+            good.eq(block.control_write & ~block.control_error),
+            core.start.eq(good & bits["START"]),
+            core.stop.eq(good & bits["STOP"]),
+            core.clear_counters.eq(good & bits["CLEAR_COUNTERS"]),
+            core.reset_request.eq(good & bits["RESET"]),
+        ]
+
+    def _watch(self, m: Module) -> Signal:
+        """``expired``: the present access has waited as long as it may."""
+        waited = Signal(range(WAIT_CYCLES))
+        expired = Signal()
+        m.d.comb += expired.eq(waited == WAIT_CYCLES - 1)
+        with m.If(~self.access.valid):
+            m.d.sync += waited.eq(0)
+        with m.Elif(~expired):
+            m.d.sync += waited.eq(waited + 1)
+        return expired
+
+    def _access_words(self, m: Module, block, expired: Signal) -> None:
+        """ACCESS_ADDRESS and ACCESS_DATA: a request to the core for each access."""
+        core = self.core
+        request = core.request.payload
+        address = Signal(ACCESS_ADDRESS_BITS)
+        space = Signal(SPACE_BITS)
+        wanted = Signal()
+        allowed = Signal()
+        sent = Signal()
+        beside = Signal()
+        m.d.comb += [
+            block.access_address.eq(Cat(address, space)),
+            block.access_address_done.eq(1),
+            wanted.eq(block.access_data_read | block.access_data_write),
+            allowed.eq(~address[REQUEST_ADDRESS_BITS:].any() & ~core.resetting
+                       & (beside | ~core.running)),
+            core.request.valid.eq(wanted & allowed & ~sent & ~expired),
+            request.write.eq(self.access.write),
+            request.space.eq(space),
+            request.address.eq(address),
+            request.data.eq(self.access.data),
+            block.access_data.eq(core.response.data),
+        ]
+        # What can be done beside a program.
+        with m.Switch(space):
+            with m.Case(Space.IMEM.value):
+                m.d.comb += beside.eq(self.access.write)
+            with m.Case(Space.SMEM.value):
+                m.d.comb += beside.eq(1)
+            with m.Case(Space.SEMAPHORE.value):
+                m.d.comb += beside.eq(~self.access.write)
+        with m.If(sent):
+            m.d.comb += [block.access_data_done.eq(core.response.valid),
+                         block.access_data_error.eq(core.response.error)]
+        with m.Else():
+            m.d.comb += [block.access_data_done.eq(~allowed | expired),
+                         block.access_data_error.eq(1)]
+        with m.If(core.request.valid & core.request.ready):
+            m.d.sync += sent.eq(1)
+        with m.Elif(core.response.valid):
+            m.d.sync += sent.eq(0)
+        with m.If(block.access_address_write):
+            m.d.sync += Cat(address, space).eq(self.access.data)
+        with m.Elif(wanted & block.access_data_done & ~block.access_data_error):
+            with m.If((space == Space.IMEM.value)
+                      & (address[:REQUEST_WORD_BITS] == BUNDLE_WORDS - 1)):
+                m.d.sync += address.eq(
+                    address + (1 << REQUEST_WORD_BITS) - (BUNDLE_WORDS - 1))
+            with m.Else():
+                m.d.sync += address.eq(address + 1)
+
+    def _add_to_semaphore(self, m: Module, block, expired: Signal) -> None:
+        core = self.core
+        fields = _fields(CORE_REGISTERS["SEMAPHORE_ADD"], self.access.data)
+        gives_up = Signal()
+        m.d.comb += [
+            gives_up.eq(core.resetting | expired),
+            core.signal.valid.eq(block.semaphore_add_write & ~gives_up),
+            core.signal.payload.index.eq(fields["INDEX"]),
+            core.signal.payload.amount.eq(fields["AMOUNT"]),
+            block.semaphore_add_done.eq(core.signal.ready | gives_up),
+            block.semaphore_add_error.eq(gives_up),
+        ]
+
+    def _start_transfer(self, m: Module, block, expired: Signal) -> None:
+        core = self.core
+        gives_up = Signal()
+        go = Signal()
+        fault = Signal(FAULT_BITS)
+        busy = Signal()
+        result = _fields(CORE_REGISTERS["DMA_FAULT"], block.dma_fault)
+        m.d.comb += [
+            core.host_descriptor.eq(Cat(getattr(block, f"dma_descriptor_{word}")
+                                        for word in range(DESCRIPTOR_WORDS))),
+            go.eq(block.dma_start_write & self.access.data[0]),
+            gives_up.eq(core.resetting | expired),
+            core.host_valid.eq(go & ~gives_up),
+            block.dma_start_done.eq(~go | core.host_ready | gives_up),
+            block.dma_start_error.eq(go & (gives_up | (core.host_fault != 0))),
+            result["FAULT"].eq(fault),
+            result["BUSY"].eq(busy),
+        ]
+        with m.If(go & block.dma_start_done):
+            m.d.sync += busy.eq(gives_up)
+            with m.If(gives_up):
+                m.d.sync += fault.eq(0)
+            with m.Else():
+                m.d.sync += fault.eq(core.host_fault)
+
+    def _take_counters(self, m: Module, block) -> None:
+        """Reading CYCLES_LO shows that counter as it is, and takes all the rest."""
+        m.d.comb += [
+            block.cycles_lo.eq(self.core.cycles[:32]),
+            block.cycles_lo_done.eq(1),
+        ]
+        for name, counter in zip(COUNTER_REGISTERS, _COUNTERS, strict=True):
+            value = getattr(self.core, counter)
+            low = Signal(32, name=f"{name.lower()}_low")
+            high = Signal(COUNTER_BITS - 32, name=f"{name.lower()}_high")
+            with m.If(block.cycles_lo_read):
+                m.d.sync += Cat(low, high).eq(value)
+            m.d.comb += getattr(block, f"{name.lower()}_hi").eq(high)
+            if name != "CYCLES":
+                m.d.comb += getattr(block, f"{name.lower()}_lo").eq(low)
+
+    def _find_events(self, m: Module) -> None:
+        core = self.core
+        was_running = Signal()
+        last_fault = Signal(FAULT_BITS)
+        m.d.sync += [was_running.eq(core.running), last_fault.eq(core.fault)]
+        m.d.comb += self.events.eq(Cat(was_running & ~core.running,
+                                       (core.fault != 0) & (core.fault != last_fault),
+                                       core.transfer_done))
+
+
+class ControlSlave(wiring.Component):
+    """All registers of `hdl.chip.registers`, behind AXI4-Lite.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+
+    Attributes
+    ----------
+    axi : In(Axi4Lite)
+        The host. How accesses are answered is said at `hdl.axi.lite.AxiLiteSlave`.
+    core : Out(CoreSide).array(cores)
+        The cores.
+    interrupt : Out(1)
+        Level: something happened that the host wants to know of.
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is not a `Config`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        super().__init__({"axi": In(Axi4Lite(CONTROL_ADDRESS_BITS)),
+                          "core": Out(CoreSide()).array(config.cores), "interrupt": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        slave = place(m, platform, "slave", "axi_lite_slave",
+                      lambda: AxiLiteSlave(CONTROL_ADDRESS_BITS))
+        block = place(m, platform, "block", "chip_registers",
+                      lambda: RegisterBlock(GLOBAL_REGISTERS))
+        cores = [place(m, platform, f"control_{k}", "core_control", CoreControl)
+                 for k in range(self._config.cores)]
+        connect(m, flipped(self.axi), slave.axi)
+        for core, port in zip(cores, self.core, strict=True):
+            connect(m, core.core, flipped(port))
+        self._choose(m, slave.access, [block.access, *(core.access for core in cores)])
+        self._show(m, block)
+        pending = Signal(len(block.interrupt_status))
+        m.d.comb += [
+            block.interrupt_status_set.eq(Cat(
+                Cat(core.events, Const(0, EVENT_PITCH - len(EVENTS)))
+                for core in cores)),
+            pending.eq(block.interrupt_status & block.interrupt_enable),
+        ]
+        m.d.sync += self.interrupt.eq(pending.any())
+        return m
+
+    def _choose(self, m: Module, access, blocks: list) -> None:
+        """Each block has the addresses that begin with its number; beyond them there is nothing."""
+        number = access.address[OFFSET_BITS:]
+        m.d.comb += [access.done.eq(1), access.error.eq(1)]
+        for k, block in enumerate(blocks):
+            m.d.comb += [block.write.eq(access.write), block.data.eq(access.data),
+                         block.address.eq(access.address[:OFFSET_BITS])]
+            with m.If(number == k):
+                m.d.comb += [block.valid.eq(access.valid), access.done.eq(block.done),
+                             access.error.eq(block.error), access.value.eq(block.value)]
+
+    def _show(self, m: Module, block) -> None:
+        constants = parameters(self._config) | {
+            name: register.reset for name, register in GLOBAL_REGISTERS.items()
+            if name in ("ID", "VERSION")}
+        for name, value in constants.items():
+            m.d.comb += getattr(block, name.lower()).eq(value)

@@ -1,0 +1,247 @@
+"""A core with all that it takes in a chip: its engine, its way to memory, what it shares."""
+
+from amaranth import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from ..axi.interface import Axi4, channel_bits
+from ..axi.master import HbmPort
+from ..config import Config
+from ..core.core import Core
+from ..core.counters import COUNTERS
+from ..core.interface import SEMAPHORE_BITS, semaphore_addition
+from ..dma.engine import DmaEngine
+from ..dma.interface import check_config
+from ..tiles import place
+from ..vpu.interface import host_read_request, host_write_row, row_bits
+from .arbiter import RequestArbiter, SignalArbiter, VectorPort
+from .control import CoreSide
+
+__all__ = ["RESET_CYCLES", "CoreNode", "CoreReset", "NodeLink"]
+
+RESET_CYCLES = 4
+"""Cycles for which a core is held in reset."""
+_SETTLE_CYCLES = 4
+"""Cycles after which an engine that was told to give up says whether it is busy."""
+
+
+class NodeLink(wiring.Signature):
+    """What a core's side does to the other core; it flows out.
+
+    ``read``, ``rows``, ``write``, ``busy``: its engine, at the vector memory, as ``other_*`` of
+    `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphores' numbers, and
+    ``program_signal``, one of `semaphore_addition`: additions to semaphores, by its engine and by
+    its program.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__({
+            "read": Out(stream.Signature(host_read_request())),
+            "rows": In(stream.Signature(row_bits(config))),
+            "write": Out(stream.Signature(host_write_row(config))), "busy": In(1),
+            "transfer_signal": Out(stream.Signature(SEMAPHORE_BITS)),
+            "program_signal": Out(stream.Signature(semaphore_addition())),
+        })
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeLink) and self.members == other.members
+
+    def __hash__(self) -> int:
+        return hash(NodeLink)
+
+
+class CoreReset(wiring.Component):
+    """Resets a core when nothing is under way that the reset would leave half done.
+
+    Attributes
+    ----------
+    request : In(1)
+        The core is to be reset.
+    at_rest : In(1)
+        Engine and port have finished; right from `_SETTLE_CYCLES` on after ``resetting`` is set.
+    resetting : Out(1)
+        From the cycle after ``request`` on, until the core can be used again: nothing new may be
+        begun.
+    reset : Out(1)
+        In the last `RESET_CYCLES` of them: to the core and its engine.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"request": In(1), "at_rest": In(1), "resetting": Out(1),
+                          "reset": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        count = Signal(range(max(RESET_CYCLES, _SETTLE_CYCLES)))
+        with m.FSM(name="phase") as fsm:
+            m.d.comb += self.resetting.eq(~fsm.ongoing("WORK"))
+            with m.State("WORK"), m.If(self.request):
+                m.next = "SETTLE"
+            with m.State("SETTLE"):
+                m.d.sync += count.eq(count + 1)
+                with m.If(count == _SETTLE_CYCLES - 1):
+                    m.d.sync += count.eq(0)
+                    m.next = "DRAIN"
+            with m.State("DRAIN"), m.If(self.at_rest):
+                m.next = "RESET"
+            with m.State("RESET"):
+                m.d.comb += self.reset.eq(1)
+                m.d.sync += count.eq(count + 1)
+                with m.If(count == RESET_CYCLES - 1):
+                    m.d.sync += count.eq(0)
+                    m.next = "WORK"
+                with m.If(self.request):
+                    m.d.sync += count.eq(0)
+                    m.next = "SETTLE"
+        return m
+
+
+class CoreNode(wiring.Component):
+    """A core, its DMA engine and its AXI4 masters, shared with the host and the other core.
+
+    When the host asks for a reset, the program is stopped, the engine gives up its transfers, and
+    memory finishes with what was asked of it. Then core and engine are reset, while the way to
+    memory is not. The other core goes on; what its engine reads here meanwhile may be anything, and
+    what it writes may be lost.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters; ``array`` must be a power of two, and ``hbm_channels`` divide a row into powers
+        of two from 4 to 128 bytes.
+
+    Attributes
+    ----------
+    control : In(CoreSide)
+        The host.
+    axi : Out(Axi4).array(hbm_channels)
+        Memory.
+    peer, guest : Out(NodeLink), In(NodeLink)
+        What this core's side does to the other core, and that one's to this. Only with two cores.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or not one of a chip.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        self._config = config
+        self._two = config.cores == 2
+        super().__init__({
+            "control": In(CoreSide()),
+            "axi": Out(Axi4(config.hbm_address_bits, channel_bits(config))).array(
+                config.hbm_channels),
+            **({"peer": Out(NodeLink(config)), "guest": In(NodeLink(config))} if self._two else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        resets = place(m, platform, "resets", "core_reset", CoreReset)
+        self._reset = Signal()
+        m.d.comb += self._reset.eq(resets.reset)
+        self._core = place(m, platform, "core", "core", lambda: Core(config), reset=self._reset)
+        self._engine = place(m, platform, "engine", "dma_engine", lambda: DmaEngine(config),
+                             reset=self._reset)
+        self._port = place(m, platform, "port", "hbm_port", lambda: HbmPort(config))
+        self._connect_control(m, resets)
+        self._connect_memory(m)
+        self._share_vectors(m, platform)
+        self._share_requests(m, platform)
+        self._share_semaphores(m, platform)
+        return m
+
+    def _connect_control(self, m: Module, resets) -> None:
+        """Commands and state; and the reset, which stops what the core does by itself."""
+        control, core, engine = self.control, self._core, self._engine
+        m.d.comb += [
+            core.start.eq(control.start), core.start_pc.eq(control.start_pc),
+            core.stop.eq(control.stop | resets.resetting),
+            core.watchdog.eq(control.watchdog), core.clear_counters.eq(control.clear_counters),
+            *(getattr(control, name).eq(getattr(core, name)) for name in (
+                "running", "waiting", "idle", "fault", "pc", "cycles",
+                *(f"{counter}_cycles" for counter in COUNTERS))),
+            engine.host_descriptor.eq(control.host_descriptor),
+            engine.host_valid.eq(control.host_valid),
+            control.host_ready.eq(engine.host_ready), control.host_fault.eq(engine.host_fault),
+            control.dma_busy.eq(engine.busy), control.transfer_done.eq(engine.host_done),
+            core.bus_error.eq(engine.bus_error),
+            resets.request.eq(control.reset_request),
+            control.resetting.eq(resets.resetting), engine.abort.eq(resets.resetting),
+            resets.at_rest.eq(~engine.busy & ~self._port.busy),
+        ]
+        connect(m, core.dma, engine.dma)
+
+    def _connect_memory(self, m: Module) -> None:
+        engine, port = self._engine, self._port
+        for name in ("hbm_read", "hbm_write", "hbm_write_rows"):
+            connect(m, getattr(engine, name), getattr(port, name))
+        for name in ("hbm_rows", "hbm_write_done"):
+            connect(m, getattr(port, name), getattr(engine, name))
+        m.d.comb += port.discard.eq(engine.discard)
+        for inside, outside in zip(port.axi, self.axi, strict=True):
+            connect(m, inside, flipped(outside))
+
+    def _share_vectors(self, m: Module, platform: object) -> None:
+        """The core's vector unit, between its engine and the other core's."""
+        config, core, engine = self._config, self._core, self._engine
+        clients = 2 if self._two else 1
+        port = place(m, platform, "vectors", "vector_port", lambda: VectorPort(config, clients))
+        connect(m, port.host_read, core.host_read)
+        connect(m, core.host_rows, port.host_rows)
+        connect(m, port.host_write, core.host_write)
+        connect(m, engine.vmem_read, port.read[0])
+        connect(m, port.rows[0], engine.vmem_rows)
+        connect(m, engine.vmem_write, port.write[0])
+        m.d.comb += [port.reset.eq(self._reset), engine.vmem_busy.eq(port.busy)]
+        if not self._two:
+            return
+        connect(m, flipped(self.guest.read), port.read[1])
+        connect(m, port.rows[1], flipped(self.guest.rows))
+        connect(m, flipped(self.guest.write), port.write[1])
+        connect(m, engine.other_read, flipped(self.peer.read))
+        connect(m, flipped(self.peer.rows), engine.other_rows)
+        connect(m, engine.other_write, flipped(self.peer.write))
+        m.d.comb += [self.guest.busy.eq(port.busy), engine.other_busy.eq(self.peer.busy)]
+
+    def _share_requests(self, m: Module, platform: object) -> None:
+        """The core's port for words, between the host and the engine."""
+        core, engine, control = self._core, self._engine, self.control
+        requests = place(m, platform, "requests", "request_arbiter", lambda: RequestArbiter(2))
+        connect(m, requests.core_request, core.request)
+        connect(m, core.response, requests.core_response)
+        connect(m, flipped(control.request), requests.request[0])
+        connect(m, requests.response[0], flipped(control.response))
+        connect(m, engine.request, requests.request[1])
+        connect(m, requests.response[1], engine.response)
+
+    def _share_semaphores(self, m: Module, platform: object) -> None:
+        """The core's semaphores, among the host, its engine, and the other core's side.
+
+        It is reset with the core, but always takes what it is given: the semaphores will be zero.
+        """
+        core, engine = self._core, self._engine
+        sources = 4 if self._two else 2
+        signals = place(m, platform, "signals", "signal_arbiter", lambda: SignalArbiter(sources),
+                        reset=self._reset)
+        connect(m, signals.signal, core.signal)
+        connect(m, flipped(self.control.signal), signals.source[0])
+        self._count_one(m, engine.signal, signals.source[1])
+        if not self._two:
+            return
+        self._count_one(m, flipped(self.guest.transfer_signal), signals.source[2])
+        connect(m, flipped(self.guest.program_signal), signals.source[3])
+        connect(m, engine.other_signal, flipped(self.peer.transfer_signal))
+        connect(m, core.other_signal, flipped(self.peer.program_signal))
+
+    def _count_one(self, m: Module, index, source) -> None:
+        """What is signalled by its number adds 1."""
+        m.d.comb += [source.valid.eq(index.valid), source.payload.index.eq(index.payload),
+                     source.payload.amount.eq(1), index.ready.eq(source.ready)]

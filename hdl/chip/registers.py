@@ -1,0 +1,441 @@
+"""The register map: one table, from which hardware, driver and docs/registers.md are made."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..axi.interface import CONTROL_ADDRESS_BITS
+from ..axi.lite import RegisterAccess
+from ..config import Config
+from ..core.counters import COUNTERS
+from ..core.interface import (
+    FAULT_BITS,
+    REQUEST_ADDRESS_BITS,
+    REQUEST_WORD_BITS,
+    SEMAPHORE_BITS,
+    SPACE_BITS,
+)
+from ..isa import BUNDLE_WORDS, DESCRIPTOR_WORDS
+
+__all__ = ["ACCESS_ADDRESS_BITS", "CORE_PITCH", "CORE_REGISTERS", "COUNTER_REGISTERS", "EVENTS",
+           "EVENT_PITCH", "GLOBAL_REGISTERS", "IDENTITY", "MAX_CORES", "OFFSET_BITS", "VERSION",
+           "WAIT_CYCLES", "Access", "Field", "Register", "RegisterBlock", "address", "parameters"]
+
+OFFSET_BITS = 12
+"""Width of a register's offset in its block."""
+CORE_PITCH = 1 << OFFSET_BITS
+"""Bytes of addresses that a block of registers takes; core k's begins at k + 1 times this."""
+MAX_CORES = 2
+IDENTITY = int.from_bytes(b"SYST", "big")
+"""What register ID holds."""
+VERSION = (0, 1, 0)
+"""Version of this map: major (what was there means something else), minor (more is there), fix."""
+WAIT_CYCLES = 1 << 10
+"""Cycles that an access waits for a core to take it, before it is refused."""
+ACCESS_ADDRESS_BITS = REQUEST_ADDRESS_BITS + 4
+"""Width of the address in ACCESS_ADDRESS; one that goes beyond all spaces does not wrap."""
+EVENTS = ("STOPPED", "FAULT", "TRANSFER_DONE")
+"""What a core can interrupt for, from the lowest bit on."""
+EVENT_PITCH = 8
+"""Distance of the bits of two cores in the interrupt registers."""
+
+
+class Access(StrEnum):
+    """What may be done with a register; all else is refused with SLVERR."""
+
+    RO = "ro"
+    RW = "rw"
+    WO = "wo"
+    W1 = "w1"
+    W1C = "w1c"
+
+
+@dataclass(frozen=True)
+class Field:
+    """Bits of a register.
+
+    Attributes
+    ----------
+    name : str
+        In capitals.
+    low, width : int
+        Number of its lowest bit, and how many there are.
+    description : str
+        What they mean.
+    """
+
+    name: str
+    low: int
+    width: int
+    description: str
+
+    def __post_init__(self) -> None:
+        if self.low < 0 or self.width < 1 or self.low + self.width > 32:
+            raise ValueError(f"field {self.name} must lie within 32 bits, not have {self.width} "
+                             f"from {self.low} on")
+
+    @property
+    def mask(self) -> int:
+        """The register's bits that are the field's."""
+        return (1 << self.width) - 1 << self.low
+
+    def get(self, word: int) -> int:
+        """The field's value in the register's ``word``."""
+        return (word & self.mask) >> self.low
+
+    def put(self, value: int) -> int:
+        """A word with this field, and zeros elsewhere.
+
+        Raises
+        ------
+        ValueError
+            If ``value`` does not fit.
+        """
+        if not 0 <= value < 1 << self.width:
+            raise ValueError(f"{self.name} must be from 0 to {(1 << self.width) - 1}, "
+                             f"not {value!r}")
+        return value << self.low
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register of 32 bits. Bits of no field read as zero, and must be written as zero.
+
+    Attributes
+    ----------
+    name : str
+        In capitals.
+    offset : int
+        In its block, in bytes; a multiple of 4.
+    access : Access
+        What may be done.
+    description : str
+        What it is.
+    fields : tuple of Field
+        From the lowest bit on. None: one, of all bits.
+    reset : int or None
+        Its value after a reset; None: whatever it shows, or it cannot be read.
+    acts : bool
+        An access does more than to read or store a value.
+    """
+
+    name: str
+    offset: int
+    access: Access
+    description: str
+    fields: tuple[Field, ...] = ()
+    reset: int | None = None
+    acts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.offset % 4 or not 0 <= self.offset < CORE_PITCH:
+            raise ValueError(f"offset of {self.name} must be a multiple of 4 from 0 to "
+                             f"{CORE_PITCH - 4:#x}, not {self.offset:#x}")
+        used = 0
+        for field in self.fields:
+            if used >> field.low:
+                raise ValueError(f"fields of {self.name} must go from low to high and not overlap; "
+                                 f"{field.name} does not")
+            used |= field.mask
+        if self.reset is not None and self.reset & ~self.mask:
+            raise ValueError(f"reset of {self.name} must be within its fields, "
+                             f"not {self.reset:#x}")
+
+    @property
+    def mask(self) -> int:
+        """The bits that are some field's."""
+        return sum(field.mask for field in self.fields) if self.fields else 0xFFFFFFFF
+
+    @property
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return self.access not in (Access.WO, Access.W1)
+
+    @property
+    def writable(self) -> bool:
+        """Whether it can be written."""
+        return self.access is not Access.RO
+
+    def __getitem__(self, name: str) -> Field:
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise KeyError(f"{self.name} has no field {name!r}")
+
+    def pack(self, **values: int) -> int:
+        """A word whose fields have these values; the others are zero.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If there is no such field, or a value does not fit.
+        """
+        return sum(self[name].put(value) for name, value in values.items())
+
+    def unpack(self, word: int) -> dict[str, int]:
+        """The values of the fields in a word."""
+        return {field.name: field.get(word) for field in self.fields}
+
+
+def _table(registers: Iterable[Register]) -> dict[str, Register]:
+    table: dict[str, Register] = {}
+    for register in registers:
+        if register.name in table:
+            raise ValueError(f"name of a register must be its own, not {register.name!r} again")
+        if any(register.offset == other.offset for other in table.values()):
+            raise ValueError(f"offset of {register.name} must be its own, not {register.offset:#x}")
+        table[register.name] = register
+    return table
+
+
+def _events() -> tuple[Field, ...]:
+    meanings = ("it stopped, for whatever reason", "it has a fault",
+                "a transfer that the host started is done")
+    return tuple(Field(f"CORE{core}_{event}", EVENT_PITCH * core + bit, 1, f"Core {core}: {text}.")
+                 for core in range(MAX_CORES)
+                 for bit, (event, text) in enumerate(zip(EVENTS, meanings, strict=True)))
+
+
+GLOBAL_REGISTERS = _table((
+    Register("ID", 0x000, Access.RO, "Says what this is.", reset=IDENTITY),
+    Register("VERSION", 0x004, Access.RO, "Version of this map.", (
+        Field("PATCH", 0, 8, "Something was put right."),
+        Field("MINOR", 8, 8, "More was added."),
+        Field("MAJOR", 16, 16, "Something means something else than before."),
+    ), VERSION[0] << 16 | VERSION[1] << 8 | VERSION[2]),
+    Register("ARRAY", 0x010, Access.RO, "Rows and columns of the array; vector lanes."),
+    Register("SUBLANES", 0x014, Access.RO, "Sublanes of a vector register."),
+    Register("CORES", 0x018, Access.RO, "Cores."),
+    Register("VMEM_WORDS", 0x01C, Access.RO, "Vector memory of a core, in vector registers."),
+    Register("SMEM_WORDS", 0x020, Access.RO, "Scalar memory of a core, in words."),
+    Register("IMEM_BUNDLES", 0x024, Access.RO, "Instruction memory of a core, in bundles."),
+    Register("HBM_BYTES_LO", 0x028, Access.RO,
+             "Memory that all cores reach, in bytes: lower half of the number."),
+    Register("HBM_BYTES_HI", 0x02C, Access.RO, "Its upper half."),
+    Register("HBM_CHANNELS", 0x030, Access.RO, "Channels through which each core reaches it."),
+    Register("INTERRUPT_STATUS", 0x040, Access.W1C,
+             "What happened since it was last cleared. Writing a 1 clears a bit; what happens in "
+             "that very cycle is kept.", _events(), 0),
+    Register("INTERRUPT_ENABLE", 0x044, Access.RW,
+             "The interrupt line is set in the cycle after one in which a bit is set both here and "
+             "in INTERRUPT_STATUS.", _events(), 0),
+))
+"""Registers of the chip, by name, at their offset."""
+
+_CONTROL = Register("CONTROL", 0x000, Access.W1, "Commands: what a 1 is written to is done.", (
+    Field("START", 0, 1, "Starts the program at START_PC, and clears the fault. Refused, with all "
+          "else, if the core runs or is being reset, and together with STOP or RESET."),
+    Field("STOP", 1, 1, "Stops it before its next bundle; nothing if it stands."),
+    Field("CLEAR_COUNTERS", 2, 1, "Sets all counters to zero."),
+    Field("RESET", 3, 1, "Resets the core and drops its transfers, after memory has finished with "
+          "what is under way; see RESETTING."),
+), acts=True)
+
+_STATUS = Register("STATUS", 0x004, Access.RO, "What the core is doing.", (
+    Field("RUNNING", 0, 1, "A program runs."),
+    Field("WAITING", 1, 1, "Its bundle waits for a semaphore and for nothing else."),
+    Field("IDLE", 2, 1, "Nothing that bundles began is under way, but results in the array."),
+    Field("DMA_BUSY", 3, 1, "Transfers are under way or queued."),
+    Field("RESETTING", 4, 1, "The core is being reset."),
+    Field("FAULT", 8, FAULT_BITS, "Why it stopped: a number of isa.md's faults, 0 for none."),
+))
+
+_ACCESS = (
+    Register("ACCESS_ADDRESS", 0x020, Access.RW, "Where ACCESS_DATA is. Each access to that which "
+             "is not refused goes on to the next word; in instruction memory to the next bundle "
+             f"after word {BUNDLE_WORDS - 1}.", (
+        Field("ADDRESS", 0, ACCESS_ADDRESS_BITS, "Number of the word, register or semaphore; of "
+              f"instruction memory {1 << REQUEST_WORD_BITS} times the bundle plus its word."),
+        Field("SPACE", ACCESS_ADDRESS_BITS, SPACE_BITS, "0: instruction memory, 1: scalar memory, "
+              "2: scalar registers, 3: semaphores."),
+    ), 0, acts=True),
+    Register("ACCESS_DATA", 0x024, Access.RW, "The word at ACCESS_ADDRESS. Refused if there is "
+             "none, during a reset, and while a program runs except for scalar memory, writes of "
+             "instruction memory, and reads of semaphores.", acts=True),
+    Register("SEMAPHORE_ADD", 0x028, Access.WO, "Adds to a semaphore, whatever the core does. If "
+             "that is too much for it, it stays, and the core has the fault SEMAPHORE. Refused "
+             "during a reset.", (
+        Field("AMOUNT", 0, 32 - SEMAPHORE_BITS, "What is added."),
+        Field("INDEX", 32 - SEMAPHORE_BITS, SEMAPHORE_BITS, "Number of the semaphore."),
+    ), acts=True),
+)
+
+_TRANSFERS = (
+    *(Register(f"DMA_DESCRIPTOR_{word}", 0x040 + 4 * word, Access.RW,
+               f"Word {word} of the descriptor of a transfer, as isa.md has it.", reset=0)
+      for word in range(DESCRIPTOR_WORDS)),
+    Register("DMA_START", 0x068, Access.W1, "Starts a transfer. Refused if DMA_FAULT is not zero "
+             "after it.", (
+        Field("GO", 0, 1, "Queues the transfer that the descriptor says."),
+    ), acts=True),
+    Register("DMA_FAULT", 0x06C, Access.RO, "How the last write of DMA_START ended; 0: the "
+             "transfer was queued.", (
+        Field("FAULT", 0, FAULT_BITS, "What is wrong with the descriptor: a number of isa.md's "
+              "faults."),
+        Field("BUSY", 8, 1, "It was not taken: too many transfers are queued, or the core is being "
+              "reset. It can be tried again."),
+    ), 0),
+)
+
+COUNTER_REGISTERS = ("CYCLES", *(counter.upper() for counter in COUNTERS))
+"""Counters, each with a register ``{name}_LO`` and one ``{name}_HI``, in this order."""
+
+
+def _counters() -> Iterator[Register]:
+    for number, name in enumerate(COUNTER_REGISTERS):
+        offset = 0x080 + 8 * number
+        if name == "CYCLES":
+            text = ("Cycles since the counters were cleared, lower half. Reading it takes both "
+                    "halves of all counters, at one moment; the registers below show what was "
+                    "taken, so that they sum to this.")
+        else:
+            text = "Cycles charged to this cause, lower half, when CYCLES_LO was last read."
+        yield Register(f"{name}_LO", offset, Access.RO, text,
+                       reset=None if name == "CYCLES" else 0, acts=name == "CYCLES")
+        yield Register(f"{name}_HI", offset + 4, Access.RO,
+                       "Upper half, when CYCLES_LO was last read.", reset=0)
+
+
+CORE_REGISTERS = _table((
+    _CONTROL,
+    _STATUS,
+    Register("PC", 0x008, Access.RO,
+             "The bundle that is about to issue, or that halted, or that has the fault."),
+    Register("START_PC", 0x00C, Access.RW, "The bundle that START begins with.", reset=0),
+    Register("WATCHDOG", 0x010, Access.RW,
+             "Cycles without a bundle after which the core has the fault WATCHDOG; 0: never.",
+             reset=0),
+    *_ACCESS,
+    *_TRANSFERS,
+    *_counters(),
+))
+"""Registers of a core, by name, at their offset in the core's block."""
+
+
+def address(name: str, core: int | None = None) -> int:
+    """Address of a register: of the chip, or of a core.
+
+    Raises
+    ------
+    KeyError
+        If there is no such register.
+    ValueError
+        If there can be no such core.
+    """
+    if core is None:
+        return GLOBAL_REGISTERS[name].offset
+    if core not in range(MAX_CORES):
+        raise ValueError(f"core must be from 0 to {MAX_CORES - 1}, not {core!r}")
+    return CORE_PITCH * (core + 1) + CORE_REGISTERS[name].offset
+
+
+assert CORE_PITCH * (MAX_CORES + 1) <= 1 << CONTROL_ADDRESS_BITS
+
+
+def parameters(config: Config) -> dict[str, int]:
+    """What the registers hold that say which configuration this is, by name."""
+    return {
+        "ARRAY": config.array, "SUBLANES": config.sublanes, "CORES": config.cores,
+        "VMEM_WORDS": config.vmem_words, "SMEM_WORDS": config.smem_words,
+        "IMEM_BUNDLES": config.imem_bundles, "HBM_BYTES_LO": config.hbm_bytes & 0xFFFFFFFF,
+        "HBM_BYTES_HI": config.hbm_bytes >> 32, "HBM_CHANNELS": config.hbm_channels,
+    }
+
+
+class RegisterBlock(wiring.Component):
+    """Registers as hardware: finds the one that is meant, and refuses what may not be done.
+
+    Parameters
+    ----------
+    registers : mapping of str to Register
+        They, by name.
+
+    Attributes
+    ----------
+    access : In(RegisterAccess)
+        Addresses are offsets.
+    {name} : In(32) or Out(32)
+        Of each register, in small letters. In: what it shows, if `RO` or if it ``acts`` and can be
+        read. Out: what it holds.
+    {name}_set : In(32)
+        Of one that is `W1C`: bits that become 1.
+    {name}_read, {name}_write : Out(1)
+        Of one that ``acts``: a read or a write, of ``access.data``, is wanted that may be done.
+    {name}_done, {name}_error : In(1)
+        Of one that ``acts``: the answer, in that cycle or later.
+
+    Raises
+    ------
+    ValueError
+        If there is no register, or one whose access needs another to act does not.
+    """
+
+    def __init__(self, registers: Mapping[str, Register]) -> None:
+        if not registers:
+            raise ValueError(f"registers must be some, not {registers!r}")
+        self._registers = dict(registers)
+        ports: dict[str, wiring.Member] = {"access": In(RegisterAccess(OFFSET_BITS))}
+        for register in self._registers.values():
+            name = register.name.lower()
+            if register.access in (Access.WO, Access.W1) and not register.acts:
+                raise ValueError(f"register {register.name} must act, or it is of no use")
+            if register.acts:
+                ports |= {f"{name}_done": In(1), f"{name}_error": In(1)}
+                if register.readable:
+                    ports |= {name: In(32), f"{name}_read": Out(1)}
+                if register.writable:
+                    ports[f"{name}_write"] = Out(1)
+            elif register.access is Access.RO:
+                ports[name] = In(32)
+            else:
+                ports[name] = Out(32, init=register.reset or 0)
+                if register.access is Access.W1C:
+                    ports[f"{name}_set"] = In(32)
+        super().__init__(ports)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += [self.access.done.eq(1), self.access.error.eq(1)]
+        for register in self._registers.values():
+            if register.access is Access.W1C:
+                value, ones = (getattr(self, register.name.lower() + end) for end in ("", "_set"))
+                m.d.sync += value.eq(value | ones)
+        with m.Switch(self.access.address):
+            for register in self._registers.values():
+                with m.Case(register.offset):
+                    self._access(m, register)
+        return m
+
+    def _access(self, m: Module, register: Register) -> None:
+        """An access to this register; if ``legal`` it may be done."""
+        name = register.name.lower()
+        access = self.access
+        legal = Signal(name=f"{name}_legal")
+        reads = access.valid & ~access.write & legal
+        writes = access.valid & access.write & legal
+        if register.writable:
+            fits = (access.data & (register.mask ^ 0xFFFFFFFF)) == 0
+            m.d.comb += legal.eq(Mux(access.write, fits, register.readable))
+        else:
+            m.d.comb += legal.eq(~access.write)
+        m.d.comb += access.error.eq(~legal)
+        if register.readable:
+            m.d.comb += access.value.eq(getattr(self, name))
+        if register.acts:
+            done, error = getattr(self, f"{name}_done"), getattr(self, f"{name}_error")
+            m.d.comb += [access.done.eq(done | ~legal), access.error.eq(error | ~legal)]
+            if register.readable:
+                m.d.comb += getattr(self, f"{name}_read").eq(reads)
+            if register.writable:
+                m.d.comb += getattr(self, f"{name}_write").eq(writes)
+        elif register.access is not Access.RO:
+            value = getattr(self, name)
+            with m.If(writes):
+                if register.access is Access.W1C:
+                    m.d.sync += value.eq((value & ~access.data) | getattr(self, f"{name}_set"))
+                else:
+                    m.d.sync += value.eq(access.data)

@@ -1,0 +1,1 @@
+"""Transfers between the memories: descriptors, the queue, and the engine that moves rows."""

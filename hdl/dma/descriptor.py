@@ -1,0 +1,372 @@
+"""Descriptors: read word by word, checked, and turned into transfers.
+
+All checks are exact: nothing wraps, whatever the numbers are. A side with runs needs a division,
+of its blocks by the length of a run, and a product, of the quotient and the stride. Both come from
+one loop, from the quotient's highest bit down: where a bit of it is found, the stride is added to
+the offset, and both are doubled. The offset never needs more bits than an address, for where it
+grows beyond, the transfer is out of range.
+"""
+
+from collections.abc import Collection
+from functools import partial
+
+from amaranth import Array, Cat, Module, Mux, Shape, Signal, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from ..config import Config
+from ..core.interface import FAULT_BITS, DmaIssue
+from ..isa import (
+    BUNDLE_PITCH,
+    DESCRIPTOR_LAYOUT,
+    DESCRIPTOR_WORDS,
+    DMA_DESTINATIONS,
+    DMA_MAX_ROWS,
+    DMA_SOURCES,
+    DMA_SPACES,
+    DmaSpace,
+    Fault,
+)
+from ..tiles import place
+from .interface import (
+    BLOCK_BITS,
+    VECTOR_SPACES,
+    WORD_SPACES,
+    address_bits,
+    check_config,
+    row_words_log2,
+    side,
+    space_size,
+    transfer,
+)
+
+__all__ = ["DIVISION_CYCLES", "DescriptorFrontEnd", "SideCheck"]
+
+_BITS_A_CYCLE = 2
+DIVISION_CYCLES = BLOCK_BITS // _BITS_A_CYCLE
+"""Cycles that a side with runs takes to be divided."""
+assert DIVISION_CYCLES * _BITS_A_CYCLE == BLOCK_BITS
+
+_ORDER = (0, 1, 4, 8, 5, 9, 2, 3, 6, 7)
+"""In which order the words are read: first what a division needs, addresses at last."""
+_DIVISIBLE = 6
+"""So many of them a division needs."""
+assert sorted(_ORDER) == list(range(DESCRIPTOR_WORDS))
+
+
+class SideCheck(wiring.Component):
+    """Checks one side of a descriptor, and converts its units to those of a `side`.
+
+    ``start`` may come when all fields are there but the address, ``finish`` when that is there and
+    ``done`` is set. ``outside`` is right from the cycle after ``finish`` on. A division takes
+    `DIVISION_CYCLES`; without a run there is none.
+
+    Parameters
+    ----------
+    config : Config
+    spaces : collection of DmaSpace
+        Those that the side may lie in.
+
+    Attributes
+    ----------
+    space, rows, address, run, stride : In(4), In(32), In(64), In(32), In(signed(32))
+        Fields of the descriptor.
+    start, finish : In(1)
+        Begin the division and the last sums.
+    done : Out(1)
+        The division is over.
+    malformed, misaligned : Out(1)
+        Faults DMA_DESCRIPTOR and DMA_ALIGNMENT of this side; combinational. ``misaligned`` has a
+        meaning only if the side is not malformed, ``outside`` if it is neither.
+    outside : Out(1)
+        Fault DMA_RANGE.
+    side : Out(side)
+        The side, if there is no fault; combinational.
+    """
+
+    def __init__(self, config: Config, spaces: Collection[DmaSpace]) -> None:
+        check_config(config)
+        self._config = config
+        self._spaces = sorted(space for space in spaces if DMA_SPACES[space].cores <= config.cores)
+        super().__init__({
+            "space": In(4), "rows": In(32), "address": In(64), "run": In(32),
+            "stride": In(signed(32)), "start": In(1), "finish": In(1), "done": Out(1),
+            "malformed": Out(1), "misaligned": Out(1), "outside": Out(1), "side": Out(side(config)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        self._look(m)
+        size, far, stride_far = self._convert(m)
+        offset, remainder, several, offset_far = self._divide(m)
+        self._sum(m, size, far, (stride_far | offset_far), offset, remainder, several)
+        return m
+
+    def _look(self, m: Module) -> None:
+        """What can be seen in the fields themselves."""
+        config = self._config
+        runs = [space.value for space, info in DMA_SPACES.items() if info.runs]
+        row_bits = exact_log2(config.row_bytes)
+        is_hbm = Signal()
+        is_vector = Signal()
+        m.d.comb += [
+            is_hbm.eq(self.space == DmaSpace.HBM.value),
+            is_vector.eq(self.space.matches(*VECTOR_SPACES)),
+            self.malformed.eq(
+                ~self.space.matches(*(space.value for space in self._spaces)) |
+                (~is_hbm & self.address[32:].any()) |
+                ((self.run != 0) & ~self.space.matches(*runs)) |
+                ((self.stride != 0) & (self.run == 0))),
+            self.misaligned.eq(
+                (is_hbm & (self.address[:row_bits] | self.stride[:row_bits]).any()) |
+                (is_vector & self.rows[:exact_log2(config.sublanes)].any()) |
+                ((self.space == DmaSpace.IMEM.value) &
+                 self.address[:exact_log2(BUNDLE_PITCH)].any())),
+        ]
+
+    def _convert(self, m: Module) -> tuple[Signal, Signal, Signal]:
+        """Units of the space; its size; whether address or blocks, and the stride, are beyond."""
+        config, bits = self._config, address_bits(self._config)
+        row_bits = exact_log2(config.row_bytes)
+        address = Signal(64, name="address_units")
+        stride = Signal(signed(32), name="stride_units")
+        blocks = Signal(BLOCK_BITS + row_words_log2(config), name="all_blocks")
+        size = Signal(bits + 1)
+        far = Signal()
+        stride_far = Signal()
+        m.d.comb += [
+            self.side.space.eq(self.space), self.side.address.eq(address),
+            self.side.stride.eq(stride), self.side.blocks.eq(blocks),
+            # A run that is longer than any transfer is as good as none.
+            self.side.run.eq(Mux((self.run == 0) | self.run[BLOCK_BITS:].any(), DMA_MAX_ROWS,
+                                 self.run)),
+            far.eq(address[bits:].any() | blocks[BLOCK_BITS:].any()),
+            stride_far.eq((stride >> bits != 0) & (stride >> bits != -1)),
+        ]
+        with m.If(self.space == DmaSpace.HBM.value):
+            m.d.comb += [address.eq(self.address >> row_bits), stride.eq(self.stride >> row_bits)]
+        with m.Else():
+            m.d.comb += [address.eq(self.address), stride.eq(self.stride)]
+        with m.If(self.space.matches(*VECTOR_SPACES)):
+            m.d.comb += blocks.eq(self.rows[:BLOCK_BITS] >> exact_log2(config.sublanes))
+        with m.Elif(self.space.matches(*WORD_SPACES)):
+            m.d.comb += blocks.eq(self.rows[:BLOCK_BITS] << row_words_log2(config))
+        with m.Else():
+            m.d.comb += blocks.eq(self.rows[:BLOCK_BITS])
+        with m.Switch(self.space):
+            for space in self._spaces:
+                with m.Case(space.value):
+                    m.d.comb += size.eq(space_size(config, space))
+        return size, far, stride_far
+
+    def _divide(self, m: Module) -> tuple[Signal, Signal, Signal, Signal]:
+        """Of the last block, the run's number times the stride, and its place in the run.
+
+        With them, whether there are several runs, and whether that product is beyond all memories.
+        """
+        stride, run = self.side.stride, self.side.run
+        offset = Signal(stride.shape(), reset_less=True)
+        remainder = Signal(BLOCK_BITS, reset_less=True)
+        dividend = Signal(BLOCK_BITS, reset_less=True)
+        several = Signal(reset_less=True)
+        far = Signal(reset_less=True)
+        left = Signal(range(DIVISION_CYCLES + 1))
+        wide = Shape(Shape.cast(stride.shape()).width + 2, signed=True)
+        at_remainder, at_offset, at_several, at_far = remainder, offset, several, far
+        for step in range(_BITS_A_CYCLE):
+            longer = Signal(BLOCK_BITS + 1, name=f"longer_{step}")
+            fits = Signal(name=f"fits_{step}")
+            rest = Signal(BLOCK_BITS, name=f"rest_{step}")
+            further = Signal(wide, name=f"further_{step}")
+            near = Signal.like(offset, name=f"near_{step}")
+            found = Signal(name=f"found_{step}")
+            beyond = Signal(name=f"beyond_{step}")
+            m.d.comb += [
+                longer.eq(Cat(dividend[BLOCK_BITS - 1 - step], at_remainder)),
+                fits.eq(longer >= run),
+                rest.eq(longer - Mux(fits, run, 0)),
+                further.eq((at_offset << 1) + Mux(fits, stride, 0)),
+                near.eq(further),
+                found.eq(at_several | fits),
+                beyond.eq(at_far | (further != near)),
+            ]
+            at_remainder, at_offset, at_several, at_far = rest, near, found, beyond
+        m.d.comb += self.done.eq(left == 0)
+        with m.If(self.start):
+            m.d.sync += [offset.eq(0), several.eq(0), far.eq(0),
+                         dividend.eq(self.side.blocks - 1)]
+            with m.If(run == DMA_MAX_ROWS):  # one run
+                m.d.sync += [remainder.eq(self.side.blocks - 1), left.eq(0)]
+            with m.Else():
+                m.d.sync += [remainder.eq(0), left.eq(DIVISION_CYCLES)]
+        with m.Elif(~self.done):
+            m.d.sync += [remainder.eq(at_remainder), offset.eq(at_offset), several.eq(at_several),
+                         far.eq(at_far), dividend.eq(dividend << _BITS_A_CYCLE), left.eq(left - 1)]
+        return offset, remainder, several, far
+
+    def _sum(self, m: Module, size: Signal, far: Signal, step_far: Signal, offset: Signal,
+             remainder: Signal, several: Signal) -> None:
+        """The lowest and the highest block that there are.
+
+        The lowest is the start of the first or of the last run. The highest is the last block of
+        the last run, or that of a whole run: the one before, or the first if strides go down.
+        """
+        stride, run, bits = self.side.stride, self.side.run, address_bits(self._config)
+        place_shape = signed(max(bits, BLOCK_BITS) + 3)
+        begin = Signal(place_shape)
+        last_run = Signal(place_shape, reset_less=True)
+        whole_run = Signal(place_shape, reset_less=True)
+        last_end = Signal(place_shape)
+        whole_end = Signal(place_shape)
+        m.d.comb += [
+            begin.eq(self.side.address + offset),
+            last_end.eq(last_run + remainder),
+            whole_end.eq(whole_run + run),  # the block after it
+        ]
+        with m.If(self.finish):
+            m.d.sync += [last_run.eq(begin),
+                         whole_run.eq(Mux(stride < 0, self.side.address, begin - stride))]
+        m.d.comb += self.outside.eq(
+            far | (last_run < 0) | (last_end >= size) |
+            (several & (step_far | (whole_end > size))))
+
+
+class DescriptorFrontEnd(wiring.Component):
+    """Reads a descriptor of the program or of the host, checks it, and offers the transfer.
+
+    From ``dma.valid`` to ``dma.ready`` pass `CYCLES`, if there is room; `CYCLES_WITH_RUNS`, if a
+    side has a run of less than 2**24 - 1 blocks. It takes one descriptor after the
+    other, the host's first.
+
+    Parameters
+    ----------
+    config : Config
+
+    Attributes
+    ----------
+    dma : In(DmaIssue)
+        The program.
+    host_descriptor : In(320)
+        The host's descriptor, of `DESCRIPTOR_LAYOUT`.
+    host_valid, host_ready : In(1), Out(1)
+        The host's descriptor is to be checked and started; it has been, or has a fault. Both must
+        stay as they are until ``host_ready``.
+    host_fault : Out(4)
+        With ``host_ready``: its `Fault`; nothing was started unless it is `NONE`.
+    room : In(1)
+        The queue takes a transfer.
+    push, transfer : Out(1), Out(transfer)
+        The transfer is started in this cycle.
+    busy : Out(1)
+        A descriptor of the host is being checked.
+    """
+
+    CYCLES = 14
+    CYCLES_WITH_RUNS = 23
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        self._config = config
+        super().__init__({
+            "dma": In(DmaIssue()), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
+            "host_valid": In(1), "host_ready": Out(1), "host_fault": Out(FAULT_BITS),
+            "room": In(1), "push": Out(1), "transfer": Out(transfer(config)), "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        words = Signal(32 * DESCRIPTOR_WORDS, reset_less=True)
+        fields = data.View(DESCRIPTOR_LAYOUT, words)
+        source, destination = (
+            place(m, platform, f"{name}_check", f"dma_{name}_check",
+                  partial(SideCheck, self._config, spaces))
+            for name, spaces in (("source", DMA_SOURCES), ("destination", DMA_DESTINATIONS)))
+        for name, check in (("source", source), ("destination", destination)):
+            m.d.comb += [
+                check.space.eq(fields[f"{name}_space"]), check.rows.eq(fields.rows),
+                *(getattr(check, field).eq(fields[f"{name}_{field}"])
+                  for field in ("address", "run", "stride")),
+            ]
+        m.d.comb += [self.transfer.rows.eq(fields.rows),
+                     self.transfer.semaphore.eq(fields.semaphore),
+                     self.transfer.signal.eq(fields.signal),
+                     self.transfer.signal_other.eq(fields.signal_other)]
+        wrong = Signal(FAULT_BITS)
+        fault = Signal(FAULT_BITS, reset_less=True)
+        malformed = Signal()
+        m.d.comb += malformed.eq(
+            source.malformed | destination.malformed | (fields.reserved != 0) |
+            (fields.rows == 0) | (fields.rows > DMA_MAX_ROWS) |
+            (fields.signal_other & (self._config.cores == 1)))
+        with m.If(malformed):
+            m.d.comb += wrong.eq(Fault.DMA_DESCRIPTOR.value)
+        with m.Elif(source.misaligned | destination.misaligned):
+            m.d.comb += wrong.eq(Fault.DMA_ALIGNMENT.value)
+        with m.Elif(source.outside | destination.outside):
+            m.d.comb += wrong.eq(Fault.DMA_RANGE.value)
+        compares = self._control(m, words, fault, source, destination)
+        with m.If(compares):
+            m.d.sync += [fault.eq(wrong), self.transfer.source.eq(source.side),
+                         self.transfer.destination.eq(destination.side)]
+        return m
+
+    def _control(self, m: Module, words: Signal, fault: Signal, source, destination) -> Signal:
+        """The order of things; gives the cycle in which all checks are through."""
+        from_host = Signal()
+        given_up = Signal()
+        can = Signal()
+        compares = Signal()
+        offered = Signal()
+        count = Signal(range(DESCRIPTOR_WORDS + 1))  # words that were asked for
+        order = Array(_ORDER)
+        m.d.comb += [
+            given_up.eq(~Mux(from_host, self.host_valid, self.dma.valid)),
+            self.transfer.from_host.eq(from_host),
+            can.eq(offered & ((fault != Fault.NONE.value) | self.room)),
+            self.dma.ready.eq(can & ~from_host), self.dma.fault.eq(fault),
+            self.host_ready.eq(can & from_host), self.host_fault.eq(fault),
+            self.push.eq(self.dma.taken |
+                         (self.host_ready & self.host_valid & (fault == Fault.NONE.value))),
+            self.dma.read_address.eq(self.dma.address + order[count]),
+        ]
+        with m.FSM(name="phase") as fsm:
+            m.d.comb += self.busy.eq(from_host & ~fsm.ongoing("REST"))
+            with m.State("REST"):
+                m.d.sync += [from_host.eq(self.host_valid), count.eq(0)]
+                with m.If(self.host_valid | self.dma.valid):
+                    m.next = "READ"
+            with m.State("READ"):
+                m.d.comb += self.dma.read.eq(~from_host & (count != DESCRIPTOR_WORDS))
+                m.d.sync += count.eq(count + 1)
+                self._keep(m, words, count, from_host)
+                # The word that arrives in this cycle, number count - 1, is there in the next.
+                m.d.comb += [source.start.eq(count == _DIVISIBLE + 1),
+                             destination.start.eq(count == _DIVISIBLE + 1)]
+                with m.If(given_up):
+                    m.next = "REST"
+                with m.Elif(count == DESCRIPTOR_WORDS):
+                    m.next = "DIVIDE"
+            with m.State("DIVIDE"):
+                with m.If(given_up):
+                    m.next = "REST"
+                with m.Elif(source.done & destination.done):
+                    m.d.comb += [source.finish.eq(1), destination.finish.eq(1)]
+                    m.next = "COMPARE"
+            with m.State("COMPARE"):
+                m.d.comb += compares.eq(1)
+                m.next = "OFFER"
+                with m.If(given_up):
+                    m.next = "REST"
+            with m.State("OFFER"):
+                m.d.comb += offered.eq(1)
+                with m.If(given_up | self.dma.taken | self.host_ready):
+                    m.next = "REST"
+        return compares
+
+    def _keep(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
+        """Keeps the word that arrives: the one before that which is asked for."""
+        for number, word in enumerate(_ORDER):
+            with m.If(count == number + 1):
+                m.d.sync += words.word_select(word, 32).eq(
+                    Mux(from_host, self.host_descriptor.word_select(word, 32), self.dma.data))

@@ -1,0 +1,237 @@
+"""The engine that carries out transfers: rows between memories, beside the program."""
+
+from amaranth import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from ..axi.interface import hbm_burst, hbm_done, hbm_row
+from ..config import Config
+from ..core.interface import (
+    FAULT_BITS,
+    SEMAPHORE_BITS,
+    DmaIssue,
+    Response,
+    Space,
+    core_request,
+)
+from ..isa import DESCRIPTOR_WORDS
+from ..tiles import place
+from ..vpu.interface import host_read_request, host_write_row, row_bits
+from .descriptor import DescriptorFrontEnd
+from .interface import check_config
+from .queue import STAGES, TransferQueue
+from .reader import Collector, Reader
+from .rows import RowBuffer
+from .writer import BurstIssuer, Completion, Writer
+
+__all__ = ["DmaEngine"]
+
+
+class DmaEngine(wiring.Component):
+    """Moves rows between memories as descriptors say, of the program and of the host.
+
+    Transfers wait in a queue of `QUEUE_DEPTH`. Rows are read and written in the order of the
+    transfers, one a cycle; a transfer is read while the one before it is still written, and asked
+    for before that. So a transfer sees what another one wrote only if it is started after that has
+    signalled. Transfers end, and signal, in their order.
+
+    What could not be read or written is a ``bus_error``; the rest of the transfer goes on, but it
+    does not signal.
+
+    Parameters
+    ----------
+    config : Config
+        ``array`` must be a power of two.
+
+    Attributes
+    ----------
+    dma : In(DmaIssue)
+        Transfers of the program.
+    host_descriptor, host_valid, host_ready, host_fault
+        Transfers of the host, see `DescriptorFrontEnd`.
+    busy : Out(1)
+        A transfer is under way, or an ``abort``.
+    abort : In(1)
+        Gives up all transfers. No more is asked for, and what comes is thrown away; vector
+        registers and bursts that were begun are completed with any rows, which the HBM does not
+        write. When ``busy`` has fallen, everything around the engine is at rest.
+    bus_error : Out(1)
+        For a cycle: memory refused something.
+    host_done : Out(1)
+        For a cycle: a transfer of the host has ended, well or not.
+    vmem_read, vmem_rows, vmem_write
+        As ``host_read``, ``host_rows``, ``host_write`` of `Core`, of this core.
+    vmem_busy : In(1)
+        A vector register whose rows have all been accepted is not written by the end of this
+        cycle: ``host_write.ready`` of this core is not set.
+    other_read, other_rows, other_write, other_busy
+        The same of the other core.
+    request, response : Out(stream of core_request), In(Response)
+        Of this core. The response must come in the cycle after the request was accepted.
+    signal, other_signal : Out(stream of 4)
+        1 is to be added to the semaphore of that number, of this core and of the other.
+    hbm_read, hbm_rows, hbm_write, hbm_write_rows, discard, hbm_write_done
+        As of `hdl.axi.master.HbmPort`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or a row is not a power of two of words.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        self._config = config
+        row = stream.Signature(row_bits(config))
+        read, write = stream.Signature(host_read_request()), stream.Signature(
+            host_write_row(config))
+        index = stream.Signature(SEMAPHORE_BITS)
+        super().__init__({
+            "dma": In(DmaIssue()), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
+            "host_valid": In(1), "host_ready": Out(1), "host_fault": Out(FAULT_BITS),
+            "busy": Out(1), "abort": In(1), "bus_error": Out(1), "host_done": Out(1),
+            **{name: member for core in ("vmem", "other") for name, member in (
+                (f"{core}_read", Out(read)), (f"{core}_rows", In(row)),
+                (f"{core}_write", Out(write)), (f"{core}_busy", In(1)))},
+            "request": Out(stream.Signature(core_request())), "response": In(Response()),
+            "signal": Out(index), "other_signal": Out(index),
+            "hbm_read": Out(stream.Signature(hbm_burst(config))),
+            "hbm_rows": In(stream.Signature(hbm_row(config))),
+            "hbm_write": Out(stream.Signature(hbm_burst(config))),
+            "hbm_write_rows": Out(row), "discard": Out(1),
+            "hbm_write_done": In(stream.Signature(hbm_done())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        self._front = place(m, platform, "front", "dma_front_end",
+                            lambda: DescriptorFrontEnd(config))
+        self._queue = place(m, platform, "queue", "dma_queue", lambda: TransferQueue(config))
+        self._reader = place(m, platform, "reader", "dma_reader", lambda: Reader(config))
+        self._collector = place(m, platform, "collector", "dma_collector",
+                                lambda: Collector(config))
+        self._buffer = place(m, platform, "buffer", "dma_row_buffer", lambda: RowBuffer(config))
+        self._issuer = place(m, platform, "issuer", "dma_burst_issuer",
+                             lambda: BurstIssuer(config))
+        self._writer = place(m, platform, "writer", "dma_writer", lambda: Writer(config))
+        self._completion = place(m, platform, "completion", "dma_completion", Completion)
+        stop = self._abort(m)
+        self._start(m, stop)
+        self._queue_up(m)
+        self._read(m)
+        self._write(m)
+        self._complete(m)
+        self._share_requests(m)
+        return m
+
+    def _abort(self, m: Module) -> Signal:
+        """Stops all stages until everything has come to rest; then they forget their transfers."""
+        stages = (self._reader, self._collector, self._issuer, self._writer, self._completion)
+        aborting = Signal()
+        stop = Signal()
+        rest = Signal()
+        clear = Signal()
+        m.d.comb += [
+            stop.eq(self.abort | aborting),
+            rest.eq(self._reader.idle & self._collector.idle & self._issuer.idle
+                    & self._writer.idle & self._completion.idle
+                    & ~self.vmem_busy & ~self.other_busy),
+            clear.eq(stop & rest),
+            self._queue.clear.eq(clear), self._buffer.clear.eq(clear),
+            self._writer.clear.eq(clear), self._completion.clear.eq(clear),
+            *(stage.stop.eq(stop) for stage in stages),
+            self.busy.eq(self._queue.completion_valid | self._front.busy | aborting |
+                         self.signal.valid | self.other_signal.valid),
+        ]
+        m.d.sync += aborting.eq(stop & ~rest)
+        return stop
+
+    def _start(self, m: Module, stop: Signal) -> None:
+        front, queue = self._front, self._queue
+        connect(m, flipped(self.dma), front.dma)
+        m.d.comb += [
+            front.host_descriptor.eq(self.host_descriptor), front.host_valid.eq(self.host_valid),
+            self.host_ready.eq(front.host_ready), self.host_fault.eq(front.host_fault),
+            front.room.eq(queue.room & ~stop),
+            queue.push.eq(front.push), queue.transfer.eq(front.transfer),
+        ]
+
+    def _queue_up(self, m: Module) -> None:
+        """What each stage sees of its next transfer."""
+        queue = self._queue
+        for stage in STAGES:
+            port, entry = getattr(self, f"_{stage}"), getattr(queue, f"{stage}_transfer")
+            m.d.comb += [port.valid.eq(getattr(queue, f"{stage}_valid")),
+                         getattr(queue, f"{stage}_take").eq(port.take)]
+            if stage in ("reader", "collector"):
+                m.d.comb += port.source.eq(entry.source)
+            if stage in ("issuer", "writer"):
+                m.d.comb += port.destination.eq(entry.destination)
+            if stage in ("collector", "writer"):
+                m.d.comb += port.rows.eq(entry.rows)
+            if stage in ("collector", "issuer", "completion"):
+                m.d.comb += port.at.eq(getattr(queue, f"{stage}_place"))
+        entry = queue.completion_transfer
+        m.d.comb += [
+            self._completion.space.eq(entry.destination.space),
+            self._completion.semaphore.eq(entry.semaphore),
+            self._completion.signals.eq(entry.signal),
+            self._completion.signals_other.eq(entry.signal_other),
+            self._completion.from_host.eq(entry.from_host),
+        ]
+
+    def _read(self, m: Module) -> None:
+        reader, collector = self._reader, self._collector
+        for name in ("hbm", "vmem", "other"):
+            connect(m, getattr(reader, f"{name}_read"), flipped(getattr(self, f"{name}_read")))
+            connect(m, flipped(getattr(self, f"{name}_rows")), getattr(collector, f"{name}_rows"))
+            request = getattr(self, f"{name}_read")
+            m.d.comb += getattr(collector, f"asked_{name}").eq(request.valid & request.ready)
+        m.d.comb += collector.asked_rows.eq(reader.asked_rows)
+        connect(m, collector.output, self._buffer.input)
+        connect(m, self._buffer.output, self._writer.row)
+
+    def _write(self, m: Module) -> None:
+        issuer, writer, completion = self._issuer, self._writer, self._completion
+        connect(m, issuer.hbm_write, flipped(self.hbm_write))
+        for name in ("vmem_write", "other_write", "hbm_write_rows"):
+            connect(m, getattr(writer, name), flipped(getattr(self, name)))
+        m.d.comb += [
+            self.discard.eq(writer.discard),
+            issuer.allow.eq(writer.few & ~completion.crowded),
+            writer.issued.eq(issuer.issued), writer.issued_rows.eq(issuer.issued_rows),
+            completion.issued.eq(issuer.issued), completion.issued_at.eq(issuer.issued_at),
+            completion.written.eq(writer.done),
+        ]
+
+    def _complete(self, m: Module) -> None:
+        completion, collector = self._completion, self._collector
+        connect(m, flipped(self.hbm_write_done), completion.hbm_write_done)
+        connect(m, completion.signal, flipped(self.signal))
+        connect(m, completion.other_signal, flipped(self.other_signal))
+        m.d.comb += [
+            completion.failed.eq(collector.failed), completion.failed_at.eq(collector.failed_at),
+            completion.vmem_busy.eq(self.vmem_busy), completion.other_busy.eq(self.other_busy),
+            self.bus_error.eq(completion.bus_error), self.host_done.eq(completion.host_done),
+        ]
+
+    def _share_requests(self, m: Module) -> None:
+        """Words to be written go first, but a request that was made stays."""
+        collector, writer, request = self._collector, self._writer, self.request
+        reads = Signal()
+        read_refused = Signal()
+        accepted = Signal()
+        m.d.comb += [
+            reads.eq(collector.ask & (read_refused | ~writer.ask)),
+            request.valid.eq(collector.ask | writer.ask),
+            accepted.eq(request.valid & request.ready),
+            collector.granted.eq(accepted & reads), writer.granted.eq(accepted & ~reads),
+            collector.word.eq(self.response.data),
+        ]
+        with m.If(reads):
+            m.d.comb += [request.payload.space.eq(Space.SMEM.value),
+                         request.payload.address.eq(collector.ask_address)]
+        with m.Else():
+            m.d.comb += request.payload.eq(writer.request)
+        m.d.sync += read_refused.eq(reads & ~request.ready)

@@ -1,0 +1,85 @@
+"""What the parts of the engine say to each other: transfers as the front end has checked them."""
+
+from amaranth import signed
+from amaranth.lib import data
+from amaranth.utils import ceil_log2, exact_log2
+
+from ..config import Config
+from ..core.interface import SEMAPHORE_BITS
+from ..isa import BUNDLE_PITCH, DMA_MAX_ROWS, DMA_SPACES, VECTOR_REGISTERS, DmaSpace
+
+__all__ = ["BLOCK_BITS", "MAX_BURST", "QUEUE_DEPTH", "SPACE_BITS", "VECTOR_SPACES", "WORD_SPACES",
+           "address_bits", "check_config", "row_words_log2", "side", "space_size", "transfer"]
+
+QUEUE_DEPTH = 4
+"""Transfers that can be under way; a power of two."""
+MAX_BURST = 256
+"""Rows of the longest burst that is asked of the HBM."""
+SPACE_BITS = ceil_log2(len(DmaSpace))
+BLOCK_BITS = DMA_MAX_ROWS.bit_length()
+"""Width of a number of blocks: rows, vector registers or words, as the space has it."""
+
+VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items() if info.vector)
+"""Spaces whose blocks are vector registers."""
+WORD_SPACES = (DmaSpace.SMEM.value, DmaSpace.IMEM.value)
+"""Spaces that are read and written word by word."""
+assert all(not DMA_SPACES[DmaSpace(space)].runs for space in WORD_SPACES)
+
+
+def check_config(config: Config) -> None:
+    """Checks that a row is a power of two of words.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or not such a one.
+    """
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be a Config, not {config!r}")
+    if config.lanes & (config.lanes - 1):
+        raise ValueError(f"array must be a power of two, not {config.array!r}")
+
+
+def space_size(config: Config, space: DmaSpace) -> int:
+    """Size of a space: rows of the HBM, vector registers, or words."""
+    return {
+        DmaSpace.HBM: config.hbm_rows,
+        DmaSpace.VMEM: config.vmem_words,
+        DmaSpace.OTHER_VMEM: config.vmem_words,
+        DmaSpace.SMEM: config.smem_words,
+        DmaSpace.IMEM: config.imem_bundles * BUNDLE_PITCH,
+        DmaSpace.VREG: VECTOR_REGISTERS,
+        DmaSpace.MASK: 1,
+    }[space]
+
+
+def address_bits(config: Config) -> int:
+    """Width of an address of any space, in the units of `space_size`."""
+    return max(ceil_log2(space_size(config, space)) for space in DmaSpace)
+
+
+def row_words_log2(config: Config) -> int:
+    """Two to this power are the words of a row."""
+    return exact_log2(config.lanes)
+
+
+def side(config: Config) -> data.StructLayout:
+    """A side of a transfer, all of whose blocks lie in its space.
+
+    ``space`` is a `DmaSpace`. ``address`` and ``stride`` are in the units of `space_size`.
+    ``blocks`` 24 is how many there are: of a word space, words. ``run`` 24 is at least 1, also
+    where the descriptor has none.
+    """
+    bits = address_bits(config)
+    return data.StructLayout({"space": SPACE_BITS, "address": bits, "stride": signed(bits + 1),
+                              "run": BLOCK_BITS, "blocks": BLOCK_BITS})
+
+
+def transfer(config: Config) -> data.StructLayout:
+    """A transfer: its two sides, its ``rows`` 24, and the semaphores that it adds to.
+
+    ``from_host`` 1: the host started it, and no program.
+    """
+    return data.StructLayout({
+        "source": side(config), "destination": side(config), "rows": BLOCK_BITS,
+        "semaphore": SEMAPHORE_BITS, "signal": 1, "signal_other": 1, "from_host": 1})

@@ -1,0 +1,115 @@
+"""Rows on their way: a buffer of two, and rows made of words."""
+
+from amaranth import Cat, Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..axi.interface import hbm_row
+from ..config import Config
+from ..vpu.interface import row_bits
+from .interface import BLOCK_BITS, address_bits, check_config, row_words_log2
+
+__all__ = ["RowBuffer", "WordGatherer"]
+
+
+class RowBuffer(wiring.Component):
+    """Two rows between a stream and another: a row a cycle, and no path from one to the other.
+
+    Attributes
+    ----------
+    input, output : In(stream of hbm_row), Out(stream of hbm_row)
+        ``input.ready`` does not fall but by a row that enters.
+    clear : In(1)
+        Forgets its rows; no row enters in this cycle.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        row = stream.Signature(hbm_row(config))
+        super().__init__({"input": In(row), "output": Out(row), "clear": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        first = Signal(self.output.payload.shape(), reset_less=True)
+        second = Signal(self.output.payload.shape(), reset_less=True)
+        waiting = Signal()  # in `second`
+        enters = Signal()
+        leaves = Signal()
+        m.d.comb += [
+            self.input.ready.eq(~waiting),
+            enters.eq(self.input.valid & self.input.ready),
+            self.output.payload.eq(first),
+            leaves.eq(self.output.valid & self.output.ready),
+        ]
+        with m.If(self.clear):
+            m.d.sync += [self.output.valid.eq(0), waiting.eq(0)]
+        with m.Elif(leaves | ~self.output.valid):
+            m.d.sync += [self.output.valid.eq(waiting | enters), waiting.eq(0)]
+            with m.If(waiting):
+                m.d.sync += first.eq(second)
+            with m.Elif(enters):
+                m.d.sync += first.eq(self.input.payload)
+        with m.Elif(enters):
+            m.d.sync += [second.eq(self.input.payload), waiting.eq(1)]
+        return m
+
+
+class WordGatherer(wiring.Component):
+    """Makes rows of words of scalar memory, one word a cycle.
+
+    Attributes
+    ----------
+    start, address, rows : In(1), In(address_bits), In(24)
+        Starts in the next cycle; only while it is not ``busy``, or with ``last``.
+    stop : In(1)
+        Asks for no more words, but for the one that was asked for and not granted.
+    busy : Out(1)
+        Rows are to come.
+    ask, ask_address, granted : Out(1), Out(address_bits), In(1)
+        Wants that word; it is read in this cycle, and comes in the next.
+    word : In(32)
+        What was read in the cycle before.
+    row_valid, row : Out(1), Out(row_bits)
+        A row is complete, and must be taken in this cycle.
+    room : In(1)
+        Such a row would be taken. It must not fall but by a row.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        self._config = config
+        bits = address_bits(config)
+        super().__init__({
+            "start": In(1), "address": In(bits), "rows": In(BLOCK_BITS),
+            "stop": In(1), "busy": Out(1),
+            "ask": Out(1), "ask_address": Out(bits), "granted": In(1), "word": In(32),
+            "row_valid": Out(1), "row": Out(row_bits(config)), "room": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        index = Signal(row_words_log2(self._config))  # of the word to ask for
+        left = Signal(BLOCK_BITS)  # rows not yet asked for to their end
+        arrives = Signal()
+        completes = Signal()
+        refused = Signal()
+        gathered = Signal(row_bits(self._config) - 32, reset_less=True)
+        m.d.comb += [
+            # Of a row's last word it is certain that the row will be taken.
+            self.ask.eq((left != 0) & (~index.all() | self.room) & (~self.stop | refused)),
+            self.row_valid.eq(arrives & completes),
+            self.row.eq(Cat(gathered, self.word)),
+            self.busy.eq((left != 0) | arrives),
+        ]
+        m.d.sync += [arrives.eq(self.granted), completes.eq(index.all()),
+                     refused.eq(self.ask & ~self.granted)]
+        with m.If(arrives):
+            m.d.sync += gathered.eq(Cat(gathered, self.word)[32:])
+        with m.If(self.start):
+            m.d.sync += [self.ask_address.eq(self.address), left.eq(self.rows), index.eq(0)]
+        with m.Elif(self.granted):
+            m.d.sync += [self.ask_address.eq(self.ask_address + 1), index.eq(index + 1),
+                         left.eq(left - index.all())]
+        with m.If(self.stop & ~(self.ask & ~self.granted)):
+            m.d.sync += left.eq(0)
+        return m

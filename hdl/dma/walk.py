@@ -1,0 +1,77 @@
+"""Addresses of the blocks of one side of a transfer."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..config import Config
+from .interface import BLOCK_BITS, MAX_BURST, address_bits, check_config, side
+
+__all__ = ["AddressWalk"]
+
+
+class AddressWalk(wiring.Component):
+    """Walks over the blocks of a side, one by one or by bursts that stay within a run.
+
+    Attributes
+    ----------
+    load, side : In(1), In(side)
+        Begins with that side in the next cycle; wins over ``step``.
+    bursts : In(1)
+        Goes by bursts of up to `MAX_BURST` blocks, otherwise by single blocks.
+    step : In(1)
+        Goes on, past ``count`` blocks.
+    address : Out(address_bits)
+        Of the block at which it stands.
+    count : Out(9)
+        Blocks from there that the next step is over.
+    last : Out(1)
+        That step is the last.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        self._config = config
+        super().__init__({
+            "load": In(1), "side": In(side(config)), "bursts": In(1), "step": In(1),
+            "address": Out(address_bits(config)), "count": Out(range(MAX_BURST + 1)),
+            "last": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        start = Signal.like(self.address, reset_less=True)  # of the run
+        stride = Signal.like(self.side.stride, reset_less=True)
+        run = Signal(BLOCK_BITS, reset_less=True)
+        left = Signal(BLOCK_BITS, reset_less=True)
+        left_in_run = Signal(BLOCK_BITS, reset_less=True)
+        most = Signal(BLOCK_BITS)
+        run_ends = Signal()
+        next_start = Signal.like(self.address)
+        m.d.comb += [
+            most.eq(Mux(left < left_in_run, left, left_in_run)),
+            self.last.eq(left == self.count),
+            run_ends.eq(left_in_run == self.count),
+            next_start.eq(start + stride),
+        ]
+        with m.If(~self.bursts):
+            m.d.comb += self.count.eq(1)
+        with m.Elif(most > MAX_BURST):
+            m.d.comb += self.count.eq(MAX_BURST)
+        with m.Else():
+            m.d.comb += self.count.eq(most)
+        with m.If(self.load):
+            m.d.sync += [
+                start.eq(self.side.address), self.address.eq(self.side.address),
+                stride.eq(self.side.stride), run.eq(self.side.run), left.eq(self.side.blocks),
+                left_in_run.eq(self.side.run),
+            ]
+        with m.Elif(self.step):
+            m.d.sync += left.eq(left - self.count)
+            with m.If(run_ends):
+                m.d.sync += [start.eq(next_start), self.address.eq(next_start),
+                             left_in_run.eq(run)]
+            with m.Else():
+                m.d.sync += [self.address.eq(self.address + self.count),
+                             left_in_run.eq(left_in_run - self.count)]
+        return m

@@ -1,0 +1,350 @@
+"""The second half of a transfer: where rows go, and when all of them are there."""
+
+from amaranth import Array, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from ..axi.interface import hbm_burst, hbm_done, hbm_row
+from ..config import Config
+from ..core.interface import SEMAPHORE_BITS, Space, core_request
+from ..isa import BUNDLE_PITCH, BUNDLE_WORDS, DmaSpace
+from ..tiles import place
+from ..vpu.interface import host_write_row, row_bits
+from .interface import (
+    BLOCK_BITS,
+    MAX_BURST,
+    QUEUE_DEPTH,
+    SPACE_BITS,
+    WORD_SPACES,
+    check_config,
+    row_words_log2,
+    side,
+)
+from .walk import AddressWalk
+
+__all__ = ["BurstIssuer", "Completion", "Writer"]
+
+_AHEAD = 8
+"""Rows for which bursts may be asked before there are any: as few as let none wait."""
+_PENDING_BITS = 8
+"""Width of a transfer's count of bursts that memory has not answered."""
+_PLACE_BITS = exact_log2(QUEUE_DEPTH)
+
+
+class BurstIssuer(wiring.Component):
+    """Asks for the bursts that write the HBM, a little ahead of their rows.
+
+    Attributes
+    ----------
+    valid, destination, at, take : In(1), In(side), In(2), Out(1)
+        The next transfer, and its place in the queue; it is taken.
+    allow : In(1)
+        A burst may be asked for. It must not fall but by a burst.
+    hbm_write : Out(stream of hbm_burst)
+    issued, issued_rows, issued_at : Out(1), Out(9), Out(2)
+        A burst is granted in this cycle; its rows, and the place of its transfer.
+    stop : In(1)
+        Gives up its transfer, and takes none; but a burst that was asked for and not granted stays.
+    idle : Out(1)
+        It has no transfer.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        self._config = config
+        super().__init__({
+            "valid": In(1), "destination": In(side(config)), "at": In(_PLACE_BITS), "take": Out(1),
+            "allow": In(1), "hbm_write": Out(stream.Signature(hbm_burst(config))),
+            "issued": Out(1), "issued_rows": Out(range(MAX_BURST + 1)),
+            "issued_at": Out(_PLACE_BITS), "stop": In(1), "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        walk = place(m, platform, "walk", "dma_address_walk", lambda: AddressWalk(self._config))
+        active = Signal()
+        refused = Signal()
+        finishes = Signal()
+        burst = self.hbm_write
+        m.d.comb += [
+            burst.valid.eq(active & self.allow & (~self.stop | refused)),
+            burst.payload.row.eq(walk.address), burst.payload.more.eq(walk.count - 1),
+            self.issued.eq(burst.valid & burst.ready), self.issued_rows.eq(walk.count),
+            finishes.eq(self.issued & walk.last),
+            self.take.eq(self.valid & ~self.stop & (~active | finishes)),
+            self.idle.eq(~active),
+            walk.load.eq(self.take), walk.side.eq(self.destination), walk.step.eq(self.issued),
+            walk.bursts.eq(1),
+        ]
+        m.d.sync += refused.eq(burst.valid & ~burst.ready)
+        with m.If(self.take):
+            m.d.sync += [active.eq(self.destination.space == DmaSpace.HBM.value),
+                         self.issued_at.eq(self.at)]
+        with m.Elif(finishes | (self.stop & ~(burst.valid & ~burst.ready))):
+            m.d.sync += active.eq(0)
+        return m
+
+
+class Writer(wiring.Component):
+    """Gives the rows of one transfer after the other to where they go.
+
+    Attributes
+    ----------
+    valid, destination, rows, take : In(1), In(side), In(24), Out(1)
+        The next transfer; it is taken.
+    row : In(stream of hbm_row)
+    vmem_write, other_write : Out(stream of host_write_row)
+        This core's vector unit, and the other's.
+    hbm_write_rows, discard : Out(stream of row_bits), Out(1)
+        Rows of the bursts that were issued; with ``discard`` a row is not to be written.
+    issued, issued_rows, few : In(1), In(9), Out(1)
+        A burst is issued, of so many rows. Hardly any rows of bursts are left to be given.
+    request, granted : Out(core_request), In(1)
+        A word to be written to scalar or instruction memory, if ``ask`` Out(1); it is written in
+        this cycle.
+    done : Out(1)
+        The transfer's last row or word is given in this cycle.
+    stop : In(1)
+        Takes no transfer and no row. What was promised is kept: vector registers and bursts that
+        were begun are filled with rows of any contents.
+    clear : In(1)
+        Forgets its transfer; while ``stop`` and ``idle``.
+    idle : Out(1)
+        Nothing was promised.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_config(config)
+        self._config = config
+        vector = stream.Signature(host_write_row(config))
+        super().__init__({
+            "valid": In(1), "destination": In(side(config)), "rows": In(BLOCK_BITS), "take": Out(1),
+            "row": In(stream.Signature(hbm_row(config))),
+            "vmem_write": Out(vector), "other_write": Out(vector),
+            "hbm_write_rows": Out(stream.Signature(row_bits(config))), "discard": Out(1),
+            "issued": In(1), "issued_rows": In(range(MAX_BURST + 1)), "few": Out(1),
+            "ask": Out(1), "request": Out(core_request()), "granted": In(1),
+            "done": Out(1), "stop": In(1), "clear": In(1), "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        self._walk = walk = place(m, platform, "walk", "dma_address_walk",
+                                  lambda: AddressWalk(self._config))
+        self._active = active = Signal()
+        self._space = space = Signal(SPACE_BITS, reset_less=True)
+        self._comes = comes = Signal()  # a row, of this transfer
+        left = Signal(BLOCK_BITS, reset_less=True)
+        leaves = Signal()
+        m.d.comb += comes.eq(active & self.row.valid & ~self.stop)
+        vector_row, vector_step, vector_idle = self._write_vectors(m)
+        hbm_row, hbm_idle = self._write_hbm(m)
+        word_row, word_step, word_idle = self._write_words(m)
+        m.d.comb += [
+            self.row.ready.eq(vector_row | hbm_row | word_row),
+            leaves.eq(self.row.ready),
+            self.done.eq(leaves & (left == 1)),
+            self.take.eq(self.valid & ~self.stop & (~active | self.done)),
+            walk.load.eq(self.take), walk.side.eq(self.destination),
+            walk.step.eq(vector_step | word_step),
+            self.idle.eq(vector_idle & hbm_idle & word_idle),
+        ]
+        with m.If(self.take):
+            m.d.sync += [active.eq(1), space.eq(self.destination.space), left.eq(self.rows)]
+        with m.Else():
+            m.d.sync += left.eq(left - leaves)
+            with m.If(self.done | self.clear):
+                m.d.sync += active.eq(0)
+        return m
+
+    def _write_vectors(self, m: Module) -> tuple[Signal, Signal, Signal]:
+        """Whether the row goes to a vector unit, with it the walk goes on, and all is complete."""
+        sublanes = self._config.sublanes
+        sublane = Signal(range(sublanes))
+        refused = Signal()
+        offers = Signal(name="offers_vector")
+        given = Signal()
+        row = Signal(name="vector_row")
+        step = Signal(name="vector_step")
+        idle = Signal(name="vector_idle")
+        writes = {DmaSpace.VMEM: self.vmem_write, DmaSpace.OTHER_VMEM: self.other_write}
+        m.d.comb += offers.eq(self._comes |
+                              (self._active & self.stop & ((sublane != 0) | refused)))
+        ready = []
+        for space, write in writes.items():
+            m.d.comb += [
+                write.valid.eq(offers & (self._space == space.value)),
+                write.payload.address.eq(self._walk.address),
+                write.payload.data.eq(self.row.payload.data),
+            ]
+            ready.append(write.valid & write.ready)
+        m.d.comb += [
+            given.eq(ready[0] | ready[1]),
+            row.eq(given & ~self.stop),
+            step.eq(row & (sublane == sublanes - 1)),
+            idle.eq((sublane == 0) & ~self.vmem_write.valid & ~self.other_write.valid),
+        ]
+        m.d.sync += [
+            sublane.eq(sublane + given),
+            refused.eq((self.vmem_write.valid | self.other_write.valid) & ~given),
+        ]
+        return row, step, idle
+
+    def _write_hbm(self, m: Module) -> tuple[Signal, Signal]:
+        """Whether the row goes to the HBM, and all bursts have their rows."""
+        promised = Signal(range(_AHEAD + MAX_BURST + 1))
+        given = Signal(name="hbm_given")
+        row = Signal(name="hbm_row")
+        idle = Signal(name="hbm_idle")
+        rows = self.hbm_write_rows
+        m.d.comb += [
+            rows.valid.eq((promised != 0) & (
+                (self._comes & (self._space == DmaSpace.HBM.value)) | self.stop)),
+            rows.payload.eq(self.row.payload.data),
+            self.discard.eq(self.stop | self.row.payload.error),
+            given.eq(rows.valid & rows.ready),
+            row.eq(given & ~self.stop),
+            idle.eq(promised == 0),
+            self.few.eq(promised < _AHEAD),
+        ]
+        m.d.sync += promised.eq(promised + Mux(self.issued, self.issued_rows, 0) - given)
+        return row, idle
+
+    def _write_words(self, m: Module) -> tuple[Signal, Signal, Signal]:
+        """Whether the row's last word is written, with each the walk goes on, and none waits."""
+        request, walk = self.request, self._walk
+        index = Signal(row_words_log2(self._config))
+        refused = Signal(name="word_refused")
+        is_imem = Signal()
+        absent = Signal()  # bundles have no such word
+        is_word = Signal()
+        words = Array(self.row.payload.data.word_select(number, 32)
+                      for number in range(self._config.lanes))
+        row = Signal(name="word_row")
+        step = Signal(name="word_step")
+        idle = Signal(name="word_idle")
+        m.d.comb += [
+            is_word.eq(self._space.matches(*WORD_SPACES)),
+            is_imem.eq(self._space == DmaSpace.IMEM.value),
+            absent.eq(is_imem & (walk.address[:exact_log2(BUNDLE_PITCH)] >= BUNDLE_WORDS)),
+            self.ask.eq(is_word & ~absent & (self._comes | (self.stop & refused))),
+            request.write.eq(1),
+            request.space.eq(Mux(is_imem, Space.IMEM.value, Space.SMEM.value)),
+            request.address.eq(walk.address),
+            request.data.eq(words[index]),
+            step.eq(is_word & self._comes & (absent | self.granted)),
+            row.eq(step & index.all()),
+            idle.eq(~self.ask),
+        ]
+        m.d.sync += [refused.eq(self.ask & ~self.granted), index.eq(index + step)]
+        with m.If(self.take | self.clear):
+            m.d.sync += index.eq(0)
+        return row, step, idle
+
+
+class Completion(wiring.Component):
+    """Sees transfers to their end, in their order, and signals it.
+
+    Attributes
+    ----------
+    valid, space, semaphore, signals, signals_other, from_host, at, take
+        The oldest transfer: In(1); In(3), its destination; In(4), In(1), In(1), In(1); In(2), its
+        place; Out(1), it has ended.
+    written : In(1)
+        The `Writer` is done with a transfer.
+    issued, issued_at, crowded : In(1), In(2), Out(1)
+        A burst is issued, of the transfer in this place. There are so many of them that no more may
+        be issued.
+    hbm_write_done : In(stream of hbm_done)
+        Memory's answers, one to each burst.
+    failed, failed_at : In(1), In(2)
+        A row of this transfer could not be read.
+    vmem_busy, other_busy : In(1)
+        A vector register whose rows are all there is not yet written.
+    signal, other_signal : Out(stream of 4)
+        Numbers of semaphores to which 1 is added: this core's, and the other's.
+    bus_error : Out(1)
+        For a cycle: a transfer failed. It will not signal.
+    host_done : Out(1)
+        For a cycle: a transfer with ``from_host`` has ended.
+    stop, clear : In(1), In(1)
+        No transfer ends; forgets them.
+    idle : Out(1)
+        All bursts are answered, all signals given.
+    """
+
+    def __init__(self) -> None:
+        index = stream.Signature(SEMAPHORE_BITS)
+        super().__init__({
+            "valid": In(1), "space": In(SPACE_BITS), "semaphore": In(SEMAPHORE_BITS),
+            "signals": In(1), "signals_other": In(1), "from_host": In(1),
+            "at": In(_PLACE_BITS), "take": Out(1), "host_done": Out(1),
+            "written": In(1), "issued": In(1), "issued_at": In(_PLACE_BITS), "crowded": Out(1),
+            "hbm_write_done": In(stream.Signature(hbm_done())),
+            "failed": In(1), "failed_at": In(_PLACE_BITS),
+            "vmem_busy": In(1), "other_busy": In(1),
+            "signal": Out(index), "other_signal": Out(index), "bus_error": Out(1),
+            "stop": In(1), "clear": In(1), "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        written = Signal(range(QUEUE_DEPTH + 1))  # and not ended
+        failed = Array(Signal(name=f"failed_{number}") for number in range(QUEUE_DEPTH))
+        pending, none_pending = self._count_bursts(m, failed)
+        settled = Signal()
+        free = Signal()
+        m.d.comb += [
+            settled.eq((pending[self.at] == 0) &
+                       ~((self.space == DmaSpace.VMEM.value) & self.vmem_busy) &
+                       ~((self.space == DmaSpace.OTHER_VMEM.value) & self.other_busy)),
+            free.eq((~self.signal.valid | self.signal.ready) &
+                    (~self.other_signal.valid | self.other_signal.ready)),
+            self.take.eq(self.valid & (written != 0) & settled & free & ~self.stop),
+            self.idle.eq(none_pending & ~self.signal.valid & ~self.other_signal.valid),
+        ]
+        m.d.sync += [
+            written.eq(Mux(self.clear, 0, written + self.written - self.take)),
+            self.host_done.eq(self.take & self.from_host),
+            self.bus_error.eq(~self.stop & (self.failed | (self.hbm_write_done.valid &
+                                                           self.hbm_write_done.payload.error))),
+        ]
+        with m.If(self.failed):
+            m.d.sync += failed[self.failed_at].eq(1)
+        for port, wanted in ((self.signal, self.signals), (self.other_signal, self.signals_other)):
+            with m.If(self.take):
+                m.d.sync += [port.valid.eq(wanted & ~failed[self.at]),
+                             port.payload.eq(self.semaphore)]
+            with m.Elif(port.ready):
+                m.d.sync += port.valid.eq(0)
+        with m.If(self.take):
+            m.d.sync += failed[self.at].eq(0)
+        with m.If(self.clear):
+            m.d.sync += [one.eq(0) for one in failed]
+        return m
+
+    def _count_bursts(self, m: Module, failed: Array) -> tuple[Array, Signal]:
+        """Of each place, the bursts that memory has not answered; and whether there are none.
+
+        Answers come in the order of the bursts, so each is to the oldest transfer that awaits one.
+        """
+        pending = Array(Signal(_PENDING_BITS, name=f"pending_{number}")
+                        for number in range(QUEUE_DEPTH))
+        oldest = Signal(_PLACE_BITS)
+        done = self.hbm_write_done
+        none = Signal()
+        m.d.comb += [done.ready.eq(1),
+                     self.crowded.eq(sum(count[-1] for count in pending) != 0),
+                     none.eq(sum(count != 0 for count in pending) == 0)]
+        for number in reversed(range(QUEUE_DEPTH)):
+            candidate = Signal(_PLACE_BITS, name=f"candidate_{number}")
+            m.d.comb += candidate.eq(self.at + number)
+            with m.If(pending[candidate] != 0):
+                m.d.comb += oldest.eq(candidate)
+        for number, count in enumerate(pending):
+            m.d.sync += count.eq(count + (self.issued & (self.issued_at == number))
+                                 - (done.valid & (oldest == number)))
+        with m.If(done.valid & done.payload.error):
+            m.d.sync += failed[oldest].eq(1)
+        return pending, none

@@ -1,0 +1,831 @@
+"""The verilated chip with its memory, driven in process over the registers as its host would."""
+
+import ctypes
+import operator
+import pathlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+from amaranth import Cat, Const, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.dma import allocate_hbm
+from hdl import isa
+from hdl.axi.interface import Resp
+from hdl.chip.chip import Chip
+from hdl.chip.registers import (
+    ACCESS_ADDRESS_BITS,
+    CORE_REGISTERS,
+    COUNTER_REGISTERS,
+    GLOBAL_REGISTERS,
+    Register,
+    address,
+)
+from hdl.config import Config
+from hdl.core.interface import Space
+from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Fault
+from hdl.mxu.grid import mac_grid
+from hdl.tiles import VerilogLibrary
+from hdl.verilog import LINT_WAIVERS
+from hdl.vpu.element import vpu_grid
+from sim.build import build_model
+from sim.cache import cached_json
+from sim.core import core_grids
+from sim.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
+from sim.hbm import HBM_SOURCES, Hbm, HbmOptions
+from sim.kernel import compile_grid
+from sim.model import Model
+from sim.operands import v
+
+__all__ = ["ChipModel", "DescriptorError", "RegisterError", "Until", "chip_library"]
+
+_TOP = "chip"
+_DRIVER = pathlib.Path(__file__).with_name("chip.cpp")
+_CONTROL = "control_slave"
+_BLOCK_WAIVERS = """\
+// Around a block that is verilated on its own, its outputs count as functions of all its inputs.
+lint_off -rule UNOPTFLAT
+"""
+_NO_LIMIT = 1 << 62
+_PATIENCE = 1 << 20
+"""Cycles that a core's reset, or room for a transfer, may take."""
+_RETRY_CYCLES = 64
+_ACCESS = np.dtype([("address", "u4"), ("data", "u4"), ("write", "u4"), ("response", "u4")])
+"""Mirrors ``Access`` in chip.cpp."""
+_STATUS = CORE_REGISTERS["STATUS"]
+_FLAGS = ("running", "waiting", "idle", "dma_busy", "resetting")
+
+Words = npt.NDArray[np.uint32]
+Progress = Callable[[int], object]
+
+
+class Until(StrEnum):
+    """What ends `ChipModel.run` before its limit.
+
+    ``REST``: all cores stand, or wait for a semaphore that nothing under way can change, and no
+    transfer is under way. ``INTERRUPT``: that, or the interrupt line. ``NEVER``: nothing.
+    """
+
+    REST = "rest"
+    INTERRUPT = "interrupt"
+    NEVER = "never"
+
+
+class RegisterError(Exception):
+    """The chip refused an access to a register.
+
+    Attributes
+    ----------
+    address : int
+        Of the register.
+    write : bool
+        What kind of access it was.
+    response : Resp
+        The chip's response.
+    """
+
+    def __init__(self, address: int, write: bool, data: int, response: Resp) -> None:
+        self.address = address
+        self.write = write
+        self.response = response
+        what = f"write of {data:#x} to" if write else "read of"
+        super().__init__(f"{what} {_register_name(address)} was refused ({response.name})")
+
+
+class DescriptorError(Exception):
+    """The chip refused to start a transfer.
+
+    Attributes
+    ----------
+    fault : Fault
+        What is wrong with its descriptor.
+    """
+
+    def __init__(self, core: int, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(f"core {core} refused the transfer: {fault.name}. {isa.FAULTS[fault]}")
+
+
+def _register_name(place: int) -> str:
+    for core in (None, 0, 1):
+        for register in GLOBAL_REGISTERS if core is None else CORE_REGISTERS:
+            if address(register, core) == place:
+                return f"{register} of " + ("the chip" if core is None else f"core {core}")
+    return f"address {place:#x}"
+
+
+class _Library(VerilogLibrary):
+    """Remembers the signals at the control slave, to which all state of the cores comes."""
+
+    control: Any = None
+
+    def instance(self, name: str, make: Any, placed: Any, reset: Any = None) -> Any:
+        if name == _CONTROL:
+            self.control = placed
+        return super().instance(name, make, placed, reset)
+
+
+class _Observed(wiring.Component):
+    """A `Chip` that also shows, in ``status_{core}`` and ``pc_{core}``, these registers of its
+    cores: to look at them takes no time then, and they are of one moment.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._chip = Chip(config)
+        self._chip._MustUse__used = True  # elaborated below, not by Amaranth
+        self._cores = range(config.cores)
+        super().__init__({
+            **dict(self._chip.signature.members.items()),
+            **{f"{name}_{core}": Out(32) for name in ("status", "pc") for core in self._cores}})
+
+    def elaborate(self, platform: _Library) -> Module:
+        m = self._chip.elaborate(platform)
+        for name, member in self._chip.signature.members.items():
+            outer, inner = getattr(self, name), getattr(self._chip, name)
+            m.d.comb += inner.eq(outer) if member.flow == In else outer.eq(inner)
+        for core in self._cores:
+            side = platform.control.core[core]
+            parts, end = [], 0
+            for field in _STATUS.fields:
+                parts += [Const(0, field.low - end), getattr(side, field.name.lower())]
+                end = field.low + field.width
+            m.d.comb += [getattr(self, f"status_{core}").eq(Cat(parts)),
+                         getattr(self, f"pc_{core}").eq(side.pc)]
+        return m
+
+
+def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
+    """The model's Verilog and C++ files, by name."""
+    cpp = {_DRIVER.name: _DRIVER.read_text(), **HBM_SOURCES}
+    grids = core_grids(config) if kernels else []
+    verilog = _Library().write(_TOP, lambda: _Observed(config),
+                               leave_out=[grid.module for grid in grids])
+    for grid in grids:
+        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
+        kernel = compile_grid(grid, "\n".join(tile.values()), parallel=True)
+        verilog[grid.module] = kernel.shim
+        cpp |= kernel.sources
+    return {"verilog": verilog, "cpp": cpp}
+
+
+def chip_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
+    """The shared library of the chip of ``config``, built unless it exists.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    kernels : bool
+        Simulate the grids of all cores by tile kernels, on two threads where that pays. Otherwise
+        everything is pure Verilog, as in `sim.core.core_library`.
+
+    Raises
+    ------
+    ValueError
+        If ``config`` is not one of a chip.
+    RuntimeError
+        If a tool is missing or fails.
+    """
+    name = f"chip-{'kernels' if kernels else 'verilog'}"
+    sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
+    blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"],
+                       waivers=LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else ""),
+                       hierarchical=blocks, optimise=kernels)
+
+
+class _Run(ctypes.Structure):
+    """Mirrors ``Run`` in chip.cpp."""
+
+    _fields_ = (("limit", ctypes.c_uint64), ("done", ctypes.c_uint64),
+                *((name, ctypes.c_uint32) for name in (
+                    *_FLAGS, "until_rest", "until_interrupt", "watched", "still", "ended")))
+
+
+def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
+    """The integer ``value``, which must be from ``low`` to ``high``."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    number = operator.index(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+    return number
+
+
+class ChipModel:
+    """A simulated chip and its memory.
+
+    All state is zero at first. The clock runs only while a method that takes time runs: accesses of
+    registers, and what makes them, take some cycles, in which the whole chip goes on. Threads may
+    share a model: it does one thing after the other. There may be several models.
+
+    If the chip does not keep to AXI's rules at its memory, or the simulation fails in another way,
+    the method ends with a `RuntimeError` that says what is wrong, and so does every later one that
+    takes time.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    kernels : bool
+        As `chip_library`.
+    memory : HbmOptions
+        How the memory behaves: its latency and bandwidth, and random stalls.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, or ``config`` not one of a chip.
+    RuntimeError
+        If the simulation cannot be built; the message says what is missing.
+    """
+
+    def __init__(self, config: Config, *, kernels: bool = True,
+                 memory: HbmOptions | None = None) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        if not isinstance(memory, HbmOptions | None):
+            raise TypeError(f"memory must be HbmOptions, not {memory!r}")
+        self._config = config
+        self._lock = threading.RLock()
+        self._failed = ""
+        self._watched = [False] * config.cores
+        path = chip_library(config, kernels=kernels)
+        self._data = allocate_hbm(config)
+        self._model = Model(path)
+        library = self._library = self._model.library
+        pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
+        for name, result, arguments in (
+                ("create", pointer, (pointer, pointer, u32, u32)),
+                ("destroy", None, (pointer,)),
+                ("reset", ctypes.c_int, (pointer, pointer)),
+                ("access", ctypes.c_int, (pointer, pointer, pointer, ctypes.c_uint64,
+                                          ctypes.POINTER(ctypes.c_uint64))),
+                ("run", ctypes.c_int, (pointer, pointer, ctypes.POINTER(_Run)))):
+            function = getattr(library, f"systolith_chip_{name}")
+            function.restype = result
+            function.argtypes = arguments
+        self._memory = Hbm(library, config.cores, config.hbm_channels, config.channel_bytes,
+                           self._data.nbytes, memory=self._data)
+        self._memory.configure(memory or HbmOptions())
+        self._chip: int | None = library.systolith_chip_create(
+            self._model.handle, self._memory.handle, config.cores, config.hbm_channels)
+        if not self._chip:
+            self._model.check(-1)
+        self.reset()
+
+    @property
+    def config(self) -> Config:
+        """The chip's parameters."""
+        return self._config
+
+    @property
+    def model(self) -> Model:
+        """The verilated model itself: the ports of `hdl.chip.chip.Chip`, and each core's STATUS and
+        PC as ``status_{core}`` and ``pc_{core}``.
+        """
+        return self._model
+
+    @property
+    def hbm(self) -> Words:
+        """What the memory holds, shape (hbm_rows, lanes): to be read and written in place."""
+        return self._data
+
+    @property
+    def memory(self) -> Hbm:
+        """The memory's model, to change how it behaves, to make it fail, and for its counters."""
+        return self._memory
+
+    @property
+    def cycle(self) -> int:
+        """Clock cycles run so far."""
+        return self._model.cycle
+
+    @property
+    def interrupt(self) -> bool:
+        """The interrupt line."""
+        with self._lock:
+            return bool(self._model.peek("interrupt"))
+
+    def reset(self) -> None:
+        """Resets the whole chip, as its pin ``rst`` does, and the ports of the memory.
+
+        All registers are as they were at first. Memories, vector registers and scalar registers
+        keep what they have, but for what was being written.
+        """
+        self._advance("reset")
+        self._watched = [False] * self._config.cores
+
+    # ---- Registers
+
+    def read(self, register: str | Register, *, core: int | None = None) -> int:
+        """What a register of the chip, or of a core, holds.
+
+        Parameters
+        ----------
+        register : str or Register
+            One of `hdl.chip.registers.GLOBAL_REGISTERS`, or of `CORE_REGISTERS`, or its name.
+        core : int, optional
+            Whose.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If there is no such register or core.
+        RegisterError
+            If the access is refused; the message names the register.
+        """
+        return self.read_address(self._address(register, core)[0])
+
+    def read_fields(self, register: str | Register, *, core: int | None = None) -> dict[str, int]:
+        """The values of a register's fields by name; otherwise as `read`."""
+        place, found = self._address(register, core)
+        return found.unpack(self.read_address(place))
+
+    def write(self, register: str | Register, value: SupportsIndex | None = None, *,
+              core: int | None = None, **fields: int) -> None:
+        """Writes a register: a value, or fields by name with zeros elsewhere.
+
+        Raises
+        ------
+        TypeError
+            If there are both or none.
+        KeyError, ValueError, RegisterError
+            As `read`, and if a value does not fit.
+        """
+        place, found = self._address(register, core)
+        if (value is None) == (not fields):
+            raise TypeError(f"{found.name} must be given a value or fields")
+        self.write_address(place, found.pack(**fields) if value is None else value)
+
+    def read_address(self, place: SupportsIndex) -> int:
+        """Reads at an address, where there may be no register."""
+        return int(self._accesses([(False, _integer("address", place, 0, 0xFFFF), 0)])[0])
+
+    def write_address(self, place: SupportsIndex, value: SupportsIndex) -> None:
+        """Writes at an address, where there may be no register."""
+        self._accesses([(True, _integer("address", place, 0, 0xFFFF),
+                         _integer("value", value, 0, 0xFFFFFFFF))])
+
+    # ---- Programs
+
+    def load_program(self, core: int, bundles: Sequence[int], at: int = 0) -> None:
+        """Puts bundles into a core's instruction memory, from address ``at`` on.
+
+        A transfer brings them there from memory, whose last rows are used, and restored. What is
+        behind the program stays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a bundle is not an integer of `isa.BUNDLE_BITS`, or they do not fit the memory.
+        RuntimeError
+            If a program runs on that core.
+        """
+        bundles = list(bundles)
+        first = self._range("program", at, len(bundles), self._config.imem_bundles)
+        words = np.zeros((len(bundles), BUNDLE_PITCH), np.uint32)
+        for number, bundle in enumerate(bundles):
+            words[number, :BUNDLE_WORDS] = isa.bundle_words(
+                _integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
+        lanes = self._config.lanes
+        whole = len(bundles) - len(bundles) % max(1, lanes // BUNDLE_PITCH)
+        with self._lock:
+            self._must_stand(core, "load another one")
+            # A row may hold several bundles: what does not fill one goes there word by word.
+            self._put_rows(core, words[:whole].reshape(-1, lanes),
+                           lambda row: imem(first + row * lanes // BUNDLE_PITCH))
+            for number in range(whole, len(bundles)):
+                self.write_words(core, Space.IMEM, BUNDLE_PITCH * (first + number),
+                                 words[number, :BUNDLE_WORDS])
+
+    def start(self, core: int, pc: int = 0) -> None:
+        """Starts a core at bundle ``pc``. A fault is forgotten.
+
+        Raises
+        ------
+        RegisterError
+            If it runs already, or is being reset.
+        """
+        with self._lock:
+            self.write("START_PC", pc, core=core)
+            self.write("CONTROL", core=core, START=1)
+
+    def stop(self, core: int) -> None:
+        """Stops a core before its next bundle. What was begun goes on: `run` lets it end."""
+        self.write("CONTROL", core=core, STOP=1)
+
+    def reset_core(self, core: int) -> None:
+        """Resets a core and drops its transfers, and waits until it can be used again."""
+        with self._lock:
+            self.write("CONTROL", core=core, RESET=1)
+            self._wait(lambda: not self.status(core)["RESETTING"], f"core {core} is being reset")
+
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        """Lets a core fault after so many cycles in a row without a bundle; 0: never."""
+        self.write("WATCHDOG", _integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
+
+    def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST,
+            progress: Progress | None = None) -> int:
+        """Runs the chip until something happens. A run that is interrupted (Ctrl-C) can go on.
+
+        Parameters
+        ----------
+        max_cycles : int, optional
+            Most cycles to run.
+        until : Until
+            What ends it. A core with a watchdog does not wait for ever: it counts as running.
+        progress : callable, optional
+            Told now and then how many cycles went by since it was last called.
+
+        Returns
+        -------
+        int
+            Cycles run. Rest is only noticed some cycles after it began.
+
+        Raises
+        ------
+        TimeoutError
+            If that did not happen by then.
+        ValueError
+            If ``until`` is `Until.NEVER`, without a limit.
+        """
+        event = Until(until)
+        if max_cycles is None and event is Until.NEVER:
+            raise ValueError("max_cycles must be a number to run until never, not None")
+        limit = _NO_LIMIT if max_cycles is None else _integer("max_cycles", max_cycles, 0,
+                                                              _NO_LIMIT)
+        run = _Run(**{name: _STATUS[name.upper()].mask for name in _FLAGS},
+                   until_rest=event is not Until.NEVER,
+                   until_interrupt=event is Until.INTERRUPT)
+        total = 0
+        with self._lock:
+            run.watched = sum(watched << core for core, watched in enumerate(self._watched))
+            while True:
+                run.limit = limit - total
+                self._advance("run", run)
+                total += run.done
+                if progress is not None:
+                    progress(run.done)
+                if run.ended or (total >= limit and event is Until.NEVER):
+                    return total
+                if total >= limit:
+                    raise TimeoutError(f"no {event} after {total} cycles: {self._describe()}")
+
+    def status(self, core: int) -> dict[str, int]:
+        """The fields of a core's STATUS; to look at it takes no time."""
+        with self._lock:
+            return _STATUS.unpack(self._model.peek(f"status_{self._core(core)}"))
+
+    def fault(self, core: int) -> Fault:
+        """Why a core stopped."""
+        return Fault(self.status(core)["FAULT"])
+
+    def running(self, core: int) -> bool:
+        """Whether a program runs on a core."""
+        return bool(self.status(core)["RUNNING"])
+
+    def waiting(self, core: int) -> bool:
+        """Whether the running program waits for a semaphore."""
+        status = self.status(core)
+        return bool(status["RUNNING"] and status["WAITING"])
+
+    def pc(self, core: int) -> int:
+        """The bundle at issue; after a halt or a fault that bundle, after `stop` the next one."""
+        with self._lock:
+            return self._model.peek(f"pc_{self._core(core)}")
+
+    def counters(self, core: int) -> dict[str, int]:
+        """Where the cycles of a core went since `clear_counters` or `reset`.
+
+        Returns
+        -------
+        dict of str to int
+            ``cycles``, and the causes of `hdl.core.counters.COUNTERS`, which sum to it.
+        """
+        halves = self._accesses([
+            (False, self._address(f"{name}_{half}", core)[0], 0)
+            for name in COUNTER_REGISTERS for half in ("LO", "HI")]).tolist()
+        return {name.lower(): low | high << 32 for name, low, high in zip(
+            COUNTER_REGISTERS, halves[::2], halves[1::2], strict=True)}
+
+    def clear_counters(self, core: int) -> None:
+        """Sets a core's counters to zero."""
+        self.write("CONTROL", core=core, CLEAR_COUNTERS=1)
+
+    # ---- Data
+
+    def start_transfer(self, core: int, words: Sequence[int]) -> None:
+        """Queues a transfer on a core's engine, as soon as there is room.
+
+        Parameters
+        ----------
+        core : int
+        words : sequence of int
+            Its descriptor, as `sim.descriptor.descriptor` makes it; wrong ones are not refused
+            here.
+
+        Raises
+        ------
+        DescriptorError
+            If the core refuses it.
+        TimeoutError
+            If there is no room for a long time.
+        """
+        if len(words) != isa.DESCRIPTOR_WORDS:
+            raise ValueError(f"descriptor must have {isa.DESCRIPTOR_WORDS} words, not "
+                             f"{len(words)}")
+        with self._lock:
+            for number, word in enumerate(words):
+                self.write(f"DMA_DESCRIPTOR_{number}", word, core=core)
+            self._wait(lambda: self._queued(core), f"core {core} has no room for a transfer")
+
+    def transfer(self, core: int, words: Sequence[int]) -> None:
+        """A transfer as `start_transfer`, and waits for its end.
+
+        There must be no other transfer that the host has started.
+
+        Raises
+        ------
+        DescriptorError
+            As `start_transfer`.
+        RuntimeError
+            If memory answers with an error, or the core has dropped it.
+        """
+        with self._lock, self._keeping_event(core) as done:
+            before = self.fault(core)
+            self.start_transfer(core, words)
+            busy = True
+            while not self.read("INTERRUPT_STATUS") & done:
+                if not busy:
+                    raise RuntimeError(f"core {core} has dropped the transfer")
+                self.run(_RETRY_CYCLES, until=Until.NEVER)
+                busy = bool(self.status(core)["DMA_BUSY"])
+            if self.fault(core) is Fault.BUS_ERROR and before is not Fault.BUS_ERROR:
+                raise RuntimeError(f"memory has refused a transfer of core {core}")
+
+    def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
+        """Writes words of a space through ACCESS_DATA; addresses as of ACCESS_ADDRESS."""
+        given = np.asarray(words)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):
+            raise TypeError(f"words must be a list of integers, not {words!r}")
+        self._accesses([self._access_address(core, space, at), *(
+            (True, self._address("ACCESS_DATA", core)[0], _integer("word", word, 0, 0xFFFFFFFF))
+            for word in given.tolist())])
+
+    def read_words(self, core: int, space: Space, at: int, count: int) -> Words:
+        """Reads words of a space through ACCESS_DATA; addresses as of ACCESS_ADDRESS."""
+        place = self._address("ACCESS_DATA", core)[0]
+        return self._accesses([self._access_address(core, space, at),
+                               *([(False, place, 0)] * count)])[1:]
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        """Writes vector memory, by transfers: ``words`` has shape (words, sublanes, lanes).
+
+        Memory's last rows are used for it, and restored.
+        """
+        shape = (self._config.sublanes, self._config.lanes)
+        if words.dtype != np.uint32 or words.shape[1:] != shape:
+            raise TypeError(f"words must be uint32 of shape (words, {shape[0]}, {shape[1]}), not "
+                            f"{words.dtype} of {words.shape!r}")
+        first = self._range("words", at, len(words), self._config.vmem_words)
+        self._put_rows(core, words.reshape(-1, self._config.lanes),
+                       lambda row: vmem(first + row // self._config.sublanes))
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        """Words of vector memory, shape (count, sublanes, lanes); otherwise as `write_vmem`."""
+        first = self._range("words", at, count, self._config.vmem_words)
+        return self._get_registers(core, count, lambda word: vmem(first + word))
+
+    def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
+        """Writes words of scalar memory."""
+        given = np.asarray(words)
+        first = self._range("words", at, given.size, self._config.smem_words)
+        self.write_words(core, Space.SMEM, first, given)
+
+    def read_smem(self, core: int, at: int, count: int) -> Words:
+        """Words of scalar memory; whole rows of them by transfers, as `read_vmem`."""
+        first = self._range("words", at, count, self._config.smem_words)
+        whole = count - count % self._config.lanes
+        parts = [self._get_rows(core, whole // self._config.lanes,
+                                lambda row: smem(first + row * self._config.lanes)).reshape(-1)]
+        if count > whole:
+            parts.append(self.read_words(core, Space.SMEM, first + whole, count - whole))
+        return np.concatenate(parts)
+
+    def state(self, core: int) -> dict[str, Any]:
+        """All that a program on a core can see, as `golden.machine.Machine.read_state` gives it.
+
+        The core must have come to rest. Memory is used, and restored, as in `write_vmem`.
+
+        Raises
+        ------
+        RuntimeError
+            If a program runs, or something that it began is under way.
+        """
+        with self._lock:
+            self._must_stand(core, "look at its registers")
+            if not self.status(core)["IDLE"] or self.status(core)["DMA_BUSY"]:
+                raise RuntimeError(f"core {core} has not come to rest: run the chip")
+            packed = self._get_registers(core, 1, lambda word: masks())[0]
+            return {
+                "scalars": self.read_words(core, Space.SCALAR, 0, isa.SCALAR_REGISTERS),
+                "vectors": self._get_registers(core, isa.VECTOR_REGISTERS,
+                                               lambda number: vreg(v[number])),
+                "masks": np.stack([packed >> mask & 1 for mask in range(isa.MASKS)]).astype(bool),
+                "vmem": self.read_vmem(core, 0, self._config.vmem_words),
+                "smem": self.read_smem(core, 0, self._config.smem_words),
+                "semaphores": self.read_words(core, Space.SEMAPHORE, 0, isa.SEMAPHORES),
+                "pc": self.pc(core),
+                "running": self.running(core),
+                "fault": self.fault(core),
+            }
+
+    def close(self) -> None:
+        """Ends the simulation; closing twice does nothing. What `hbm` gave stays."""
+        with self._lock:
+            if self._chip:
+                self._library.systolith_chip_destroy(self._chip)
+                self._chip = None
+            self._memory.close()
+            self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    # ---- What the above is made of
+
+    def _advance(self, function: str, *arguments: Any) -> None:
+        """Calls the driver for something that takes time."""
+        with self._lock:
+            handle = self._model.handle
+            if self._failed:
+                raise RuntimeError(f"the simulation has failed before: {self._failed}")
+            try:
+                self._model.check(getattr(self._library, f"systolith_chip_{function}")(
+                    handle, self._chip, *arguments))
+            except RuntimeError as error:
+                self._failed = str(error)
+                raise
+
+    def _accesses(self, accesses: Sequence[tuple[bool, int, int]]) -> Words:
+        """Accesses (write, address, data), one after the other; what the reads gave."""
+        table = np.zeros(len(accesses), _ACCESS)
+        for row, (write, place, data) in zip(table, accesses, strict=True):
+            row["write"], row["address"], row["data"] = write, place, data
+        done = ctypes.c_uint64()
+        with self._lock:
+            while done.value < len(table):
+                self._advance("access", table.ctypes.data, len(table), done)
+                last = table[done.value - 1] if done.value else None
+                if last is not None and last["response"]:
+                    raise RegisterError(int(last["address"]), bool(last["write"]),
+                                        int(last["data"]), Resp(int(last["response"])))
+            self._note_watchdogs(accesses)
+        return table["data"].copy()
+
+    def _note_watchdogs(self, accesses: Sequence[tuple[bool, int, int]]) -> None:
+        for core in range(self._config.cores):
+            place = address("WATCHDOG", core)
+            for write, where, data in accesses:
+                if write and where & ~3 == place:
+                    self._watched[core] = data != 0
+
+    def _address(self, register: str | Register, core: int | None) -> tuple[int, Register]:
+        name = register.name if isinstance(register, Register) else register
+        found = (GLOBAL_REGISTERS if core is None else CORE_REGISTERS).get(name)
+        if found is None:
+            of = "the chip" if core is None else "a core"
+            raise KeyError(f"register must be one of {of}, not {name!r}")
+        return address(name, None if core is None else self._core(core)), found
+
+    def _core(self, core: int) -> int:
+        return _integer("core", core, 0, self._config.cores - 1)
+
+    def _range(self, name: str, at: SupportsIndex, count: SupportsIndex, size: int) -> int:
+        """The address ``at``, from where ``count`` words must fit a memory of ``size``."""
+        first = _integer("address", at, 0, size)
+        if first + _integer("count", count, 0, size) > size:
+            raise ValueError(f"{name} must lie within {size}, not from {first} to "
+                             f"{first + operator.index(count) - 1}")
+        return first
+
+    def _must_stand(self, core: int, what: str) -> None:
+        if self.running(core):
+            raise RuntimeError(f"a program runs on core {core}, at bundle {self.pc(core)}: stop it "
+                               f"to {what}")
+
+    def _describe(self) -> str:
+        """Where the cores are."""
+        words = []
+        for core in range(self._config.cores):
+            status = self.status(core)
+            what = [name.lower() for name in ("RUNNING", "WAITING", "IDLE", "DMA_BUSY",
+                                              "RESETTING") if status[name]]
+            fault = self.fault(core)
+            words.append(f"core {core} at bundle {self.pc(core)} ({', '.join(what)})"
+                         + (f", fault {fault.name}" if fault else ""))
+        return "; ".join(words)
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        """Runs until ``done``, which is asked now and then."""
+        end = self.cycle + _PATIENCE
+        while not done():
+            if self.cycle > end:
+                raise TimeoutError(f"{what} for more than {_PATIENCE} cycles: {self._describe()}")
+            self.run(_RETRY_CYCLES, until=Until.NEVER)
+
+    def _queued(self, core: int) -> bool:
+        """Tries to start the transfer whose descriptor was written."""
+        try:
+            self.write("DMA_START", core=core, GO=1)
+        except RegisterError:
+            why = self.read_fields("DMA_FAULT", core=core)
+            if why["BUSY"]:
+                return False
+            if why["FAULT"]:
+                raise DescriptorError(core, Fault(why["FAULT"])) from None
+            raise
+        return True
+
+    @contextmanager
+    def _keeping_event(self, core: int) -> Iterator[int]:
+        """The bit of INTERRUPT_STATUS for the end of a transfer, clear; restored at the end.
+
+        An event cannot be set again: if it was there before, it is there afterwards.
+        """
+        bit = GLOBAL_REGISTERS["INTERRUPT_STATUS"][f"CORE{self._core(core)}_TRANSFER_DONE"].mask
+        before = self.read("INTERRUPT_STATUS") & bit
+        if before:
+            self.write("INTERRUPT_STATUS", bit)
+        try:
+            yield bit
+        finally:
+            if not before and not self._failed:
+                self.write("INTERRUPT_STATUS", bit)
+
+    def _access_address(self, core: int, space: Space, at: int) -> tuple[bool, int, int]:
+        first = _integer("address", at, 0, (1 << ACCESS_ADDRESS_BITS) - 1)
+        place, register = self._address("ACCESS_ADDRESS", core)
+        return True, place, register.pack(ADDRESS=first, SPACE=Space(space).value)
+
+    def _parts(self, rows: int) -> Iterator[tuple[slice, slice]]:
+        """Parts of so many rows, whole vector registers; and of memory, where they pass through."""
+        total, sublanes = len(self._data), self._config.sublanes
+        most = min(total, isa.DMA_MAX_ROWS) // sublanes * sublanes
+        for first in range(0, rows, most):
+            count = min(most, rows - first)
+            yield slice(first, first + count), slice(total - count, total)
+
+    @contextmanager
+    def _borrowed(self, core: int, rows: slice) -> Iterator[None]:
+        """Restores these rows of memory when no transfer of the core uses them any more."""
+        kept = self._data[rows].copy()
+        try:
+            yield
+        except BaseException:
+            if not self._failed:
+                self._wait(lambda: not self.status(core)["DMA_BUSY"], f"core {core} is busy")
+            raise
+        finally:
+            self._data[rows] = kept
+
+    def _put_rows(self, core: int, rows: Words, place: Callable[[int], Place]) -> None:
+        """Moves rows to the place of each."""
+        with self._lock:
+            for part, used in self._parts(len(rows)):
+                with self._borrowed(core, used):
+                    self._data[used] = rows[part]
+                    self.transfer(core, descriptor(
+                        self._config, hbm(used.start * self._config.row_bytes), place(part.start),
+                        rows=part.stop - part.start))
+
+    def _get_rows(self, core: int, rows: int, place: Callable[[int], Place]) -> Words:
+        """Rows from the place of each, shape (rows, lanes)."""
+        result = np.zeros((rows, self._config.lanes), np.uint32)
+        with self._lock:
+            for part, used in self._parts(rows):
+                with self._borrowed(core, used):
+                    self.transfer(core, descriptor(
+                        self._config, place(part.start), hbm(used.start * self._config.row_bytes),
+                        rows=part.stop - part.start))
+                    result[part] = self._data[used]
+        return result
+
+    def _get_registers(self, core: int, count: int, place: Callable[[int], Place]) -> Words:
+        """As `_get_rows`, vector registers."""
+        sublanes = self._config.sublanes
+        rows = self._get_rows(core, count * sublanes, lambda row: place(row // sublanes))
+        return rows.reshape(count, sublanes, self._config.lanes)

@@ -1,0 +1,241 @@
+"""Watches an AXI port and complains at the first cycle in which a rule is broken.
+
+It knows nothing of simulators: it is given the port's signals, cycle by cycle. Rules of the
+specification are checked on both sides, for a wrong memory model proves nothing; and the narrower
+ones that this project's masters promise.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+from hdl.axi.interface import BOUNDARY_BYTES, Burst, Resp
+
+__all__ = ["SIGNALS", "SIGNALS_LITE", "AxiChecker"]
+
+_ADDRESS = ("id", "addr", "len", "size", "burst", "cache", "prot", "qos")
+SIGNALS = {
+    "aw": tuple(f"aw{name}" for name in _ADDRESS),
+    "w": ("wdata", "wstrb", "wlast"),
+    "b": ("bid", "bresp"),
+    "ar": tuple(f"ar{name}" for name in _ADDRESS),
+    "r": ("rid", "rdata", "rresp", "rlast"),
+}
+"""What the channels of AXI4 carry beside ``valid`` and ``ready``."""
+SIGNALS_LITE = {
+    "aw": ("awaddr", "awprot"), "w": ("wdata", "wstrb"), "b": ("bresp",),
+    "ar": ("araddr", "arprot"), "r": ("rdata", "rresp"),
+}
+"""The same of AXI4-Lite."""
+
+
+class AxiChecker:
+    """The rules of one port, AXI4 or AXI4-Lite.
+
+    Parameters
+    ----------
+    name : str
+        Of the port, for messages.
+    data_bytes : int
+        Width of its data.
+    max_beats : int
+        Beats of the longest burst that it may ask for. 0: the port is AXI4-Lite.
+
+    Attributes
+    ----------
+    transfers : dict of str to int
+        Transfers by channel, "aw", "w", "b", "ar", "r".
+    reads, writes : int
+        Bursts that are under way.
+    most_reads, most_writes : int
+        The most of them that there ever were.
+    cycles : int
+        Cycles watched.
+    """
+
+    def __init__(self, name: str, data_bytes: int, max_beats: int) -> None:
+        self._name = name
+        self._bytes = data_bytes
+        self._max_beats = max_beats
+        self.signals = SIGNALS if max_beats else SIGNALS_LITE
+        self.transfers = dict.fromkeys(self.signals, 0)
+        self.most_reads = self.most_writes = self.cycles = 0
+        self._was_reset = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._waiting: dict[str, tuple[int | None, ...]] = {}
+        self._reads: deque[int] = deque()  # beats of bursts that are to come
+        self._read_beats = 0  # of the first of them, that came
+        # Beats of bursts of which only the address, or only all data, were taken.
+        self._addresses: deque[int] = deque()
+        self._data: deque[int] = deque()
+        self._write_beats = 0  # of the burst whose data are being sent
+        self._offered = 0  # addresses offered, less bursts whose data were all taken
+        self._answers = 0  # bursts that are to be answered
+
+    @property
+    def reads(self) -> int:
+        """Bursts of reads under way."""
+        return len(self._reads)
+
+    @property
+    def writes(self) -> int:
+        """Bursts of writes whose address or data were taken, and that are not answered."""
+        return len(self._addresses) + len(self._data) + self._answers
+
+    def cycle(self, pins: Mapping[str, int | None], *, resetting: bool = False) -> None:
+        """What the signals were when the clock rose; None: unknown.
+
+        Raises
+        ------
+        AssertionError
+            If a rule is broken.
+        """
+        self.cycles += 1
+        if resetting:
+            self._clear()
+            # In the first cycle of a reset they do not know of it yet.
+            if self._was_reset:
+                for channel in ("aw", "w", "ar"):
+                    self._check(pins[f"{channel}valid"] == 0, f"{channel}valid is set in reset")
+            self._was_reset = True
+            return
+        self._was_reset = False
+        for channel in self.signals:
+            self._check_handshake(channel, pins)
+        # Answers first: they may only come after the cycle of what they answer.
+        if pins["rvalid"]:
+            self._see_read_beat(pins)
+        if pins["bvalid"]:
+            self._see_response(pins)
+        if pins["arvalid"]:
+            beats = self._see_address("ar", pins)
+            if pins["arready"]:
+                self._reads.append(beats)
+        if pins["awvalid"]:
+            self._see_write_address(pins)
+        if pins["wvalid"]:
+            self._see_write_beat(pins)
+        while self._addresses and self._data:
+            wanted, given = self._addresses.popleft(), self._data.popleft()
+            self._check(wanted == given, f"a burst of {wanted} beats was given {given}")
+            self._answers += 1
+        for channel in self.signals:
+            self._note(channel, pins)
+        self.most_reads = max(self.most_reads, self.reads)
+        self.most_writes = max(self.most_writes, self.writes)
+
+    def finish(self) -> None:
+        """Ends the watch.
+
+        Raises
+        ------
+        AssertionError
+            If something is still under way, or nothing was ever transferred.
+        """
+        self._check(not self._waiting, f"{', '.join(self._waiting)}: an offer was not taken")
+        self._check(not self.reads, f"{self.reads} bursts of reads did not end")
+        self._check(not self.writes and not self._write_beats,
+                    f"{self.writes} bursts of writes did not end")
+        self._check(any(self.transfers.values()), "nothing was transferred")
+
+    def _check(self, holds: bool, message: str) -> None:
+        assert holds, f"{self._name}, cycle {self.cycles}: {message}"
+
+    def _payload(self, channel: str, pins: Mapping[str, int | None]) -> tuple[int | None, ...]:
+        return tuple(pins[name] for name in self.signals[channel])
+
+    def _check_handshake(self, channel: str, pins: Mapping[str, int | None]) -> None:
+        """``valid`` stays until ``ready``, and what is on offer with it; nothing is unknown."""
+        for name in (f"{channel}valid", f"{channel}ready"):
+            self._check(pins[name] is not None, f"{name} is unknown")
+        valid = bool(pins[f"{channel}valid"])
+        payload = self._payload(channel, pins) if valid else ()
+        if channel in self._waiting:
+            self._check(valid, f"{channel}valid fell before {channel}ready rose")
+            for name, now, before in zip(self.signals[channel], payload, self._waiting[channel],
+                                         strict=True):
+                self._check(now == before, f"{name} on offer became {now}, it was {before}")
+        if valid:
+            for name, value in zip(self.signals[channel], payload, strict=True):
+                self._check(value is not None, f"{name} on offer is unknown")
+
+    def _note(self, channel: str, pins: Mapping[str, int | None]) -> None:
+        self._waiting.pop(channel, None)
+        if pins[f"{channel}valid"]:
+            if pins[f"{channel}ready"]:
+                self.transfers[channel] += 1
+            else:
+                self._waiting[channel] = self._payload(channel, pins)
+
+    def _see_address(self, channel: str, pins: Mapping[str, int | None]) -> int:
+        """Checks a burst; gives its number of beats."""
+        if not self._max_beats:
+            return 1
+        address, length, size, burst, number = (
+            pins[channel + name] or 0 for name in ("addr", "len", "size", "burst", "id"))
+        beats = length + 1
+        total = beats * self._bytes
+        self._check(number == 0, f"{channel}id is {number}, not 0")
+        self._check(burst == Burst.INCR, f"{channel}burst is {burst}, not INCR")
+        self._check(1 << size == self._bytes,
+                    f"{channel}size is {size}: not the width of {self._bytes} bytes")
+        self._check(address % self._bytes == 0,
+                    f"{channel}addr {address:#x} is no multiple of {self._bytes} bytes")
+        self._check(beats <= self._max_beats,
+                    f"{channel}len is {length}: more than {self._max_beats} beats")
+        self._check(address // BOUNDARY_BYTES == (address + total - 1) // BOUNDARY_BYTES,
+                    f"{channel}: {total} bytes at {address:#x} cross a boundary of 4 KiB")
+        return beats
+
+    def _see_write_address(self, pins: Mapping[str, int | None]) -> None:
+        beats = self._see_address("aw", pins)
+        if "aw" not in self._waiting:
+            self._offered += 1
+        if not pins["awready"]:
+            return
+        if not self._data and not self._addresses:
+            self._check(self._write_beats < beats,
+                        f"{self._write_beats} beats without wlast for a burst of {beats}")
+        self._addresses.append(beats)
+
+    def _see_write_beat(self, pins: Mapping[str, int | None]) -> None:
+        if self._max_beats:
+            self._check(self._offered > 0, "data are on offer before their address")
+        if not pins["wready"]:
+            return
+        self._write_beats += 1
+        last = bool(pins["wlast"]) if self._max_beats else True
+        if last:
+            self._data.append(self._write_beats)
+            self._write_beats = 0
+            self._offered -= 1
+        elif self._addresses:
+            self._check(self._write_beats < self._addresses[0],
+                        f"beat {self._write_beats} of {self._addresses[0]} has no wlast")
+
+    def _see_response(self, pins: Mapping[str, int | None]) -> None:
+        self._check(self._answers > 0, "bvalid is set, but no burst awaits a response")
+        self._check_response("b", pins)
+        if pins["bready"]:
+            self._answers -= 1
+
+    def _see_read_beat(self, pins: Mapping[str, int | None]) -> None:
+        self._check(bool(self._reads), "rvalid is set, but no burst was asked for")
+        self._check_response("r", pins)
+        is_last = self._read_beats + 1 == self._reads[0]
+        if self._max_beats:
+            self._check(bool(pins["rlast"]) == is_last,
+                        f"rlast is {pins['rlast']} at beat {self._read_beats + 1} of "
+                        f"{self._reads[0]}")
+        if pins["rready"]:
+            self._read_beats += 1
+            if is_last:
+                self._reads.popleft()
+                self._read_beats = 0
+
+    def _check_response(self, channel: str, pins: Mapping[str, int | None]) -> None:
+        self._check(pins[f"{channel}resp"] != Resp.EXOKAY,
+                    f"{channel}resp is EXOKAY: no access was exclusive")
+        if self._max_beats:
+            self._check(pins[f"{channel}id"] == 0, f"{channel}id is not 0")

@@ -1,0 +1,65 @@
+"""Puts the checker of AXI's rules on a port of a design."""
+
+from collections.abc import Iterator, Mapping
+
+import cocotb
+from cocotb.handle import HierarchyObject
+
+from verif.benches.axi_checker import AxiChecker
+from verif.benches.clocking import ClockDomain, Pin, pin
+
+__all__ = ["AxiWatch"]
+
+
+class _Cycle(Mapping[str, int | None]):
+    """The signals at one edge, each read when it is asked for: reading is what takes time."""
+
+    def __init__(self, pins: Mapping[str, Pin]) -> None:
+        self._pins = pins
+        self._values: dict[str, int | None] = {}
+
+    def __getitem__(self, name: str) -> int | None:
+        if name not in self._values:
+            value = self._pins[name].value
+            self._values[name] = int(value) if value.is_resolvable else None
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pins)
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+
+class AxiWatch:
+    """Checks a port in every cycle, from now on.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        The clock.
+    dut : HierarchyObject
+        The design.
+    prefix : str
+        First part of the names of the port's signals.
+    data_bytes, max_beats : int
+        As of `AxiChecker`.
+
+    Attributes
+    ----------
+    checker : AxiChecker
+    """
+
+    def __init__(self, domain: ClockDomain, dut: HierarchyObject, prefix: str, data_bytes: int,
+                 max_beats: int) -> None:
+        self.checker = AxiChecker(prefix, data_bytes, max_beats)
+        names = [name for channel, payload in self.checker.signals.items()
+                 for name in (f"{channel}valid", f"{channel}ready", *payload)]
+        self._pins = {name: pin(dut, f"{prefix}_{name}") for name in names}
+        self._domain = domain
+        cocotb.start_soon(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await self._domain.edge
+            self.checker.cycle(_Cycle(self._pins), resetting=self._domain.resetting)

@@ -1,0 +1,350 @@
+"""A chip between a host, memories and the golden chip; all through its pins."""
+
+import logging
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+import cocotb
+import numpy as np
+from cocotb.handle import HierarchyObject
+from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
+from numpy.typing import NDArray
+
+from golden.chip import GoldenChip
+from golden.dma import Descriptor
+from hdl import isa
+from hdl.axi.interface import CONTROL_PREFIX, Resp, hbm_prefix, max_beats
+from hdl.chip.registers import CORE_REGISTERS, EVENT_PITCH, EVENTS, address
+from hdl.config import Config
+from hdl.core.interface import Space
+from hdl.isa import Fault
+from sim.assembler import Program
+from sim.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
+from sim.operands import v
+from verif.benches.axi_watch import AxiWatch
+from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.memory import BadMemory
+from verif.programs import fill_registers, random_words
+
+__all__ = ["ChipBench", "Events"]
+
+_CHANNELS = ("ar", "r", "aw", "w", "b")
+_LIMIT = 20_000
+_BUNDLES = 100_000
+_HALT = isa.pack({isa.Slot.S1: {"op": isa.ScalarOp.HALT}})
+_SEMAPHORE_ADD = CORE_REGISTERS["SEMAPHORE_ADD"]
+
+
+class Events:
+    """Bits of the interrupt registers."""
+
+    STOPPED, FAULT, TRANSFER_DONE = (1 << bit for bit in range(len(EVENTS)))
+
+    @staticmethod
+    def of(core: int, events: int) -> int:
+        """A core's events."""
+        return events << EVENT_PITCH * core
+
+
+class ChipBench:
+    """The chip and all around it.
+
+    What the host writes, starts and transfers is done on the golden chip as well.
+
+    Attributes
+    ----------
+    config : Config
+    rng, numbers : random.Random, numpy.random.Generator
+        Of the bench's decisions and data, seeded with the test's seed.
+    domain : ClockDomain
+    golden : GoldenChip
+    memories : list of BadMemory
+        A channel each; all cores share them.
+    rams : list of list of AxiRam
+        Models, by core and channel.
+    compared : int
+        States compared.
+    """
+
+    def __init__(self, dut: HierarchyObject) -> None:
+        self.config = config = Config.preset(config_argument("preset"))
+        self.rng = random.Random(cocotb.RANDOM_SEED)
+        self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
+        self.compared = 0
+        self.domain = ClockDomain(dut)
+        self.domain.start()
+        self.cores = range(config.cores)
+        self._interrupt = pin(dut, "interrupt")
+        self._control = AxiWatch(self.domain, dut, CONTROL_PREFIX, 4, 0)
+        self._master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, CONTROL_PREFIX), dut.clk, dut.rst)
+        self.memories = [BadMemory(config.hbm_bytes // config.hbm_channels)
+                         for _ in range(config.hbm_channels)]
+        self.watches: list[AxiWatch] = []
+        self.rams: list[list[AxiRam]] = []
+        sides = [self._master.write_if, self._master.read_if]
+        for core in self.cores:
+            self.rams.append([])
+            for channel, memory in enumerate(self.memories):
+                prefix = hbm_prefix(core, channel)
+                self.watches.append(AxiWatch(self.domain, dut, prefix, config.channel_bytes,
+                                             max_beats(config)))
+                ram = AxiRam(AxiBus.from_prefix(dut, prefix), dut.clk, dut.rst,
+                             size=len(memory), mem=memory)
+                self.rams[-1].append(ram)
+                sides += [ram.write_if, ram.read_if]
+        # A line for each access would bury what a failing test says.
+        for side in sides:
+            side.log.setLevel(logging.CRITICAL)
+        self._descriptors: dict[int, list[int | None]] = {}
+
+    @classmethod
+    async def started(cls, dut: HierarchyObject, pause: float = 0.0) -> "ChipBench":
+        """A bench whose chip has been reset, and whose state is random and that of `golden`."""
+        bench = cls(dut)
+        await bench.domain.reset()
+        bench.set_pauses(pause)
+        await bench.fill()
+        return bench
+
+    async def reset(self) -> None:
+        """Resets chip, host and memories."""
+        await self.domain.reset(4)
+        self._descriptors.clear()
+
+    async def fill(self) -> None:
+        """Gives both chips the same state, after whatever was before."""
+        config = self.config
+        self.golden = GoldenChip(config)
+        self._next_row = 0
+        self._descriptors = {core: [None] * isa.DESCRIPTOR_WORDS for core in self.cores}
+        for memory in self.memories:
+            memory.bad.clear()
+            bytearray.__setitem__(memory, slice(0, len(memory)), bytes(len(memory)))
+        await self.put("INTERRUPT_STATUS", sum(Events.of(core, 7) for core in self.cores))
+        for core in self.cores:
+            shape = (config.vmem_words * config.sublanes, config.lanes)
+            await self.upload(core, random_words(self.numbers, shape), vmem(0))
+            shape = (config.smem_words // config.lanes, config.lanes)
+            await self.upload(core, random_words(self.numbers, shape), smem(0))
+            await self.load(core, [*fill_registers(config), _HALT])
+            scalars = self.golden.cores[core].scalars
+            scalars[1:] = self.numbers.integers(0, 1 << 32, len(scalars) - 1, np.uint32)
+            await self.write_words(core, Space.SCALAR, scalars[1:], 1)
+            await self.write_words(core, Space.SEMAPHORE, [0] * isa.SEMAPHORES)
+        await self.run()
+
+    # --- memory
+
+    def allocate(self, rows: int) -> int:
+        """Address of so many rows that nobody else has."""
+        first = self._next_row
+        self._next_row += rows
+        assert self._next_row <= self.config.hbm_rows
+        return first * self.config.row_bytes
+
+    def place(self, rows: NDArray[np.uint32]) -> int:
+        """Puts rows into memory; gives their address."""
+        where = self.allocate(len(rows))
+        first = where // self.config.row_bytes
+        self.golden.hbm[first:first + len(rows)] = rows
+        size = self.config.channel_bytes
+        parts = rows.astype("<u4").view(np.uint8).reshape(len(rows), -1, size)
+        for channel, memory in enumerate(self.memories):
+            bytearray.__setitem__(memory, slice(first * size, (first + len(rows)) * size),
+                                  parts[:, channel].tobytes())
+        return where
+
+    def stored(self) -> NDArray[np.uint32]:
+        """What memory holds, an array of shape (hbm_rows, lanes)."""
+        parts = [np.frombuffer(bytes(memory), "<u4").reshape(self.config.hbm_rows, -1)
+                 for memory in self.memories]
+        return np.concatenate(parts, axis=1)
+
+    def refuse(self, where: int) -> None:
+        """Memory refuses the row at this address, in one of its channels."""
+        memory = self.rng.choice(self.memories)
+        memory.bad.add(where // self.config.row_bytes * self.config.channel_bytes)
+
+    def set_pauses(self, probability: float) -> None:
+        """Sets the probability of a pause of each channel of every port."""
+        sides = [(self._master.write_if, ("aw", "w", "b")), (self._master.read_if, ("ar", "r"))]
+        sides += [side for rams in self.rams for ram in rams
+                  for side in ((ram.write_if, ("aw", "w", "b")), (ram.read_if, ("ar", "r")))]
+        for side, names in sides:
+            for name in names:
+                channel = getattr(side, f"{name}_channel")
+                channel.clear_pause_generator()
+                channel.pause = False
+                if probability:
+                    channel.set_pause_generator(self._pauses(probability))
+
+    def stall_reads(self, core: int, stalled: bool) -> None:
+        """Memory answers a core's reads no more, or again."""
+        for ram in self.rams[core]:
+            ram.read_if.r_channel.clear_pause_generator()
+            ram.read_if.r_channel.pause = stalled
+
+    def _pauses(self, probability: float) -> Iterator[bool]:
+        while True:
+            yield self.rng.random() < probability
+
+    # --- registers
+
+    async def put(self, name: str, data: int, core: int | None = None, *,
+                  refused: bool = False) -> None:
+        """Writes a register; the answer must be this."""
+        answer = await self._master.write(address(name, core), data.to_bytes(4, "little"))
+        assert answer.resp == (Resp.SLVERR if refused else Resp.OKAY), (
+            f"write of {data:#x} to {name} of core {core}: {answer.resp!r}")
+
+    async def get(self, name: str, core: int | None = None, *, refused: bool = False) -> int:
+        """Reads a register; the answer must be this."""
+        answer = await self._master.read(address(name, core), 4)
+        assert answer.resp == (Resp.SLVERR if refused else Resp.OKAY), (
+            f"read of {name} of core {core}: {answer.resp!r}")
+        return int.from_bytes(answer.data, "little")
+
+    async def command(self, core: int, *names: str, refused: bool = False) -> None:
+        """Gives commands to a core, at once."""
+        control = CORE_REGISTERS["CONTROL"]
+        await self.put("CONTROL", control.pack(**dict.fromkeys(names, 1)), core, refused=refused)
+
+    async def status(self, core: int) -> dict[str, int]:
+        """Fields of STATUS."""
+        return CORE_REGISTERS["STATUS"].unpack(await self.get("STATUS", core))
+
+    async def until(self, core: int, **fields: int) -> dict[str, int]:
+        """Polls STATUS until its fields have these values.
+
+        Raises
+        ------
+        AssertionError
+            If they do not within many cycles.
+        """
+        start = self.domain.now
+        while True:
+            status = await self.status(core)
+            if all(status[name] == value for name, value in fields.items()):
+                return status
+            assert self.domain.now < start + _LIMIT, f"core {core}: {status}, wanted {fields}"
+
+    async def line(self) -> bool:
+        """The interrupt line, when all that happened has reached it."""
+        await self.domain.cycles(3)
+        return bool(self._interrupt.value)
+
+    async def point(self, core: int, space: Space, place: int) -> None:
+        """Sets ACCESS_ADDRESS."""
+        await self.put("ACCESS_ADDRESS", CORE_REGISTERS["ACCESS_ADDRESS"].pack(
+            SPACE=space, ADDRESS=place), core)
+
+    async def write_words(self, core: int, space: Space, words: Iterable[int],
+                          at: int = 0) -> None:
+        """Writes successive words; of the real chip only."""
+        await self.point(core, space, at)
+        for word in words:
+            await self.put("ACCESS_DATA", int(word), core)
+
+    async def read_words(self, core: int, space: Space, count: int, at: int = 0) -> list[int]:
+        """Reads successive words."""
+        await self.point(core, space, at)
+        return [await self.get("ACCESS_DATA", core) for _ in range(count)]
+
+    async def add(self, core: int, semaphore: int, amount: int) -> None:
+        """Adds to a semaphore."""
+        await self.put("SEMAPHORE_ADD", _SEMAPHORE_ADD.pack(INDEX=semaphore, AMOUNT=amount), core)
+        self.golden.cores[core].signal(semaphore, amount)
+
+    # --- transfers and programs
+
+    async def transfer(self, core: int, words: Sequence[int], *, fault: Fault = Fault.NONE,
+                       golden: bool = True) -> None:
+        """Starts a transfer, or has it refused for this fault."""
+        for number, word in enumerate(words):
+            if self._descriptors[core][number] != word:
+                await self.put(f"DMA_DESCRIPTOR_{number}", word, core)
+                self._descriptors[core][number] = word
+        await self.put("DMA_START", 1, core, refused=fault is not Fault.NONE)
+        assert await self.get("DMA_FAULT", core) == fault
+        if golden:
+            assert self.golden.cores[core].transfer(Descriptor.unpack(words)) is fault
+
+    async def copy(self, core: int, source: Place, destination: Place, rows: int) -> None:
+        """Transfers rows, and waits until that is done."""
+        await self.transfer(core, descriptor(self.config, source, destination, rows=rows))
+        await self.until(core, DMA_BUSY=0)
+
+    async def upload(self, core: int, rows: NDArray[np.uint32], destination: Place) -> None:
+        """Puts rows into memory, and from there to one of the core's."""
+        await self.copy(core, hbm(self.place(rows)), destination, len(rows))
+
+    async def load(self, core: int, bundles: Sequence[int]) -> None:
+        """Puts a program into instruction memory."""
+        program = Program(tuple(bundles), {})
+        await self.upload(core, program.rows(self.config), imem(0))
+
+    async def start(self, *cores: int, pc: int = 0) -> None:
+        """Starts programs."""
+        for core in cores:
+            await self.put("START_PC", pc, core)
+            self.golden.cores[core].start(pc)
+        for core in cores:
+            await self.command(core, "START")
+
+    async def finish(self) -> None:
+        """Waits until all programs stand that stand on the golden chip, and that one's transfers.
+
+        Programs that wait there must wait here.
+        """
+        self.golden.run(_BUNDLES)
+        for core in self.cores:
+            machine = self.golden.cores[core]
+            if machine.running:
+                assert machine.waiting
+                await self.until(core, RUNNING=1, WAITING=1, DMA_BUSY=0)
+            else:
+                await self.until(core, RUNNING=0, IDLE=1, DMA_BUSY=0)
+
+    async def run(self, *, pc: int = 0) -> None:
+        """Runs the programs of all cores to their end."""
+        await self.start(*self.cores, pc=pc)
+        await self.finish()
+
+    async def compare(self) -> None:
+        """Compares all state: what does not lie in memory is transferred there.
+
+        Raises
+        ------
+        AssertionError
+            If something differs.
+        """
+        config = self.config
+        for core in self.cores:
+            machine = self.golden.cores[core]
+            status = await self.status(core)
+            assert (status["RUNNING"], status["FAULT"]) == (machine.running, machine.fault), (
+                f"core {core}: {status}")
+            assert await self.get("PC", core) == machine.pc
+            for space, expected in ((Space.SCALAR, machine.scalars),
+                                    (Space.SEMAPHORE, machine.semaphores)):
+                if space is Space.SEMAPHORE or not machine.running:
+                    got = await self.read_words(core, space, len(expected))
+                    assert got == expected.tolist(), f"core {core}, {space.name}"
+            registers = config.sublanes * isa.VECTOR_REGISTERS
+            for source, rows in ((vmem(0), config.vmem_words * config.sublanes),
+                                 (vreg(v[0]), registers), (masks(), config.sublanes),
+                                 (smem(0), config.smem_words // config.lanes)):
+                await self.copy(core, source, hbm(self.allocate(rows)), rows)
+        self.compare_memory()
+        self.compared += 1
+
+    def compare_memory(self) -> None:
+        """Compares memory."""
+        wrong = np.argwhere(self.stored() != self.golden.hbm)
+        assert not len(wrong), f"{len(wrong)} words differ, the first at {wrong[0].tolist()}"
+
+    def finished(self) -> None:
+        """Ends the test: at every port all is at rest, and something happened."""
+        self._control.checker.finish()
+        for watch in self.watches:
+            watch.checker.finish()

@@ -1,0 +1,23 @@
+"""What is behind the memory models of `cocotbext.axi`."""
+
+__all__ = ["BadMemory"]
+
+
+class BadMemory(bytearray):
+    """Memory that refuses what touches certain addresses: `AxiRam` then answers SLVERR."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.bad: set[int] = set()
+
+    def __getitem__(self, key):
+        self._look(key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key, value):
+        self._look(key)
+        super().__setitem__(key, value)
+
+    def _look(self, key: slice) -> None:
+        if any(key.start <= place < key.stop for place in self.bad):
+            raise ValueError("refused")
