@@ -1,4 +1,4 @@
-"""``make bench``: how fast array and core are simulated, and what the cell costs on an FPGA.
+"""``make bench``: how fast array, core, chip are simulated, what the cell costs on an FPGA.
 
 Prints a table and writes the same figures, flat, to ``build/bench.json``. Machines are noisy: each
 speed is the median of several runs, and what is compared is measured in turn.
@@ -25,6 +25,7 @@ from hdl.mxu.grid import mac_grid
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.bench_cell import ecp5_cell, xc7_cell
+from sim.bench_chip import chip_figures
 from sim.bench_core import core_figures
 from sim.build import build_model
 from sim.cache import cached_json
@@ -215,7 +216,7 @@ def _processor() -> str:
 def main() -> int:
     """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("array", "core", "cell"),
+    parser.add_argument("--only", choices=("array", "core", "chip", "cell"),
                         help="measure only one of them, and keep the others' figures")
     only = parser.parse_args().only
     folder = build_folder()
@@ -226,10 +227,12 @@ def main() -> int:
         figures |= _array(Config.preset("v2"))
     if only in (None, "core"):
         figures |= core_figures(Config.preset("v2"))
+    if only in (None, "chip"):
+        figures |= chip_figures(Config.preset("v2"))
     if only in (None, "cell"):
         figures |= _cells()
     path.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"on: {_processor()}, one thread\n")
+    print(f"on: {_processor()}, one thread but for the chip\n")
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:{width}}  {value:14,.1f}")

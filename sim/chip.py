@@ -289,7 +289,9 @@ class ChipModel:
 
     @property
     def model(self) -> Model:
-        """The verilated model itself, with the ports of `hdl.chip.chip.Chip`."""
+        """The verilated model itself: the ports of `hdl.chip.chip.Chip`, and each core's STATUS and
+        PC as ``status_{core}`` and ``pc_{core}``.
+        """
         return self._model
 
     @property
@@ -556,20 +558,24 @@ class ChipModel:
         DescriptorError
             As `start_transfer`.
         RuntimeError
-            If memory answers with an error.
+            If memory answers with an error, or the core has dropped it.
         """
         with self._lock, self._keeping_event(core) as done:
             before = self.fault(core)
             self.start_transfer(core, words)
+            busy = True
             while not self.read("INTERRUPT_STATUS") & done:
+                if not busy:
+                    raise RuntimeError(f"core {core} has dropped the transfer")
                 self.run(_RETRY_CYCLES, until=Until.NEVER)
+                busy = bool(self.status(core)["DMA_BUSY"])
             if self.fault(core) is Fault.BUS_ERROR and before is not Fault.BUS_ERROR:
                 raise RuntimeError(f"memory has refused a transfer of core {core}")
 
     def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
         """Writes words of a space through ACCESS_DATA; addresses as of ACCESS_ADDRESS."""
         given = np.asarray(words)
-        if given.ndim != 1 or given.dtype.kind not in "ui":
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):
             raise TypeError(f"words must be a list of integers, not {words!r}")
         self._accesses([self._access_address(core, space, at), *(
             (True, self._address("ACCESS_DATA", core)[0], _integer("word", word, 0, 0xFFFFFFFF))
@@ -601,24 +607,34 @@ class ChipModel:
 
     def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
         """Writes words of scalar memory."""
-        self.write_words(core, Space.SMEM, at, words)
+        given = np.asarray(words)
+        first = self._range("words", at, given.size, self._config.smem_words)
+        self.write_words(core, Space.SMEM, first, given)
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
-        """Words of scalar memory; a core that stands gives them by transfers where it can."""
+        """Words of scalar memory; whole rows of them by transfers, as `read_vmem`."""
+        first = self._range("words", at, count, self._config.smem_words)
         whole = count - count % self._config.lanes
         parts = [self._get_rows(core, whole // self._config.lanes,
-                                lambda row: smem(at + row * self._config.lanes)).reshape(-1)]
+                                lambda row: smem(first + row * self._config.lanes)).reshape(-1)]
         if count > whole:
-            parts.append(self.read_words(core, Space.SMEM, at + whole, count - whole))
+            parts.append(self.read_words(core, Space.SMEM, first + whole, count - whole))
         return np.concatenate(parts)
 
     def state(self, core: int) -> dict[str, Any]:
         """All that a program on a core can see, as `golden.machine.Machine.read_state` gives it.
 
-        The core must stand. Memory is used, and restored, as in `write_vmem`.
+        The core must have come to rest. Memory is used, and restored, as in `write_vmem`.
+
+        Raises
+        ------
+        RuntimeError
+            If a program runs, or something that it began is under way.
         """
         with self._lock:
             self._must_stand(core, "look at its registers")
+            if not self.status(core)["IDLE"] or self.status(core)["DMA_BUSY"]:
+                raise RuntimeError(f"core {core} has not come to rest: run the chip")
             packed = self._get_registers(core, 1, lambda word: masks())[0]
             return {
                 "scalars": self.read_words(core, Space.SCALAR, 0, isa.SCALAR_REGISTERS),
@@ -684,7 +700,7 @@ class ChipModel:
         for core in range(self._config.cores):
             place = address("WATCHDOG", core)
             for write, where, data in accesses:
-                if write and where == place:
+                if write and where & ~3 == place:
                     self._watched[core] = data != 0
 
     def _address(self, register: str | Register, core: int | None) -> tuple[int, Register]:
@@ -773,32 +789,39 @@ class ChipModel:
             count = min(most, rows - first)
             yield slice(first, first + count), slice(total - count, total)
 
+    @contextmanager
+    def _borrowed(self, core: int, rows: slice) -> Iterator[None]:
+        """Restores these rows of memory when no transfer of the core uses them any more."""
+        kept = self._data[rows].copy()
+        try:
+            yield
+        except BaseException:
+            if not self._failed:
+                self._wait(lambda: not self.status(core)["DMA_BUSY"], f"core {core} is busy")
+            raise
+        finally:
+            self._data[rows] = kept
+
     def _put_rows(self, core: int, rows: Words, place: Callable[[int], Place]) -> None:
         """Moves rows to the place of each."""
         with self._lock:
             for part, used in self._parts(len(rows)):
-                kept = self._data[used].copy()
-                self._data[used] = rows[part]
-                try:
+                with self._borrowed(core, used):
+                    self._data[used] = rows[part]
                     self.transfer(core, descriptor(
                         self._config, hbm(used.start * self._config.row_bytes), place(part.start),
                         rows=part.stop - part.start))
-                finally:
-                    self._data[used] = kept
 
     def _get_rows(self, core: int, rows: int, place: Callable[[int], Place]) -> Words:
         """Rows from the place of each, shape (rows, lanes)."""
         result = np.zeros((rows, self._config.lanes), np.uint32)
         with self._lock:
             for part, used in self._parts(rows):
-                kept = self._data[used].copy()
-                try:
+                with self._borrowed(core, used):
                     self.transfer(core, descriptor(
                         self._config, place(part.start), hbm(used.start * self._config.row_bytes),
                         rows=part.stop - part.start))
                     result[part] = self._data[used]
-                finally:
-                    self._data[used] = kept
         return result
 
     def _get_registers(self, core: int, count: int, place: Callable[[int], Place]) -> Words:

@@ -1,6 +1,7 @@
 """The simulated chip: its host's side, and its cores with transfers beside the golden chip."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sim.chip import ChipModel, DescriptorError, RegisterError, Until
 from sim.descriptor import descriptor, hbm, imem, other_vmem, smem, vmem
 from sim.hbm import HbmOptions
 from sim.operands import sem
+from verif.dma_bench import Job, Transfers
 from verif.test_isa import example
 
 TINY = Config.preset("tiny")
@@ -142,11 +144,19 @@ def test_wrong_arguments(chip):
     with pytest.raises(ValueError, match="max_cycles must be a number to run until never"):
         chip.run(until=Until.NEVER)
     with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):
+        chip.write_smem(0, 255, [1, 2])
+    with pytest.raises(TypeError, match="words must be a list of integers"):
+        chip.write_smem(0, 0, [0.5])
+    with pytest.raises(TypeError, match=r"words must be uint32 of shape \(words, 2, 4\), not"):
+        chip.write_vmem(0, 0, np.zeros((1, 2, 4), np.float32))
+    with pytest.raises(ValueError, match="descriptor must have 10 words, not 9"):
+        chip.start_transfer(0, [0] * 9)
+    with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):
         chip.read_vmem(0, 255, 2)
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
-        ChipModel("tiny")
+        ChipModel(cast(Any, "tiny"))
     with pytest.raises(TypeError, match="memory must be HbmOptions, not 7"):
-        ChipModel(TINY, memory=7)
+        ChipModel(TINY, memory=cast(Any, 7))
     with pytest.raises(ValueError, match="hbm_channels must not be 8"):
         ChipModel(Config.preset("tiny", hbm_channels=8))
 
@@ -184,7 +194,7 @@ def test_what_ends_a_run(chip):
     with pytest.raises(TimeoutError, match=r"no rest after 5 cycles: core 0 at bundle 0 "
                                            r"\(running, waiting, idle\); core 1 at bundle 1"):
         chip.run(5)
-    seen = []
+    seen: list[int] = []
     cycles = chip.run(until="interrupt", progress=seen.append)
     assert sum(seen) == cycles
     assert chip.interrupt
@@ -222,6 +232,24 @@ def test_an_interrupted_run_goes_on(chip):
     chip.stop(0)
     chip.run()
     assert chip.state(0)["scalars"][1] > 0
+
+
+def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch):
+    chip.hbm[:] = 7
+    run = chip.run
+
+    def interrupt(*arguments, **options):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chip, "run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        chip.read_vmem(0, 0, TINY.vmem_words)
+    assert chip.run == run
+    assert not chip.status(0)["DMA_BUSY"]
+    run(500, until=Until.NEVER)
+    assert (chip.hbm == 7).all()
+    assert not chip.read_vmem(0, 0, TINY.vmem_words).any()
 
 
 def test_models_do_not_disturb_each_other():
@@ -382,6 +410,104 @@ def test_all_spaces_of_a_transfer():
         assert pair.run().done
         assert pair.golden.cores[0].scalars[9] == 5
         pair.compare()
+
+
+PHASES, TRANSFERS_AT_ONCE = 4, 3
+BARRIER = 15
+FIRST_FREE_BUNDLE = 150
+DESCRIPTORS = range(0, PHASES * TRANSFERS_AT_ONCE * isa.DESCRIPTOR_WORDS, isa.DESCRIPTOR_WORDS)
+
+
+class Phases:
+    """Random transfers of both cores, several at once; no two of a phase meet.
+
+    At the end of a phase both cores wait until all transfers of both are complete.
+    """
+
+    def __init__(self, config, rng):
+        self.config, self.rng = config, rng
+        self.transfers = Transfers(rng, config)
+        self.cores = [Core(""), Core("")]
+        self.pairs = set()
+        for phase in range(PHASES):
+            self.phase(phase)
+        for core in self.cores:
+            core.text += "{ s1.halt }"
+
+    @staticmethod
+    def touched(core, job):
+        """Places that a transfer of a core reads, and that it writes."""
+        found = []
+        for space, numbers in (job.reads, job.writes):
+            place = {DmaSpace.HBM: (space, None),
+                     DmaSpace.OTHER_VMEM: (DmaSpace.VMEM, 1 - core)}.get(space, (space, core))
+            found.append({(*place, number) for number in numbers})
+        return found
+
+    def draw(self, core, reads, writes, last):
+        """A transfer that meets none of those that have touched these places."""
+        while True:
+            made = self.transfers.good()
+            made = replace(made, semaphore=made.semaphore % BARRIER,
+                           signal=made.signal or (last and not made.signal_other))
+            own = self.touched(core, Job.of(made, self.config))
+            kept = any((space is DmaSpace.SMEM and number < DESCRIPTORS.stop)
+                       or (space is DmaSpace.IMEM
+                           and number < FIRST_FREE_BUNDLE * isa.BUNDLE_PITCH)
+                       for space, _, number in own[1])
+            if not (kept or own[1] & (own[0] | reads | writes) or own[0] & writes):
+                reads |= own[0]
+                writes |= own[1]
+                self.pairs.add((made.source_space, made.destination_space))
+                return made
+
+    def phase(self, phase):
+        reads, writes = set(), set()
+        awaited = np.zeros((2, BARRIER), int)
+        starts = ["", ""]
+        for number in range(TRANSFERS_AT_ONCE):
+            for core in range(2):
+                made = self.draw(core, reads, writes, number == TRANSFERS_AT_ONCE - 1)
+                at = DESCRIPTORS[phase * TRANSFERS_AT_ONCE + number]
+                self.cores[core].descriptors[at] = made.pack()
+                awaited[core, made.semaphore] += made.signal
+                awaited[1 - core, made.semaphore] += made.signal_other
+                starts[core] += "{ }" * int(self.rng.choice([0, 0, 1, 8]))
+                starts[core] += f"{{ misc.dma {at} }}"
+        for core, start, counts in zip(self.cores, starts, awaited, strict=True):
+            core.text += start + "".join(f"{{ misc.wait sem{index}, {count} }}"
+                                         for index, count in enumerate(counts) if count)
+            core.text += f"{{ misc.signal_other sem{BARRIER}, 1 }} {{ misc.wait sem{BARRIER}, 1 }}"
+
+
+def check_random_transfers(config, seed):
+    rng = np.random.default_rng([31, seed])
+    phases = Phases(config, rng)
+    assert all(len(assemble(core.text)) <= FIRST_FREE_BUNDLE for core in phases.cores)
+    with ChipModel(config, memory=HbmOptions(
+            latency=int(rng.integers(1, 40)), stalls=int(rng.choice([0, 20_000, 50_000])),
+            beats=int(rng.integers(2)), cycles=2, seed=seed)) as model:
+        pair = Pair(model, phases.cores, seed)
+        assert pair.run().done
+        pair.compare()
+        assert len(phases.pairs) > 5
+        behind = config.imem_bundles - FIRST_FREE_BUNDLE
+        for number, machine in enumerate(pair.golden.cores):
+            words = model.read_words(number, Space.IMEM, FIRST_FREE_BUNDLE * isa.BUNDLE_PITCH,
+                                     behind * isa.BUNDLE_WORDS).reshape(behind, -1)
+            np.testing.assert_array_equal(words, [
+                isa.bundle_words(bundle) for bundle in machine.program[FIRST_FREE_BUNDLE:]])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_transfers_of_both_cores(seed):
+    check_random_transfers(TINY, seed)
+
+
+@pytest.mark.slow
+def test_random_transfers_over_several_channels():
+    for seed in range(100, 106):
+        check_random_transfers(Config.preset("small"), seed)
 
 
 # Faults
