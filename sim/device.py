@@ -12,9 +12,10 @@
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
@@ -187,6 +188,11 @@ class _Heap:
                              f"not {buffer!r}")
 
 
+@lru_cache(maxsize=32)
+def _programs(job: Matmul, a: int, b: int, c: int) -> Mapping[int, Program]:
+    return job.programs(a, b, c)
+
+
 class Device:
     """A processor, open for work. Use `Device.open`.
 
@@ -216,6 +222,7 @@ class Device:
         self._names: list[dict[int, str]] = [{} for _ in range(config.cores)]
         self._before = [self._no_counts() for _ in range(config.cores)]
         self._used = False
+        self._products: dict[int, Program] = {}
         self._backend: Backend | None = open_backend(backend, config, memory)
 
     @classmethod
@@ -367,6 +374,7 @@ class Device:
                 raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} from "
                                  f"{first} on")
             self._must_stand(backend, number)
+            self._products.pop(number, None)
             backend.load(number, bundles, first)
             names = self._names[number]
             for address in range(first, first + len(bundles)):
@@ -452,7 +460,7 @@ class Device:
             if progress is not None:
                 progress()
 
-    def run(self, programs: dict[int, Program], **options: Any) -> None:
+    def run(self, programs: Mapping[int, Program], **options: Any) -> None:
         """Loads and starts programs by core, and waits for them with the options of `wait`."""
         with self._open():
             for core, program in programs.items():
@@ -489,6 +497,7 @@ class Device:
             if core is None:
                 backend.reset_all()
                 self._used = False
+                self._products.clear()
             else:
                 backend.reset(self._core(core))
 
@@ -667,22 +676,34 @@ class Device:
             for core in range(self._config.cores):
                 self._must_stand(backend, core)
             if self._used:
-                # Another program may have left something in the array, or a fault.
+                # Another program may have left something in the array, or a fault, and may have
+                # written instruction memory.
                 self.reset()
+                self._products.clear()
             rows = [backend.hbm[place.address // self._config.row_bytes:][:count]
                     for place, count in places]
             job.put_a(a, rows[0])
             job.put_b(b, rows[1])
-            programs = job.programs(*(place.address for place, _ in places))
+            programs = _programs(job, *(place.address for place, _ in places))
             with tqdm(total=job.array_rows, unit="row", disable=not progress, leave=False) as bar:
                 try:
-                    self.run(programs, progress=self._follow(bar) if progress else None)
+                    self._run_product(programs, self._follow(bar) if progress else None)
                 except BaseException:
                     self.reset()
                     raise
                 bar.update(job.array_rows - bar.n)
-            self._used = False
             return job.get_c(rows[2])
+
+    def _run_product(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
+        """Runs a product's programs, and remembers that they are loaded, for the next one."""
+        for core, program in programs.items():
+            if self._products.get(core) is not program:
+                self.load(core, program)
+        for core in programs:
+            self.start(core)
+        self.wait(list(programs), progress=progress)
+        self._products |= programs
+        self._used = False
 
     @contextmanager
     def _buffers(self, job: Matmul) -> Iterator[list[tuple[Buffer, int]]]:
