@@ -182,7 +182,6 @@ class Client:
     offers_row: bool = False
     quiet: bool = False
     expected: deque = field(default_factory=deque)  # rows of reads; None: any
-    granted: deque = field(default_factory=deque)  # rows that the core had accepted to read
     got: int = 0
 
     @property

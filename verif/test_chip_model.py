@@ -415,6 +415,8 @@ def test_all_spaces_of_a_transfer():
 PHASES, TRANSFERS_AT_ONCE = 4, 3
 BARRIER = 15
 FIRST_FREE_BUNDLE = 150
+Place = tuple[DmaSpace, int | None, int]
+"""A space, whose it is, an address."""
 DESCRIPTORS = range(0, PHASES * TRANSFERS_AT_ONCE * isa.DESCRIPTOR_WORDS, isa.DESCRIPTOR_WORDS)
 
 
@@ -462,7 +464,8 @@ class Phases:
                 return made
 
     def phase(self, phase):
-        reads, writes = set(), set()
+        reads: set[Place] = set()
+        writes: set[Place] = set()
         awaited = np.zeros((2, BARRIER), int)
         starts = ["", ""]
         for number in range(TRANSFERS_AT_ONCE):
@@ -474,10 +477,12 @@ class Phases:
                 awaited[1 - core, made.semaphore] += made.signal_other
                 starts[core] += "{ }" * int(self.rng.choice([0, 0, 1, 8]))
                 starts[core] += f"{{ misc.dma {at} }}"
-        for core, start, counts in zip(self.cores, starts, awaited, strict=True):
-            core.text += start + "".join(f"{{ misc.wait sem{index}, {count} }}"
-                                         for index, count in enumerate(counts) if count)
-            core.text += f"{{ misc.signal_other sem{BARRIER}, 1 }} {{ misc.wait sem{BARRIER}, 1 }}"
+        for program, start, counts in zip(self.cores, starts, awaited, strict=True):
+            program.text += start
+            program.text += "".join(f"{{ misc.wait sem{index}, {count} }}"
+                                    for index, count in enumerate(counts) if count)
+            program.text += f"{{ misc.signal_other sem{BARRIER}, 1 }}"
+            program.text += f"{{ misc.wait sem{BARRIER}, 1 }}"
 
 
 def check_random_transfers(config, seed):
@@ -645,6 +650,27 @@ def test_a_master_that_breaks_the_rules_is_named(chip):
         chip.run(20, until=Until.NEVER)
     with pytest.raises(RuntimeError, match=r"the simulation has failed before: .* ARVALID"):
         chip.read("ID")
+
+
+@pytest.mark.slow
+def test_a_chip_of_one_core():
+    config = Config.preset("tiny", cores=1)
+    core = Core(MATMUL, {
+        at: descriptor(config, *places, rows=4, semaphore=sem[1]) for at, places in (
+            (0, (hbm(0), vmem(0))), (16, (hbm(4 * ROW), vmem(2))), (32, (vmem(4), hbm(9 * ROW))))})
+    with ChipModel(config, memory=STALLS[1]) as model:
+        assert model.read("CORES") == 1
+        data = np.arange(8 * config.lanes, dtype=np.float32).reshape(8, -1)
+        pair = Pair(model, [core], 12, data.view(np.uint32))
+        assert pair.run().done
+        pair.compare()
+        np.testing.assert_array_equal(model.hbm[9:13].view(np.float32), data[4:] @ data[:4])
+        with pytest.raises(ValueError, match="core must be from 0 to 0, not 1"):
+            model.start(1)
+        with pytest.raises(RegisterError, match="read of STATUS of core 1 was refused"):
+            model.read_address(address("STATUS", 1))
+        with pytest.raises(DescriptorError, match="DMA_DESCRIPTOR"):
+            model.transfer(0, descriptor(TINY, hbm(0), other_vmem(0), rows=4))
 
 
 @pytest.mark.slow

@@ -19,8 +19,9 @@ def design():
 
 def test_each_block_is_one_module_and_instantiated_often(design):
     totals = design.totals()
-    assert totals["mac_cell"] == 16
-    assert totals["mxu_lane"] == 4
+    assert totals["core"] == 2
+    assert totals["mac_cell"] == 2 * 16
+    assert totals["mxu_lane"] == 2 * 4
     text = "\n".join(design.sources.values())
     for name in totals:
         assert text.count(f"\nmodule {name}(") + text.count(f"module {name} (") == 1
