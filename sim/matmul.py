@@ -41,7 +41,7 @@ Words = npt.NDArray[np.uint32]
 
 _BLOCK_TILES = 16
 """Most rows of a block, in tiles: a pass then reads a weight tile for so many of rows."""
-_LEAST_TILES = 4
+_LEAST_TILES = 8
 """Fewest rows of a block, in tiles, for which A is kept in vector memory."""
 _CODE = 192
 """Bundles that no program exceeds."""
