@@ -217,9 +217,14 @@ def test_random_shapes_in_rtl_with_stalls(preset):
                              (SEED, number, rows, depth, columns, transpose))
 
 
-def test_blocks_in_rtl_with_stalls():
+@pytest.mark.parametrize("memory", [
+    STALLS, HbmOptions(latency=1),
+    # Slower than the array by far: whatever is used before it has come is wrong.
+    HbmOptions(latency=300, beats=1, cycles=7, outstanding=1, stalls=30_000, seed=3),
+], ids=["stalls", "fast", "slow"])
+def test_blocks_in_rtl(memory):
     rng = np.random.default_rng([SEED, 2])
-    with Device.open("tiny", memory=STALLS) as device:
+    with Device.open("tiny", memory=memory) as device:
         for rows, depth, columns in ((300, 5, 3), (140, 3, 14), (150, 70, 9), (150, 10, 9)):
             a, b = operands(rng, rows, depth, columns, False)
             assert_same_bits(device.matmul(a, b), matmul(a, b, 4), (SEED, rows, depth, columns))
