@@ -6,7 +6,7 @@ in fp32, in order. What is missing to whole tiles is +0 in A and -0 in B, which 
 
 All three matrices lie in HBM as *panels*: tiles of ``lanes`` columns, all rows of a panel one after
 the other, a row of a panel being one row of HBM. So a block of rows of a panel is one run of a
-transfer, and the C of one product can be the A of the next.
+transfer, and the C of one product can be the A of another with as many rows of blocks.
 
 A core has a share of C: some of its column tiles or some of its blocks of rows. Its program makes
 a tile of C (a block of rows by a column tile) after the other, each in as many *passes* as there
@@ -17,9 +17,10 @@ are tiles along the depth. During pass p
 - the weights of pass p + 1 are pushed behind those in use, and
 - transfers bring the rows of pass p + 1 and the weights of pass p + 2, and take back the last tile.
 
-Rows, weights and sums have two buffers each; where all of A's block fits vector memory and more
-than one column tile needs it, it is read once only. The program's loops count passes, blocks and
-tiles, so its length does not depend on the shape: it fits every preset's instruction memory.
+Rows, weights and sums have two buffers each; or all of A's block is kept in vector memory, where it
+fits and more than one column tile needs it. Which of that, how the cores share the work, and how
+large blocks are is decided by an estimate of the cycles. The program's loops count passes, blocks
+and tiles, so its length does not depend on the shape: it fits every preset's instruction memory.
 """
 
 from dataclasses import dataclass
@@ -39,10 +40,10 @@ __all__ = ["Matmul", "Share"]
 Float32 = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
 
-_BLOCK_TILES = 16
-"""Most rows of a block, in tiles: a pass then reads a weight tile for so many of rows."""
-_LEAST_TILES = 8
-"""Fewest rows of a block, in tiles, for which A is kept in vector memory."""
+_BLOCK_TILES = (16, 8, 4, 2)
+"""Rows of a block, in tiles, at most: many of them for each weight tile, or an earlier start."""
+_PASS_CYCLES = 100
+"""About what a pass takes beside its rows."""
 _CODE = 192
 """Bundles that no program exceeds."""
 
@@ -215,40 +216,52 @@ class Matmul:
         """Words of vector memory whose number does not depend on the block's rows."""
         return 1 + 2 * _SCRATCH + 2 * self.config.tile_vregs
 
-    def _shape(self, groups: int, columns: int) -> _Shape:
-        """The blocks for a core that has so many vector registers of rows, and column tiles."""
-        free = self.config.vmem_words - self._fixed_words
-        tile = self.config.tile_vregs
+    def _shape(self, groups: int, tiles: int, kept: bool) -> _Shape | None:
+        """Blocks of at most so many tiles, of that many vector registers of rows in all."""
         # Sums have two buffers; A has two, or one for each tile of the depth.
-        most = min(_BLOCK_TILES * tile, _even(groups))
-        slots, kept = 2, False
-        if columns > 1:
-            fit = free // (2 + max(2, self.depth_tiles))
-            if fit >= min(most, _even(_LEAST_TILES * tile)):
-                slots, kept = max(2, self.depth_tiles), True
-        most = min(most, free // (2 + slots) // 2 * 2)
+        slots = max(2, self.depth_tiles) if kept else 2
+        fit = (self.config.vmem_words - self._fixed_words) // (2 + slots) // 2 * 2
+        most = min(_even(tiles * self.config.tile_vregs), _even(groups), fit)
+        if most < 2:
+            return None
         return _Shape(_even(_ceil(groups, _ceil(groups, most))), slots, kept)
+
+    def _cycles(self, shape: _Shape, share: Share) -> int:
+        """About how long a share takes: its passes, or its transfers, a row a cycle."""
+        tile = self.config.array
+        rows = shape.group_rows * self.config.sublanes
+        results = share.blocks * share.columns
+        passes = results * self.depth_tiles
+        reads = share.blocks * self.depth_tiles if shape.kept else passes
+        # A pass takes its rows' time, or that of the next weights.
+        array = passes * (max(rows, tile) + _PASS_CYCLES)
+        transfers = (reads + results) * rows + passes * tile
+        # The first rows come and the last results go while nothing else happens.
+        return max(array, transfers) + 2 * rows
 
     @cached_property
     def _plan(self) -> tuple[_Shape, tuple[Share, ...]]:
-        """The better one of two ways to share the work; column tiles if they are as good."""
+        """The best of some ways to share the work and to cut it into blocks."""
         cores, columns = self.config.cores, self.column_tiles
         plans = []
         for split in ("columns", "rows"):
-            if split == "columns":
-                shape = self._shape(self._groups, _ceil(columns, cores))
-                blocks = _ceil(self._groups, shape.group_rows)
-                parts = [(0, blocks, first, count) for first, count in _split(columns, cores)]
-            else:
-                shape = self._shape(_ceil(self._groups, cores), columns)
-                blocks = _ceil(self._groups, shape.group_rows)
-                parts = [(first, count, 0, columns) for first, count in _split(blocks, cores)]
-            # A pass takes its rows' time, or that of the next weights.
-            steps = max(shape.group_rows, self.config.tile_vregs)
-            cost = max(blocks * columns for _, blocks, _, columns in parts) * steps
-            shares = tuple(Share(core, *part) for core, part in enumerate(parts)
-                           if part[1] and part[3])
-            plans.append((cost, shape, shares))
+            groups = _ceil(self._groups, cores if split == "rows" else 1)
+            for tiles in _BLOCK_TILES:
+                for kept in (True, False):
+                    shape = self._shape(groups, tiles, kept)
+                    if shape is None:
+                        continue
+                    blocks = _ceil(self._groups, shape.group_rows)
+                    if split == "rows":
+                        parts = [(*part, 0, columns) for part in _split(blocks, cores)]
+                    else:
+                        parts = [(0, blocks, *part) for part in _split(columns, cores)]
+                    shares = tuple(Share(core, *part) for core, part in enumerate(parts)
+                                   if part[1] and part[3])
+                    if kept and shares[0].columns == 1:
+                        continue
+                    cycles = max(self._cycles(shape, share) for share in shares)
+                    plans.append((cycles, shape, shares))
         _, shape, shares = min(plans, key=lambda plan: plan[0])
         return shape, shares
 

@@ -13,7 +13,7 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from hdl.isa import Fault
-from sim import CoreFaultError, Device, DeviceTimeoutError
+from sim import Buffer, CoreFaultError, Device, DeviceTimeoutError
 from sim.assembler import Program, sem
 from sim.assembly import assemble
 from sim.descriptor import descriptor, hbm, vmem
@@ -288,7 +288,7 @@ def test_buffers_hold_what_is_copied(device):
 
 def test_memory_is_given_out_once_and_taken_back(device):
     rng = np.random.default_rng(SEED)
-    live = []
+    live: list[Buffer] = []
     for number in range(300):
         if live and rng.integers(2):
             device.free(live.pop(int(rng.integers(len(live)))))
@@ -499,6 +499,7 @@ def test_what_a_program_leaves_in_the_array_does_not_reach_a_product(device):
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_bus_error_is_a_fault_and_is_over_after_a_reset(reads):
     with Device.open("tiny", memory=HbmOptions(latency=9, stalls=9000, seed=SEED)) as device:
+        assert device.model is not None
         check_product(device)
         device.model.memory.fail(0, TINY.hbm_bytes // 4, 2, reads=reads, writes=not reads)
         with pytest.raises(CoreFaultError, match="BUS_ERROR near bundle") as raised:

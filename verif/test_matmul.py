@@ -8,7 +8,7 @@ from golden.mxu import matmul
 from hdl.config import Config
 from sim import Device
 from sim.hbm import HbmOptions
-from sim.matmul import Matmul, Share
+from sim.matmul import Matmul
 
 SEED = 11
 LIMIT = 1 << 22
@@ -146,8 +146,8 @@ def test_shares_are_balanced_and_cover_all():
     rng = np.random.default_rng(SEED)
     for number in range(300):
         config = Config.preset(["tiny", "small", "v2"][number % 3])
-        sizes = [int(size) for size in rng.integers(1, 20 * config.array, 3)]
-        job = Matmul(config, *sizes)
+        rows, depth, columns = (int(size) for size in rng.integers(1, 20 * config.array, 3))
+        job = Matmul(config, rows, depth, columns)
         blocks = job.padded_rows // job.block_rows
         covered = np.zeros((blocks, job.column_tiles), int)
         for share in job.shares:
@@ -161,25 +161,30 @@ def test_shares_are_balanced_and_cover_all():
             assert len(job.shares) == 2
 
 
-def test_big_work_is_shared_evenly():
+def test_big_work_is_shared_evenly_and_read_once():
     config = Config.preset("v2")
-    assert Matmul(config, 4096, 256, 512).shares == (Share(0, 0, 2, 0, 2), Share(1, 0, 2, 2, 2))
-    tall = Matmul(config, 8192, 256, 128)
-    assert tall.shares == (Share(0, 0, 2, 0, 1), Share(1, 2, 2, 0, 1))
+    for sizes in ((4096, 256, 512), (8192, 256, 128), (100, 512, 2048)):
+        job = Matmul(config, *sizes)
+        first, second = job.shares
+        assert first.blocks * first.columns == second.blocks * second.columns
+        assert job.padded_rows - job.rows < 2 * config.sublanes * job.padded_rows // job.block_rows
+    # Where A is read once for all of four column tiles, transfers take less time than the array.
+    assert Matmul(config, 4096, 256, 512).shares[0].columns == 4
+    # Few rows: blocks of them would wait for weights.
+    assert Matmul(config, 100, 512, 2048).shares[0].columns == 8
 
 
-def test_a_product_feeds_the_next_one():
-    config = Config.preset("tiny")
-    rng = np.random.default_rng(SEED)
-    first, second = Matmul(config, 20, 9, 12), Matmul(config, 20, 12, 3)
-    assert first.padded_rows == second.padded_rows
-    assert first.c_shape == second.a_shape
-    a, b = operands(rng, 20, 9, 12, False)
-    memory = np.zeros(first.c_shape, np.uint32)
-    result = rng.standard_normal((20, 12)).astype(np.float32)
-    second.put_a(result, memory)
-    assert_same_bits(first.get_c(memory), result)
-    assert (a.shape[1], b.shape[0]) == (9, 9)
+def test_panels_of_a_result_are_those_of_an_operand():
+    job = Matmul(Config.preset("tiny"), 20, 11, 11)
+    assert job.a_shape == job.c_shape
+    matrix = np.random.default_rng(SEED).standard_normal((20, 11)).astype(np.float32)
+    memory = np.full(job.a_shape, 0x7F812345, np.uint32)
+    job.put_a(matrix, memory)
+    assert_same_bits(job.get_c(memory), matrix)
+    panels = memory.view(np.float32)
+    assert_same_bits(panels[1, :20], matrix[:, 4:8])
+    assert not memory[:, 20:].any()
+    assert not memory[2, :, 3:].any()
 
 
 def test_programs_are_as_long_for_all_shapes():
