@@ -201,6 +201,19 @@ def test_interrupt_leaves_the_model_usable():
         assert_same_bits(model.multiply(weights, x, [(0, 0)])[0], matmul(x[0], weights[0], 4))
 
 
+@pytest.mark.parametrize("transpose", [False, True])
+def test_a_matrix_unit_alone_gives_the_same_products(transpose):
+    rng = np.random.default_rng(SEED)
+    weights = rng.standard_normal((6, 4, 4)).astype(np.float32)
+    x = rng.standard_normal((3, 50, 4)).astype(np.float32)
+    steps = [(int(rng.integers(3)), int(rng.integers(6))) for _ in range(20)]
+    with MxuModel(TINY) as model:
+        parts = model.multiply(weights, x, steps, transpose=transpose)
+    for (strip, tile), part in zip(steps, parts, strict=True):
+        weight = weights[tile].T if transpose else weights[tile]
+        assert_same_bits(part, matmul(x[strip], weight, 4))
+
+
 def test_closing_twice_is_fine_and_use_after_close_is_not():
     device = Device.open("tiny")
     device.close()
