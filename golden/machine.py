@@ -317,6 +317,17 @@ class Machine:
         self.running = False
         self.waiting = False
 
+    def reset(self) -> None:
+        """Stops, and sets to zero what a reset does: pc, fault, semaphores, and the whole array.
+
+        Memories, registers and the transposer stay.
+        """
+        self.running = self.waiting = self.active = self.transposed = False
+        self.pc = self.loaded = 0
+        self.fault = Fault.NONE
+        self.semaphores[:] = 0
+        self._results.clear()
+
     def signal(self, index: int, amount: int = 1) -> None:
         """Adds to a semaphore from outside of the program.
 

@@ -1,103 +1,125 @@
-"""The host's view of the processor: numpy arrays in, numpy arrays out."""
+"""The host's view of the processor: numpy arrays in, numpy arrays out; programs, and what they do.
 
+    with Device.open("tiny") as device:
+        buffer = device.allocate(1 << 12)
+        device.copy_in(buffer, array)
+        device.load(0, program)
+        device.start(0)
+        device.wait(cycles=100_000)
+        result = device.copy_out(buffer, np.float32, array.shape)
+"""
+
+import operator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self, SupportsIndex
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from golden import mxu as golden_mxu
-from golden.numerics import add_f32
+from hdl import isa
+from hdl.axi.interface import channel_bits
 from hdl.config import Config
-from sim.mxu import MxuModel
+from hdl.dma.interface import check_config
+from hdl.isa import Fault
+from sim.assembler import Program
+from sim.backend import BACKENDS, Backend, CoreState, open_backend
+from sim.chip import ChipModel
+from sim.disassembler import disassemble, label_names
+from sim.hbm import HbmOptions
+from sim.matmul import Matmul
 
-__all__ = ["BACKENDS", "Device"]
-
-BACKENDS = ("rtl", "golden")
-"""What a device can run on: the simulated hardware, or the numpy model of it."""
-
-_RESULT_BYTES = 256 << 20
-"""Most that results may take before the host adds them up."""
+__all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Device", "DeviceTimeoutError"]
 
 Float32 = npt.NDArray[np.float32]
+Progress = Callable[[], object]
+
+_SLICE = 1024
+"""Cycles, or bundles, between two looks at the cores and at the clock on the wall."""
+_LOOK_SECONDS = 0.2
+"""Between two looks at the counters for a progress bar."""
+_MOST_SIGNAL = (1 << 28) - 1
+"""Most that the host can add to a semaphore at once."""
+
+_COUNTERS = {
+    "cycles": "cycles", "array_active": "mxu_active_cycles", "weight_load": "weight_load_cycles",
+    "waiting_vector": "vector_wait_cycles", "waiting_memory": "memory_wait_cycles",
+    "waiting_semaphore": "semaphore_wait_cycles",
+    "waiting_instruction": "instruction_wait_cycles", "scalar_idle": "idle_cycles"}
+"""The device's names of the hardware's counters."""
 
 
-class _Backend(Protocol):
-    def matmul(self, a: Float32, b: Float32, transpose_b: bool, progress: tqdm) -> Float32: ...
+class CoreFaultError(RuntimeError):
+    """A core has stopped because of an error.
 
-    def counters(self) -> dict[str, int]: ...
+    Attributes
+    ----------
+    core : int
+        Which.
+    cause : Fault
+        Why.
+    pc : int
+        Address of the bundle.
+    bundle : int or None
+        The bundle; None if there is none at that address.
+    text : str
+        The bundle in text form; empty if there is none.
+    """
 
-    def close(self) -> None: ...
-
-
-class _GoldenBackend:
-    """Numpy arithmetic; without a clock, all counters are zero."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def matmul(self, a: Float32, b: Float32, transpose_b: bool, progress: tqdm) -> Float32:
-        result = golden_mxu.matmul(a, b.T if transpose_b else b, self._config.array)
-        progress.update(progress.total)
-        return result
-
-    def counters(self) -> dict[str, int]:
-        return dict.fromkeys(
-            ("cycles", "mxu_active_cycles", "weight_load_cycles", "idle_cycles"), 0)
-
-    def close(self) -> None:
-        pass
+    def __init__(self, core: int, cause: Fault, pc: int, bundle: int | None, text: str) -> None:
+        self.core, self.cause, self.pc = core, cause, pc
+        self.bundle, self.text = bundle, text
+        where = f"at bundle {pc}" if cause is not Fault.BUS_ERROR else f"near bundle {pc}"
+        super().__init__(f"core {core} stopped with fault {cause.name} {where}"
+                         f"{' ' + text if text else ''}: {isa.FAULTS[cause]}")
 
 
-class _RtlBackend:
-    """The matrix unit in RTL. The host cuts and pads the operands and adds the tiles' results."""
+class DeviceTimeoutError(TimeoutError):
+    """Programs have not ended in time, or wait for what will not come.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._model = MxuModel(config)
+    Attributes
+    ----------
+    states : dict of int to CoreState
+        What the cores were doing that were waited for.
+    stuck : bool
+        No core can go on, unless the host signals a semaphore.
+    """
 
-    def matmul(self, a: Float32, b: Float32, transpose_b: bool, progress: tqdm) -> Float32:
-        size = self._config.array
-        rows, columns = a.shape[0], b.shape[0 if transpose_b else 1]
-        activations = _tiles(a, rows, size, 0.0)[0]
-        # Row k of W beyond K must not change a sum: +0 times -0 is -0, the neutral element.
-        weights = _tiles(b, size, size, -0.0)
-        if transpose_b:
-            weights = weights.swapaxes(0, 1)
-        depth, width = weights.shape[:2]
-        weights = weights.reshape(-1, size, size)
-        result = np.empty((rows, width * size), np.float32)
-
-        # Steps run in the order in which the sums need them, as many at once as memory permits.
-        steps = [(k, n) for n in range(width) for k in range(depth)]
-        at_once = max(1, _RESULT_BYTES // (rows * size * 4))
-        for first in range(0, len(steps), at_once):
-            batch = steps[first:first + at_once]
-            parts = self._model.multiply(
-                weights, activations, [(k, k * width + n) for k, n in batch],
-                transpose=transpose_b, progress=progress.update)
-            for (k, n), part in zip(batch, parts, strict=True):
-                total = result[:, n * size:(n + 1) * size]
-                total[:] = add_f32(total, part) if k else part
-        return result[:, :columns]
-
-    def counters(self) -> dict[str, int]:
-        return self._model.counters()
-
-    def close(self) -> None:
-        self._model.close()
+    def __init__(self, message: str, states: dict[int, CoreState], stuck: bool) -> None:
+        self.states, self.stuck = states, stuck
+        super().__init__(message)
 
 
-def _tiles(matrix: Float32, rows: int, columns: int, padding: float) -> npt.NDArray[np.float32]:
-    """The matrix cut into tiles: shape (row tiles, column tiles, rows, columns)."""
-    high, wide = (-(-length // size) for length, size in
-                  zip(matrix.shape, (rows, columns), strict=True))
-    padded = np.full((high * rows, wide * columns), padding, np.float32)
-    padded[:matrix.shape[0], :matrix.shape[1]] = matrix
-    return np.ascontiguousarray(
-        padded.reshape(high, rows, wide, columns).swapaxes(1, 2))
+@dataclass(eq=False)
+class Buffer:
+    """A piece of HBM. Made by `Device.allocate`.
+
+    Attributes
+    ----------
+    address : int
+        In bytes, as descriptors have it; a multiple of ``config.row_bytes``.
+    size : int
+        In bytes, as it was asked for.
+    """
+
+    address: int
+    size: int
+
+
+def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    number = operator.index(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+    return number
 
 
 def _operand(name: str, value: object) -> Float32:
@@ -113,28 +135,100 @@ def _operand(name: str, value: object) -> Float32:
     return value.astype(np.float32)
 
 
+class _Heap:
+    """Which rows of HBM are free.
+
+    Parameters
+    ----------
+    rows : int
+        How many there are.
+    row_bytes : int
+    """
+
+    def __init__(self, rows: int, row_bytes: int) -> None:
+        self._row_bytes = row_bytes
+        self._free = [(0, rows)]  # first row and number of each free piece, in order
+        self._used: dict[Buffer, tuple[int, int]] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        """All that is free."""
+        return sum(count for _, count in self._free) * self._row_bytes
+
+    def allocate(self, size: int) -> Buffer:
+        rows = -(-size // self._row_bytes)
+        for index, (first, count) in enumerate(self._free):
+            if count >= rows:
+                self._free[index:index + 1] = [(first + rows, count - rows)] * (count > rows)
+                buffer = Buffer(first * self._row_bytes, size)
+                self._used[buffer] = first, rows
+                return buffer
+        largest = max((count for _, count in self._free), default=0) * self._row_bytes
+        raise MemoryError(f"HBM must have {rows * self._row_bytes} bytes in one piece, but only "
+                          f"{largest} of {self.free_bytes} that are free are in one")
+
+    def free(self, buffer: Buffer) -> None:
+        self.check(buffer)
+        pieces = sorted([*self._free, self._used.pop(buffer)])
+        merged = pieces[:1]
+        for first, count in pieces[1:]:
+            last, length = merged[-1]
+            if last + length == first:
+                merged[-1] = last, length + count
+            else:
+                merged.append((first, count))
+        self._free = merged
+
+    def check(self, buffer: object) -> None:
+        """Whether it is one of these, and not yet freed."""
+        if not isinstance(buffer, Buffer):
+            raise TypeError(f"buffer must be a Buffer, not {buffer!r}")
+        if buffer not in self._used:
+            raise ValueError(f"buffer must be one that this device allocated and has not freed, "
+                             f"not {buffer!r}")
+
+
+@lru_cache(maxsize=32)
+def _programs(job: Matmul, a: int, b: int, c: int) -> Mapping[int, Program]:
+    return job.programs(a, b, c)
+
+
 class Device:
     """A processor, open for work. Use `Device.open`.
 
     Results do not depend on the backend, nor on anything but the operands and the array's size.
-    Threads may share a device: it does one product after the other.
+    Threads may share a device: what one does is done as a whole, but others may act while one
+    waits, for example to halt what it waits for. There may be several devices.
+
+    Whatever ends a method that takes time (Ctrl-C, a fault, a timeout), the device can be used
+    afterwards: `halt` or `reset` ends what may still run.
     """
 
-    def __init__(self, config: Config, backend: str) -> None:
+    def __init__(self, config: Config, backend: str, memory: HbmOptions | None = None) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a preset's name or a Config, not {config!r}")
         if not isinstance(backend, str):
             raise TypeError(f"backend must be a string, not {backend!r}")
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+        if not isinstance(memory, HbmOptions | None):
+            raise TypeError(f"memory must be HbmOptions or None, not {memory!r}")
+        check_config(config)
+        channel_bits(config)
         self._config = config
         self._backend_name = backend
-        self._backend: _Backend | None = (
-            _RtlBackend(config) if backend == "rtl" else _GoldenBackend(config))
+        self._lock = threading.RLock()
+        self._heap = _Heap(config.hbm_rows, config.row_bytes)
+        self._names: list[dict[int, str]] = [{} for _ in range(config.cores)]
+        self._before = [self._no_counts() for _ in range(config.cores)]
+        self._used = False
+        self._products: dict[int, Program] = {}
+        self._backend: Backend | None = open_backend(backend, config, memory)
 
     @classmethod
-    def open(cls, config: str | Config = "v2", backend: str = "rtl") -> Self:
-        """Opens a device; building its simulation takes some seconds the first time.
+    def open(cls, config: str | Config = "v2", backend: str = "rtl", *,
+             memory: HbmOptions | None = None) -> Self:
+        """Opens a device; building its simulation takes some time at first.
 
         Parameters
         ----------
@@ -142,15 +236,17 @@ class Device:
             A preset (`tiny`, `small`, `v2`) or parameters.
         backend : str
             ``"rtl"`` simulates the hardware, ``"golden"`` is the numpy model, with the same bits.
+        memory : HbmOptions, optional
+            How memory behaves in ``"rtl"``: latency, bandwidth, random stalls.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such configuration or backend.
+            If there is no such configuration or backend, or the configuration is not one of a chip.
         RuntimeError
             If the simulation cannot be built; the message says what is missing.
         """
-        return cls(Config.preset(config) if isinstance(config, str) else config, backend)
+        return cls(Config.preset(config) if isinstance(config, str) else config, backend, memory)
 
     @property
     def config(self) -> Config:
@@ -162,9 +258,297 @@ class Device:
         """What the device runs on."""
         return self._backend_name
 
+    @property
+    def model(self) -> ChipModel | None:
+        """The simulated chip, to change how its memory behaves; None for the golden backend.
+
+        Raises
+        ------
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            return backend.model
+
+    # ---- Memory
+
+    def allocate(self, size: int) -> Buffer:
+        """A piece of HBM. Its contents are not defined.
+
+        Parameters
+        ----------
+        size : int
+            In bytes, 1 or more. It begins at a multiple of ``config.row_bytes``, and the rest of
+            its last row belongs to it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the size is not an integer, or not positive.
+        MemoryError
+            If so much is not free in one piece; the message says how much is.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open():
+            return self._heap.allocate(_integer("size", size, 1, 1 << 62))
+
+    def free(self, buffer: Buffer) -> None:
+        """Gives a buffer back. Nothing must use it any more.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no buffer of this device, or was given back before.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open():
+            self._heap.free(buffer)
+
+    def copy_in(self, buffer: Buffer, array: npt.NDArray[Any], offset: int = 0) -> None:
+        """Writes the elements of an array, in C order, to a buffer from byte ``offset`` on.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no array of numbers, or does not fit; if the buffer is not one of this device.
+        RuntimeError
+            If the device is closed.
+        """
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise TypeError(f"array must be a numpy array of numbers, not {array!r}")
+        with self._open() as backend:
+            place = self._bytes(backend, buffer, offset, array.nbytes)
+            place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def copy_out(self, buffer: Buffer, dtype: npt.DTypeLike, shape: int | tuple[int, ...],
+                 offset: int = 0) -> npt.NDArray[Any]:
+        """An array of what a buffer holds from byte ``offset`` on; otherwise as `copy_in`."""
+        result: npt.NDArray[Any] = np.empty(shape, dtype)
+        if result.dtype.hasobject:
+            raise TypeError(f"dtype must be one of numbers, not {dtype!r}")
+        with self._open() as backend:
+            place = self._bytes(backend, buffer, offset, result.nbytes)
+            result.reshape(-1).view(np.uint8)[:] = place
+        return result
+
+    def read_smem(self, core: int, at: int, count: int) -> npt.NDArray[np.uint32]:
+        """Words of a core's scalar memory, also while it runs."""
+        with self._open() as backend:
+            first = self._smem(at, count)
+            return backend.read_smem(self._core(core), first, count)
+
+    def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
+        """Writes words of a core's scalar memory, also while it runs; `read_smem`."""
+        given = np.asarray(words)
+        if given.ndim != 1 or (given.dtype.kind not in "ui" and given.size):
+            raise TypeError(f"words must be a list of integers, not {words!r}")
+        if given.size and not (int(given.min()) >= 0 and int(given.max()) < 1 << 32):
+            raise ValueError(f"words must be from 0 to 2**32 - 1, not {words!r}")
+        with self._open() as backend:
+            first = self._smem(at, len(given))
+            backend.write_smem(self._core(core), first, given.astype(np.uint32))
+
+    # ---- Programs
+
+    def load(self, core: int, program: Program | Sequence[int], at: int = 0) -> None:
+        """Writes a program to a core's instruction memory, from bundle ``at`` on.
+
+        What is behind it stays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it does not consist of bundles, or does not fit.
+        RuntimeError
+            If the core runs, or the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            bundles = [_integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1)
+                       for bundle in program]
+            size = self._config.imem_bundles
+            first = _integer("at", at, 0, size)
+            if first + len(bundles) > size:
+                raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} from "
+                                 f"{first} on")
+            self._must_stand(backend, number)
+            self._products.pop(number, None)
+            backend.load(number, bundles, first)
+            names = self._names[number]
+            for address in range(first, first + len(bundles)):
+                names.pop(address, None)
+            if isinstance(program, Program):
+                names.update((first + address, name)
+                             for address, name in label_names(program.labels).items())
+
+    def start(self, core: int, pc: int = 0) -> None:
+        """Starts a core at bundle ``pc``, and forgets its fault. It runs while `wait` waits.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core or bundle.
+        RuntimeError
+            If the core runs already, or the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            address = _integer("pc", pc, 0, self._config.imem_bundles - 1)
+            self._must_stand(backend, number)
+            self._used = True
+            backend.start(number, address)
+
+    def wait(self, cores: Sequence[int] | None = None, *, cycles: int | None = None,
+             seconds: float | None = None, poll: bool = False,
+             progress: Progress | None = None) -> None:
+        """Lets the device work until programs have ended, and their transfers are done.
+
+        Parameters
+        ----------
+        cores : sequence of int, optional
+            Whose programs; all, if not given. Other cores go on meanwhile.
+        cycles : int, optional
+            Most clock cycles; of the golden backend, bundles of a core.
+        seconds : float, optional
+            Most time that may pass for the host.
+        poll : bool
+            Look at the cores now and then, rather than be told by an interrupt. With the same
+            result.
+        progress : callable, optional
+            Called now and then.
+
+        Raises
+        ------
+        CoreFaultError
+            If one of the cores stops, or has stopped, with a fault. Others are left as they are.
+        DeviceTimeoutError
+            If a program has not ended in time; it can be waited for again. At once if all programs
+            wait for semaphores, and nothing can add to them but the host.
+        TypeError, ValueError
+            If an argument is wrong.
+        RuntimeError
+            If the device is closed, also meanwhile.
+        """
+        watched = [self._core(core) for core in
+                   (range(self._config.cores) if cores is None else cores)]
+        if cycles is not None:
+            _integer("cycles", cycles, 0, 1 << 62)
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
+            raise ValueError(f"seconds must be a number that is not negative, not {seconds!r}")
+        if not isinstance(poll, bool):
+            raise TypeError(f"poll must be True or False, not {poll!r}")
+        ends = None if seconds is None else time.monotonic() + seconds
+        first: int | None = None
+        while True:
+            with self._open() as backend:
+                first = backend.steps if first is None else first
+                states = {core: backend.state(core) for core in watched}
+                self._raise_fault(backend, states)
+                if not any(state.running or state.transfers for state in states.values()):
+                    return
+                left = _SLICE if cycles is None else min(_SLICE, first + cycles - backend.steps)
+                if left <= 0 or (ends is not None and time.monotonic() >= ends):
+                    raise self._timeout("programs have not ended in time", states, stuck=False)
+                if backend.advance(left, interrupt=not poll):
+                    states = {core: backend.state(core) for core in watched}
+                    self._raise_fault(backend, states)
+                    if any(state.running for state in states.values()):
+                        raise self._timeout("programs wait for semaphores to which nothing adds",
+                                            states, stuck=True)
+            if progress is not None:
+                progress()
+
+    def run(self, programs: Mapping[int, Program], **options: Any) -> None:
+        """Loads and starts programs by core, and waits for them with the options of `wait`."""
+        with self._open():
+            for core, program in programs.items():
+                self.load(core, program)
+            for core in programs:
+                self.start(core)
+        self.wait(list(programs), **options)
+
+    def running(self, core: int) -> bool:
+        """Whether a program runs on a core."""
+        return self.state(core).running
+
+    def state(self, core: int) -> CoreState:
+        """What a core is doing."""
+        with self._open() as backend:
+            return backend.state(self._core(core))
+
+    def halt(self, core: int | None = None) -> None:
+        """Stops a core, or all, before the next bundle; `start` at its ``pc`` would go on."""
+        with self._open() as backend:
+            for number in self._cores(core):
+                backend.halt(number)
+
+    def reset(self, core: int | None = None) -> None:
+        """Resets a core, or the whole chip: whatever it does ends, and nothing is left of it.
+
+        Semaphores are zero and the array is empty; buffers and what is in memories and registers
+        stay. Counters go on.
+        """
+        with self._open() as backend:
+            for number in self._cores(core):
+                for name, count in backend.counters(number).items():
+                    self._before[number][name] += count
+            if core is None:
+                backend.reset_all()
+                self._used = False
+                self._products.clear()
+            else:
+                backend.reset(self._core(core))
+
+    def signal(self, core: int, semaphore: int, amount: int = 1) -> None:
+        """Adds to a semaphore of a core. Too much is the core's fault SEMAPHORE."""
+        with self._open() as backend:
+            backend.signal(self._core(core),
+                           _integer("semaphore", semaphore, 0, isa.SEMAPHORES - 1),
+                           _integer("amount", amount, 0, _MOST_SIGNAL))
+            self._used = True
+
+    def counters(self, core: int | None = None) -> dict[str, int]:
+        """What cycles were spent on since the device was opened.
+
+        Parameters
+        ----------
+        core : int, optional
+            Of which core; if not given, of all together: then a clock cycle counts for each core.
+
+        Returns
+        -------
+        dict of str to int
+            ``cycles``: all cycles, each of which counts as one of ``mxu_active_cycles`` (an
+            activation row entered the array), ``weight_load_cycles`` (otherwise, a weight row did),
+            ``vector_wait_cycles``, ``memory_wait_cycles``, ``semaphore_wait_cycles``,
+            ``instruction_wait_cycles`` (otherwise, a bundle waited for that) and ``idle_cycles``.
+            The golden backend has no clock: all are 0.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            total = self._no_counts()
+            for number in self._cores(core):
+                for counts in (self._before[number], backend.counters(number)):
+                    for name, count in counts.items():
+                        total[name] += count
+            return {name: total[hardware] for hardware, name in _COUNTERS.items()}
+
+    # ---- Products
+
     def matmul(self, a: npt.NDArray[Any], b: npt.NDArray[Any], *, transpose_b: bool = False,
                progress: bool = False) -> Float32:
         """The matrix product of ``a`` and ``b``, to the bits of docs/numerics.md.
+
+        It is made by programs on all cores (`sim.matmul`), which use instruction memory, scalar
+        memory, vector memory and registers as they need; buffers in HBM stay.
 
         Parameters
         ----------
@@ -188,50 +572,35 @@ class Device:
             If an operand is not an array of float32 or bfloat16.
         ValueError
             If an operand is not a matrix, or their shapes do not fit.
+        MemoryError
+            If the operands and the result do not fit what is free of HBM.
+        CoreFaultError
+            If memory fails.
         RuntimeError
-            If the device is closed.
+            If a program runs, or the device is closed.
         """
-        backend = self._open_backend()
-        for flag, value in (("transpose_b", transpose_b), ("progress", progress)):
-            if not isinstance(value, bool):
-                raise TypeError(f"{flag} must be True or False, not {value!r}")
-        left, right = _operand("a", a), _operand("b", b)
-        if left.shape[1] != right.shape[1 if transpose_b else 0]:
-            kind = "columns" if transpose_b else "rows"
-            raise ValueError(f"b must have as many {kind} as a has columns, but a has shape "
-                             f"{a.shape!r} and b {b.shape!r}")
-        rows, depth = left.shape
-        columns = right.shape[0 if transpose_b else 1]
-        if not (rows and columns and depth):
-            return np.zeros((rows, columns), np.float32)
-        size = self._config.array
-        total = rows * -(-depth // size) * -(-columns // size)
-        with tqdm(total=total, unit="row", disable=not progress, leave=False) as bar:
-            return backend.matmul(left, right, transpose_b, bar)
-
-    def counters(self) -> dict[str, int]:
-        """Cycle counters since the device was opened.
-
-        Returns
-        -------
-        dict of str to int
-            ``cycles``: all cycles simulated, each of which counts as one of ``mxu_active_cycles``
-            (an activation row entered the array), ``weight_load_cycles`` (otherwise, a weight row
-            did) and ``idle_cycles``. An exception within a product resets the hardware, and the
-            counters with it. The golden backend has no clock: all are 0.
-
-        Raises
-        ------
-        RuntimeError
-            If the device is closed.
-        """
-        return self._open_backend().counters()
+        with self._open():
+            for flag, value in (("transpose_b", transpose_b), ("progress", progress)):
+                if not isinstance(value, bool):
+                    raise TypeError(f"{flag} must be True or False, not {value!r}")
+            left, right = _operand("a", a), _operand("b", b)
+            if left.shape[1] != right.shape[1 if transpose_b else 0]:
+                kind = "columns" if transpose_b else "rows"
+                raise ValueError(f"b must have as many {kind} as a has columns, but a has shape "
+                                 f"{a.shape!r} and b {b.shape!r}")
+            rows, depth = left.shape
+            columns = right.shape[0 if transpose_b else 1]
+            if not (rows and columns and depth):
+                return np.zeros((rows, columns), np.float32)
+            return self._product(Matmul(self._config, rows, depth, columns, transpose_b),
+                                 left, right, progress)
 
     def close(self) -> None:
         """Ends the simulation; closing twice does nothing."""
-        if self._backend is not None:
-            self._backend.close()
-            self._backend = None
+        with self._lock:
+            if self._backend is not None:
+                self._backend.close()
+                self._backend = None
 
     def __enter__(self) -> Self:
         return self
@@ -240,7 +609,132 @@ class Device:
                  traceback: TracebackType | None) -> None:
         self.close()
 
-    def _open_backend(self) -> _Backend:
-        if self._backend is None:
-            raise RuntimeError("device is closed")
-        return self._backend
+    # ---- What the above is made of
+
+    @contextmanager
+    def _open(self) -> Iterator[Backend]:
+        """The backend, for this thread alone."""
+        with self._lock:
+            if self._backend is None:
+                raise RuntimeError("device is closed")
+            yield self._backend
+
+    @staticmethod
+    def _no_counts() -> dict[str, int]:
+        return dict.fromkeys(_COUNTERS, 0)
+
+    def _core(self, core: int) -> int:
+        return _integer("core", core, 0, self._config.cores - 1)
+
+    def _cores(self, core: int | None) -> Sequence[int]:
+        return range(self._config.cores) if core is None else [self._core(core)]
+
+    def _smem(self, at: int, count: int) -> int:
+        size = self._config.smem_words
+        first = _integer("at", at, 0, size)
+        if first + _integer("count", count, 0, size) > size:
+            raise ValueError(f"words must lie within {size} words of scalar memory, not {count} "
+                             f"from {first} on")
+        return first
+
+    def _bytes(self, backend: Backend, buffer: Buffer, offset: int,
+               size: int) -> npt.NDArray[np.uint8]:
+        self._heap.check(buffer)
+        first = _integer("offset", offset, 0, buffer.size)
+        if first + size > buffer.size:
+            raise ValueError(f"array must fit {buffer.size} bytes of buffer, not have {size} from "
+                             f"{first} on")
+        start = buffer.address + first
+        return backend.hbm.reshape(-1).view(np.uint8)[start:start + size]
+
+    def _must_stand(self, backend: Backend, core: int) -> None:
+        state = backend.state(core)
+        if state.running:
+            raise RuntimeError(f"a program runs on core {core}, at bundle {state.pc}: wait for it, "
+                               "or halt it")
+
+    def _text(self, core: int, pc: int, bundle: int | None) -> str:
+        return "" if bundle is None else disassemble(bundle, self._names[core])
+
+    def _raise_fault(self, backend: Backend, states: dict[int, CoreState]) -> None:
+        for core, state in states.items():
+            # What a core has had before it was started is forgotten by then.
+            if state.fault is not Fault.NONE and not state.running:
+                bundle = backend.bundle(core, state.pc)
+                raise CoreFaultError(core, state.fault, state.pc, bundle,
+                                self._text(core, state.pc, bundle))
+
+    @staticmethod
+    def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTimeoutError:
+        where = "; ".join(
+            f"core {core} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
+            if state.running else f"core {core} stands" for core, state in states.items())
+        return DeviceTimeoutError(f"{what}: {where}", states, stuck)
+
+    def _product(self, job: Matmul, a: Float32, b: Float32, progress: bool) -> Float32:
+        with self._open() as backend, self._buffers(job) as places:
+            for core in range(self._config.cores):
+                self._must_stand(backend, core)
+            if self._used:
+                # Another program may have left something in the array, or a fault, and may have
+                # written instruction memory.
+                self.reset()
+                self._products.clear()
+            rows = [backend.hbm[place.address // self._config.row_bytes:][:count]
+                    for place, count in places]
+            job.put_a(a, rows[0])
+            job.put_b(b, rows[1])
+            programs = _programs(job, *(place.address for place, _ in places))
+            with tqdm(total=job.array_rows, unit="row", disable=not progress, leave=False) as bar:
+                try:
+                    self._run_product(programs, self._follow(bar) if progress else None)
+                except BaseException:
+                    self.reset()
+                    raise
+                bar.update(job.array_rows - bar.n)
+            return job.get_c(rows[2])
+
+    def _run_product(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
+        """Runs a product's programs, and remembers that they are loaded, for the next one."""
+        for core, program in programs.items():
+            if self._products.get(core) is not program:
+                self.load(core, program)
+        for core in programs:
+            self.start(core)
+        self.wait(list(programs), progress=progress)
+        self._products |= programs
+        self._used = False
+
+    @contextmanager
+    def _buffers(self, job: Matmul) -> Iterator[list[tuple[Buffer, int]]]:
+        """Buffers for the three matrices, and their rows."""
+        counts = [panels * rows for panels, rows, _ in (job.a_shape, job.b_shape, job.c_shape)]
+        needed = sum(counts) * self._config.row_bytes
+        buffers: list[Buffer] = []
+        try:
+            try:
+                for count in counts:
+                    buffers.append(self._heap.allocate(count * self._config.row_bytes))
+            except MemoryError as error:
+                free = self._heap.free_bytes + sum(buffer.size for buffer in buffers)
+                raise MemoryError(
+                    f"a product of ({job.rows}, {job.depth}) and ({job.depth}, {job.columns}) "
+                    f"needs {needed} bytes of HBM, {free} of {self._config.hbm_bytes} are free: "
+                    f"{error}") from None
+            yield list(zip(buffers, counts, strict=True))
+        finally:
+            for buffer in buffers:
+                self._heap.free(buffer)
+
+    def _follow(self, bar: tqdm) -> Progress:
+        """Shows in a bar how many rows have entered the arrays."""
+        first = self.counters()["mxu_active_cycles"]
+        last = time.monotonic()
+
+        def look() -> None:
+            nonlocal last
+            if time.monotonic() - last >= _LOOK_SECONDS:
+                last = time.monotonic()
+                bar.update(self.counters()["mxu_active_cycles"] - first - bar.n)
+
+        return look

@@ -1,5 +1,9 @@
 """The driver: any shape, both backends, the same bits; bad input is named."""
 
+import _thread
+import itertools
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -8,17 +12,39 @@ import pytest
 
 from golden.mxu import matmul
 from hdl.config import Config
-from sim import Device
-from sim import device as device_module
+from hdl.isa import Fault
+from sim import Buffer, CoreFaultError, Device, DeviceTimeoutError
+from sim.assembler import Program, sem
+from sim.assembly import assemble
+from sim.descriptor import descriptor, hbm, vmem
+from sim.device import BACKENDS
+from sim.hbm import HbmOptions
+from sim.matmul import Matmul
 from sim.mxu import MxuModel
 
 SEED = 7
+TINY = Config.preset("tiny")
+SPIN = assemble("again: { s1.jump again }", TINY)
+HALT = assemble("{ s1.halt }", TINY)
 
 
 @pytest.fixture(scope="module")
 def tiny():
     with Device.open("tiny") as device:
         yield device
+
+
+@pytest.fixture(params=BACKENDS)
+def device(request):
+    with Device.open("tiny", backend=request.param) as opened:
+        yield opened
+
+
+def check_product(device, rows=9, depth=7, columns=10):
+    """That the device still works."""
+    rng = np.random.default_rng([SEED, rows, depth, columns])
+    a, b = operands(rng, rows, depth, columns, False)
+    assert_same_bits(device.matmul(a, b), matmul(a, b, device.config.array))
 
 
 def operands(rng, rows, depth, columns, transpose):
@@ -33,6 +59,7 @@ def assert_same_bits(got, want):
     assert np.array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
 def test_random_shapes_equal_golden(preset):
     rng = np.random.default_rng(SEED)
@@ -50,6 +77,7 @@ def test_random_shapes_equal_golden(preset):
             assert_same_bits(got, matmul(a, b.T if transpose else b, device.config.array))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "depth", "columns", "transpose"), [
     (1, 1, 1, False), (5, 128, 128, True), (130, 300, 200, False), (129, 129, 129, True)])
 def test_v2_equals_golden(rows, depth, columns, transpose):
@@ -61,10 +89,14 @@ def test_v2_equals_golden(rows, depth, columns, transpose):
         got = device.matmul(a, b, transpose_b=transpose)
         assert_same_bits(got, matmul(a, b.T if transpose else b, 128))
         counters = device.counters()
+    job = Matmul(device.config, rows, depth, columns, transpose)
     tiles = -(-depth // 128) * -(-columns // 128)
-    assert counters["mxu_active_cycles"] == rows * tiles
+    assert job.array_rows == job.padded_rows * tiles
+    assert rows <= job.padded_rows < rows + 2 * 2 * 8  # whole registers, in pairs, on each core
+    assert counters["mxu_active_cycles"] == job.array_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mac_latency", [1, 3, 6])
 def test_results_do_not_depend_on_the_cell_depth(mac_latency):
     rng = np.random.default_rng(SEED)
@@ -105,10 +137,33 @@ def test_counters_add_up_and_count_on(tiny):
     before = tiny.counters()
     tiny.matmul(a, np.ones((4, 4), np.float32))
     after = tiny.counters()
-    assert after["mxu_active_cycles"] - before["mxu_active_cycles"] == 9
-    assert after["cycles"] - before["cycles"] > 9
-    parts = ("mxu_active_cycles", "weight_load_cycles", "idle_cycles")
-    assert after["cycles"] == sum(after[name] for name in parts)
+    rows = Matmul(TINY, 9, 4, 4).array_rows
+    assert rows == 16  # 5 registers of 2 rows: 4 for each core
+    assert after["mxu_active_cycles"] - before["mxu_active_cycles"] == rows
+    assert after["cycles"] - before["cycles"] > rows
+    # A core counts on between two looks at it, so the sum over the cores is within these.
+    first = [tiny.counters(core) for core in (0, 1)]
+    total = tiny.counters()
+    last = [tiny.counters(core) for core in (0, 1)]
+    for counters in (after, *first, total, *last):
+        assert len(counters) == 8
+        parts = sum(count for name, count in counters.items() if name != "cycles")
+        # Halves and names are read one after the other.
+        assert abs(counters["cycles"] - parts) < 500
+    for name, count in total.items():
+        assert sum(part[name] for part in first) <= count <= sum(part[name] for part in last)
+
+
+def test_counters_go_on_after_a_reset(device):
+    check_product(device)
+    before = [device.counters(core) for core in (0, 1)]
+    assert all(counters["mxu_active_cycles"] for counters in before) == (device.backend == "rtl")
+    for reset in (device.reset, lambda: device.reset(1)):
+        reset()
+        for core in (0, 1):
+            after = device.counters(core)
+            assert all(after[name] >= count for name, count in before[core].items())
+            assert after["mxu_active_cycles"] == before[core]["mxu_active_cycles"]
 
 
 def test_golden_backend_has_no_clock():
@@ -144,6 +199,19 @@ def test_interrupt_leaves_the_model_usable():
         assert 0 < calls[0] < 9000
         assert model.counters()["mxu_active_cycles"] == 0
         assert_same_bits(model.multiply(weights, x, [(0, 0)])[0], matmul(x[0], weights[0], 4))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_a_matrix_unit_alone_gives_the_same_products(transpose):
+    rng = np.random.default_rng(SEED)
+    weights = rng.standard_normal((6, 4, 4)).astype(np.float32)
+    x = rng.standard_normal((3, 50, 4)).astype(np.float32)
+    steps = [(int(rng.integers(3)), int(rng.integers(6))) for _ in range(20)]
+    with MxuModel(TINY) as model:
+        parts = model.multiply(weights, x, steps, transpose=transpose)
+    for (strip, tile), part in zip(steps, parts, strict=True):
+        weight = weights[tile].T if transpose else weights[tile]
+        assert_same_bits(part, matmul(x[strip], weight, 4))
 
 
 def test_closing_twice_is_fine_and_use_after_close_is_not():
@@ -193,12 +261,10 @@ def test_threads_may_share_a_device(tiny):
         assert_same_bits(got, matmul(a, b, 4))
 
 
-def test_work_is_cut_where_memory_ends(tiny, monkeypatch):
-    rng = np.random.default_rng(SEED)
-    a, b = operands(rng, 10, 30, 20, False)
-    # Room for two steps at a time: batches begin and end amid the sums along K.
-    monkeypatch.setattr(device_module, "_RESULT_BYTES", 2 * 10 * 4 * 4)
-    assert_same_bits(tiny.matmul(a, b), matmul(a, b, 4))
+def test_work_is_cut_where_memory_ends(tiny):
+    # Far more rows than vector memory holds, and a depth whose rows it cannot keep.
+    check_product(tiny, 600, 5, 3)
+    check_product(tiny, 80, 130, 6)
 
 
 @pytest.mark.parametrize("options", [{"transpose_b": "no"}, {"progress": 1}])
@@ -212,3 +278,377 @@ def test_masked_array_is_refused(tiny):
     one = np.ones((1, 1), np.float32)
     with pytest.raises(TypeError, match="a must be a numpy array, not MaskedArray"):
         tiny.matmul(np.ma.masked_array(one, mask=True), one)
+
+
+# Memory
+
+
+def test_buffers_hold_what_is_copied(device):
+    rng = np.random.default_rng(SEED)
+    first, second = device.allocate(100), device.allocate(17)
+    assert (first.size, second.size) == (100, 17)
+    assert (first.address % TINY.row_bytes, second.address % TINY.row_bytes) == (0, 0)
+    one = rng.standard_normal((5, 5)).astype(np.float32)
+    two = rng.integers(0, 256, 17, np.uint8)
+    device.copy_in(first, one.T)
+    device.copy_in(second, two)
+    np.testing.assert_array_equal(device.copy_out(first, np.float32, (5, 5)), one.T)
+    np.testing.assert_array_equal(device.copy_out(second, np.uint8, 17), two)
+    device.copy_in(first, two, offset=83)
+    np.testing.assert_array_equal(device.copy_out(first, np.uint8, (17,), offset=83), two)
+    np.testing.assert_array_equal(device.copy_out(first, np.float32, 20), one.T.ravel()[:20])
+
+
+def test_memory_is_given_out_once_and_taken_back(device):
+    rng = np.random.default_rng(SEED)
+    live: list[Buffer] = []
+    for number in range(300):
+        if live and rng.integers(2):
+            device.free(live.pop(int(rng.integers(len(live)))))
+        else:
+            live.append(device.allocate(int(rng.integers(1, 5000))))
+        places = sorted((buffer.address, buffer.address + buffer.size) for buffer in live)
+        assert all(end <= start for (_, end), (start, _) in
+                   itertools.pairwise(places)), (SEED, number)
+    for buffer in live:
+        device.free(buffer)
+    device.free(device.allocate(TINY.hbm_bytes))
+
+
+def test_too_much_memory_is_named(device):
+    device.allocate(TINY.hbm_bytes - 160)
+    with pytest.raises(MemoryError, match=r"HBM must have 176 bytes in one piece, but only 160 of "
+                                          r"160 that are free are in one"):
+        device.allocate(161)
+    one = np.ones((4, 4), np.float32)
+    with pytest.raises(MemoryError, match=r"a product of \(4, 4\) and \(4, 4\) needs 192 bytes of "
+                                          r"HBM, 160 of 1048576 are free"):
+        device.matmul(one, one)
+    assert device.allocate(160)
+
+
+def test_products_leave_buffers_alone_and_give_memory_back(device):
+    kept = device.allocate(5000)
+    data = np.random.default_rng(SEED).integers(0, 256, 5000, np.uint8)
+    device.copy_in(kept, data)
+    for _ in range(2):
+        check_product(device, 40, 9, 9)
+    np.testing.assert_array_equal(device.copy_out(kept, np.uint8, 5000), data)
+    device.free(kept)
+    device.free(device.allocate(TINY.hbm_bytes))
+
+
+def test_bad_buffers_are_refused(device):
+    buffer = device.allocate(64)
+    with Device.open("tiny", backend="golden") as other:
+        foreign = other.allocate(64)
+    for bad in (foreign, device.allocate(8)):
+        if bad is not foreign:
+            device.free(bad)
+        for use in (device.free, lambda bad: device.copy_in(bad, np.zeros(1)),
+                    lambda bad: device.copy_out(bad, np.uint8, 1)):
+            with pytest.raises(ValueError, match="buffer must be one that this device allocated"):
+                use(bad)
+    with pytest.raises(TypeError, match="buffer must be a Buffer, not 64"):
+        device.free(64)
+    with pytest.raises(ValueError, match="array must fit 64 bytes of buffer, not have 72 from 0"):
+        device.copy_in(buffer, np.zeros(9))
+    with pytest.raises(ValueError, match="array must fit 64 bytes of buffer, not have 8 from 60"):
+        device.copy_out(buffer, np.float64, 1, offset=60)
+    with pytest.raises(TypeError, match="array must be a numpy array of numbers"):
+        device.copy_in(buffer, [1])
+    with pytest.raises(TypeError, match="dtype must be one of numbers"):
+        device.copy_out(buffer, object, 1)
+    with pytest.raises(ValueError, match="size must be from 1"):
+        device.allocate(0)
+
+
+# Programs
+
+
+def test_programs_of_both_cores_move_data(device):
+    """Each core doubles its half of a buffer; the descriptors come through scalar memory."""
+    rows = np.random.default_rng(SEED).standard_normal((8, 4)).astype(np.float32)
+    buffer = device.allocate(rows.nbytes)
+    device.copy_in(buffer, rows)
+    text = """
+        { misc.dma 0 } { misc.wait sem3, 1 } { ld.load v1, s0 } { ld.load v2, s0, 1 }
+        { v0.fadd v1, v1, v1 } { v0.fadd v2, v2, v2 } { st.store v1, s0 } { st.store v2, s0, 1 }
+        { misc.dma 10 } { misc.wait sem3, 1 | s0.store s0, s0, 20 | s1.halt }"""
+    for core in (0, 1):
+        place = hbm(buffer.address + core * 64)
+        device.load(core, assemble(text, TINY))
+        device.write_smem(core, 0, [
+            *descriptor(TINY, place, vmem(0), rows=4, semaphore=sem[3]),
+            *descriptor(TINY, vmem(0), place, rows=4, semaphore=sem[3]), 77])
+        assert device.read_smem(core, 20, 1).tolist() == [77]
+        device.start(core)
+    device.wait(cycles=100_000)
+    np.testing.assert_array_equal(device.copy_out(buffer, np.float32, (8, 4)), rows + rows)
+    assert [device.read_smem(core, 20, 1).item() for core in (0, 1)] == [0, 0]
+    check_product(device)
+
+
+def test_programs_go_where_they_are_put(device):
+    device.load(0, assemble("{ s0.store s0, s0 | s1.jump 7 }", TINY), at=5)
+    device.load(0, HALT, at=7)
+    device.write_smem(0, 0, [9])
+    device.start(0, 5)
+    device.wait([0], cycles=10_000)
+    assert device.read_smem(0, 0, 1).item() == 0
+    assert device.state(0).pc == 7
+
+
+@pytest.mark.parametrize("poll", [False, True])
+def test_an_endless_program_is_a_timeout(device, poll):
+    device.load(0, SPIN)
+    device.load(1, HALT)
+    device.start(0)
+    device.start(1)
+    with pytest.raises(DeviceTimeoutError, match="programs have not ended in time: core 0 runs at "
+                                                 "bundle 0; core 1 stands") as raised:
+        device.wait(cycles=3000, poll=poll)
+    assert not raised.value.stuck
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        device.wait([0], seconds=0.05, poll=poll)
+    assert time.monotonic() - began < 20
+    device.wait([1], cycles=0, poll=poll)
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(RuntimeError, match="a program runs on core 0, at bundle 0: wait for"):
+        device.matmul(one, one)
+    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+        device.load(0, HALT)
+    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+        device.start(0)
+    device.halt(0)
+    assert not device.running(0)
+    device.wait(cycles=0, poll=poll)
+    check_product(device)
+    device.load(1, SPIN)
+    device.start(1)
+    device.reset()
+    check_product(device)
+
+
+@pytest.mark.parametrize("poll", [False, True])
+def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device, poll):
+    device.load(1, assemble("{ misc.wait sem2, 3 } { s1.halt }", TINY))
+    device.start(1)
+    with pytest.raises(DeviceTimeoutError, match="for semaphores to which nothing adds: core 0 "
+                                                 "stands; core 1 waits at bundle 0") as raised:
+        device.wait(poll=poll)
+    assert raised.value.stuck
+    assert raised.value.states[1].waiting
+    device.signal(1, 2, 2)
+    with pytest.raises(DeviceTimeoutError):
+        device.wait(poll=poll)
+    device.signal(1, 2)
+    device.wait(poll=poll)
+
+
+FAULTS = [
+    ("{ } place: { ld.load v1, s0, 0x1000 }", Fault.VMEM_RANGE, 1, "ld.load v1, s0, 4096"),
+    ("{ } { } { pop.pop v3 }", Fault.FIFO_UNDERFLOW, 2, "pop.pop v3"),
+    ("{ s1.jump 0x100 }", Fault.PC_RANGE, 0x100, ""),
+    ("{ s0.add s1, s0, 4 } { misc.dma s1 }", Fault.DMA_ALIGNMENT, 1, "misc.dma s1"),
+]
+
+
+@pytest.mark.parametrize("poll", [False, True])
+@pytest.mark.parametrize(("text", "cause", "pc", "bundle"), FAULTS,
+                         ids=[cause.name for _, cause, _, _ in FAULTS])
+def test_faults_say_where_and_why(device, poll, text, cause, pc, bundle):
+    program = assemble(text, TINY)
+    words = list(descriptor(TINY, hbm(0), vmem(0), rows=2))
+    words[2] = 8  # not a row's address
+    device.write_smem(1, 4, words)
+    device.load(0, SPIN)
+    device.load(1, program)
+    device.start(0)
+    device.start(1)
+    with pytest.raises(CoreFaultError) as raised:
+        device.wait(cycles=100_000, poll=poll)
+    error = raised.value
+    assert (error.core, error.cause, error.pc) == (1, cause, pc)
+    assert error.bundle == (program[pc] if bundle else None)
+    assert bundle in error.text
+    message = str(error)
+    assert message.startswith(f"core 1 stopped with fault {cause.name} at bundle {pc}")
+    assert bundle in message
+    assert device.running(0)
+    # It stays until the next start.
+    with pytest.raises(CoreFaultError):
+        device.wait([1], cycles=0)
+    device.load(1, HALT)
+    device.start(1)
+    device.wait([1], cycles=10_000)
+    device.reset()
+    check_product(device)
+
+
+def test_branches_of_a_fault_are_shown_with_their_labels(device):
+    device.load(0, assemble("{ } there: { pop.pop v3 | s1.jump there }", TINY))
+    device.start(0)
+    with pytest.raises(CoreFaultError, match=r"s1\.jump there"):
+        device.wait()
+    bundles = assemble("{ } { pop.pop v3 | s1.jump 1 }", TINY).bundles
+    device.load(0, Program(bundles, {}))
+    device.start(0)
+    with pytest.raises(CoreFaultError, match=r"s1\.jump 1") as raised:
+        device.wait()
+    assert raised.value.bundle == bundles[1]
+
+
+def test_what_a_program_leaves_in_the_array_does_not_reach_a_product(device):
+    # Half a load of weights, transposed ones, and semaphores.
+    device.load(0, assemble("{ push.weights_t v1 | misc.signal sem0, 5 } { s1.halt }", TINY))
+    device.start(0)
+    device.wait()
+    device.signal(1, 1, 9)
+    check_product(device)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_bus_error_is_a_fault_and_is_over_after_a_reset(reads):
+    with Device.open("tiny", memory=HbmOptions(latency=9, stalls=9000, seed=SEED)) as device:
+        assert device.model is not None
+        check_product(device)
+        device.model.memory.fail(0, TINY.hbm_bytes // 4, 2, reads=reads, writes=not reads)
+        with pytest.raises(CoreFaultError, match="BUS_ERROR near bundle") as raised:
+            check_product(device, 30, 30, 30)
+        assert raised.value.cause is Fault.BUS_ERROR
+        device.model.memory.heal()
+        check_product(device, 30, 30, 30)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_product_that_is_interrupted_leaves_the_device_usable(device, monkeypatch, calls):
+    rng = np.random.default_rng(SEED)
+    a, b = operands(rng, 300, 20, 20, False)
+    advance, count = device._backend.advance, []
+
+    def interrupted(steps, interrupt):
+        count.append(steps)
+        if len(count) == calls:
+            advance(17, interrupt)
+            raise KeyboardInterrupt
+        return advance(steps, interrupt)
+
+    monkeypatch.setattr(device._backend, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        device.matmul(a, b)
+    assert len(count) == calls
+    monkeypatch.undo()
+    assert not device.running(0)
+    assert not device.running(1)
+    assert_same_bits(device.matmul(a, b), matmul(a, b, 4))
+    device.free(device.allocate(TINY.hbm_bytes))
+
+
+def test_ctrl_c_ends_a_wait(device):
+    device.load(0, SPIN)
+    device.start(0)
+    timer = threading.Timer(0.2, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        device.wait()
+    timer.join()
+    device.reset()
+    assert not device.running(0)
+    check_product(device)
+
+
+def test_another_thread_can_end_what_is_waited_for(device):
+    device.load(0, SPIN)
+    device.start(0)
+    timer = threading.Timer(0.1, device.halt)
+    timer.start()
+    device.wait(seconds=60)
+    timer.join()
+    device.start(0, device.state(0).pc)
+    timer = threading.Timer(0.1, device.close)
+    timer.start()
+    with pytest.raises(RuntimeError, match="device is closed"):
+        device.wait(seconds=60)
+    timer.join()
+
+
+def test_two_devices_run_at_once():
+    with (Device.open("tiny") as first, Device.open("tiny") as second,
+          Device.open("tiny", backend="golden") as third):
+        for device in (first, second, third):
+            device.load(0, SPIN)
+            device.start(0)
+        second.halt()
+        check_product(second)
+        assert first.running(0)
+        assert third.running(0)
+        first.close()
+        third.reset()
+        check_product(third)
+        check_product(second)
+
+
+def test_progress_is_told(device, capsys):
+    calls = []
+    device.load(0, assemble("{ s0.add s1, s0, 9000 } again: { s1.loop s1, again } { s1.halt }",
+                            TINY))
+    device.start(0)
+    device.wait(progress=lambda: calls.append(0))
+    assert 2 < len(calls) < 100
+    a, b = operands(np.random.default_rng(SEED), 2000, 8, 8, False)
+    assert_same_bits(device.matmul(a, b, progress=True), matmul(a, b, 4))
+    assert "row" in capsys.readouterr().err
+
+
+USES = {
+    "allocate": lambda device: device.allocate(1),
+    "load": lambda device: device.load(0, HALT),
+    "start": lambda device: device.start(0),
+    "wait": lambda device: device.wait(),
+    "halt": lambda device: device.halt(),
+    "reset": lambda device: device.reset(),
+    "signal": lambda device: device.signal(0, 0),
+    "state": lambda device: device.state(0),
+    "read_smem": lambda device: device.read_smem(0, 0, 1),
+    "write_smem": lambda device: device.write_smem(0, 0, [1]),
+    "model": lambda device: device.model,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_nothing_works_after_close(use):
+    with Device.open("tiny", backend="golden") as device:
+        pass
+    with pytest.raises(RuntimeError, match="device is closed"):
+        use(device)
+
+
+@pytest.mark.parametrize(("use", "error", "message"), [
+    (lambda d: d.start(2), ValueError, "core must be from 0 to 1, not 2"),
+    (lambda d: d.start(0, 256), ValueError, "pc must be from 0 to 255, not 256"),
+    (lambda d: d.load(0, [0] * 2, 255), ValueError, "program must lie within 256 bundles, not 2 "),
+    (lambda d: d.load(0, [1 << 288]), ValueError, "bundle must be from 0"),
+    (lambda d: d.load(0, ["nop"]), TypeError, "bundle must be an integer, not 'nop'"),
+    (lambda d: d.signal(0, 16), ValueError, "semaphore must be from 0 to 15, not 16"),
+    (lambda d: d.signal(0, 0, 1 << 28), ValueError, "amount must be from 0 to 268435455"),
+    (lambda d: d.wait(cycles=-1), ValueError, "cycles must be from 0"),
+    (lambda d: d.wait(seconds="1"), ValueError, "seconds must be a number that is not negative"),
+    (lambda d: d.wait(poll=1), TypeError, "poll must be True or False, not 1"),
+    (lambda d: d.read_smem(0, 250, 7), ValueError, "words must lie within 256 words of scalar"),
+    (lambda d: d.write_smem(0, 0, [-1]), ValueError, r"words must be from 0 to 2\*\*32 - 1"),
+    (lambda d: d.write_smem(0, 0, [0.5]), TypeError, "words must be a list of integers"),
+    (lambda d: d.counters(2), ValueError, "core must be from 0 to 1, not 2"),
+])
+def test_bad_arguments_are_named(use, error, message):
+    with (Device.open("tiny", backend="golden") as device, pytest.raises(error, match=message)):
+        use(device)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_only_chips_can_be_opened(backend):
+    with pytest.raises(ValueError, match="array must be a power of two, not 6"):
+        Device.open(Config(array=6, sublanes=2, vmem_bytes=4800), backend=backend)
+    with pytest.raises(ValueError, match="hbm_channels must not be 8"):
+        Device.open(Config.preset("tiny", hbm_channels=8), backend=backend)
