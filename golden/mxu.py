@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from golden.numerics import add_f32, bf16, canonical, mac, to_bf16, to_f32
+from golden.vector import fmax
 
-__all__ = ["column_sum", "matmul", "tile_matmul"]
+__all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 
 # Partial sums computed together, row by row: enough to hide the cost of a numpy call, and few
 # enough that they and their products stay in the second-level cache.
@@ -192,3 +193,35 @@ def matmul(a: ArrayLike, b: ArrayLike, array: int) -> NDArray[np.float32]:
     for k in range(array, x.shape[1], array):
         acc = add_f32(acc, _tile(x[:, k:k + array], w[k:k + array]))
     return acc
+
+
+def dense(x: ArrayLike, w: ArrayLike, array: int, bias: NDArray[np.float32] | None = None, *,
+          relu: bool = False) -> NDArray[np.float32]:
+    """A dense layer: the product, then its bias in fp32, then ``fmax`` with +0.0.
+
+    Parameters
+    ----------
+    x, w, array
+        As `matmul`.
+    bias : array of float32, shape (N,), optional
+    relu : bool
+
+    Returns
+    -------
+    array of float32, shape (M, N)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `matmul`; if the bias does not have an element for each column.
+    """
+    result = matmul(x, w, array)
+    if bias is not None:
+        if bias.dtype != np.float32 or bias.shape != result.shape[1:]:
+            raise ValueError(f"bias must be float32 of shape {result.shape[1:]!r}, not "
+                             f"{bias.dtype} of {bias.shape!r}")
+        result = add_f32(result, np.broadcast_to(bias, result.shape))
+    if relu:
+        zeros = np.zeros(result.shape, np.uint32)
+        result = fmax(result.view(np.uint32), zeros).view(np.float32)
+    return result

@@ -180,7 +180,7 @@ class Config:
 
 PRESETS = {
     "tiny": Config(array=4, sublanes=2, vmem_bytes=8 << 10,
-                   smem_words=256, imem_bundles=256, hbm_bytes=1 << 20, hbm_channels=1),
+                   smem_words=256, imem_bundles=512, hbm_bytes=1 << 20, hbm_channels=1),
     "small": Config(array=8, sublanes=4, vmem_bytes=64 << 10,
                     smem_words=1024, imem_bundles=512, hbm_bytes=16 << 20, hbm_channels=2),
     "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),

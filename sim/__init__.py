@@ -1,5 +1,5 @@
 """Simulation: Verilator builds, tile kernels, and the host driver."""
 
-from .device import Buffer, CoreFaultError, Device, DeviceTimeoutError
+from .device import Buffer, CoreFaultError, Dense, Device, DeviceTimeoutError
 
-__all__ = ["Buffer", "CoreFaultError", "Device", "DeviceTimeoutError"]
+__all__ = ["Buffer", "CoreFaultError", "Dense", "Device", "DeviceTimeoutError"]

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
@@ -34,9 +34,9 @@ from sim.backend import BACKENDS, Backend, CoreState, open_backend
 from sim.chip import ChipModel
 from sim.disassembler import disassemble, label_names
 from sim.hbm import HbmOptions
-from sim.matmul import Matmul
+from sim.matmul import Chain, Matmul, Places
 
-__all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Device", "DeviceTimeoutError"]
+__all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Dense", "Device", "DeviceTimeoutError"]
 
 Float32 = npt.NDArray[np.float32]
 Progress = Callable[[], object]
@@ -113,6 +113,28 @@ class Buffer:
     size: int
 
 
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A dense layer, ``relu(x @ weights + bias)``.
+
+    Attributes
+    ----------
+    weights : array of float32 or bfloat16, shape (K, N); (N, K) if ``transpose``
+        float32 is rounded to bfloat16 at the array's edge.
+    bias : array of float32, shape (N,), optional
+        Added in fp32.
+    relu : bool
+        Take ``fmax`` with +0.0 at last: NaN stays, -0.0 does not.
+    transpose : bool
+        Multiply by the transpose of ``weights``.
+    """
+
+    weights: npt.NDArray[Any]
+    bias: Float32 | None = None
+    relu: bool = False
+    transpose: bool = False
+
+
 def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, not {value!r}")
@@ -133,6 +155,36 @@ def _operand(name: str, value: object) -> Float32:
         raise ValueError(f"{name} must have two dimensions, not shape {value.shape!r}")
     # Signalling NaN and subnormals pass unharmed: the hardware decides what becomes of them.
     return value.astype(np.float32)
+
+
+def _columns(layer: Dense) -> int:
+    return layer.weights.shape[0 if layer.transpose else 1]
+
+
+def _layer(name: str, layer: object, depth: int, before: str) -> Dense:
+    """The layer with weights in float32, if it is one for so many columns."""
+    if not isinstance(layer, Dense):
+        raise TypeError(f"{name} must be a Dense, not {layer!r}")
+    for flag in ("relu", "transpose"):
+        if not isinstance(getattr(layer, flag), bool):
+            raise TypeError(f"{name}.{flag} must be True or False, not {getattr(layer, flag)!r}")
+    checked = replace(layer, weights=_operand(f"{name}.weights", layer.weights))
+    shape, size = checked.weights.shape, _columns(checked)
+    if not depth or not size or shape != ((size, depth) if layer.transpose else (depth, size)):
+        kind = "columns" if layer.transpose else "rows"
+        raise ValueError(f"{name}.weights must have as many {kind} as {before} has columns, "
+                         f"{depth}, and no size 0, not shape {shape!r}")
+    bias = layer.bias
+    if bias is not None:
+        if not isinstance(bias, np.ndarray) or bias.dtype != np.float32:
+            raise TypeError(f"{name}.bias must be an array of float32, not {bias!r}")
+        if bias.shape != (size,):
+            raise ValueError(f"{name}.bias must be of shape ({size},), not {bias.shape!r}")
+    return checked
+
+
+def _describe(job: Matmul) -> str:
+    return f"a product of ({job.rows}, {job.depth}) and ({job.depth}, {job.columns})"
 
 
 class _Heap:
@@ -189,8 +241,8 @@ class _Heap:
 
 
 @lru_cache(maxsize=32)
-def _programs(job: Matmul, a: int, b: int, c: int) -> Mapping[int, Program]:
-    return job.programs(a, b, c)
+def _programs(chain: Chain, places: tuple[Places, ...]) -> Mapping[int, Program]:
+    return chain.programs(places)
 
 
 class Device:
@@ -579,21 +631,62 @@ class Device:
         RuntimeError
             If a program runs, or the device is closed.
         """
+        for flag, value in (("transpose_b", transpose_b), ("progress", progress)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{flag} must be True or False, not {value!r}")
         with self._open():
-            for flag, value in (("transpose_b", transpose_b), ("progress", progress)):
-                if not isinstance(value, bool):
-                    raise TypeError(f"{flag} must be True or False, not {value!r}")
             left, right = _operand("a", a), _operand("b", b)
             if left.shape[1] != right.shape[1 if transpose_b else 0]:
                 kind = "columns" if transpose_b else "rows"
                 raise ValueError(f"b must have as many {kind} as a has columns, but a has shape "
                                  f"{a.shape!r} and b {b.shape!r}")
-            rows, depth = left.shape
-            columns = right.shape[0 if transpose_b else 1]
-            if not (rows and columns and depth):
-                return np.zeros((rows, columns), np.float32)
-            return self._product(Matmul(self._config, rows, depth, columns, transpose_b),
-                                 left, right, progress)
+            layer = Dense(right, transpose=transpose_b)
+            if not left.shape[1]:
+                return np.zeros((left.shape[0], _columns(layer)), np.float32)
+            return self._layers(left, [layer], progress)[0]
+
+    def dense(self, x: npt.NDArray[Any], layers: Sequence[Dense], *,
+              progress: bool = False) -> list[Float32]:
+        """Dense layers, each of which takes the results of the one before.
+
+        They are one program on each core, in which the host has no part. Of padding, chips and
+        backends the results do not depend: they are those of the golden product, of fp32 addition
+        and of `fmax` (docs/numerics.md). Otherwise as `matmul`.
+
+        Parameters
+        ----------
+        x : array of float32 or bfloat16, shape (M, K)
+            What the first layer takes.
+        layers : sequence of Dense
+            One or more.
+        progress : bool
+            Show a progress bar.
+
+        Returns
+        -------
+        list of arrays of float32, shape (M, N of the layer)
+            What each layer made. No size may be 0, but M.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is of another type or shape; if the layers' programs do not fit instruction
+            memory together.
+        MemoryError, CoreFaultError, RuntimeError
+            As `matmul`.
+        """
+        if not isinstance(progress, bool):
+            raise TypeError(f"progress must be True or False, not {progress!r}")
+        with self._open():
+            left = _operand("x", x)
+            if not layers:
+                raise ValueError(f"layers must be one or more, not {layers!r}")
+            checked, depth, before = [], left.shape[1], "x"
+            for number, layer in enumerate(layers):
+                name = f"layers[{number}]"
+                checked.append(_layer(name, layer, depth, before))
+                depth, before = _columns(checked[-1]), name
+            return self._layers(left, checked, progress)
 
     def close(self) -> None:
         """Ends the simulation; closing twice does nothing."""
@@ -671,8 +764,18 @@ class Device:
             if state.running else f"core {core} stands" for core, state in states.items())
         return DeviceTimeoutError(f"{what}: {where}", states, stuck)
 
-    def _product(self, job: Matmul, a: Float32, b: Float32, progress: bool) -> Float32:
-        with self._open() as backend, self._buffers(job) as places:
+    def _layers(self, x: Float32, layers: Sequence[Dense], progress: bool) -> list[Float32]:
+        """The results of layers that have been checked."""
+        rows, sizes = x.shape[0], [_columns(layer) for layer in layers]
+        if not rows or not all(sizes):
+            return [np.zeros((rows, size), np.float32) for size in sizes]
+        jobs, depth = [], x.shape[1]
+        for layer, size in zip(layers, sizes, strict=True):
+            jobs.append(Matmul(self._config, rows, depth, size, layer.transpose,
+                               bias=layer.bias is not None, relu=layer.relu))
+            depth = size
+        chain = Chain.link(*jobs)
+        with self._open() as backend, self._buffers(chain) as places:
             for core in range(self._config.cores):
                 self._must_stand(backend, core)
             if self._used:
@@ -680,19 +783,26 @@ class Device:
                 # written instruction memory.
                 self.reset()
                 self._products.clear()
-            rows = [backend.hbm[place.address // self._config.row_bytes:][:count]
-                    for place, count in places]
-            job.put_a(a, rows[0])
-            job.put_b(b, rows[1])
-            programs = _programs(job, *(place.address for place, _ in places))
-            with tqdm(total=job.array_rows, unit="row", disable=not progress, leave=False) as bar:
+
+            def memory(address: int, shape: tuple[int, int, int]) -> npt.NDArray[np.uint32]:
+                return backend.hbm[address // self._config.row_bytes:][:shape[0] * shape[1]]
+
+            chain.jobs[0].put_a(x, memory(places[0].a, chain.jobs[0].a_shape))
+            for job, layer, place in zip(chain.jobs, layers, places, strict=True):
+                job.put_b(layer.weights, memory(place.b, job.b_shape))
+                if job.has_epilogue:
+                    job.put_tail(layer.bias, memory(place.tail, job.tail_shape))
+            programs = _programs(chain, places)
+            with tqdm(total=chain.array_rows, unit="row", disable=not progress,
+                      leave=False) as bar:
                 try:
                     self._run_product(programs, self._follow(bar) if progress else None)
                 except BaseException:
                     self.reset()
                     raise
-                bar.update(job.array_rows - bar.n)
-            return job.get_c(rows[2])
+                bar.update(chain.array_rows - bar.n)
+            return [job.get_c(memory(place.c, job.c_shape))
+                    for job, place in zip(chain.jobs, places, strict=True)]
 
     def _run_product(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
         """Runs a product's programs, and remembers that they are loaded, for the next one."""
@@ -706,25 +816,33 @@ class Device:
         self._used = False
 
     @contextmanager
-    def _buffers(self, job: Matmul) -> Iterator[list[tuple[Buffer, int]]]:
-        """Buffers for the three matrices, and their rows."""
-        counts = [panels * rows for panels, rows, _ in (job.a_shape, job.b_shape, job.c_shape)]
-        needed = sum(counts) * self._config.row_bytes
-        buffers: list[Buffer] = []
+    def _buffers(self, chain: Chain) -> Iterator[tuple[Places, ...]]:
+        """Buffers for the matrices of a chain."""
+        shapes = [chain.jobs[0].a_shape]
+        for job in chain.jobs:
+            shapes += [job.b_shape, job.tail_shape, job.c_shape]
+        sizes = [panels * rows * self._config.row_bytes for panels, rows, _ in shapes]
+        buffers: list[Buffer | None] = []
         try:
             try:
-                for count in counts:
-                    buffers.append(self._heap.allocate(count * self._config.row_bytes))
+                for size in sizes:
+                    buffers.append(self._heap.allocate(size) if size else None)
             except MemoryError as error:
-                free = self._heap.free_bytes + sum(buffer.size for buffer in buffers)
+                free = self._heap.free_bytes + sum(buffer.size for buffer in buffers if buffer)
                 raise MemoryError(
-                    f"a product of ({job.rows}, {job.depth}) and ({job.depth}, {job.columns}) "
-                    f"needs {needed} bytes of HBM, {free} of {self._config.hbm_bytes} are free: "
-                    f"{error}") from None
-            yield list(zip(buffers, counts, strict=True))
+                    f"{' and '.join(_describe(job) for job in chain.jobs)} needs {sum(sizes)} "
+                    f"bytes of HBM, {free} of {self._config.hbm_bytes} are free: {error}"
+                ) from None
+            a, *rest = (0 if buffer is None else buffer.address for buffer in buffers)
+            places = []
+            for b, tail, c in zip(*[iter(rest)] * 3, strict=True):
+                places.append(Places(a, b, c, tail))
+                a = c
+            yield tuple(places)
         finally:
             for buffer in buffers:
-                self._heap.free(buffer)
+                if buffer is not None:
+                    self._heap.free(buffer)
 
     def _follow(self, bar: tqdm) -> Progress:
         """Shows in a bar how many rows have entered the arrays."""

@@ -370,3 +370,24 @@ F32 = np.zeros((2, 3), np.float32)
 def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_dense_layer_adds_its_bias_last_and_then_rectifies():
+    rng = np.random.default_rng(SEED)
+    x = rng.standard_normal((5, 9), np.float32)
+    w = rng.standard_normal((9, 6), np.float32)
+    bias = rng.standard_normal(6, np.float32)
+    product = matmul(x, w, 4)
+    biased = add_f32(product, np.broadcast_to(bias, product.shape))
+    assert_same(mxu.dense(x, w, 4), product)
+    assert_same(mxu.dense(x, w, 4, bias), biased)
+    rectified = mxu.dense(x, w, 4, bias, relu=True)
+    assert (biased < 0).any()
+    assert_same(rectified, np.maximum(biased, np.float32(0)))
+    # NaN stays; -0.0 becomes +0.0.
+    x[0, 0], x[1], w[:, 0] = np.nan, 0.0, -1.0
+    corner = mxu.dense(x, w, 4, np.full(6, -0.0, np.float32), relu=True)
+    assert (bits(corner[0]) == F32_NAN).all()
+    assert not bits(corner[1]).any()
+    with pytest.raises(ValueError, match=r"bias must be float32 of shape \(6,\), not float32 of"):
+        mxu.dense(x, w, 4, bias[:5])

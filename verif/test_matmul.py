@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from golden.chip import GoldenChip
-from golden.mxu import matmul
+from golden.mxu import dense, matmul
 from hdl.config import Config
-from sim import Device
+from sim import Dense, Device
 from sim.hbm import HbmOptions
-from sim.matmul import Matmul
+from sim.matmul import Chain, Matmul, Places
 
 SEED = 11
 LIMIT = 1 << 22
@@ -56,19 +56,38 @@ class Soiled:
             core.vmem[:] = 0x7F812345
             core.smem[:] = 0xFFFFFFFF
             core.semaphores[:] = 3
+            core.semaphores[2] = 0  # by which cores meet between layers
             core.scalars[1:] = 0xDEADBEEF
 
     def multiply(self, job, a, b, *, gap=1, turn=64):
-        """The product, with HBM filled but for the operands, which lie ``gap`` rows apart."""
+        """The product, as `layers`."""
+        return self.layers(Chain.link(job), a, [(b, None)], gap=gap, turn=turn)[0]
+
+    def layers(self, chain, a, operands, *, gap=1, turn=64):
+        """What each layer makes, with HBM filled but for the operands, which lie ``gap`` rows
+        apart.
+        """
         config, hbm = self.config, self.chip.hbm
-        counts = [panels * rows for panels, rows, _ in (job.a_shape, job.b_shape, job.c_shape)]
+        shapes = [chain.jobs[0].a_shape]
+        for job in chain.jobs:
+            shapes += [job.b_shape, job.tail_shape, job.c_shape]
+        counts = [panels * rows for panels, rows, _ in shapes]
         starts = np.cumsum([gap, *(count + gap for count in counts)]).tolist()
         hbm[:starts[-1]] = 0x7F812345
-        job.put_a(a, hbm[starts[0]:starts[0] + counts[0]])
-        job.put_b(b, hbm[starts[1]:starts[1] + counts[1]])
+        parts = [hbm[start:start + count] for start, count in zip(starts, counts, strict=False)]
+        chain.jobs[0].put_a(a, parts[0])
+        places, results = [], []
+        for number, (job, (b, bias)) in enumerate(zip(chain.jobs, operands, strict=True)):
+            job.put_b(b, parts[3 * number + 1])
+            if job.has_epilogue:
+                job.put_tail(bias, parts[3 * number + 2])
+            first, *rest = (start * config.row_bytes for start in starts[3 * number:][:4])
+            places.append(Places(first, rest[0], rest[2], rest[1]))
+            results.append(parts[3 * number + 3])
         before = hbm[:starts[-1]].copy()
-        programs = job.programs(*(start * config.row_bytes for start in starts[:3]))
+        programs = chain.programs(places)
         for core, program in programs.items():
+            assert len(program) <= sum(job.most_bundles for job in chain.jobs)
             self.chip.cores[core].load_program(program.bundles)
             self.chip.cores[core].start()
         run = self.chip.run(LIMIT, turn=turn)
@@ -76,12 +95,13 @@ class Soiled:
         for core in self.chip.cores:
             assert (core.loaded, core.held) == (0, 0)
         for core in programs:
-            assert not self.chip.cores[core].semaphores[:2].any()
-        c = slice(starts[2], starts[2] + counts[2])
-        result = job.get_c(hbm[c])
-        before[c] = hbm[c]
-        np.testing.assert_array_equal(hbm[:starts[-1]], before)
-        return result
+            assert not self.chip.cores[core].semaphores[:3].any()
+        after = hbm[:starts[-1]].copy()
+        for result, place in zip(results, places, strict=True):
+            first = place.c // config.row_bytes
+            before[first:first + len(result)] = result
+        np.testing.assert_array_equal(after, before)
+        return [job.get_c(result) for job, result in zip(chain.jobs, results, strict=True)]
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small"])
@@ -188,18 +208,23 @@ def test_panels_of_a_result_are_those_of_an_operand():
 
 
 def test_programs_are_as_long_for_all_shapes():
-    lengths = {}
+    lengths: dict[bool, set[int]] = {False: set(), True: set()}
     for preset in ("tiny", "small", "v2"):
         config = Config.preset(preset)
         sizes = (config.array, 50 * config.array)
         for rows in sizes:
             for depth in sizes:
                 for columns in sizes:
-                    job = Matmul(config, rows, depth, columns)
-                    for program in job.programs(0, 0, 0).values() if _fits(job) else ():
-                        lengths[preset, rows, depth, columns] = len(program)
-    assert len(lengths) > 12
-    assert max(lengths.values()) < 180
+                    for epilogue in (False, True):
+                        job = Matmul(config, rows, depth, columns, relu=epilogue)
+                        for program in _programs(job) if _fits(job) else ():
+                            assert len(program) <= job.most_bundles - 8
+                            lengths[epilogue].add(len(program))
+    assert min(lengths[True]) > min(lengths[False])
+
+
+def _programs(job):
+    return Chain((job,)).programs([Places(0, 0, 0)]).values()
 
 
 def _fits(job):
@@ -258,7 +283,7 @@ def test_each_core_does_its_share():
     ((Config.preset("tiny", imem_bundles=100), 1, 1, 1), ValueError,
      "imem_bundles must be at least 192 for a product, not 100"),
     ((Config.preset("tiny", smem_words=32), 1, 1, 1), ValueError,
-     "smem_words must be at least 48 for a product, not 32"),
+     "smem_words must be at least 64 for a product, not 32"),
 ])
 def test_bad_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
@@ -266,9 +291,100 @@ def test_bad_arguments_are_named(arguments, error, message):
 
 
 def test_places_beyond_hbm_are_named():
-    job = Matmul(Config.preset("tiny"), 4, 4, 4)
+    chain = Chain.link(Matmul(Config.preset("tiny"), 4, 4, 4))
     with pytest.raises(ValueError, match="b must be a multiple of a row's 16 bytes, not 8"):
-        job.programs(0, 8, 0)
+        chain.programs([Places(0, 8, 0)])
     with pytest.raises(ValueError, match="c must lie within 1048576 bytes of HBM, not 64 bytes "
                                          "from 1048528 on"):
-        job.programs(0, 0, (1 << 20) - 48)
+        chain.programs([Places(0, 0, (1 << 20) - 48)])
+
+
+# ---- Layers
+
+def random_layers(rng, config, count, most):
+    """A chain of dense layers, what it takes, and what each layer must make."""
+    rows, depth = (int(size) for size in rng.integers(1, most * config.array, 2))
+    x = operands(rng, rows, depth, 1, False)[0]
+    jobs, given, want = [], [], []
+    a = x
+    for _ in range(count):
+        columns = int(rng.integers(1, most * config.array))
+        transpose, biased, relu = (bool(flag) for flag in rng.integers(0, 2, 3))
+        b = operands(rng, 1, a.shape[1], columns, transpose)[1]
+        bias = None
+        if biased:
+            bias = rng.standard_normal(columns).astype(np.float32)
+            if rng.integers(3) == 0:
+                bias[rng.integers(columns)] = rng.choice(SPECIAL)
+        jobs.append(Matmul(config, rows, a.shape[1], columns, transpose, bias=biased, relu=relu))
+        given.append((b, bias))
+        a = dense(a, b.T if transpose else b, config.array, bias, relu=relu)
+        want.append(a)
+    return Chain.link(*jobs), x, given, want
+
+
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+def test_random_layers_on_the_golden_chip(preset):
+    config = Config.preset(preset)
+    rng = np.random.default_rng([SEED, 4])
+    chip = Soiled(config)
+    kept = set()
+    for number in range(30):
+        chain, x, given, want = random_layers(rng, config, int(rng.integers(1, 3)), 4)
+        got = chip.layers(chain, x, given, gap=int(rng.integers(3)), turn=int(rng.integers(1, 99)))
+        for result, right in zip(got, want, strict=True):
+            assert_same_bits(result, right, (SEED, number, chain))
+        kept |= {(len(job.shares), job.depth_tiles > 1, job.has_epilogue) for job in chain.jobs}
+    assert {(2, deep, epilogue) for deep in (False, True) for epilogue in (False, True)} < kept
+
+
+def test_more_layers_at_v2_on_the_golden_chip():
+    config = Config.preset("v2")
+    rng = np.random.default_rng(SEED)
+    chain, x, given, want = random_layers(rng, config, 5, 3)
+    for result, right in zip(Soiled(config).layers(chain, x, given), want, strict=True):
+        assert_same_bits(result, right)
+
+
+def test_infinities_do_not_leak_through_padding():
+    config = Config.preset("tiny")
+    x = np.array([[np.inf, 1.0], [1.0, 2.0]], np.float32)
+    w1, w2 = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
+    chain = Chain.link(Matmul(config, 2, 2, 3, bias=True), Matmul(config, 2, 3, 2))
+    bias = np.array([1.0, -0.0, 2.0], np.float32)
+    hidden, result = Soiled(config).layers(chain, x, [(w1, bias), (w2, None)])
+    assert_same_bits(hidden, dense(x, w1, 4, bias))
+    assert np.isinf(result[0]).all()
+    assert_same_bits(result, matmul(hidden, w2, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+def test_random_layers_in_rtl_with_stalls(preset):
+    rng = np.random.default_rng([SEED, 5])
+    with Device.open(preset, memory=STALLS) as device:
+        for number in range(30):
+            chain, x, given, want = random_layers(rng, device.config, 2, 4)
+            got = device.dense(x, [Dense(b, bias, job.relu, job.transpose_b)
+                                   for job, (b, bias) in zip(chain.jobs, given, strict=True)])
+            for result, right in zip(got, want, strict=True):
+                assert_same_bits(result, right, (SEED, number, chain))
+
+
+def test_chains_that_do_not_fit_are_named():
+    config = Config.preset("tiny")
+    first = Matmul(config, 4, 4, 6, relu=True)
+    with pytest.raises(TypeError, match="jobs must be a tuple of Matmul, not"):
+        Chain((first, "tiny"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="jobs must be one or more"):
+        Chain(())
+    with pytest.raises(ValueError, match=r"jobs\[0\] must have zero_pads: 6 columns"):
+        Chain((first, Matmul(config, 4, 6, 3)))
+    with pytest.raises(ValueError, match=r"jobs\[1\] must take what jobs\[0\] makes"):
+        Chain.link(first, Matmul(config, 4, 5, 3))
+    with pytest.raises(ValueError, match="jobs must fit 512 bundles, not 3 of up to 672"):
+        Chain.link(*[Matmul(config, 4, 4, 4, relu=True)] * 3)
+    with pytest.raises(ValueError, match="places must be 1, not 0"):
+        Chain.link(first).programs([])
+    with pytest.raises(ValueError, match="panel_rows must be 0 or at least 4, not 2"):
+        Matmul(config, 4, 4, 4, panel_rows=2)
