@@ -3,6 +3,7 @@
 PYTHON ?= python3
 CONFIG ?= v2
 BUNDLES ?= 10000
+COUNT ?= 200
 SEED ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,7 +11,7 @@ PY := $(VENV)/bin/python
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive random pictures docs clean
+.PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive random products pictures docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ exhaustive: setup  ## the cell against the golden model: all 2^32 products, 10^9
 
 random: setup  ## random programs on the core in RTL and golden: CONFIG, BUNDLES, SEED
 	$(PY) -m verif.random_programs $(CONFIG) --bundles $(BUNDLES) --seed $(SEED)
+
+products: setup  ## products of random shapes on the chip in RTL and golden: CONFIG, COUNT, SEED
+	$(PY) -m verif.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
 
 pictures: setup  ## draw the pictures of the docs: the 3x3 array from RTL state, the block diagram
 	$(PY) -m sim.wavefront

@@ -6,15 +6,14 @@ import pytest
 from golden.chip import GoldenChip
 from golden.mxu import dense, matmul
 from hdl.config import Config
-from sim import Dense, Device
+from sim import Device
 from sim.hbm import HbmOptions
 from sim.matmul import Chain, Matmul, Places
+from verif.random_products import compare_random, random_layers, random_operands
 
 SEED = 11
 LIMIT = 1 << 22
 STALLS = HbmOptions(latency=23, stalls=25_000, seed=SEED)
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1e-20, -1e-20],
-                   np.float32)
 # Beyond the presets: weight tiles of one register or of an odd number of pushes, the least number
 # of results that an array may hold, a memory that four blocks just fit, one core.
 ODD = [
@@ -29,15 +28,6 @@ ODD = [
     Config.preset("small", cores=1),
     Config.preset("tiny", mac_latency=6),
 ]
-
-
-def operands(rng, rows, depth, columns, transpose):
-    a = rng.standard_normal((rows, depth)).astype(np.float32)
-    b = rng.standard_normal((columns, depth) if transpose else (depth, columns)).astype(np.float32)
-    for matrix in (a, b):
-        if rng.integers(3) == 0:
-            matrix.flat[rng.integers(0, matrix.size, 3)] = rng.choice(SPECIAL, 3)
-    return a, b
 
 
 def assert_same_bits(got, want, note=""):
@@ -113,7 +103,7 @@ def test_random_shapes_on_the_golden_chip(preset):
     for number in range(60):
         rows, depth, columns = (int(size) for size in rng.integers(1, 6 * config.array, 3))
         transpose = bool(rng.integers(2))
-        a, b = operands(rng, rows, depth, columns, transpose)
+        a, b = random_operands(rng, rows, depth, columns, transpose)
         job = Matmul(config, rows, depth, columns, transpose)
         got = chip.multiply(job, a, b, gap=int(rng.integers(3)), turn=int(rng.integers(1, 99)))
         note = (SEED, number, job)
@@ -129,7 +119,7 @@ def test_other_chips(config):
     for number in range(20):
         rows, depth, columns = (int(size) for size in rng.integers(1, 5 * config.array, 3))
         transpose = bool(rng.integers(2))
-        a, b = operands(rng, rows, depth, columns, transpose)
+        a, b = random_operands(rng, rows, depth, columns, transpose)
         job = Matmul(config, rows, depth, columns, transpose)
         assert_same_bits(chip.multiply(job, a, b), matmul(a, b.T if transpose else b, config.array),
                          (SEED, number, job))
@@ -145,7 +135,7 @@ def test_other_chips(config):
 def test_long_and_narrow(rows, depth, columns, transpose):
     config = Config.preset("tiny")
     rng = np.random.default_rng([SEED, rows, depth, columns])
-    a, b = operands(rng, rows, depth, columns, transpose)
+    a, b = random_operands(rng, rows, depth, columns, transpose)
     job = Matmul(config, rows, depth, columns, transpose)
     assert_same_bits(Soiled(config).multiply(job, a, b),
                      matmul(a, b.T if transpose else b, config.array))
@@ -156,7 +146,7 @@ def test_v2_on_the_golden_chip():
     rng = np.random.default_rng(SEED)
     for rows, depth, columns, transpose in ((5, 128, 128, True), (130, 300, 200, False),
                                             (600, 130, 260, True)):
-        a, b = operands(rng, rows, depth, columns, transpose)
+        a, b = random_operands(rng, rows, depth, columns, transpose)
         job = Matmul(config, rows, depth, columns, transpose)
         want = matmul(a, b.T if transpose else b, 128)
         assert_same_bits(Soiled(config).multiply(job, a, b), want)
@@ -235,16 +225,10 @@ def _fits(job):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
 def test_random_shapes_in_rtl_with_stalls(preset):
-    rng = np.random.default_rng([SEED, 1])
     with Device.open(preset, memory=STALLS) as device:
-        array = device.config.array
-        for number in range(100):
-            rows, depth, columns = (int(size) for size in rng.integers(1, 5 * array, 3))
-            transpose = bool(rng.integers(2))
-            a, b = operands(rng, rows, depth, columns, transpose)
-            assert_same_bits(device.matmul(a, b, transpose_b=transpose),
-                             matmul(a, b.T if transpose else b, array),
-                             (SEED, number, rows, depth, columns, transpose))
+        outcome = compare_random(device, 100, 20, SEED, most=5 * device.config.array)
+    assert (outcome.products, outcome.chains) == (100, 20)
+    assert outcome.cores == {1, 2}
 
 
 @pytest.mark.parametrize("memory", [
@@ -256,13 +240,13 @@ def test_blocks_in_rtl(memory):
     rng = np.random.default_rng([SEED, 2])
     with Device.open("tiny", memory=memory) as device:
         for rows, depth, columns in ((300, 5, 3), (140, 3, 14), (150, 70, 9), (150, 10, 9)):
-            a, b = operands(rng, rows, depth, columns, False)
+            a, b = random_operands(rng, rows, depth, columns, False)
             assert_same_bits(device.matmul(a, b), matmul(a, b, 4), (SEED, rows, depth, columns))
 
 
 def test_each_core_does_its_share():
     rng = np.random.default_rng(SEED)
-    a, b = operands(rng, 30, 9, 10, False)
+    a, b = random_operands(rng, 30, 9, 10, False)
     with Device.open("tiny", memory=STALLS) as device:
         device.matmul(a, b)
         job = Matmul(device.config, 30, 9, 10)
@@ -301,26 +285,14 @@ def test_places_beyond_hbm_are_named():
 
 # ---- Layers
 
-def random_layers(rng, config, count, most):
-    """A chain of dense layers, what it takes, and what each layer must make."""
-    rows, depth = (int(size) for size in rng.integers(1, most * config.array, 2))
-    x = operands(rng, rows, depth, 1, False)[0]
-    jobs, given, want = [], [], []
-    a = x
-    for _ in range(count):
-        columns = int(rng.integers(1, most * config.array))
-        transpose, biased, relu = (bool(flag) for flag in rng.integers(0, 2, 3))
-        b = operands(rng, 1, a.shape[1], columns, transpose)[1]
-        bias = None
-        if biased:
-            bias = rng.standard_normal(columns).astype(np.float32)
-            if rng.integers(3) == 0:
-                bias[rng.integers(columns)] = rng.choice(SPECIAL)
-        jobs.append(Matmul(config, rows, a.shape[1], columns, transpose, bias=biased, relu=relu))
-        given.append((b, bias))
-        a = dense(a, b.T if transpose else b, config.array, bias, relu=relu)
-        want.append(a)
-    return Chain.link(*jobs), x, given, want
+def chain_of(config, rows, layers):
+    jobs, depth = [], (layers[0].weights.T if layers[0].transpose else layers[0].weights).shape[0]
+    for layer in layers:
+        columns = layer.weights.shape[0 if layer.transpose else 1]
+        jobs.append(Matmul(config, rows, depth, columns, layer.transpose,
+                           bias=layer.bias is not None, relu=layer.relu))
+        depth = columns
+    return Chain.link(*jobs), [(layer.weights, layer.bias) for layer in layers]
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small"])
@@ -330,7 +302,9 @@ def test_random_layers_on_the_golden_chip(preset):
     chip = Soiled(config)
     kept = set()
     for number in range(30):
-        chain, x, given, want = random_layers(rng, config, int(rng.integers(1, 3)), 4)
+        x, layers, want = random_layers(rng, config.array, int(rng.integers(1, 3)),
+                                        4 * config.array)
+        chain, given = chain_of(config, len(x), layers)
         got = chip.layers(chain, x, given, gap=int(rng.integers(3)), turn=int(rng.integers(1, 99)))
         for result, right in zip(got, want, strict=True):
             assert_same_bits(result, right, (SEED, number, chain))
@@ -341,7 +315,8 @@ def test_random_layers_on_the_golden_chip(preset):
 def test_more_layers_at_v2_on_the_golden_chip():
     config = Config.preset("v2")
     rng = np.random.default_rng(SEED)
-    chain, x, given, want = random_layers(rng, config, 5, 3)
+    x, layers, want = random_layers(rng, config.array, 5, 3 * config.array)
+    chain, given = chain_of(config, len(x), layers)
     for result, right in zip(Soiled(config).layers(chain, x, given), want, strict=True):
         assert_same_bits(result, right)
 
@@ -356,19 +331,6 @@ def test_infinities_do_not_leak_through_padding():
     assert_same_bits(hidden, dense(x, w1, 4, bias))
     assert np.isinf(result[0]).all()
     assert_same_bits(result, matmul(hidden, w2, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_random_layers_in_rtl_with_stalls(preset):
-    rng = np.random.default_rng([SEED, 5])
-    with Device.open(preset, memory=STALLS) as device:
-        for number in range(30):
-            chain, x, given, want = random_layers(rng, device.config, 2, 4)
-            got = device.dense(x, [Dense(b, bias, job.relu, job.transpose_b)
-                                   for job, (b, bias) in zip(chain.jobs, given, strict=True)])
-            for result, right in zip(got, want, strict=True):
-                assert_same_bits(result, right, (SEED, number, chain))
 
 
 def test_chains_that_do_not_fit_are_named():
