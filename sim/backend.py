@@ -15,7 +15,7 @@ from golden.chip import GoldenChip
 from hdl.chip.registers import COUNTER_REGISTERS, EVENT_PITCH, EVENTS
 from hdl.config import Config
 from hdl.core.interface import Space
-from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Fault
+from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
 from sim.chip import ChipModel, Until
 from sim.hbm import HbmOptions
 
@@ -109,14 +109,32 @@ class Backend(Protocol):
     def state(self, core: int) -> CoreState:
         """What a core is doing."""
 
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        """Lets a core fault after so many cycles without a bundle; 0: never. A reset ends it."""
+
     def signal(self, core: int, semaphore: int, amount: int) -> None:
         """Adds to a semaphore."""
+
+    def read_semaphores(self, core: int) -> Words:
+        """Reads the semaphores."""
+
+    def read_scalars(self, core: int) -> Words:
+        """Reads the scalar registers of a core that stands."""
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        """Writes scalar registers of a core that stands; register 0 stays zero."""
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
         """Reads words of scalar memory."""
 
     def write_smem(self, core: int, at: int, words: Words) -> None:
         """Writes words of scalar memory."""
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        """Reads words of vector memory, shape (count, sublanes, lanes)."""
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        """Writes words of vector memory, shape (words, sublanes, lanes)."""
 
     def counters(self, core: int) -> dict[str, int]:
         """``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset."""
@@ -126,12 +144,16 @@ class Backend(Protocol):
 
 
 class _GoldenBackend:
-    """The numpy model. It has no clock: all counters are zero."""
+    """The numpy model. It has no clock: all counters are zero.
+
+    A watchdog finds a program that waits when no core can go on, whatever its cycles.
+    """
 
     def __init__(self, config: Config) -> None:
         self._chip = GoldenChip(config)
         self._config = config
         self._steps = 0
+        self._watched = [False] * config.cores
 
     @property
     def model(self) -> ChipModel | None:
@@ -164,6 +186,7 @@ class _GoldenBackend:
     def reset_all(self) -> None:
         for core in self._chip.cores:
             core.reset()
+        self._watched = [False] * self._config.cores
 
     def advance(self, steps: int, interrupt: bool) -> bool:
         end = self._steps + steps
@@ -172,7 +195,10 @@ class _GoldenBackend:
             run = self._chip.run(min(_TURN, end - self._steps), turn=_TURN)
             self._steps += max(run.executed)
             if not run.running:
-                return True
+                expired = [core for core in run.waiting if self._watched[core]]
+                for core in expired:
+                    self._chip.cores[core].stop(Fault.WATCHDOG)
+                return not expired
             if interrupt and before != [core.running for core in self._chip.cores]:
                 return False
         return False
@@ -181,14 +207,34 @@ class _GoldenBackend:
         machine = self._chip.cores[core]
         return CoreState(machine.running, machine.waiting, False, machine.fault, machine.pc)
 
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        self._watched[core] = cycles != 0
+
     def signal(self, core: int, semaphore: int, amount: int) -> None:
         self._chip.cores[core].signal(semaphore, amount)
+
+    def read_semaphores(self, core: int) -> Words:
+        return self._chip.cores[core].semaphores.copy()
+
+    def read_scalars(self, core: int) -> Words:
+        return self._chip.cores[core].scalars.copy()
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        scalars = self._chip.cores[core].scalars
+        scalars[at:at + len(words)] = words
+        scalars[0] = 0
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
         return self._chip.cores[core].smem[at:at + count].copy()
 
     def write_smem(self, core: int, at: int, words: Words) -> None:
         self._chip.cores[core].smem[at:at + len(words)] = words
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.cores[core].vmem[at:at + count].copy()
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        self._chip.cores[core].vmem[at:at + len(words)] = words
 
     def counters(self, core: int) -> dict[str, int]:
         return {name.lower(): 0 for name in COUNTER_REGISTERS}
@@ -267,14 +313,32 @@ class _RtlBackend:
                          bool(status["DMA_BUSY"]), Fault(status["FAULT"]),
                          self._chip.read("PC", core=core))
 
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        self._chip.set_watchdog(core, cycles)
+
     def signal(self, core: int, semaphore: int, amount: int) -> None:
         self._chip.write("SEMAPHORE_ADD", core=core, INDEX=semaphore, AMOUNT=amount)
+
+    def read_semaphores(self, core: int) -> Words:
+        return self._chip.read_words(core, Space.SEMAPHORE, 0, SEMAPHORES)
+
+    def read_scalars(self, core: int) -> Words:
+        return self._chip.read_words(core, Space.SCALAR, 0, SCALAR_REGISTERS)
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        self._chip.write_words(core, Space.SCALAR, at, words)
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
         return self._chip.read_words(core, Space.SMEM, at, count)
 
     def write_smem(self, core: int, at: int, words: Words) -> None:
         self._chip.write_smem(core, at, words)
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.read_vmem(core, at, count)
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        self._chip.write_vmem(core, at, words)
 
     def counters(self, core: int) -> dict[str, int]:
         return self._chip.counters(core)

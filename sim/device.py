@@ -39,6 +39,7 @@ from sim.matmul import Matmul
 __all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Device", "DeviceTimeoutError"]
 
 Float32 = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint32]
 Progress = Callable[[], object]
 
 _SLICE = 1024
@@ -120,6 +121,16 @@ def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
     return number
+
+
+def _words(given: npt.ArrayLike) -> Words:
+    """The list of words of 32 bits."""
+    words = np.asarray(given)
+    if words.ndim != 1 or (words.dtype.kind not in "ui" and words.size):
+        raise TypeError(f"words must be a list of integers, not {given!r}")
+    if words.size and not (int(words.min()) >= 0 and int(words.max()) < 1 << 32):
+        raise ValueError(f"words must be from 0 to 2**32 - 1, not {given!r}")
+    return words.astype(np.uint32)
 
 
 def _operand(name: str, value: object) -> Float32:
@@ -221,6 +232,7 @@ class Device:
         self._heap = _Heap(config.hbm_rows, config.row_bytes)
         self._names: list[dict[int, str]] = [{} for _ in range(config.cores)]
         self._before = [self._no_counts() for _ in range(config.cores)]
+        self._watchdogs = [0] * config.cores
         self._used = False
         self._products: dict[int, Program] = {}
         self._backend: Backend | None = open_backend(backend, config, memory)
@@ -333,22 +345,87 @@ class Device:
             result.reshape(-1).view(np.uint8)[:] = place
         return result
 
-    def read_smem(self, core: int, at: int, count: int) -> npt.NDArray[np.uint32]:
+    def read_smem(self, core: int, at: int, count: int) -> Words:
         """Words of a core's scalar memory, also while it runs."""
         with self._open() as backend:
-            first = self._smem(at, count)
+            first = self._range("scalar memory", self._config.smem_words, at, count)
             return backend.read_smem(self._core(core), first, count)
 
     def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
         """Writes words of a core's scalar memory, also while it runs; `read_smem`."""
-        given = np.asarray(words)
-        if given.ndim != 1 or (given.dtype.kind not in "ui" and given.size):
-            raise TypeError(f"words must be a list of integers, not {words!r}")
-        if given.size and not (int(given.min()) >= 0 and int(given.max()) < 1 << 32):
-            raise ValueError(f"words must be from 0 to 2**32 - 1, not {words!r}")
+        given = _words(words)
         with self._open() as backend:
-            first = self._smem(at, len(given))
-            backend.write_smem(self._core(core), first, given.astype(np.uint32))
+            first = self._range("scalar memory", self._config.smem_words, at, len(given))
+            backend.write_smem(self._core(core), first, given)
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        """Words of a core's vector memory, by a transfer, also while it runs.
+
+        Returns
+        -------
+        array of uint32, shape (count, sublanes, lanes)
+            View it as float32 for numbers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core, or the words do not lie in its memory.
+        RuntimeError
+            If the transfer fails, or the device is closed.
+        """
+        with self._open() as backend:
+            first = self._range("vector memory", self._config.vmem_words, at, count)
+            return backend.read_vmem(self._core(core), first, count)
+
+    def write_vmem(self, core: int, at: int, words: npt.NDArray[Any]) -> None:
+        """Writes words of a core's vector memory; otherwise as `read_vmem`.
+
+        Parameters
+        ----------
+        core, at : int
+            Where: the first word.
+        words : array of float32 or uint32, shape (words, sublanes, lanes)
+        """
+        shape = (self._config.sublanes, self._config.lanes)
+        if not isinstance(words, np.ndarray) or words.dtype not in (np.float32, np.uint32):
+            what = words.dtype if isinstance(words, np.ndarray) else repr(words)
+            raise TypeError(f"words must be an array of float32 or uint32, not {what}")
+        if words.ndim != 3 or words.shape[1:] != shape:
+            raise ValueError(f"words must have shape (words, {shape[0]}, {shape[1]}), "
+                             f"not {words.shape!r}")
+        with self._open() as backend:
+            first = self._range("vector memory", self._config.vmem_words, at, len(words))
+            backend.write_vmem(self._core(core), first,
+                               np.ascontiguousarray(words).view(np.uint32))
+
+    def read_scalars(self, core: int) -> Words:
+        """The scalar registers of a core.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core.
+        RuntimeError
+            If the core runs, or the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            self._must_stand(backend, number)
+            return backend.read_scalars(number)
+
+    def write_scalars(self, core: int, at: int, words: npt.ArrayLike) -> None:
+        """Writes scalar registers from number ``at`` on; *s0* stays zero. `read_scalars`."""
+        given = _words(words)
+        with self._open() as backend:
+            number = self._core(core)
+            first = self._range("scalar registers", isa.SCALAR_REGISTERS, at, len(given))
+            self._must_stand(backend, number)
+            backend.write_scalars(number, first, given)
+
+    def read_semaphores(self, core: int) -> Words:
+        """The semaphores of a core, also while it runs; `signal` adds to them."""
+        with self._open() as backend:
+            return backend.read_semaphores(self._core(core))
 
     # ---- Programs
 
@@ -425,7 +502,8 @@ class Device:
             If one of the cores stops, or has stopped, with a fault. Others are left as they are.
         DeviceTimeoutError
             If a program has not ended in time; it can be waited for again. At once if all programs
-            wait for semaphores, and nothing can add to them but the host.
+            wait for semaphores, and nothing can add to them but the host, unless a watchdog ends
+            that.
         TypeError, ValueError
             If an argument is wrong.
         RuntimeError
@@ -473,6 +551,10 @@ class Device:
         """Whether a program runs on a core."""
         return self.state(core).running
 
+    def fault(self, core: int) -> Fault:
+        """Why a core stopped, since it was last started: `Fault.NONE` without an error."""
+        return self.state(core).fault
+
     def state(self, core: int) -> CoreState:
         """What a core is doing."""
         with self._open() as backend:
@@ -488,7 +570,7 @@ class Device:
         """Resets a core, or the whole chip: whatever it does ends, and nothing is left of it.
 
         Semaphores are zero and the array is empty; buffers and what is in memories and registers
-        stay. Counters go on.
+        stay, and watchdogs. Counters go on.
         """
         with self._open() as backend:
             for number in self._cores(core):
@@ -496,6 +578,8 @@ class Device:
                     self._before[number][name] += count
             if core is None:
                 backend.reset_all()
+                for number, cycles in enumerate(self._watchdogs):
+                    backend.set_watchdog(number, cycles)
                 self._used = False
                 self._products.clear()
             else:
@@ -508,6 +592,31 @@ class Device:
                            _integer("semaphore", semaphore, 0, isa.SEMAPHORES - 1),
                            _integer("amount", amount, 0, _MOST_SIGNAL))
             self._used = True
+
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        """Lets a core's programs have the fault WATCHDOG when no bundle issues for too long.
+
+        It stays until it is set again, also over a reset, and watches over `matmul` too.
+
+        Parameters
+        ----------
+        core : int
+        cycles : int
+            In a row without a bundle; 0, as at first: never. The golden backend has no clock: with
+            any other number, a program that waits has the fault as soon as no core can go on.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core, or the cycles are not from 0 to 2**32 - 1.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            most = _integer("cycles", cycles, 0, (1 << 32) - 1)
+            backend.set_watchdog(number, most)
+            self._watchdogs[number] = most
 
     def counters(self, core: int | None = None) -> dict[str, int]:
         """What cycles were spent on since the device was opened.
@@ -629,12 +738,13 @@ class Device:
     def _cores(self, core: int | None) -> Sequence[int]:
         return range(self._config.cores) if core is None else [self._core(core)]
 
-    def _smem(self, at: int, count: int) -> int:
-        size = self._config.smem_words
+    @staticmethod
+    def _range(what: str, size: int, at: int, count: int) -> int:
+        """The address ``at``, from where ``count`` words must fit."""
         first = _integer("at", at, 0, size)
         if first + _integer("count", count, 0, size) > size:
-            raise ValueError(f"words must lie within {size} words of scalar memory, not {count} "
-                             f"from {first} on")
+            raise ValueError(f"words must lie within {size} words of {what}, not {count} from "
+                             f"{first} on")
         return first
 
     def _bytes(self, backend: Backend, buffer: Buffer, offset: int,

@@ -447,6 +447,106 @@ def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device
     device.wait(poll=poll)
 
 
+def test_a_watchdog_ends_a_wait_on_either_backend(device):
+    wait = assemble("{ } { misc.wait sem2, 1 } { s1.halt }", TINY)
+    for core in (0, 1):
+        device.load(core, wait)
+    device.set_watchdog(1, 4000)
+    device.start(0)
+    device.start(1)
+    with pytest.raises(CoreFaultError, match="core 1 stopped with fault WATCHDOG at bundle 1 "
+                                             r"\{ misc\.wait sem2, 1") as raised:
+        device.wait(cycles=20_000)
+    assert raised.value.cause is Fault.WATCHDOG
+    assert (device.fault(0), device.fault(1)) == (Fault.NONE, Fault.WATCHDOG)
+    assert device.running(0)
+    # The other core has none: its wait is for ever.
+    with pytest.raises(DeviceTimeoutError, match="core 0 waits at bundle 1") as stuck:
+        device.wait([0])
+    assert stuck.value.stuck
+    # It outlives a reset, and bundles keep it quiet.
+    device.reset()
+    check_product(device)
+    device.load(1, assemble("{ s0.add s1, s0, 9000 } a: { s1.loop s1, a } { s1.halt }", TINY))
+    device.start(1)
+    device.wait([1])
+    device.load(1, wait)
+    device.start(1)
+    with pytest.raises(CoreFaultError, match="WATCHDOG"):
+        device.wait([1], cycles=20_000)
+    device.set_watchdog(1, 0)
+    device.start(1)
+    with pytest.raises(DeviceTimeoutError) as stuck:
+        device.wait([1], cycles=20_000)
+    assert stuck.value.stuck
+    device.signal(1, 2)
+    device.wait([1], cycles=20_000)
+    assert device.fault(1) is Fault.NONE
+
+
+@pytest.mark.parametrize("memory", [None, HbmOptions(latency=17, stalls=20_000, seed=SEED)],
+                         ids=["fast", "stalls"])
+def test_both_backends_show_the_same_of_a_core(memory):
+    """Vector memory, registers, semaphores: as they are written, and as a program leaves them."""
+    rng = np.random.default_rng(SEED)
+    words = rng.integers(0, 1 << 32, (TINY.vmem_words, 2, 4), np.uint32)
+    floats = rng.standard_normal((3, 2, 4)).astype(np.float32)
+    scalars = rng.integers(0, 1 << 32, 32, np.uint32)
+    program = assemble("""{ ld.load v1, s0, 250 } { v0.fadd v1, v1, v1 } { st.store v1, s0, 7 }
+                          { s0.add s4, s5, s6 | misc.signal sem9, 77 } { s1.halt }""", TINY)
+    seen = []
+    for backend in BACKENDS:
+        with Device.open("tiny", backend=backend, memory=memory) as device:
+            buffer = device.allocate(20_000)
+            device.copy_in(buffer, words.reshape(-1)[:5000 // 4])
+            for core in (0, 1):
+                device.write_vmem(core, 0, words[::1 - 2 * core])
+                device.write_vmem(core, 250, floats[core:])
+                device.write_scalars(core, 0, scalars)
+                device.write_scalars(core, 5, [3 + core, 4])
+                device.signal(core, 9, 5)
+            device.run(dict.fromkeys((0, 1), program))
+            for core in (0, 1):
+                shown = [device.read_vmem(core, 0, TINY.vmem_words), device.read_scalars(core),
+                         device.read_semaphores(core), device.read_vmem(core, 256, 0)]
+                expected = words[::1 - 2 * core].copy()
+                expected[250:253 - core] = floats[core:].view(np.uint32)
+                expected[7] = (floats[core] + floats[core]).view(np.uint32)
+                np.testing.assert_array_equal(shown[0], expected)
+                assert shown[1].tolist() == [0, *scalars[1:4], 7 + core, 3 + core, 4, *scalars[7:]]
+                assert shown[2].tolist() == [0] * 9 + [82] + [0] * 6
+                assert shown[3].shape == (0, 2, 4)
+                np.testing.assert_array_equal(device.read_vmem(core, 251, 5), expected[251:])
+                assert all(array.dtype == np.uint32 for array in shown)
+                seen += shown
+            copy = device.read_vmem(1, 255, 1)
+            copy[:] = 0
+            assert device.read_vmem(1, 255, 1).any()
+            np.testing.assert_array_equal(device.copy_out(buffer, np.uint32, 1250),
+                                          words.reshape(-1)[:1250])
+    for one, other in zip(seen[:8], seen[8:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_running_core_shows_its_memory_but_not_its_registers(device):
+    device.load(0, assemble("""again: { s0.add s1, s1, 1 | misc.signal sem3, 1 }
+                               { st.store v1, s0, 9 } { s1.jump again }""", TINY))
+    ones = np.ones((2, 2, 4), np.float32)
+    device.start(0)
+    device.write_vmem(0, 9, ones)
+    with pytest.raises(DeviceTimeoutError):
+        device.wait(cycles=2000)
+    assert device.read_semaphores(0)[3] > 100
+    np.testing.assert_array_equal(device.read_vmem(0, 9, 2).view(np.float32), ones * [[[0]], [[1]]])
+    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+        device.read_scalars(0)
+    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+        device.write_scalars(0, 1, [1])
+    assert device.fault(0) is Fault.NONE
+    device.halt(0)
+    assert device.read_scalars(0)[1] > 100
+
+
 FAULTS = [
     ("{ } place: { ld.load v1, s0, 0x1000 }", Fault.VMEM_RANGE, 1, "ld.load v1, s0, 4096"),
     ("{ } { } { pop.pop v3 }", Fault.FIFO_UNDERFLOW, 2, "pop.pop v3"),
@@ -613,6 +713,13 @@ USES = {
     "state": lambda device: device.state(0),
     "read_smem": lambda device: device.read_smem(0, 0, 1),
     "write_smem": lambda device: device.write_smem(0, 0, [1]),
+    "read_vmem": lambda device: device.read_vmem(0, 0, 1),
+    "write_vmem": lambda device: device.write_vmem(0, 0, np.zeros((1, 2, 4), np.uint32)),
+    "read_scalars": lambda device: device.read_scalars(0),
+    "write_scalars": lambda device: device.write_scalars(0, 1, [1]),
+    "read_semaphores": lambda device: device.read_semaphores(0),
+    "set_watchdog": lambda device: device.set_watchdog(0, 1),
+    "fault": lambda device: device.fault(0),
     "model": lambda device: device.model,
 }
 
@@ -639,6 +746,22 @@ def test_nothing_works_after_close(use):
     (lambda d: d.read_smem(0, 250, 7), ValueError, "words must lie within 256 words of scalar"),
     (lambda d: d.write_smem(0, 0, [-1]), ValueError, r"words must be from 0 to 2\*\*32 - 1"),
     (lambda d: d.write_smem(0, 0, [0.5]), TypeError, "words must be a list of integers"),
+    (lambda d: d.read_vmem(0, 250, 7), ValueError, "words must lie within 256 words of vector mem"),
+    (lambda d: d.read_vmem(2, 0, 1), ValueError, "core must be from 0 to 1, not 2"),
+    (lambda d: d.write_vmem(0, 256, np.zeros((1, 2, 4), np.uint32)), ValueError,
+     "words must lie within 256 words of vector memory, not 1 from 256 on"),
+    (lambda d: d.write_vmem(0, 0, np.zeros((1, 2, 4))), TypeError,
+     "words must be an array of float32 or uint32, not float64"),
+    (lambda d: d.write_vmem(0, 0, [1]), TypeError, r"of float32 or uint32, not \[1\]"),
+    (lambda d: d.write_vmem(0, 0, np.zeros((2, 4), np.uint32)), ValueError,
+     r"words must have shape \(words, 2, 4\), not \(2, 4\)"),
+    (lambda d: d.write_scalars(0, 31, [1, 2]), ValueError, "lie within 32 words of scalar regis"),
+    (lambda d: d.write_scalars(0, 0, [1 << 32]), ValueError, r"words must be from 0 to 2\*\*32"),
+    (lambda d: d.read_scalars(True), TypeError, "core must be an integer, not True"),
+    (lambda d: d.read_semaphores(-1), ValueError, "core must be from 0 to 1, not -1"),
+    (lambda d: d.set_watchdog(0, 1 << 32), ValueError, "cycles must be from 0 to 4294967295, not"),
+    (lambda d: d.set_watchdog(0, 0.5), TypeError, "cycles must be an integer, not 0.5"),
+    (lambda d: d.fault(2), ValueError, "core must be from 0 to 1, not 2"),
     (lambda d: d.counters(2), ValueError, "core must be from 0 to 1, not 2"),
 ])
 def test_bad_arguments_are_named(use, error, message):
