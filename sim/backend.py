@@ -4,7 +4,7 @@ A backend is a chip as its host sees it. It does not check what the device check
 one thread may use it at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,8 +72,8 @@ class Backend(Protocol):
     def steps(self) -> int:
         """How much time went by: clock cycles; without a clock, bundles."""
 
-    def load(self, core: int, bundles: Sequence[int], at: int) -> None:
-        """Writes instruction memory of a core that stands."""
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        """Writes instruction memories of cores that stand."""
 
     def bundle(self, core: int, address: int) -> int | None:
         """Reads instruction memory of a core that stands; None beyond it."""
@@ -167,8 +167,9 @@ class _GoldenBackend:
     def steps(self) -> int:
         return self._steps
 
-    def load(self, core: int, bundles: Sequence[int], at: int) -> None:
-        self._chip.cores[core].load_program(bundles, at)
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        for core, bundles in programs.items():
+            self._chip.cores[core].load_program(bundles, at)
 
     def bundle(self, core: int, address: int) -> int | None:
         program = self._chip.cores[core].program
@@ -266,8 +267,8 @@ class _RtlBackend:
     def steps(self) -> int:
         return self._chip.cycle
 
-    def load(self, core: int, bundles: Sequence[int], at: int) -> None:
-        self._chip.load_program(core, bundles, at)
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        self._chip.load_programs(programs, at)
 
     def bundle(self, core: int, address: int) -> int | None:
         if address >= self._config.imem_bundles:

@@ -31,7 +31,7 @@ from hdl.dma.interface import check_config
 from hdl.isa import Fault
 from sim.assembler import Program
 from sim.backend import BACKENDS, Backend, CoreState, open_backend
-from sim.chip import ChipModel
+from sim.chip import ChipModel, staging_rows
 from sim.disassembler import disassemble, label_names
 from sim.hbm import HbmOptions
 from sim.matmul import Matmul
@@ -229,7 +229,8 @@ class Device:
         self._config = config
         self._backend_name = backend
         self._lock = threading.RLock()
-        self._heap = _Heap(config.hbm_rows, config.row_bytes)
+        # The last rows are those through which programs and vector memory are written.
+        self._heap = _Heap(config.hbm_rows - staging_rows(config), config.row_bytes)
         self._names: list[dict[int, str]] = [{} for _ in range(config.cores)]
         self._before = [self._no_counts() for _ in range(config.cores)]
         self._watchdogs = [0] * config.cores
@@ -283,6 +284,22 @@ class Device:
             return backend.model
 
     # ---- Memory
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of HBM that can be allocated, not always in one piece.
+
+        At first all of ``config.hbm_bytes`` but the last 1,024 rows (16 KiB of 1 MiB at `tiny`, 32
+        KiB of 16 MiB at `small`, 512 KiB of 4 GiB at `v2`; at most a quarter): the device uses them
+        to write programs, and to read and write vector memory, whatever other cores do meanwhile.
+
+        Raises
+        ------
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open():
+            return self._heap.free_bytes
 
     def allocate(self, size: int) -> Buffer:
         """A piece of HBM. Its contents are not defined.
@@ -441,24 +458,7 @@ class Device:
         RuntimeError
             If the core runs, or the device is closed.
         """
-        with self._open() as backend:
-            number = self._core(core)
-            bundles = [_integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1)
-                       for bundle in program]
-            size = self._config.imem_bundles
-            first = _integer("at", at, 0, size)
-            if first + len(bundles) > size:
-                raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} from "
-                                 f"{first} on")
-            self._must_stand(backend, number)
-            self._products.pop(number, None)
-            backend.load(number, bundles, first)
-            names = self._names[number]
-            for address in range(first, first + len(bundles)):
-                names.pop(address, None)
-            if isinstance(program, Program):
-                names.update((first + address, name)
-                             for address, name in label_names(program.labels).items())
+        self._load({core: program}, at)
 
     def start(self, core: int, pc: int = 0) -> None:
         """Starts a core at bundle ``pc``, and forgets its fault. It runs while `wait` waits.
@@ -541,8 +541,7 @@ class Device:
     def run(self, programs: Mapping[int, Program], **options: Any) -> None:
         """Loads and starts programs by core, and waits for them with the options of `wait`."""
         with self._open():
-            for core, program in programs.items():
-                self.load(core, program)
+            self._load(programs)
             for core in programs:
                 self.start(core)
         self.wait(list(programs), **options)
@@ -757,6 +756,31 @@ class Device:
         start = buffer.address + first
         return backend.hbm.reshape(-1).view(np.uint8)[start:start + size]
 
+    def _load(self, programs: Mapping[int, Program | Sequence[int]], at: int = 0) -> None:
+        """Writes programs to instruction memories by core: all, or none if one is wrong."""
+        with self._open() as backend:
+            size = self._config.imem_bundles
+            first = _integer("at", at, 0, size)
+            loads: dict[int, list[int]] = {}
+            for core, program in programs.items():
+                loads[self._core(core)] = bundles = [
+                    _integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1) for bundle in program]
+                if first + len(bundles) > size:
+                    raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} "
+                                     f"from {first} on")
+            for core in loads:
+                self._must_stand(backend, core)
+            for core in loads:
+                self._products.pop(core, None)
+            backend.load(loads, first)
+            for (core, bundles), program in zip(loads.items(), programs.values(), strict=True):
+                names = self._names[core]
+                for address in range(first, first + len(bundles)):
+                    names.pop(address, None)
+                if isinstance(program, Program):
+                    names.update((first + address, name)
+                                 for address, name in label_names(program.labels).items())
+
     def _must_stand(self, backend: Backend, core: int) -> None:
         state = backend.state(core)
         if state.running:
@@ -806,9 +830,8 @@ class Device:
 
     def _run_product(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
         """Runs a product's programs, and remembers that they are loaded, for the next one."""
-        for core, program in programs.items():
-            if self._products.get(core) is not program:
-                self.load(core, program)
+        self._load({core: program for core, program in programs.items()
+                    if self._products.get(core) is not program})
         for core in programs:
             self.start(core)
         self.wait(list(programs), progress=progress)

@@ -1,6 +1,7 @@
 """The driver: any shape, both backends, the same bits; bad input is named."""
 
 import _thread
+import contextlib
 import itertools
 import threading
 import time
@@ -24,6 +25,8 @@ from sim.mxu import MxuModel
 
 SEED = 7
 TINY = Config.preset("tiny")
+FREE = TINY.hbm_bytes - 1024 * TINY.row_bytes
+"""What can be allocated."""
 SPIN = assemble("again: { s1.jump again }", TINY)
 HALT = assemble("{ s1.halt }", TINY)
 
@@ -312,11 +315,24 @@ def test_memory_is_given_out_once_and_taken_back(device):
                    itertools.pairwise(places)), (SEED, number)
     for buffer in live:
         device.free(buffer)
-    device.free(device.allocate(TINY.hbm_bytes))
+    device.free(device.allocate(FREE))
+
+
+def test_free_memory_is_counted(device):
+    assert device.free_bytes == FREE
+    buffers = [device.allocate(size) for size in (1, 17, 4000)]
+    assert device.free_bytes == FREE - 16 - 32 - 4000
+    device.free(buffers[1])
+    assert device.free_bytes == FREE - 16 - 4000
+    with Device.open(Config.preset("tiny", hbm_bytes=8192), "golden") as small:
+        assert small.free_bytes == 8192 * 3 // 4
+        check_product(small, 1, 1, 1)
+    with pytest.raises(ValueError, match="hbm_bytes must be at least 8192 for a host to reach"):
+        Device.open(Config(array=256, sublanes=8, hbm_bytes=4096, hbm_channels=8), "golden")
 
 
 def test_too_much_memory_is_named(device):
-    device.allocate(TINY.hbm_bytes - 160)
+    device.allocate(FREE - 160)
     with pytest.raises(MemoryError, match=r"HBM must have 176 bytes in one piece, but only 160 of "
                                           r"160 that are free are in one"):
         device.allocate(161)
@@ -335,7 +351,7 @@ def test_products_leave_buffers_alone_and_give_memory_back(device):
         check_product(device, 40, 9, 9)
     np.testing.assert_array_equal(device.copy_out(kept, np.uint8, 5000), data)
     device.free(kept)
-    device.free(device.allocate(TINY.hbm_bytes))
+    device.free(device.allocate(FREE))
 
 
 def test_bad_buffers_are_refused(device):
@@ -387,6 +403,52 @@ def test_programs_of_both_cores_move_data(device):
     np.testing.assert_array_equal(device.copy_out(buffer, np.float32, (8, 4)), rows + rows)
     assert [device.read_smem(core, 20, 1).item() for core in (0, 1)] == [0, 0]
     check_product(device)
+
+
+COUNTING = """
+    again: { misc.dma 0 } { misc.wait sem3, 1 | s0.add s2, s0, 0 }
+    each: { ld.load v1, s2 } { v0.add v1, v1, 1 } { st.store v1, s2 }
+    { s0.add s2, s2, 1 } { s0.sub s3, s2, 32 } { s1.bne s3, s0, each }
+    { misc.dma 10 } { misc.wait sem3, 1 | s0.add s4, s4, 1 | s1.loop s1, again } { s1.halt }"""
+
+
+@pytest.mark.parametrize("memory", [None, HbmOptions(latency=9, stalls=9000, seed=SEED)],
+                         ids=["fast", "stalls"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_host_and_programs_may_use_memory_at_the_same_time(backend, memory):
+    """Core 1 counts in the last rows that can be allocated, while the host reaches core 0."""
+    rng = np.random.default_rng(SEED)
+    rounds = 150
+    with Device.open("tiny", backend, memory=memory) as device:
+        buffer = device.allocate(device.free_bytes)
+        counted = rng.integers(0, 1 << 32, (64, 4), np.uint32)
+        first = buffer.size - counted.nbytes
+        device.copy_in(buffer, counted, first)
+        place = hbm(buffer.address + first)
+        device.load(1, assemble(COUNTING, TINY))
+        device.write_smem(1, 0, [
+            *descriptor(TINY, place, vmem(0), rows=64, semaphore=sem[3]),
+            *descriptor(TINY, vmem(0), place, rows=64, semaphore=sem[3])])
+        device.write_scalars(1, 1, [rounds])
+        device.start(1)
+        looks = 0
+        while device.running(1):
+            bundles = [int.from_bytes(rng.bytes(36), "little") for _ in range(200)]
+            device.load(0, bundles)
+            for place in (0, int(rng.integers(200)), 199):
+                assert device._backend.bundle(0, place) == bundles[place]
+            words = rng.integers(0, 1 << 32, (TINY.vmem_words, 2, 4), np.uint32)
+            device.write_vmem(0, 0, words)
+            np.testing.assert_array_equal(device.read_vmem(0, 0, TINY.vmem_words), words)
+            looks += 1
+            if device.running(1):
+                with contextlib.suppress(DeviceTimeoutError):
+                    device.wait([1], cycles=500)
+        device.wait([1])
+        assert looks > 3
+        assert device.read_scalars(1)[4] == rounds
+        got = device.copy_out(buffer, np.uint32, counted.shape, first)
+        np.testing.assert_array_equal(got, counted + np.uint32(rounds))
 
 
 def test_programs_go_where_they_are_put(device):
@@ -643,7 +705,7 @@ def test_a_product_that_is_interrupted_leaves_the_device_usable(device, monkeypa
     assert not device.running(0)
     assert not device.running(1)
     assert_same_bits(device.matmul(a, b), matmul(a, b, 4))
-    device.free(device.allocate(TINY.hbm_bytes))
+    device.free(device.allocate(FREE))
 
 
 def test_ctrl_c_ends_a_wait(device):
