@@ -136,8 +136,11 @@ class Backend(Protocol):
     def write_vmem(self, core: int, at: int, words: Words) -> None:
         """Writes words of vector memory, shape (words, sublanes, lanes)."""
 
-    def counters(self, core: int) -> dict[str, int]:
-        """``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset."""
+    def take_counters(self, core: int) -> None:
+        """Takes a core's counters at this moment, for `taken_counters`."""
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        """``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset, when taken."""
 
     def close(self) -> None:
         """Gives everything back but what ``hbm`` gave."""
@@ -237,7 +240,10 @@ class _GoldenBackend:
     def write_vmem(self, core: int, at: int, words: Words) -> None:
         self._chip.cores[core].vmem[at:at + len(words)] = words
 
-    def counters(self, core: int) -> dict[str, int]:
+    def take_counters(self, core: int) -> None:
+        pass
+
+    def taken_counters(self, core: int) -> dict[str, int]:
         return {name.lower(): 0 for name in COUNTER_REGISTERS}
 
     def close(self) -> None:
@@ -341,8 +347,11 @@ class _RtlBackend:
     def write_vmem(self, core: int, at: int, words: Words) -> None:
         self._chip.write_vmem(core, at, words)
 
-    def counters(self, core: int) -> dict[str, int]:
-        return self._chip.counters(core)
+    def take_counters(self, core: int) -> None:
+        self._chip.take_counters(core)
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        return self._chip.taken_counters(core)
 
     def close(self) -> None:
         self._chip.close()

@@ -169,6 +169,48 @@ def test_counters_go_on_after_a_reset(device):
             assert after["mxu_active_cycles"] == before[core]["mxu_active_cycles"]
 
 
+PRODUCT = """{ push.weights v1 } { push.weights v1 } { push.rows_swap v1 } { pop.pop v1 }
+             { s1.halt }"""
+
+
+def test_a_run_tells_what_its_cycles_were_spent_on(device):
+    def spin(loops):
+        return assemble(f"{{ s0.add s1, s0, {loops} }} a: {{ s1.loop s1, a }} {{ misc.wait sem0, 1 "
+                        "| s1.halt }", TINY)
+
+    device.signal(0, 0)
+    device.signal(1, 0)
+    device.run({0: spin(900), 1: spin(4000)})
+    # What was before does not count, and both count from about the same moment on.
+    device.signal(1, 0)
+    seen = device.run({1: spin(2000), 0: assemble(PRODUCT, TINY)})
+    assert list(seen) == [1, 0]
+    assert all(counters.keys() == device.counters().keys() for counters in seen.values())
+    if device.backend == "golden":
+        assert {count for counters in seen.values() for count in counters.values()} == {0}
+        return
+    for counters in seen.values():
+        assert 2000 < counters["cycles"] < 2200
+        assert counters["cycles"] == sum(counters.values()) - counters["cycles"]
+    assert (seen[0]["mxu_active_cycles"], seen[1]["mxu_active_cycles"]) == (2, 0)
+    assert (seen[0]["weight_load_cycles"], seen[1]["weight_load_cycles"]) == (4, 0)
+    assert seen[1]["idle_cycles"] >= 2000
+    waits = device.run({0: assemble("{ s1.halt }", TINY)})
+    assert waits.keys() == {0}
+    assert 0 < waits[0]["cycles"] < 200
+
+
+def test_a_run_that_fails_can_be_run_again(device):
+    bad = assemble("{ pop.pop v1 }", TINY)
+    with pytest.raises(CoreFaultError, match="core 1 stopped with fault FIFO_UNDERFLOW"):
+        device.run({0: HALT, 1: bad}, cycles=9000)
+    assert device.run({0: HALT, 1: HALT}, cycles=9000).keys() == {0, 1}
+    assert device.run({}) == {}
+    with pytest.raises(ValueError, match="core must be from 0 to 1, not 2"):
+        device.run({0: SPIN, 2: HALT})
+    assert not device.running(0)
+
+
 def test_golden_backend_has_no_clock():
     with Device.open("tiny", backend="golden") as device:
         device.matmul(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
@@ -435,8 +477,9 @@ def test_host_and_programs_may_use_memory_at_the_same_time(backend, memory):
         while device.running(1):
             bundles = [int.from_bytes(rng.bytes(36), "little") for _ in range(200)]
             device.load(0, bundles)
-            for place in (0, int(rng.integers(200)), 199):
-                assert device._backend.bundle(0, place) == bundles[place]
+            for number in (0, int(rng.integers(200)), 199):
+                assert device._backend is not None
+                assert device._backend.bundle(0, number) == bundles[number]
             words = rng.integers(0, 1 << 32, (TINY.vmem_words, 2, 4), np.uint32)
             device.write_vmem(0, 0, words)
             np.testing.assert_array_equal(device.read_vmem(0, 0, TINY.vmem_words), words)
