@@ -312,10 +312,22 @@ class Machine:
         self.waiting = False
         self.fault = Fault.NONE
 
-    def stop(self) -> None:
-        """Stops ahead of the next bundle; `start` at ``pc`` goes on. No fault."""
-        self.running = False
-        self.waiting = False
+    def stop(self, fault: Fault = Fault.NONE) -> None:
+        """Stops ahead of the next bundle; `start` at ``pc`` goes on.
+
+        Parameters
+        ----------
+        fault : Fault
+            Why, if not without one: what only a clock can tell, `Fault.WATCHDOG`.
+
+        Raises
+        ------
+        TypeError
+            If it is not a `Fault`.
+        """
+        if not isinstance(fault, Fault):
+            raise TypeError(f"fault must be a Fault, not {fault!r}")
+        self._stop(fault)
 
     def reset(self) -> None:
         """Stops, and sets to zero what a reset does: pc, fault, semaphores, and the whole array.

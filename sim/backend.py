@@ -4,7 +4,7 @@ A backend is a chip as its host sees it. It does not check what the device check
 one thread may use it at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from golden.chip import GoldenChip
 from hdl.chip.registers import COUNTER_REGISTERS, EVENT_PITCH, EVENTS
 from hdl.config import Config
 from hdl.core.interface import Space
-from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Fault
+from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
 from sim.chip import ChipModel, Until
 from sim.hbm import HbmOptions
 
@@ -72,8 +72,8 @@ class Backend(Protocol):
     def steps(self) -> int:
         """How much time went by: clock cycles; without a clock, bundles."""
 
-    def load(self, core: int, bundles: Sequence[int], at: int) -> None:
-        """Writes instruction memory of a core that stands."""
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        """Writes instruction memories of cores that stand."""
 
     def bundle(self, core: int, address: int) -> int | None:
         """Reads instruction memory of a core that stands; None beyond it."""
@@ -109,8 +109,20 @@ class Backend(Protocol):
     def state(self, core: int) -> CoreState:
         """What a core is doing."""
 
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        """Lets a core fault after so many cycles without a bundle; 0: never. A reset ends it."""
+
     def signal(self, core: int, semaphore: int, amount: int) -> None:
         """Adds to a semaphore."""
+
+    def read_semaphores(self, core: int) -> Words:
+        """Reads the semaphores."""
+
+    def read_scalars(self, core: int) -> Words:
+        """Reads the scalar registers of a core that stands."""
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        """Writes scalar registers of a core that stands; register 0 stays zero."""
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
         """Reads words of scalar memory."""
@@ -118,20 +130,33 @@ class Backend(Protocol):
     def write_smem(self, core: int, at: int, words: Words) -> None:
         """Writes words of scalar memory."""
 
-    def counters(self, core: int) -> dict[str, int]:
-        """``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset."""
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        """Reads words of vector memory, shape (count, sublanes, lanes)."""
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        """Writes words of vector memory, shape (words, sublanes, lanes)."""
+
+    def take_counters(self, core: int) -> None:
+        """Takes a core's counters at this moment, for `taken_counters`."""
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        """``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset, when taken."""
 
     def close(self) -> None:
         """Gives everything back but what ``hbm`` gave."""
 
 
 class _GoldenBackend:
-    """The numpy model. It has no clock: all counters are zero."""
+    """The numpy model. It has no clock: all counters are zero.
+
+    A watchdog finds a program that waits when no core can go on, whatever its cycles.
+    """
 
     def __init__(self, config: Config) -> None:
         self._chip = GoldenChip(config)
         self._config = config
         self._steps = 0
+        self._watched = [False] * config.cores
 
     @property
     def model(self) -> ChipModel | None:
@@ -145,8 +170,9 @@ class _GoldenBackend:
     def steps(self) -> int:
         return self._steps
 
-    def load(self, core: int, bundles: Sequence[int], at: int) -> None:
-        self._chip.cores[core].load_program(bundles, at)
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        for core, bundles in programs.items():
+            self._chip.cores[core].load_program(bundles, at)
 
     def bundle(self, core: int, address: int) -> int | None:
         program = self._chip.cores[core].program
@@ -164,6 +190,7 @@ class _GoldenBackend:
     def reset_all(self) -> None:
         for core in self._chip.cores:
             core.reset()
+        self._watched = [False] * self._config.cores
 
     def advance(self, steps: int, interrupt: bool) -> bool:
         end = self._steps + steps
@@ -172,7 +199,10 @@ class _GoldenBackend:
             run = self._chip.run(min(_TURN, end - self._steps), turn=_TURN)
             self._steps += max(run.executed)
             if not run.running:
-                return True
+                expired = [core for core in run.waiting if self._watched[core]]
+                for core in expired:
+                    self._chip.cores[core].stop(Fault.WATCHDOG)
+                return not expired
             if interrupt and before != [core.running for core in self._chip.cores]:
                 return False
         return False
@@ -181,8 +211,22 @@ class _GoldenBackend:
         machine = self._chip.cores[core]
         return CoreState(machine.running, machine.waiting, False, machine.fault, machine.pc)
 
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        self._watched[core] = cycles != 0
+
     def signal(self, core: int, semaphore: int, amount: int) -> None:
         self._chip.cores[core].signal(semaphore, amount)
+
+    def read_semaphores(self, core: int) -> Words:
+        return self._chip.cores[core].semaphores.copy()
+
+    def read_scalars(self, core: int) -> Words:
+        return self._chip.cores[core].scalars.copy()
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        scalars = self._chip.cores[core].scalars
+        scalars[at:at + len(words)] = words
+        scalars[0] = 0
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
         return self._chip.cores[core].smem[at:at + count].copy()
@@ -190,7 +234,16 @@ class _GoldenBackend:
     def write_smem(self, core: int, at: int, words: Words) -> None:
         self._chip.cores[core].smem[at:at + len(words)] = words
 
-    def counters(self, core: int) -> dict[str, int]:
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.cores[core].vmem[at:at + count].copy()
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        self._chip.cores[core].vmem[at:at + len(words)] = words
+
+    def take_counters(self, core: int) -> None:
+        pass
+
+    def taken_counters(self, core: int) -> dict[str, int]:
         return {name.lower(): 0 for name in COUNTER_REGISTERS}
 
     def close(self) -> None:
@@ -220,8 +273,8 @@ class _RtlBackend:
     def steps(self) -> int:
         return self._chip.cycle
 
-    def load(self, core: int, bundles: Sequence[int], at: int) -> None:
-        self._chip.load_program(core, bundles, at)
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        self._chip.load_programs(programs, at)
 
     def bundle(self, core: int, address: int) -> int | None:
         if address >= self._config.imem_bundles:
@@ -267,8 +320,20 @@ class _RtlBackend:
                          bool(status["DMA_BUSY"]), Fault(status["FAULT"]),
                          self._chip.read("PC", core=core))
 
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        self._chip.set_watchdog(core, cycles)
+
     def signal(self, core: int, semaphore: int, amount: int) -> None:
         self._chip.write("SEMAPHORE_ADD", core=core, INDEX=semaphore, AMOUNT=amount)
+
+    def read_semaphores(self, core: int) -> Words:
+        return self._chip.read_words(core, Space.SEMAPHORE, 0, SEMAPHORES)
+
+    def read_scalars(self, core: int) -> Words:
+        return self._chip.read_words(core, Space.SCALAR, 0, SCALAR_REGISTERS)
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        self._chip.write_words(core, Space.SCALAR, at, words)
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
         return self._chip.read_words(core, Space.SMEM, at, count)
@@ -276,8 +341,17 @@ class _RtlBackend:
     def write_smem(self, core: int, at: int, words: Words) -> None:
         self._chip.write_smem(core, at, words)
 
-    def counters(self, core: int) -> dict[str, int]:
-        return self._chip.counters(core)
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.read_vmem(core, at, count)
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        self._chip.write_vmem(core, at, words)
+
+    def take_counters(self, core: int) -> None:
+        self._chip.take_counters(core)
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        return self._chip.taken_counters(core)
 
     def close(self) -> None:
         self._chip.close()

@@ -4,8 +4,8 @@ import ctypes
 import operator
 import pathlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from types import TracebackType
@@ -45,7 +45,8 @@ from sim.kernel import compile_grid
 from sim.model import Model
 from sim.operands import v
 
-__all__ = ["ChipModel", "DescriptorError", "RegisterError", "Until", "chip_library"]
+__all__ = ["ChipModel", "DescriptorError", "RegisterError", "Until", "chip_library",
+           "staging_rows"]
 
 _TOP = "chip"
 _DRIVER = pathlib.Path(__file__).with_name("chip.cpp")
@@ -58,6 +59,8 @@ _NO_LIMIT = 1 << 62
 _PATIENCE = 1 << 20
 """Cycles that a core's reset, or room for a transfer, may take."""
 _RETRY_CYCLES = 64
+_STAGING_ROWS = 1024
+"""Rows of memory through which the host's data pass, unless memory is very small."""
 _ACCESS = np.dtype([("address", "u4"), ("data", "u4"), ("write", "u4"), ("response", "u4")])
 """Mirrors ``Access`` in chip.cpp."""
 _STATUS = CORE_REGISTERS["STATUS"]
@@ -202,6 +205,26 @@ def chip_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
                        hierarchical=blocks, optimise=kernels)
 
 
+def staging_rows(config: Config) -> int:
+    """Rows at the end of memory through which a `ChipModel` moves programs and vector registers.
+
+    Returns
+    -------
+    int
+        1024, or a quarter of a memory that has fewer than 4096: whole vector registers and bundles.
+
+    Raises
+    ------
+    ValueError
+        If memory does not even hold one of each.
+    """
+    least = max(config.sublanes, BUNDLE_PITCH // config.lanes)
+    if config.hbm_rows < least:
+        raise ValueError(f"hbm_bytes must be at least {least * config.row_bytes} for a host to "
+                         f"reach vector memory, not {config.hbm_bytes!r}")
+    return max(least, min(_STAGING_ROWS, config.hbm_rows // 4) // least * least)
+
+
 class _Run(ctypes.Structure):
     """Mirrors ``Run`` in chip.cpp."""
 
@@ -231,6 +254,11 @@ class ChipModel:
     the method ends with a `RuntimeError` that says what is wrong, and so does every later one that
     takes time.
 
+    A host reaches instruction memory (but word by word), vector memory and vector registers by
+    transfers only. They pass through memory's last `staging_rows`, which get their contents back
+    at the end of the method. Transfers of programs that run meanwhile must not use these rows: they
+    would see what is not theirs, or what they write there would be lost.
+
     Parameters
     ----------
     config : Config
@@ -258,7 +286,9 @@ class ChipModel:
         self._lock = threading.RLock()
         self._failed = ""
         self._watched = [False] * config.cores
+        self._taken = [0] * config.cores
         path = chip_library(config, kernels=kernels)
+        self._staging = staging_rows(config)
         self._data = allocate_hbm(config)
         self._model = Model(path)
         library = self._library = self._model.library
@@ -380,32 +410,48 @@ class ChipModel:
     def load_program(self, core: int, bundles: Sequence[int], at: int = 0) -> None:
         """Puts bundles into a core's instruction memory, from address ``at`` on.
 
-        A transfer brings them there from memory, whose last rows are used, and restored. What is
-        behind the program stays.
+        As `load_programs`, of one core.
+        """
+        self.load_programs({core: bundles}, at)
+
+    def load_programs(self, programs: Mapping[int, Sequence[int]], at: int = 0) -> None:
+        """Puts bundles into the instruction memories of cores, from address ``at`` on.
+
+        Transfers bring them there, to all cores at the same time, through memory's last rows. What
+        is behind a program stays.
 
         Raises
         ------
         TypeError, ValueError
             If a bundle is not an integer of `isa.BUNDLE_BITS`, or they do not fit the memory.
         RuntimeError
-            If a program runs on that core.
+            If a program runs on one of the cores, or memory answers with an error.
         """
-        bundles = list(bundles)
-        first = self._range("program", at, len(bundles), self._config.imem_bundles)
-        words = np.zeros((len(bundles), BUNDLE_PITCH), np.uint32)
-        for number, bundle in enumerate(bundles):
-            words[number, :BUNDLE_WORDS] = isa.bundle_words(
-                _integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
-        lanes = self._config.lanes
-        whole = len(bundles) - len(bundles) % max(1, lanes // BUNDLE_PITCH)
+        words: dict[int, Words] = {}
+        for core, given in programs.items():
+            bundles = list(given)
+            first = self._range("program", at, len(bundles), self._config.imem_bundles)
+            words[self._core(core)] = rows = np.zeros((len(bundles), BUNDLE_PITCH), np.uint32)
+            for number, bundle in enumerate(bundles):
+                rows[number, :BUNDLE_WORDS] = isa.bundle_words(
+                    _integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
+        in_row = max(1, self._config.lanes // BUNDLE_PITCH)
+        least = max(1, BUNDLE_PITCH // self._config.lanes)
         with self._lock:
-            self._must_stand(core, "load another one")
-            # A row may hold several bundles: what does not fill one goes there word by word.
-            self._put_rows(core, words[:whole].reshape(-1, lanes),
-                           lambda row: imem(first + row * lanes // BUNDLE_PITCH))
-            for number in range(whole, len(bundles)):
-                self.write_words(core, Space.IMEM, BUNDLE_PITCH * (first + number),
-                                 words[number, :BUNDLE_WORDS])
+            for core in words:
+                self._must_stand(core, "load another one")
+            cores = [core for core, rows in words.items() if len(rows) >= in_row]
+            # If they have no room side by side, they use it in turn.
+            share = self._staging // max(1, len(cores)) // least * least
+            together = [cores] if share else [[core] for core in cores]
+            for group in together:
+                self._put_bundles({core: self._bundle_rows(words[core], first, share or least)
+                                   for core in group}, share or least)
+            for core in words.keys() - set(cores):
+                # What does not fill a row goes there word by word.
+                for number, row in enumerate(words[core]):
+                    self.write_words(core, Space.IMEM, BUNDLE_PITCH * (first + number),
+                                     row[:BUNDLE_WORDS])
 
     def start(self, core: int, pc: int = 0) -> None:
         """Starts a core at bundle ``pc``. A fault is forgotten.
@@ -511,9 +557,20 @@ class ChipModel:
         dict of str to int
             ``cycles``, and the causes of `hdl.core.counters.COUNTERS`, which sum to it.
         """
-        halves = self._accesses([
+        with self._lock:
+            self.take_counters(core)
+            return self.taken_counters(core)
+
+    def take_counters(self, core: int) -> None:
+        """Takes a core's counters at this moment, for `taken_counters`."""
+        self._taken[self._core(core)] = self.read(f"{COUNTER_REGISTERS[0]}_LO", core=core)
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        """What `counters` would have given when they were last taken. It takes longer than that."""
+        rest = self._accesses([
             (False, self._address(f"{name}_{half}", core)[0], 0)
-            for name in COUNTER_REGISTERS for half in ("LO", "HI")]).tolist()
+            for name in COUNTER_REGISTERS for half in ("LO", "HI")][1:]).tolist()
+        halves = [self._taken[self._core(core)], *rest]
         return {name.lower(): low | high << 32 for name, low, high in zip(
             COUNTER_REGISTERS, halves[::2], halves[1::2], strict=True)}
 
@@ -562,15 +619,20 @@ class ChipModel:
         """
         with self._lock, self._keeping_event(core) as done:
             before = self.fault(core)
-            self.start_transfer(core, words)
-            busy = True
-            while not self.read("INTERRUPT_STATUS") & done:
-                if not busy:
-                    raise RuntimeError(f"core {core} has dropped the transfer")
-                self.run(_RETRY_CYCLES, until=Until.NEVER)
-                busy = bool(self.status(core)["DMA_BUSY"])
-            if self.fault(core) is Fault.BUS_ERROR and before is not Fault.BUS_ERROR:
-                raise RuntimeError(f"memory has refused a transfer of core {core}")
+            try:
+                self.start_transfer(core, words)
+                busy = True
+                while not self.read("INTERRUPT_STATUS") & done:
+                    if not busy:
+                        raise RuntimeError(f"core {core} has dropped the transfer")
+                    self.run(_RETRY_CYCLES, until=Until.NEVER)
+                    busy = bool(self.status(core)["DMA_BUSY"])
+            except KeyboardInterrupt:
+                # It may have been started: what it uses must not change under it.
+                self._wait(lambda: not self.status(core)["DMA_BUSY"]
+                           or bool(self.read("INTERRUPT_STATUS") & done), f"core {core} is busy")
+                raise
+            self._check_refused(core, before)
 
     def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
         """Writes words of a space through ACCESS_DATA; addresses as of ACCESS_ADDRESS."""
@@ -590,7 +652,7 @@ class ChipModel:
     def write_vmem(self, core: int, at: int, words: Words) -> None:
         """Writes vector memory, by transfers: ``words`` has shape (words, sublanes, lanes).
 
-        Memory's last rows are used for it, and restored.
+        They pass through memory's last rows.
         """
         shape = (self._config.sublanes, self._config.lanes)
         if words.dtype != np.uint32 or words.shape[1:] != shape:
@@ -624,7 +686,7 @@ class ChipModel:
     def state(self, core: int) -> dict[str, Any]:
         """All that a program on a core can see, as `golden.machine.Machine.read_state` gives it.
 
-        The core must have come to rest. Memory is used, and restored, as in `write_vmem`.
+        The core must have come to rest. Memory's last rows are used as in `write_vmem`.
 
         Raises
         ------
@@ -783,30 +845,75 @@ class ChipModel:
 
     def _parts(self, rows: int) -> Iterator[tuple[slice, slice]]:
         """Parts of so many rows, whole vector registers; and of memory, where they pass through."""
-        total, sublanes = len(self._data), self._config.sublanes
-        most = min(total, isa.DMA_MAX_ROWS) // sublanes * sublanes
-        for first in range(0, rows, most):
-            count = min(most, rows - first)
-            yield slice(first, first + count), slice(total - count, total)
+        begin = len(self._data) - self._staging
+        for first in range(0, rows, self._staging):
+            count = min(self._staging, rows - first)
+            yield slice(first, first + count), slice(begin, begin + count)
 
     @contextmanager
-    def _borrowed(self, core: int, rows: slice) -> Iterator[None]:
-        """Restores these rows of memory when no transfer of the core uses them any more."""
+    def _borrowed(self, rows: slice) -> Iterator[None]:
+        """Restores these rows of memory at the end."""
         kept = self._data[rows].copy()
         try:
             yield
-        except BaseException:
-            if not self._failed:
-                self._wait(lambda: not self.status(core)["DMA_BUSY"], f"core {core} is busy")
-            raise
         finally:
             self._data[rows] = kept
+
+    def _bundle_rows(self, words: Words, first: int, most: int) -> list[tuple[Words, Place]]:
+        """Pieces of at most so many rows, and the place of each, that fill all these bundles.
+
+        The last row begins within the one before it, where they do not come out even: so what is
+        behind the program stays.
+        """
+        lanes = self._config.lanes
+        in_row = max(1, lanes // BUNDLE_PITCH)
+        rows = words[:len(words) - len(words) % in_row].reshape(-1, lanes)
+        pieces = [(rows[row:row + most], imem(first + row * lanes // BUNDLE_PITCH))
+                  for row in range(0, len(rows), most)]
+        if len(words) % in_row:
+            pieces.append((words[-in_row:].reshape(1, lanes), imem(first + len(words) - in_row)))
+        return pieces
+
+    def _put_bundles(self, pieces: dict[int, list[tuple[Words, Place]]], share: int) -> None:
+        """Moves pieces to cores that stand; each core has a share of the staging rows."""
+        begin = len(self._data) - self._staging
+        before = {core: self.fault(core) for core in pieces}
+
+        def at_rest() -> bool:
+            return not any(self.status(core)["DMA_BUSY"] for core in pieces)
+
+        with ExitStack() as stack:
+            stack.enter_context(self._borrowed(slice(begin, begin + share * len(pieces))))
+            for core in pieces:
+                stack.enter_context(self._keeping_event(core))
+            try:
+                while any(pieces.values()):
+                    for number, (core, left) in enumerate(pieces.items()):
+                        at, end = begin + number * share, begin + (number + 1) * share
+                        while left and at + len(left[0][0]) <= end:
+                            rows, place = left.pop(0)
+                            self._data[at:at + len(rows)] = rows
+                            self.start_transfer(core, descriptor(
+                                self._config, hbm(at * self._config.row_bytes), place,
+                                rows=len(rows)))
+                            at += len(rows)
+                    self._wait(at_rest, "transfers of programs are under way")
+            except KeyboardInterrupt:
+                self._wait(at_rest, "transfers of programs are under way")
+                raise
+        for core, fault in before.items():
+            self._check_refused(core, fault)
+
+    def _check_refused(self, core: int, before: Fault) -> None:
+        """After a transfer of the host, ahead of which the core had that fault."""
+        if self.fault(core) is Fault.BUS_ERROR and before is not Fault.BUS_ERROR:
+            raise RuntimeError(f"memory has refused a transfer of core {core}")
 
     def _put_rows(self, core: int, rows: Words, place: Callable[[int], Place]) -> None:
         """Moves rows to the place of each."""
         with self._lock:
             for part, used in self._parts(len(rows)):
-                with self._borrowed(core, used):
+                with self._borrowed(used):
                     self._data[used] = rows[part]
                     self.transfer(core, descriptor(
                         self._config, hbm(used.start * self._config.row_bytes), place(part.start),
@@ -817,7 +924,7 @@ class ChipModel:
         result = np.zeros((rows, self._config.lanes), np.uint32)
         with self._lock:
             for part, used in self._parts(rows):
-                with self._borrowed(core, used):
+                with self._borrowed(used):
                     self.transfer(core, descriptor(
                         self._config, place(part.start), hbm(used.start * self._config.row_bytes),
                         rows=part.stop - part.start))

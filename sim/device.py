@@ -31,7 +31,7 @@ from hdl.dma.interface import check_config
 from hdl.isa import Fault
 from sim.assembler import Program
 from sim.backend import BACKENDS, Backend, CoreState, open_backend
-from sim.chip import ChipModel
+from sim.chip import ChipModel, staging_rows
 from sim.disassembler import disassemble, label_names
 from sim.hbm import HbmOptions
 from sim.matmul import Chain, Matmul, Places
@@ -39,6 +39,7 @@ from sim.matmul import Chain, Matmul, Places
 __all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Dense", "Device", "DeviceTimeoutError"]
 
 Float32 = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint32]
 Progress = Callable[[], object]
 
 _SLICE = 1024
@@ -142,6 +143,16 @@ def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
     return number
+
+
+def _words(given: npt.ArrayLike) -> Words:
+    """The list of words of 32 bits."""
+    words = np.asarray(given)
+    if words.ndim != 1 or (words.dtype.kind not in "ui" and words.size):
+        raise TypeError(f"words must be a list of integers, not {given!r}")
+    if words.size and not (int(words.min()) >= 0 and int(words.max()) < 1 << 32):
+        raise ValueError(f"words must be from 0 to 2**32 - 1, not {given!r}")
+    return words.astype(np.uint32)
 
 
 def _operand(name: str, value: object) -> Float32:
@@ -270,9 +281,11 @@ class Device:
         self._config = config
         self._backend_name = backend
         self._lock = threading.RLock()
-        self._heap = _Heap(config.hbm_rows, config.row_bytes)
+        # The last rows are those through which programs and vector memory are written.
+        self._heap = _Heap(config.hbm_rows - staging_rows(config), config.row_bytes)
         self._names: list[dict[int, str]] = [{} for _ in range(config.cores)]
         self._before = [self._no_counts() for _ in range(config.cores)]
+        self._watchdogs = [0] * config.cores
         self._used = False
         self._products: dict[int, Program] = {}
         self._backend: Backend | None = open_backend(backend, config, memory)
@@ -323,6 +336,22 @@ class Device:
             return backend.model
 
     # ---- Memory
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of HBM that can be allocated, not always in one piece.
+
+        At first all of ``config.hbm_bytes`` but the last 1,024 rows (16 KiB of 1 MiB at `tiny`, 32
+        KiB of 16 MiB at `small`, 512 KiB of 4 GiB at `v2`; at most a quarter): the device uses them
+        to write programs, and to read and write vector memory, whatever other cores do meanwhile.
+
+        Raises
+        ------
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open():
+            return self._heap.free_bytes
 
     def allocate(self, size: int) -> Buffer:
         """A piece of HBM. Its contents are not defined.
@@ -385,22 +414,87 @@ class Device:
             result.reshape(-1).view(np.uint8)[:] = place
         return result
 
-    def read_smem(self, core: int, at: int, count: int) -> npt.NDArray[np.uint32]:
+    def read_smem(self, core: int, at: int, count: int) -> Words:
         """Words of a core's scalar memory, also while it runs."""
         with self._open() as backend:
-            first = self._smem(at, count)
+            first = self._range("scalar memory", self._config.smem_words, at, count)
             return backend.read_smem(self._core(core), first, count)
 
     def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
         """Writes words of a core's scalar memory, also while it runs; `read_smem`."""
-        given = np.asarray(words)
-        if given.ndim != 1 or (given.dtype.kind not in "ui" and given.size):
-            raise TypeError(f"words must be a list of integers, not {words!r}")
-        if given.size and not (int(given.min()) >= 0 and int(given.max()) < 1 << 32):
-            raise ValueError(f"words must be from 0 to 2**32 - 1, not {words!r}")
+        given = _words(words)
         with self._open() as backend:
-            first = self._smem(at, len(given))
-            backend.write_smem(self._core(core), first, given.astype(np.uint32))
+            first = self._range("scalar memory", self._config.smem_words, at, len(given))
+            backend.write_smem(self._core(core), first, given)
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        """Words of a core's vector memory, by a transfer, also while it runs.
+
+        Returns
+        -------
+        array of uint32, shape (count, sublanes, lanes)
+            View it as float32 for numbers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core, or the words do not lie in its memory.
+        RuntimeError
+            If the transfer fails, or the device is closed.
+        """
+        with self._open() as backend:
+            first = self._range("vector memory", self._config.vmem_words, at, count)
+            return backend.read_vmem(self._core(core), first, count)
+
+    def write_vmem(self, core: int, at: int, words: npt.NDArray[Any]) -> None:
+        """Writes words of a core's vector memory; otherwise as `read_vmem`.
+
+        Parameters
+        ----------
+        core, at : int
+            Where: the first word.
+        words : array of float32 or uint32, shape (words, sublanes, lanes)
+        """
+        shape = (self._config.sublanes, self._config.lanes)
+        if not isinstance(words, np.ndarray) or words.dtype not in (np.float32, np.uint32):
+            what = words.dtype if isinstance(words, np.ndarray) else repr(words)
+            raise TypeError(f"words must be an array of float32 or uint32, not {what}")
+        if words.ndim != 3 or words.shape[1:] != shape:
+            raise ValueError(f"words must have shape (words, {shape[0]}, {shape[1]}), "
+                             f"not {words.shape!r}")
+        with self._open() as backend:
+            first = self._range("vector memory", self._config.vmem_words, at, len(words))
+            backend.write_vmem(self._core(core), first,
+                               np.ascontiguousarray(words).view(np.uint32))
+
+    def read_scalars(self, core: int) -> Words:
+        """The scalar registers of a core.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core.
+        RuntimeError
+            If the core runs, or the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            self._must_stand(backend, number)
+            return backend.read_scalars(number)
+
+    def write_scalars(self, core: int, at: int, words: npt.ArrayLike) -> None:
+        """Writes scalar registers from number ``at`` on; *s0* stays zero. `read_scalars`."""
+        given = _words(words)
+        with self._open() as backend:
+            number = self._core(core)
+            first = self._range("scalar registers", isa.SCALAR_REGISTERS, at, len(given))
+            self._must_stand(backend, number)
+            backend.write_scalars(number, first, given)
+
+    def read_semaphores(self, core: int) -> Words:
+        """The semaphores of a core, also while it runs; `signal` adds to them."""
+        with self._open() as backend:
+            return backend.read_semaphores(self._core(core))
 
     # ---- Programs
 
@@ -416,24 +510,7 @@ class Device:
         RuntimeError
             If the core runs, or the device is closed.
         """
-        with self._open() as backend:
-            number = self._core(core)
-            bundles = [_integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1)
-                       for bundle in program]
-            size = self._config.imem_bundles
-            first = _integer("at", at, 0, size)
-            if first + len(bundles) > size:
-                raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} from "
-                                 f"{first} on")
-            self._must_stand(backend, number)
-            self._products.pop(number, None)
-            backend.load(number, bundles, first)
-            names = self._names[number]
-            for address in range(first, first + len(bundles)):
-                names.pop(address, None)
-            if isinstance(program, Program):
-                names.update((first + address, name)
-                             for address, name in label_names(program.labels).items())
+        self._load({core: program}, at)
 
     def start(self, core: int, pc: int = 0) -> None:
         """Starts a core at bundle ``pc``, and forgets its fault. It runs while `wait` waits.
@@ -477,7 +554,8 @@ class Device:
             If one of the cores stops, or has stopped, with a fault. Others are left as they are.
         DeviceTimeoutError
             If a program has not ended in time; it can be waited for again. At once if all programs
-            wait for semaphores, and nothing can add to them but the host.
+            wait for semaphores, and nothing can add to them but the host, unless a watchdog ends
+            that.
         TypeError, ValueError
             If an argument is wrong.
         RuntimeError
@@ -512,18 +590,39 @@ class Device:
             if progress is not None:
                 progress()
 
-    def run(self, programs: Mapping[int, Program], **options: Any) -> None:
-        """Loads and starts programs by core, and waits for them with the options of `wait`."""
-        with self._open():
-            for core, program in programs.items():
-                self.load(core, program)
+    def run(self, programs: Mapping[int, Program | Sequence[int]],
+            **options: Any) -> dict[int, dict[str, int]]:
+        """Loads and starts programs by core, and waits for them with the options of `wait`.
+
+        Returns
+        -------
+        dict of int to dict
+            By core, what its cycles were spent on, with the names of `counters`, from its start
+            until all of the programs had ended: the cycles of the run are the most ``cycles`` of a
+            core. Starts and ends are told over the registers, some tens of cycles in each run.
+        """
+        with self._open() as backend:
+            self._load(programs)
+            for core in programs:
+                backend.take_counters(core)
             for core in programs:
                 self.start(core)
+            before = {core: self._taken_counters(backend, core) for core in programs}
         self.wait(list(programs), **options)
+        with self._open() as backend:
+            for core in programs:
+                backend.take_counters(core)
+            after = {core: self._taken_counters(backend, core) for core in programs}
+        return {core: {name: count - before[core][name] for name, count in counts.items()}
+                for core, counts in after.items()}
 
     def running(self, core: int) -> bool:
         """Whether a program runs on a core."""
         return self.state(core).running
+
+    def fault(self, core: int) -> Fault:
+        """Why a core stopped, since it was last started: `Fault.NONE` without an error."""
+        return self.state(core).fault
 
     def state(self, core: int) -> CoreState:
         """What a core is doing."""
@@ -540,14 +639,17 @@ class Device:
         """Resets a core, or the whole chip: whatever it does ends, and nothing is left of it.
 
         Semaphores are zero and the array is empty; buffers and what is in memories and registers
-        stay. Counters go on.
+        stay, and watchdogs. Counters go on.
         """
         with self._open() as backend:
             for number in self._cores(core):
-                for name, count in backend.counters(number).items():
+                backend.take_counters(number)
+                for name, count in backend.taken_counters(number).items():
                     self._before[number][name] += count
             if core is None:
                 backend.reset_all()
+                for number, cycles in enumerate(self._watchdogs):
+                    backend.set_watchdog(number, cycles)
                 self._used = False
                 self._products.clear()
             else:
@@ -561,13 +663,39 @@ class Device:
                            _integer("amount", amount, 0, _MOST_SIGNAL))
             self._used = True
 
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        """Lets a core's programs have the fault WATCHDOG when no bundle issues for too long.
+
+        It stays until it is set again, also over a reset, and watches over `matmul` too.
+
+        Parameters
+        ----------
+        core : int
+        cycles : int
+            In a row without a bundle; 0, as at first: never. The golden backend has no clock: with
+            any other number, a program that waits has the fault as soon as no core can go on.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core, or the cycles are not from 0 to 2**32 - 1.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            most = _integer("cycles", cycles, 0, (1 << 32) - 1)
+            backend.set_watchdog(number, most)
+            self._watchdogs[number] = most
+
     def counters(self, core: int | None = None) -> dict[str, int]:
         """What cycles were spent on since the device was opened.
 
         Parameters
         ----------
         core : int, optional
-            Of which core; if not given, of all together: then a clock cycle counts for each core.
+            Of which core; if not given, the sums over all cores. Then a clock cycle of a chip of
+            two cores counts twice, in ``cycles`` too; `run` tells how long a run took.
 
         Returns
         -------
@@ -586,12 +714,11 @@ class Device:
             If the device is closed.
         """
         with self._open() as backend:
-            total = self._no_counts()
-            for number in self._cores(core):
-                for counts in (self._before[number], backend.counters(number)):
-                    for name, count in counts.items():
-                        total[name] += count
-            return {name: total[hardware] for hardware, name in _COUNTERS.items()}
+            cores = self._cores(core)
+            for number in cores:
+                backend.take_counters(number)
+            counts = [self._taken_counters(backend, number) for number in cores]
+            return {name: sum(count[name] for count in counts) for name in _COUNTERS.values()}
 
     # ---- Products
 
@@ -716,18 +843,24 @@ class Device:
     def _no_counts() -> dict[str, int]:
         return dict.fromkeys(_COUNTERS, 0)
 
+    def _taken_counters(self, backend: Backend, core: int) -> dict[str, int]:
+        """A core's counters since the device was opened, when they were last taken."""
+        taken, before = backend.taken_counters(core), self._before[core]
+        return {name: before[hardware] + taken[hardware] for hardware, name in _COUNTERS.items()}
+
     def _core(self, core: int) -> int:
         return _integer("core", core, 0, self._config.cores - 1)
 
     def _cores(self, core: int | None) -> Sequence[int]:
         return range(self._config.cores) if core is None else [self._core(core)]
 
-    def _smem(self, at: int, count: int) -> int:
-        size = self._config.smem_words
+    @staticmethod
+    def _range(what: str, size: int, at: int, count: int) -> int:
+        """The address ``at``, from where ``count`` words must fit."""
         first = _integer("at", at, 0, size)
         if first + _integer("count", count, 0, size) > size:
-            raise ValueError(f"words must lie within {size} words of scalar memory, not {count} "
-                             f"from {first} on")
+            raise ValueError(f"words must lie within {size} words of {what}, not {count} from "
+                             f"{first} on")
         return first
 
     def _bytes(self, backend: Backend, buffer: Buffer, offset: int,
@@ -739,6 +872,31 @@ class Device:
                              f"{first} on")
         start = buffer.address + first
         return backend.hbm.reshape(-1).view(np.uint8)[start:start + size]
+
+    def _load(self, programs: Mapping[int, Program | Sequence[int]], at: int = 0) -> None:
+        """Writes programs to instruction memories by core: all, or none if one is wrong."""
+        with self._open() as backend:
+            size = self._config.imem_bundles
+            first = _integer("at", at, 0, size)
+            loads: dict[int, list[int]] = {}
+            for core, program in programs.items():
+                loads[self._core(core)] = bundles = [
+                    _integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1) for bundle in program]
+                if first + len(bundles) > size:
+                    raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} "
+                                     f"from {first} on")
+            for core in loads:
+                self._must_stand(backend, core)
+            for core in loads:
+                self._products.pop(core, None)
+            backend.load(loads, first)
+            for (core, bundles), program in zip(loads.items(), programs.values(), strict=True):
+                names = self._names[core]
+                for address in range(first, first + len(bundles)):
+                    names.pop(address, None)
+                if isinstance(program, Program):
+                    names.update((first + address, name)
+                                 for address, name in label_names(program.labels).items())
 
     def _must_stand(self, backend: Backend, core: int) -> None:
         state = backend.state(core)
@@ -806,9 +964,8 @@ class Device:
 
     def _run_product(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
         """Runs a product's programs, and remembers that they are loaded, for the next one."""
-        for core, program in programs.items():
-            if self._products.get(core) is not program:
-                self.load(core, program)
+        self._load({core: program for core, program in programs.items()
+                    if self._products.get(core) is not program})
         for core in programs:
             self.start(core)
         self.wait(list(programs), progress=progress)

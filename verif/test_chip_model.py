@@ -15,7 +15,7 @@ from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.isa import DmaSpace, Fault
 from sim.assembly import assemble
-from sim.chip import ChipModel, DescriptorError, RegisterError, Until
+from sim.chip import ChipModel, DescriptorError, RegisterError, Until, staging_rows
 from sim.descriptor import descriptor, hbm, imem, other_vmem, smem, vmem
 from sim.hbm import HbmOptions
 from sim.operands import sem
@@ -183,6 +183,61 @@ def test_a_program_is_loaded_run_and_counted(chip):
     np.testing.assert_array_equal(bundles.reshape(3, -1), program.words()[3:])
 
 
+@pytest.mark.parametrize("rows", [4, 12, 100])
+def test_data_pass_through_few_rows(monkeypatch, rows):
+    """Programs of both cores, vector and scalar memory, in pieces; memory and the rest stay."""
+    monkeypatch.setattr("sim.chip._STAGING_ROWS", rows)
+    rng = np.random.default_rng(rows)
+    with ChipModel(TINY) as chip:
+        kept = rng.integers(0, 1 << 32, chip.hbm.shape, np.uint32)
+        chip.hbm[:] = kept
+        chip.memory.configure(HbmOptions(latency=3, stalls=9000, seed=rows))
+        programs = [[int.from_bytes(rng.bytes(36), "little") for _ in range(40)] for _ in range(2)]
+        vectors = rng.integers(0, 1 << 32, (21, 2, 4), np.uint32)
+        chip.load_programs(dict(enumerate(programs)))
+        chip.load_programs({0: programs[1][:9], 1: programs[0][:1]}, 7)
+        chip.write_vmem(1, 5, vectors)
+        chip.write_smem(1, 0, kept[:64].ravel())
+        for core, program in enumerate(programs):
+            other = programs[1 - core][:(9, 1)[core]]
+            program[7:7 + len(other)] = other
+            words = chip.read_words(core, Space.IMEM, 0, 40 * isa.BUNDLE_WORDS)
+            np.testing.assert_array_equal(words.reshape(40, -1),
+                                          [isa.bundle_words(bundle) for bundle in program])
+        np.testing.assert_array_equal(chip.read_vmem(1, 5, 21), vectors)
+        np.testing.assert_array_equal(chip.read_smem(1, 0, 256), kept[:64].ravel())
+        np.testing.assert_array_equal(chip.hbm, kept)
+        used = len(kept) - staging_rows(TINY)
+        assert len(kept) - used == rows
+        # The staging rows alone are used: an error elsewhere does not matter, one there does.
+        chip.memory.fail(0, used * ROW, SLVERR)
+        chip.load_programs(dict(enumerate(programs)))
+        chip.memory.fail(used * ROW, ROW, SLVERR)
+        with pytest.raises(RuntimeError, match="memory has refused a transfer of core 0"):
+            chip.load_program(0, programs[0])
+        np.testing.assert_array_equal(chip.hbm, kept)
+
+
+@pytest.mark.slow
+def test_a_program_that_does_not_fill_rows_of_many_bundles():
+    """Rows of 8 bundles: what is behind a program, and ahead of it, stays."""
+    rng = np.random.default_rng(64)
+    memory = [0] * 64
+    with ChipModel(Config.preset("v2")) as chip:
+        for first, count in ((0, 64), (5, 7), (6, 8), (11, 13), (40, 24),
+                             (63, 1), (9, 15), (0, 0)):
+            program = [int.from_bytes(rng.bytes(36), "little") for _ in range(count)]
+            memory[first:first + count] = program
+            before = chip.cycle
+            chip.load_programs({0: program, 1: program}, first)
+            if count >= 8:
+                assert chip.cycle - before < 600 + 16 * count
+            for core in range(2):
+                words = chip.read_words(core, Space.IMEM, 0, 64 * isa.BUNDLE_WORDS)
+                np.testing.assert_array_equal(
+                    words.reshape(64, -1), [isa.bundle_words(bundle) for bundle in memory])
+
+
 def test_what_ends_a_run(chip):
     chip.load_program(0, assemble("{ misc.wait sem1, 1 } { s1.halt }").bundles)
     chip.load_program(1, assemble(SPIN).bundles)
@@ -234,7 +289,10 @@ def test_an_interrupted_run_goes_on(chip):
     assert chip.state(0)["scalars"][1] > 0
 
 
-def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch):
+@pytest.mark.parametrize("use", [
+    lambda chip: chip.read_vmem(0, 0, TINY.vmem_words),
+    lambda chip: chip.load_programs({0: [5] * 200, 1: [6] * 100})], ids=["vmem", "programs"])
+def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch, use):
     chip.hbm[:] = 7
     run = chip.run
 
@@ -244,7 +302,7 @@ def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch):
 
     monkeypatch.setattr(chip, "run", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        chip.read_vmem(0, 0, TINY.vmem_words)
+        use(chip)
     assert chip.run == run
     assert not chip.status(0)["DMA_BUSY"]
     run(500, until=Until.NEVER)

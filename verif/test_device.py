@@ -1,6 +1,7 @@
 """The driver: any shape, both backends, the same bits; bad input is named."""
 
 import _thread
+import contextlib
 import itertools
 import threading
 import time
@@ -24,6 +25,8 @@ from sim.mxu import MxuModel
 
 SEED = 7
 TINY = Config.preset("tiny")
+FREE = TINY.hbm_bytes - 1024 * TINY.row_bytes
+"""What can be allocated."""
 SPIN = assemble("again: { s1.jump again }", TINY)
 HALT = assemble("{ s1.halt }", TINY)
 
@@ -164,6 +167,48 @@ def test_counters_go_on_after_a_reset(device):
             after = device.counters(core)
             assert all(after[name] >= count for name, count in before[core].items())
             assert after["mxu_active_cycles"] == before[core]["mxu_active_cycles"]
+
+
+PRODUCT = """{ push.weights v1 } { push.weights v1 } { push.rows_swap v1 } { pop.pop v1 }
+             { s1.halt }"""
+
+
+def test_a_run_tells_what_its_cycles_were_spent_on(device):
+    def spin(loops):
+        return assemble(f"{{ s0.add s1, s0, {loops} }} a: {{ s1.loop s1, a }} {{ misc.wait sem0, 1 "
+                        "| s1.halt }", TINY)
+
+    device.signal(0, 0)
+    device.signal(1, 0)
+    device.run({0: spin(900), 1: spin(4000)})
+    # What was before does not count, and both count from about the same moment on.
+    device.signal(1, 0)
+    seen = device.run({1: spin(2000), 0: assemble(PRODUCT, TINY)})
+    assert list(seen) == [1, 0]
+    assert all(counters.keys() == device.counters().keys() for counters in seen.values())
+    if device.backend == "golden":
+        assert {count for counters in seen.values() for count in counters.values()} == {0}
+        return
+    for counters in seen.values():
+        assert 2000 < counters["cycles"] < 2200
+        assert counters["cycles"] == sum(counters.values()) - counters["cycles"]
+    assert (seen[0]["mxu_active_cycles"], seen[1]["mxu_active_cycles"]) == (2, 0)
+    assert (seen[0]["weight_load_cycles"], seen[1]["weight_load_cycles"]) == (4, 0)
+    assert seen[1]["idle_cycles"] >= 2000
+    waits = device.run({0: assemble("{ s1.halt }", TINY)})
+    assert waits.keys() == {0}
+    assert 0 < waits[0]["cycles"] < 200
+
+
+def test_a_run_that_fails_can_be_run_again(device):
+    bad = assemble("{ pop.pop v1 }", TINY)
+    with pytest.raises(CoreFaultError, match="core 1 stopped with fault FIFO_UNDERFLOW"):
+        device.run({0: HALT, 1: bad}, cycles=9000)
+    assert device.run({0: HALT, 1: HALT}, cycles=9000).keys() == {0, 1}
+    assert device.run({}) == {}
+    with pytest.raises(ValueError, match="core must be from 0 to 1, not 2"):
+        device.run({0: SPIN, 2: HALT})
+    assert not device.running(0)
 
 
 def test_golden_backend_has_no_clock():
@@ -312,11 +357,24 @@ def test_memory_is_given_out_once_and_taken_back(device):
                    itertools.pairwise(places)), (SEED, number)
     for buffer in live:
         device.free(buffer)
-    device.free(device.allocate(TINY.hbm_bytes))
+    device.free(device.allocate(FREE))
+
+
+def test_free_memory_is_counted(device):
+    assert device.free_bytes == FREE
+    buffers = [device.allocate(size) for size in (1, 17, 4000)]
+    assert device.free_bytes == FREE - 16 - 32 - 4000
+    device.free(buffers[1])
+    assert device.free_bytes == FREE - 16 - 4000
+    with Device.open(Config.preset("tiny", hbm_bytes=8192), "golden") as small:
+        assert small.free_bytes == 8192 * 3 // 4
+        check_product(small, 1, 1, 1)
+    with pytest.raises(ValueError, match="hbm_bytes must be at least 8192 for a host to reach"):
+        Device.open(Config(array=256, sublanes=8, hbm_bytes=4096, hbm_channels=8), "golden")
 
 
 def test_too_much_memory_is_named(device):
-    device.allocate(TINY.hbm_bytes - 160)
+    device.allocate(FREE - 160)
     with pytest.raises(MemoryError, match=r"HBM must have 176 bytes in one piece, but only 160 of "
                                           r"160 that are free are in one"):
         device.allocate(161)
@@ -335,7 +393,7 @@ def test_products_leave_buffers_alone_and_give_memory_back(device):
         check_product(device, 40, 9, 9)
     np.testing.assert_array_equal(device.copy_out(kept, np.uint8, 5000), data)
     device.free(kept)
-    device.free(device.allocate(TINY.hbm_bytes))
+    device.free(device.allocate(FREE))
 
 
 def test_bad_buffers_are_refused(device):
@@ -387,6 +445,53 @@ def test_programs_of_both_cores_move_data(device):
     np.testing.assert_array_equal(device.copy_out(buffer, np.float32, (8, 4)), rows + rows)
     assert [device.read_smem(core, 20, 1).item() for core in (0, 1)] == [0, 0]
     check_product(device)
+
+
+COUNTING = """
+    again: { misc.dma 0 } { misc.wait sem3, 1 | s0.add s2, s0, 0 }
+    each: { ld.load v1, s2 } { v0.add v1, v1, 1 } { st.store v1, s2 }
+    { s0.add s2, s2, 1 } { s0.sub s3, s2, 32 } { s1.bne s3, s0, each }
+    { misc.dma 10 } { misc.wait sem3, 1 | s0.add s4, s4, 1 | s1.loop s1, again } { s1.halt }"""
+
+
+@pytest.mark.parametrize("memory", [None, HbmOptions(latency=9, stalls=9000, seed=SEED)],
+                         ids=["fast", "stalls"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_host_and_programs_may_use_memory_at_the_same_time(backend, memory):
+    """Core 1 counts in the last rows that can be allocated, while the host reaches core 0."""
+    rng = np.random.default_rng(SEED)
+    rounds = 150
+    with Device.open("tiny", backend, memory=memory) as device:
+        buffer = device.allocate(device.free_bytes)
+        counted = rng.integers(0, 1 << 32, (64, 4), np.uint32)
+        first = buffer.size - counted.nbytes
+        device.copy_in(buffer, counted, first)
+        place = hbm(buffer.address + first)
+        device.load(1, assemble(COUNTING, TINY))
+        device.write_smem(1, 0, [
+            *descriptor(TINY, place, vmem(0), rows=64, semaphore=sem[3]),
+            *descriptor(TINY, vmem(0), place, rows=64, semaphore=sem[3])])
+        device.write_scalars(1, 1, [rounds])
+        device.start(1)
+        looks = 0
+        while device.running(1):
+            bundles = [int.from_bytes(rng.bytes(36), "little") for _ in range(200)]
+            device.load(0, bundles)
+            for number in (0, int(rng.integers(200)), 199):
+                assert device._backend is not None
+                assert device._backend.bundle(0, number) == bundles[number]
+            words = rng.integers(0, 1 << 32, (TINY.vmem_words, 2, 4), np.uint32)
+            device.write_vmem(0, 0, words)
+            np.testing.assert_array_equal(device.read_vmem(0, 0, TINY.vmem_words), words)
+            looks += 1
+            if device.running(1):
+                with contextlib.suppress(DeviceTimeoutError):
+                    device.wait([1], cycles=500)
+        device.wait([1])
+        assert looks > 3
+        assert device.read_scalars(1)[4] == rounds
+        got = device.copy_out(buffer, np.uint32, counted.shape, first)
+        np.testing.assert_array_equal(got, counted + np.uint32(rounds))
 
 
 def test_programs_go_where_they_are_put(device):
@@ -445,6 +550,106 @@ def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device
         device.wait(poll=poll)
     device.signal(1, 2)
     device.wait(poll=poll)
+
+
+def test_a_watchdog_ends_a_wait_on_either_backend(device):
+    wait = assemble("{ } { misc.wait sem2, 1 } { s1.halt }", TINY)
+    for core in (0, 1):
+        device.load(core, wait)
+    device.set_watchdog(1, 4000)
+    device.start(0)
+    device.start(1)
+    with pytest.raises(CoreFaultError, match="core 1 stopped with fault WATCHDOG at bundle 1 "
+                                             r"\{ misc\.wait sem2, 1") as raised:
+        device.wait(cycles=20_000)
+    assert raised.value.cause is Fault.WATCHDOG
+    assert (device.fault(0), device.fault(1)) == (Fault.NONE, Fault.WATCHDOG)
+    assert device.running(0)
+    # The other core has none: its wait is for ever.
+    with pytest.raises(DeviceTimeoutError, match="core 0 waits at bundle 1") as stuck:
+        device.wait([0])
+    assert stuck.value.stuck
+    # It outlives a reset, and bundles keep it quiet.
+    device.reset()
+    check_product(device)
+    device.load(1, assemble("{ s0.add s1, s0, 9000 } a: { s1.loop s1, a } { s1.halt }", TINY))
+    device.start(1)
+    device.wait([1])
+    device.load(1, wait)
+    device.start(1)
+    with pytest.raises(CoreFaultError, match="WATCHDOG"):
+        device.wait([1], cycles=20_000)
+    device.set_watchdog(1, 0)
+    device.start(1)
+    with pytest.raises(DeviceTimeoutError) as stuck:
+        device.wait([1], cycles=20_000)
+    assert stuck.value.stuck
+    device.signal(1, 2)
+    device.wait([1], cycles=20_000)
+    assert device.fault(1) is Fault.NONE
+
+
+@pytest.mark.parametrize("memory", [None, HbmOptions(latency=17, stalls=20_000, seed=SEED)],
+                         ids=["fast", "stalls"])
+def test_both_backends_show_the_same_of_a_core(memory):
+    """Vector memory, registers, semaphores: as they are written, and as a program leaves them."""
+    rng = np.random.default_rng(SEED)
+    words = rng.integers(0, 1 << 32, (TINY.vmem_words, 2, 4), np.uint32)
+    floats = rng.standard_normal((3, 2, 4)).astype(np.float32)
+    scalars = rng.integers(0, 1 << 32, 32, np.uint32)
+    program = assemble("""{ ld.load v1, s0, 250 } { v0.fadd v1, v1, v1 } { st.store v1, s0, 7 }
+                          { s0.add s4, s5, s6 | misc.signal sem9, 77 } { s1.halt }""", TINY)
+    seen = []
+    for backend in BACKENDS:
+        with Device.open("tiny", backend=backend, memory=memory) as device:
+            buffer = device.allocate(20_000)
+            device.copy_in(buffer, words.reshape(-1)[:5000 // 4])
+            for core in (0, 1):
+                device.write_vmem(core, 0, words[::1 - 2 * core])
+                device.write_vmem(core, 250, floats[core:])
+                device.write_scalars(core, 0, scalars)
+                device.write_scalars(core, 5, [3 + core, 4])
+                device.signal(core, 9, 5)
+            device.run(dict.fromkeys((0, 1), program))
+            for core in (0, 1):
+                shown = [device.read_vmem(core, 0, TINY.vmem_words), device.read_scalars(core),
+                         device.read_semaphores(core), device.read_vmem(core, 256, 0)]
+                expected = words[::1 - 2 * core].copy()
+                expected[250:253 - core] = floats[core:].view(np.uint32)
+                expected[7] = (floats[core] + floats[core]).view(np.uint32)
+                np.testing.assert_array_equal(shown[0], expected)
+                assert shown[1].tolist() == [0, *scalars[1:4], 7 + core, 3 + core, 4, *scalars[7:]]
+                assert shown[2].tolist() == [0] * 9 + [82] + [0] * 6
+                assert shown[3].shape == (0, 2, 4)
+                np.testing.assert_array_equal(device.read_vmem(core, 251, 5), expected[251:])
+                assert all(array.dtype == np.uint32 for array in shown)
+                seen += shown
+            copy = device.read_vmem(1, 255, 1)
+            copy[:] = 0
+            assert device.read_vmem(1, 255, 1).any()
+            np.testing.assert_array_equal(device.copy_out(buffer, np.uint32, 1250),
+                                          words.reshape(-1)[:1250])
+    for one, other in zip(seen[:8], seen[8:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_running_core_shows_its_memory_but_not_its_registers(device):
+    device.load(0, assemble("""again: { s0.add s1, s1, 1 | misc.signal sem3, 1 }
+                               { st.store v1, s0, 9 } { s1.jump again }""", TINY))
+    ones = np.ones((2, 2, 4), np.float32)
+    device.start(0)
+    device.write_vmem(0, 9, ones)
+    with pytest.raises(DeviceTimeoutError):
+        device.wait(cycles=2000)
+    assert device.read_semaphores(0)[3] > 100
+    np.testing.assert_array_equal(device.read_vmem(0, 9, 2).view(np.float32), ones * [[[0]], [[1]]])
+    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+        device.read_scalars(0)
+    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+        device.write_scalars(0, 1, [1])
+    assert device.fault(0) is Fault.NONE
+    device.halt(0)
+    assert device.read_scalars(0)[1] > 100
 
 
 FAULTS = [
@@ -543,7 +748,7 @@ def test_a_product_that_is_interrupted_leaves_the_device_usable(device, monkeypa
     assert not device.running(0)
     assert not device.running(1)
     assert_same_bits(device.matmul(a, b), matmul(a, b, 4))
-    device.free(device.allocate(TINY.hbm_bytes))
+    device.free(device.allocate(FREE))
 
 
 def test_ctrl_c_ends_a_wait(device):
@@ -613,6 +818,13 @@ USES = {
     "state": lambda device: device.state(0),
     "read_smem": lambda device: device.read_smem(0, 0, 1),
     "write_smem": lambda device: device.write_smem(0, 0, [1]),
+    "read_vmem": lambda device: device.read_vmem(0, 0, 1),
+    "write_vmem": lambda device: device.write_vmem(0, 0, np.zeros((1, 2, 4), np.uint32)),
+    "read_scalars": lambda device: device.read_scalars(0),
+    "write_scalars": lambda device: device.write_scalars(0, 1, [1]),
+    "read_semaphores": lambda device: device.read_semaphores(0),
+    "set_watchdog": lambda device: device.set_watchdog(0, 1),
+    "fault": lambda device: device.fault(0),
     "model": lambda device: device.model,
 }
 
@@ -639,6 +851,22 @@ def test_nothing_works_after_close(use):
     (lambda d: d.read_smem(0, 250, 7), ValueError, "words must lie within 256 words of scalar"),
     (lambda d: d.write_smem(0, 0, [-1]), ValueError, r"words must be from 0 to 2\*\*32 - 1"),
     (lambda d: d.write_smem(0, 0, [0.5]), TypeError, "words must be a list of integers"),
+    (lambda d: d.read_vmem(0, 250, 7), ValueError, "words must lie within 256 words of vector mem"),
+    (lambda d: d.read_vmem(2, 0, 1), ValueError, "core must be from 0 to 1, not 2"),
+    (lambda d: d.write_vmem(0, 256, np.zeros((1, 2, 4), np.uint32)), ValueError,
+     "words must lie within 256 words of vector memory, not 1 from 256 on"),
+    (lambda d: d.write_vmem(0, 0, np.zeros((1, 2, 4))), TypeError,
+     "words must be an array of float32 or uint32, not float64"),
+    (lambda d: d.write_vmem(0, 0, [1]), TypeError, r"of float32 or uint32, not \[1\]"),
+    (lambda d: d.write_vmem(0, 0, np.zeros((2, 4), np.uint32)), ValueError,
+     r"words must have shape \(words, 2, 4\), not \(2, 4\)"),
+    (lambda d: d.write_scalars(0, 31, [1, 2]), ValueError, "lie within 32 words of scalar regis"),
+    (lambda d: d.write_scalars(0, 0, [1 << 32]), ValueError, r"words must be from 0 to 2\*\*32"),
+    (lambda d: d.read_scalars(True), TypeError, "core must be an integer, not True"),
+    (lambda d: d.read_semaphores(-1), ValueError, "core must be from 0 to 1, not -1"),
+    (lambda d: d.set_watchdog(0, 1 << 32), ValueError, "cycles must be from 0 to 4294967295, not"),
+    (lambda d: d.set_watchdog(0, 0.5), TypeError, "cycles must be an integer, not 0.5"),
+    (lambda d: d.fault(2), ValueError, "core must be from 0 to 1, not 2"),
     (lambda d: d.counters(2), ValueError, "core must be from 0 to 1, not 2"),
 ])
 def test_bad_arguments_are_named(use, error, message):

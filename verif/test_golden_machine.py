@@ -898,6 +898,23 @@ def test_stopping_and_going_on():
     assert (machine.running, machine.pc, machine.scalars[1]) == (False, 5, 5)
 
 
+def test_a_watchdog_from_outside_stops_a_program_that_waits():
+    machine = Machine(TINY)
+    machine.load_program([bundle(do("misc", "wait", 3, inline(1))), bundle(HALT)])
+    machine.start(0)
+    assert machine.run(9) == 0
+    before = everything(machine)
+    machine.stop(Fault.WATCHDOG)
+    assert (machine.fault, machine.pc) == (Fault.WATCHDOG, 0)
+    assert changes(before, everything(machine)) == {("fault",), ("running",), ("waiting",)}
+    with pytest.raises(TypeError, match="fault must be a Fault, not 11"):
+        machine.stop(cast(Any, 11))
+    machine.signal(3)
+    machine.start(0)
+    assert machine.run(9) == 2
+    assert machine.fault is Fault.NONE
+
+
 # Programs
 
 
