@@ -288,6 +288,7 @@ class Device:
         self._watchdogs = [0] * config.cores
         self._used = False
         self._products: dict[int, Program] = {}
+        self._last_run: dict[int, dict[str, int]] = {}
         self._backend: Backend | None = open_backend(backend, config, memory)
 
     @classmethod
@@ -601,20 +602,9 @@ class Device:
             until all of the programs had ended: the cycles of the run are the most ``cycles`` of a
             core. Starts and ends are told over the registers, some tens of cycles in each run.
         """
-        with self._open() as backend:
+        with self._open():
             self._load(programs)
-            for core in programs:
-                backend.take_counters(core)
-            for core in programs:
-                self.start(core)
-            before = {core: self._taken_counters(backend, core) for core in programs}
-        self.wait(list(programs), **options)
-        with self._open() as backend:
-            for core in programs:
-                backend.take_counters(core)
-            after = {core: self._taken_counters(backend, core) for core in programs}
-        return {core: {name: count - before[core][name] for name, count in counts.items()}
-                for core, counts in after.items()}
+            return self._execute(list(programs), **options)
 
     def running(self, core: int) -> bool:
         """Whether a program runs on a core."""
@@ -719,6 +709,15 @@ class Device:
                 backend.take_counters(number)
             counts = [self._taken_counters(backend, number) for number in cores]
             return {name: sum(count[name] for count in counts) for name in _COUNTERS.values()}
+
+    @property
+    def last_run(self) -> dict[int, dict[str, int]]:
+        """What each core's cycles were spent on in the last `matmul` or `dense`, as `run` tells it.
+
+        Without the time to load programs. Empty before the first; a core without a part is not in.
+        """
+        with self._lock:
+            return {core: dict(counts) for core, counts in self._last_run.items()}
 
     # ---- Products
 
@@ -966,11 +965,25 @@ class Device:
         """Runs a product's programs, and remembers that they are loaded, for the next one."""
         self._load({core: program for core, program in programs.items()
                     if self._products.get(core) is not program})
-        for core in programs:
-            self.start(core)
-        self.wait(list(programs), progress=progress)
+        self._last_run = self._execute(list(programs), progress=progress)
         self._products |= programs
         self._used = False
+
+    def _execute(self, cores: Sequence[int], **options: Any) -> dict[int, dict[str, int]]:
+        """Starts programs, waits for them, and tells what each core's cycles were spent on."""
+        with self._open() as backend:
+            for core in cores:
+                backend.take_counters(core)
+            for core in cores:
+                self.start(core)
+            before = {core: self._taken_counters(backend, core) for core in cores}
+        self.wait(cores, **options)
+        with self._open() as backend:
+            for core in cores:
+                backend.take_counters(core)
+            after = {core: self._taken_counters(backend, core) for core in cores}
+        return {core: {name: count - before[core][name] for name, count in counts.items()}
+                for core, counts in after.items()}
 
     @contextmanager
     def _buffers(self, chain: Chain) -> Iterator[tuple[Places, ...]]:
