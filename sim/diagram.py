@@ -1,10 +1,13 @@
-"""Draws the block diagram of the core and its simulation: docs/block_diagram.svg."""
+"""Draws the block diagram of the chip and its simulation: docs/block_diagram.svg."""
 
 import pathlib
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
+from hdl.axi.interface import CONTROL_PREFIX, hbm_prefix
 from hdl.config import PRESETS
+from hdl.dma.interface import QUEUE_DEPTH
 from hdl.isa import BUNDLE_BITS, MASKS, SCALAR_REGISTERS, SEMAPHORES, VECTOR_REGISTERS
 from hdl.mxu.mac import STEPS
 from sim.svg import Picture
@@ -14,11 +17,18 @@ __all__ = ["PATH", "draw"]
 PATH = pathlib.Path(__file__).resolve().parents[1] / "docs" / "block_diagram.svg"
 """The picture's place."""
 
-_WIDTH, _HEIGHT = 1120, 1276
+_WIDTH, _HEIGHT = 1120, 1876
 _CONFIG = PRESETS["v2"]
 _ARRAY = _CONFIG.array
-_HOST, _CORE, _UNIT, _SIMULATION = 78, 228, 630, 1038
+_HOST, _CHIP, _CORE, _UNIT, _SIMULATION = 78, 316, 804, 1206, 1614
 """Where the panels begin."""
+_CHIP_WIDTH, _CHIP_HEIGHT = 838, 436
+_HBM_LEFT, _HBM_RIGHT = 962, _WIDTH - 24
+_NODE_LEFT, _NODE_RIGHT = 214, 850
+_NODES = (40, 104), (208, 212)
+"""Of each core: where what belongs to it begins in the chip's panel, and its height."""
+_IN_NODE = (226, 154), (408, 124), (560, 146), (742, 96)
+"""Left edges and widths of a core, its arbiters, its engine and its port to the HBM."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
 # Steps of one stage of the datapath, such as the coarse and the fine shift, share a box.
 STAGES = tuple(dict.fromkeys(
@@ -33,13 +43,24 @@ def _box(picture: Picture, x: float, y: float, width: float, height: float, titl
         middle = y + height / 2 - 8 * len(lines)
         picture.text(x + width / 2, middle + 5, title, "head")
         for k, line in enumerate(lines):
-            picture.text(x + width / 2, middle + 22 + 16 * k, line, "tiny")
+            if line:
+                picture.text(x + width / 2, middle + 22 + 16 * k, line, "tiny")
 
 
-def _panel(picture: Picture, y: float, height: float, title: str, where: str) -> None:
-    picture.rect(24, y, _WIDTH - 48, height, "panel", radius=8)
+def _panel(picture: Picture, y: float, height: float, title: str, where: str,
+           width: float = _WIDTH - 48) -> None:
+    picture.rect(24, y, width, height, "panel", radius=8)
     picture.text(40, y + 22, title, "head left")
-    picture.text(_WIDTH - 40, y + 22, where, "tiny muted right")
+    picture.text(width + 8, y + 22, where, "tiny muted right")
+
+
+def _both_ways(picture: Picture, points: Sequence[tuple[float, float]], kind: str = "") -> None:
+    """A wire with an arrow at each end."""
+    half = len(points) // 2
+    (x0, y0), (x1, y1) = points[half - 1:half + 1]
+    middle = (x0 + x1) / 2, (y0 + y1) / 2
+    for way in (points[half:], points[half - 1::-1]):
+        picture.wire([middle, *way], kind, arrow=True)
 
 
 def _tag(picture: Picture, x: float, y: float, text: str) -> None:
@@ -52,14 +73,18 @@ def _tag(picture: Picture, x: float, y: float, text: str) -> None:
 def draw() -> str:
     """The picture, as SVG."""
     picture = Picture(
-        _WIDTH, _HEIGHT, "Block diagram of the core and its simulation",
-        "The host loads programs and data into a core. Its sequencer issues bundles of operations "
+        _WIDTH, _HEIGHT, "Block diagram of the chip and its simulation",
+        "The host has arrays and programs. It drives the chip through registers, and its memory "
+        "holds the arrays. The chip has two cores, each with a DMA engine and AXI masters to that "
+        "memory. A core's sequencer issues bundles of operations "
         "to a vector unit, a cross-lane unit and a matrix unit, which has a controller, lanes with "
         "FIFOs, and a grid of multiply-accumulate cells. In simulation, whatever stands many times "
         "runs in tile kernels, which are called once a cycle, and all else in Verilator.")
     picture.text(24, 40, "From a program to the cells and back", "title left")
     picture.text(24, 62, "Sizes are those of the v2 configuration.", "muted left")
     _host(picture)
+    _chip(picture)
+    _memory_outside(picture)
     _core(picture)
     _unit(picture)
     _simulation(picture)
@@ -67,32 +92,157 @@ def draw() -> str:
 
 
 def _host(picture: Picture) -> None:
-    _panel(picture, _HOST, 118, "Host", "Python: sim/core.py, sim/device.py")
-    top = _HOST + 38
-    _box(picture, 44, top, 150, 62, "program", ["from Python or text:", "sim/assembler.py"])
-    picture.wire([(194, top + 31), (216, top + 31)], arrow=True)
-    _box(picture, 216, top, 300, 62, "CoreModel", ["loads memories, starts, waits;",
-                                                   "reads state, faults, counters"])
-    _box(picture, 560, top, 216, 62, "golden machine", ["golden/machine.py:",
-                                                        "the same state, no cycles"])
-    picture.wire([(538, top + 31), (560, top + 31)], arrow=True)
-    picture.wire([(538, top + 31), (516, top + 31)], arrow=True)
-    picture.text(538, top + 23, "=", "head")
-    _box(picture, 836, top, 240, 62, "Device.matmul",
-         [f"{_ARRAY}{_TIMES}{_ARRAY} tiles, added along K;", "a matrix unit without a core"])
+    _panel(picture, _HOST, 194, "Host", "Python: sim/device.py, sim/backend.py")
+    upper, lower = _HOST + 38, _HOST + 120
+    _box(picture, 44, upper, 290, 58, "golden chip", [
+        "the same state, no cycles:", "golden/chip.py"])
+    _box(picture, 44, lower, 290, 58, "ChipModel", [
+        "the chip in RTL, driven by its pins:", "sim/chip.py"])
+    _both_ways(picture, [(189, upper + 58), (189, lower)])
+    picture.text(198, upper + 75, "=", "head left")
+    _box(picture, 410, upper, 290, 140, "Device", [
+        "numpy arrays in, numpy arrays out;", "buffers, programs, semaphores,",
+        "faults, counters"])
+    _box(picture, 786, upper, 290, 58, "compiler", [
+        "of products and dense layers:", "sim/matmul.py"])
+    _box(picture, 786, lower, 290, 58, "assembler", [
+        "programs, from Python or text:", "sim/assembler.py"])
+    picture.wire([(931, upper + 58), (931, lower)], arrow=True)
+    picture.text(939, upper + 75, "a program for each core", "tiny muted left")
+    for wire, backend, way in ((upper + 29, "golden", "shapes"), (lower + 29, "rtl", "programs")):
+        _both_ways(picture, [(334, wire), (410, wire)])
+        picture.text(372, wire - 6, backend, "tiny muted")
+        ends = (700, 786) if way == "shapes" else (786, 700)
+        picture.wire([(ends[0], wire), (ends[1], wire)], arrow=True)
+        picture.text(743, wire - 6, way, "tiny muted")
+
+
+def _chip(picture: Picture) -> None:
+    y = _CHIP
+    _panel(picture, y, _CHIP_HEIGHT, "Chip", "RTL: hdl/chip, hdl/dma, hdl/axi", _CHIP_WIDTH)
+    # The host's pins.
+    picture.wire([(101, _HOST + 178), (101, y + 40)], arrow=True)
+    picture.wire([(117, y + 40), (117, _HOST + 178)], arrow=True)
+    picture.text(93, y - 17, f"{CONTROL_PREFIX}_*", "tiny muted right")
+    picture.text(125, y - 17, "answers, interrupt", "tiny muted left")
+    bottom = sum(_NODES[-1])
+    _box(picture, 44, y + 40, 130, bottom - 40, "Control slave", [
+        "AXI4-Lite:", "registers of the chip", "and of each core", "",
+        "start, stop, reset;", "state, counters;", "words of memories,", "semaphores;",
+        "transfers"])
+    _tag(picture, 63, y + 54, "Verilator")
+    for core, (top, height) in enumerate(_NODES):
+        picture.rect(_NODE_LEFT, y + top, _NODE_RIGHT - _NODE_LEFT, height, "panel", radius=6)
+        middle = y + top + height / 2
+        picture.wire([(174, middle - 10), (_NODE_LEFT, middle - 10)], "swap", arrow=True)
+        picture.wire([(_NODE_LEFT, middle + 10), (174, middle + 10)], "swap", arrow=True)
+        _masters(picture, core, y + top + 12, height - 24)
+    _first_node(picture, y + _NODES[0][0] + 12, _NODES[0][1] - 24)
+    _second_node(picture, y + _NODES[1][0] + 12, _NODES[1][1] - 24)
+    _between_cores(picture, y + _NODES[0][0] + _NODES[0][1], y + _NODES[1][0])
+
+
+def _masters(picture: Picture, core: int, y: float, height: float) -> None:
+    """The port of a core to the HBM, and the wires of its AXI4 masters."""
+    left, width = _IN_NODE[3]
+    count = _CONFIG.hbm_channels
+    _box(picture, left, y, width, height, "HBM port", [
+        f"{count} AXI4 masters", f"of {_CONFIG.channel_bytes} bytes"])
+    for channel in range(count):
+        wire = y + height * (channel + 0.5) / count + 4
+        _both_ways(picture, [(left + width, wire), (_HBM_LEFT, wire)], "sim")
+        picture.text((24 + _CHIP_WIDTH + _HBM_LEFT) / 2, wire - 5,
+                     f"{hbm_prefix(core, channel)}_*", "tiny sim")
+
+
+def _first_node(picture: Picture, y: float, height: float) -> None:
+    """What belongs to core 0, in brief."""
+    for (left, width), title, lines in zip(_IN_NODE, ("Core 0", "arbiters", "DMA engine"), (
+            ["as core 1"], ["requests, signals,", "rows"], []), strict=False):
+        _box(picture, left, y, width, height, title, lines)
+    for (left, width), (right, _) in pairwise(_IN_NODE):
+        _both_ways(picture, [(left + width, y + height / 2), (right, y + height / 2)], "sim")
+
+
+def _second_node(picture: Picture, y: float, height: float) -> None:
+    """What belongs to core 1."""
+    (core, core_width), (arbiters, arbiters_width), (engine, engine_width), (port, _) = _IN_NODE
+    _box(picture, core, y, core_width, height, "Core 1", ["in detail below"])
+    picture.rect(arbiters, y, arbiters_width, 156, "box", radius=6)
+    _box(picture, engine, y, engine_width, height, "DMA engine", [
+        f"{QUEUE_DEPTH} transfers, in order;", f"a row of {_CONFIG.row_bytes} bytes", "each cycle:",
+        "HBM, memories of the", "core, vector memory", "of the other; at the",
+        "end adds to semaphores"])
+    _tag(picture, engine + engine_width / 2 - 46, y + 164, "Verilator")
+    # What the core has one port for, and who wants it.
+    ends = (core + core_width, arbiters), (arbiters + arbiters_width, engine)
+    for k, (name, line, kind) in enumerate((
+            ("request arbiter", "words: host, engine", ""),
+            ("signal arbiter", "host, both cores", "swap"),
+            ("vector port", "rows: both engines", "sim"))):
+        _part(picture, arbiters + 5, y + 6 + 50 * k, arbiters_width - 10, name, line)
+        wire = y + 28 + 50 * k
+        for left, right in ends:
+            if kind == "swap":
+                picture.wire([(right, wire), (left, wire)], kind, arrow=True)
+            else:
+                _both_ways(picture, [(left, wire), (right, wire)], kind)
+    picture.wire([(core + core_width, y + 177), (engine, y + 177)], "swap", arrow=True)
+    picture.text(arbiters + arbiters_width / 2, y + 171, "dma: descriptors", "tiny swap")
+    for k, (name, way) in enumerate((("read", -1), ("write", 1))):
+        wire = y + 84 + 34 * k
+        points = [(engine + engine_width, wire), (port, wire)]
+        picture.wire(points[::way], "sim", arrow=True)
+        picture.text((engine + engine_width + port) / 2, wire - 6, name, "tiny sim")
+
+
+def _between_cores(picture: Picture, top: float, bottom: float) -> None:
+    """What the core and the engine of each side do to the other one."""
+    high, low = top + 22, top + 42
+    above, below = top - 12, bottom + 12
+    for kind, first, second, up, down in (
+            ("swap", 330, 350, 426, 446), ("sim", 610, 590, 514, 494)):
+        for points in ([(first, above), (first, low), (down, low), (down, below)],
+                       [(second, below), (second, high), (up, high), (up, above)]):
+            if kind == "sim":  # rows that are read come back
+                _both_ways(picture, points, kind)
+            else:
+                picture.wire(points, kind, arrow=True)
+    for k, (left, right) in enumerate((
+            ("signals of programs", "rows of the other vector memory,"),
+            ("to semaphores", "signals at the end of transfers"))):
+        picture.text(322, top + 27 + 16 * k, left, "tiny swap right")
+        picture.text(618, top + 27 + 16 * k, right, "tiny sim left")
+
+
+def _memory_outside(picture: Picture) -> None:
+    """The HBM, beside the chip."""
+    middle, width = (_HBM_LEFT + _HBM_RIGHT) / 2, _HBM_RIGHT - _HBM_LEFT
+    _box(picture, _HBM_LEFT, _CHIP, width, _CHIP_HEIGHT, "HBM", [
+        f"{_CONFIG.hbm_bytes >> 30} GiB, one space", "for all cores", "",
+        f"{_CONFIG.row_bytes} bytes a cycle to", "and from each core", "",
+        "settable latency and", "bandwidth; random", "stalls, errors:", "sim/cpp/hbm.hpp"], "sim")
+    _tag(picture, middle - 46, _CHIP + 14, "C++ model")
+    # The host reads and writes it in place.
+    turn = _CHIP - 22
+    _both_ways(picture, [(555, _HOST + 178), (555, turn), (middle, turn), (middle, _CHIP)])
+    picture.text(middle - 8, turn + 15, "arrays, in place", "tiny muted right")
 
 
 def _core(picture: Picture) -> None:
     y = _CORE
     _panel(picture, y, 360, "Core", "RTL: hdl/core, hdl/vpu, hdl/xlu")
-    # The host's ports.
-    picture.wire([(236, _HOST + 100), (236, y + 52)], arrow=True)
-    picture.wire([(252, y + 52), (252, _HOST + 100)], arrow=True)
-    picture.text(228, y - 12, "start, stop, words of memories", "tiny muted right")
-    picture.text(260, y - 12, "pc, fault, counters", "tiny muted left")
-    picture.wire([(452, _HOST + 100), (452, y + 52)], arrow=True)
-    picture.wire([(468, y + 52), (468, _HOST + 100)], arrow=True)
-    picture.text(476, y - 12, "rows of vector memory", "tiny muted left")
+    # To and from what the chip has around it.
+    above = _CHIP + sum(_NODES[-1]) - 12
+    picture.wire([(236, above), (236, y + 52)], arrow=True)
+    picture.wire([(252, y + 52), (252, above)], arrow=True)
+    picture.text(228, y - 26, "start, stop,", "tiny muted right")
+    picture.text(228, y - 11, "words, signals", "tiny muted right")
+    picture.text(260, y - 26, "state, words,", "tiny muted left")
+    picture.text(260, y - 11, "dma, signals", "tiny muted left")
+    picture.wire([(358, above), (358, y + 52)], "sim", arrow=True)
+    picture.wire([(374, y + 52), (374, above)], "sim", arrow=True)
+    picture.text(382, y - 18, "rows of vector memory, registers, masks", "tiny sim left")
 
     _sequencer(picture, 44, y + 52)
     _vector_unit(picture, 352, y + 52)
@@ -223,11 +373,6 @@ def _unit(picture: Picture) -> None:
     picture.text(438, y - 11, "swap", "tiny x left")
     picture.text(547, y - 26, f"y: {_ARRAY} fp32", "tiny sum left")
     picture.text(547, y - 11, "a row of each every cycle, with valid and ready", "tiny muted left")
-    # The driver of matrix products goes past the core.
-    picture.wire([(1076, _HOST + 69), (1086, _HOST + 69), (1086, y - 15), (812, y - 15)], "dashed",
-                 arrow=True)
-    picture.text(1076, y - 21, "Device: these streams, without a core", "tiny muted right")
-
     _controller(picture, 44, y + 46)
     _lanes(picture, 344, y + 46)
     _grid(picture, 624, y + 78)
@@ -368,32 +513,50 @@ def _cell(picture: Picture, x: float, y: float) -> None:
 
 def _simulation(picture: Picture) -> None:
     y = _SIMULATION
-    _panel(picture, y, 214, "Simulation", "sim/build.py, sim/kernel, sim/core.cpp")
-    _box(picture, 44, y + 44, 128, 62, "Verilog", ["of hdl/, one module", "per distinct block"])
-    picture.wire([(172, y + 62), (218, y + 62)], arrow=True)
-    picture.text(195, y + 56, "top", "tiny muted")
-    picture.wire([(108, y + 106), (108, y + 162), (218, y + 162)], arrow=True)
-    picture.text(116, y + 156, "tiles", "tiny muted left")
-    _box(picture, 218, y + 36, 190, 72, "Verilator model",
-         ["sequencer, controls, and shims", "with the ports of the grids"], "sim")
-    _box(picture, 218, y + 134, 190, 56, "netlist of one tile", ["Yosys, from its Verilog"])
-    picture.wire([(408, y + 162), (454, y + 162)], arrow=True)
-    _box(picture, 454, y + 134, 190, 56, "kernel compiler", ["one SIMD lane per tile"])
-    picture.wire([(644, y + 162), (760, y + 162), (760, y + 108)], arrow=True)
-    picture.text(652, y + 156, "C++", "tiny muted left")
-    picture.wire([(412, y + 62), (630, y + 62)], "sim", arrow=True)
-    picture.wire([(630, y + 82), (412, y + 82)], "sim", arrow=True)
-    picture.text(521, y + 54, "DPI: inputs, one call a clock cycle", "tiny sim")
-    picture.text(521, y + 98, "registered outputs", "tiny sim")
-    _box(picture, 630, y + 36, 190, 72, "tile kernels",
-         ["cells, lanes, elements, nodes,", "banks; idle ones are skipped"],
-         "sim")
-    _box(picture, 876, y + 36, 200, 72, "pure Verilog",
-         ["the same model without shims:", "the reference in tests"])
+    _panel(picture, y, 236, "Simulation", "sim/build.py, sim/kernel, sim/cpp, sim/chip.cpp")
+    _box(picture, 44, y + 38, 160, 90, "HBM", ["every port of it is", "stepped each cycle"], "sim")
+    _both_ways(picture, [(204, y + 83), (290, y + 83)], "sim")
+    picture.text(247, y + 76, "AXI pins", "tiny sim")
+    _box(picture, 290, y + 38, 194, 90, "Verilator model", [
+        "control, engines, sequencers,", "and shims with the ports", "of the grids"], "sim")
+    picture.wire([(484, y + 72), (684, y + 72)], "sim", arrow=True)
+    picture.wire([(684, y + 94), (484, y + 94)], "sim", arrow=True)
+    picture.text(584, y + 65, "DPI: inputs, at the falling edge", "tiny sim")
+    picture.text(584, y + 109, "registered outputs, at the rising", "tiny sim")
+    _kernels(picture, 684, y + 38)
+    _build(picture, y + 160)
+    _box(picture, 906, y + 38, 170, 90, "pure Verilog", [
+        "the same model without", "shims: the reference", "in tests"])
     for k, line in enumerate((
-            "Both models are libraries that the", "host calls in process; results and",
-            "cycles are the same in both.")):
-        picture.text(876, y + 138 + 17 * k, line, "small muted left")
+            "Both models are libraries", "called in process. Results", "and cycles are the same.")):
+        picture.text(906, y + 172 + 17 * k, line, "small muted left")
+
+
+def _kernels(picture: Picture, x: float, y: float) -> None:
+    """The kernels of each core, and who runs them."""
+    with picture.group("sim"):
+        picture.rect(x, y, 190, 90, radius=6)
+        picture.text(x + 95, y + 20, "tile kernels", "head")
+        width = 174 / _CONFIG.cores
+        for core in range(_CONFIG.cores):
+            picture.rect(x + 10 + width * core, y + 30, width - 4, 24, "plain")
+            picture.text(x + 8 + width * (core + 0.5), y + 46, f"of core {core}", "tiny")
+        picture.text(x + 95, y + 68, "a pool with a thread for each", "tiny")
+        picture.text(x + 95, y + 82, "core; idle tiles are skipped", "tiny")
+
+
+def _build(picture: Picture, y: float) -> None:
+    """From the RTL to model and kernels."""
+    _box(picture, 44, y, 160, 58, "Verilog", ["of hdl/, one module", "per distinct block"])
+    picture.wire([(204, y + 16), (330, y + 16), (330, y - 32)], arrow=True)
+    picture.text(212, y + 10, "top", "tiny muted left")
+    picture.wire([(204, y + 42), (380, y + 42)], arrow=True)
+    picture.text(212, y + 36, "tiles", "tiny muted left")
+    _box(picture, 380, y, 170, 58, "netlist of one tile", ["Yosys, from its Verilog"])
+    picture.wire([(550, y + 29), (580, y + 29)], arrow=True)
+    _box(picture, 580, y, 170, 58, "kernel compiler", ["one SIMD lane per tile"])
+    picture.wire([(750, y + 29), (800, y + 29), (800, y - 32)], arrow=True)
+    picture.text(758, y + 23, "C++", "tiny muted left")
 
 
 def main() -> None:

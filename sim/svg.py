@@ -3,7 +3,7 @@
 The text depends on the calls alone, so a picture is the same byte for byte on every machine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 
@@ -145,7 +145,7 @@ class Picture:
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<text x="{_number(x)}" y="{_number(y)}"{marks}>{markup}</text>')
 
-    def wire(self, points: list[tuple[float, float]], classes: str = "", *,
+    def wire(self, points: Sequence[tuple[float, float]], classes: str = "", *,
              arrow: bool = False) -> None:
         """A line through points; its last stretch is along an axis if it ends in an arrow."""
         marks = f"wire {classes}".strip()

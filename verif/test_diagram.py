@@ -2,8 +2,9 @@
 
 from xml.etree import ElementTree
 
+from hdl.chip.chip import Chip
 from hdl.config import PRESETS
-from sim import core, diagram
+from sim import core, device, diagram
 
 
 def shown() -> list[str]:
@@ -38,3 +39,27 @@ def test_diagram_shows_the_units_of_the_core_and_their_sizes():
     assert texts.count(f"{config.smem_words:,} words") == 2  # vector memory has as many registers
     assert config.smem_words == config.vmem_words
     assert f"{config.sublanes * config.lanes:,} elements" in texts
+
+
+def test_diagram_shows_the_chip_its_ports_and_their_sizes():
+    texts = shown()
+    config = PRESETS["v2"]
+    chip = Chip(config)
+    ports = {name.rsplit("_", 1)[0] for name in chip.signature.members if "_" in name}
+    labels = {text.removesuffix("_*") for text in texts if text.endswith("_*")}
+    assert labels == ports
+    for number in range(config.cores):
+        assert texts.count(f"Core {number}") == texts.count(f"of core {number}") == 1
+    for part in ("arbiters", "request arbiter", "signal arbiter", "vector port"):
+        assert texts.count(part) == 1, part
+    for part in ("DMA engine", "HBM port", f"{config.hbm_channels} AXI4 masters",
+                 f"of {config.channel_bytes} bytes"):
+        assert texts.count(part) == config.cores, part
+    assert f"a row of {config.row_bytes} bytes" in texts
+    assert f"{config.hbm_bytes >> 30} GiB, one space" in texts
+
+
+def test_diagram_shows_what_a_device_runs_on():
+    texts = shown()
+    for backend in device.BACKENDS:
+        assert texts.count(backend) == 1, backend
