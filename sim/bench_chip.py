@@ -4,7 +4,7 @@ import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from tqdm import tqdm
@@ -18,7 +18,7 @@ from sim.bench_core import busy_program
 from sim.chip import ChipModel, Until
 from sim.descriptor import Place, descriptor, hbm, vmem
 
-__all__ = ["chip_figures", "ecp5_chip"]
+__all__ = ["chip_figures", "count_cells", "ecp5_chip"]
 
 RUNS = 5
 BUSY_LOOPS = 64
@@ -173,6 +173,11 @@ def ecp5_chip(config: Config) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as name:
         counts = synthesise(pathlib.Path(name), _TOP, sources,
                             f"synth_ecp5 -nodsp -noflatten -top {_TOP}", f"-top {_TOP}")
+    return count_cells(counts)
+
+
+def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
+    """The figures of `ecp5_chip`, from the numbers of all types of cells."""
     # Cells that Yosys has derived from others have longer names.
     return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
             for name, cell in _ECP5_CELLS.items()}
