@@ -50,7 +50,7 @@ lint: setup  ## style and types
 verilog: setup  ## Verilog of CONFIG=tiny|small|v2 in build/verilog/CONFIG, linted
 	$(PY) -m sim.verilog $(CONFIG)
 
-bench: $(VENV)/.bench-ready  ## measure simulation speed, and the cell on FPGAs; write build/bench.json
+bench: $(VENV)/.bench-ready  ## measure simulation speed, cell and chip on FPGAs; write build/bench.json
 	$(PY) -m sim.bench
 
 exhaustive: setup  ## the cell against the golden model: all 2^32 products, 10^9 sums (minutes)

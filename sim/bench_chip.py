@@ -1,24 +1,33 @@
-"""How fast the chip is simulated, busy and idle, and how many bytes its transfers move a cycle."""
+"""How fast the chip is simulated, how many bytes its transfers move, what it takes in an FPGA."""
 
+import pathlib
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from tqdm import tqdm
 
 from golden.chip import GoldenChip
+from hdl.chip.chip import Chip
 from hdl.config import Config
+from hdl.tiles import VerilogLibrary
+from sim.bench_cell import synthesise
 from sim.bench_core import busy_program
 from sim.chip import ChipModel, Until
 from sim.descriptor import Place, descriptor, hbm, vmem
 
-__all__ = ["chip_figures"]
+__all__ = ["chip_figures", "count_cells", "ecp5_chip"]
 
 RUNS = 5
 BUSY_LOOPS = 64
 IDLE_CYCLES = 100_000
 CHECKED_LOOPS = 2
+
+_TOP = "chip"
+_ECP5_CELLS = {"lut4": "LUT4", "ccu2c": "CCU2C", "ff": "TRELLIS_FF", "ebr": "DP16KD",
+               "lutram": "TRELLIS_DPR16X4", "multipliers": "MULT18X18D"}
 
 Transfers = Callable[[int], tuple[Place, Place]]
 
@@ -52,13 +61,21 @@ def _check(chip: ChipModel) -> None:
                 raise RuntimeError(f"chip and golden chip differ in {part} of core {core}")
 
 
-def _busy(chip: ChipModel) -> float:
-    """Cycles a second with all units of all cores at work."""
-    for core in range(chip.config.cores):
+def _busy(chip: ChipModel) -> tuple[float, float]:
+    """Cycles a second with all units of all cores at work; the share of them with a row entering.
+
+    The share is that of the core which has the smaller one.
+    """
+    cores = range(chip.config.cores)
+    for core in cores:
+        chip.clear_counters(core)
+    for core in cores:
         chip.start(core)
     first, began = chip.cycle, time.perf_counter()
     chip.run()
-    return (chip.cycle - first) / (time.perf_counter() - began)
+    seconds, cycles = time.perf_counter() - began, chip.cycle - first
+    active = min(chip.counters(core)["array_active"] for core in cores)
+    return cycles / seconds, active / cycles
 
 
 def _idle(chip: ChipModel) -> float:
@@ -113,17 +130,54 @@ def chip_figures(config: Config) -> dict[str, float]:
         If the chip does something else than the golden chip.
     """
     speeds: dict[str, list[float]] = {"busy": [], "busy_one_thread": [], "idle": []}
+    active = 0.0
     with ChipModel(config) as chip:
         _check(chip)
         program = busy_program(config, BUSY_LOOPS).bundles
         for core in range(config.cores):
             chip.load_program(core, program)
         for _ in tqdm(range(RUNS), "chip", unit="run", leave=False):
-            speeds["busy"].append(_busy(chip))
+            speed, active = _busy(chip)
+            speeds["busy"].append(speed)
             speeds["idle"].append(_idle(chip))
         transfers = _transfers(chip)
         chip.model.use_threads(1)
         for _ in tqdm(range(RUNS), "chip, one thread", unit="run", leave=False):
-            speeds["busy_one_thread"].append(_busy(chip))
+            speeds["busy_one_thread"].append(_busy(chip)[0])
     return {**{f"chip_{name}_cycles_per_second": statistics.median(values)
-               for name, values in speeds.items()}, **transfers}
+               for name, values in speeds.items()},
+            "chip_busy_array_active_percent": 100 * active, **transfers}
+
+
+def ecp5_chip(config: Config) -> dict[str, int]:
+    """Cells of a whole chip on a Lattice ECP5, by Yosys ``synth_ecp5 -nodsp``, without pins.
+
+    Every module is synthesised once, and counted as often as it is placed: nothing is optimised
+    across modules, which would take a machine of much memory, so the figures are an upper bound.
+
+    Returns
+    -------
+    dict of str to int
+        ``lut4``, ``ccu2c`` (two-bit carry cells), ``ff``; ``ebr``: block RAMs of 18 Kbit (DP16KD);
+        ``lutram``: memories of 16 words of 4 bits in lookup tables (TRELLIS_DPR16X4, each of which
+        takes the room of four); ``multipliers`` (MULT18X18D).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not one of a chip.
+    RuntimeError
+        If Yosys fails.
+    """
+    sources = VerilogLibrary().write(_TOP, lambda: Chip(config))
+    with tempfile.TemporaryDirectory() as name:
+        counts = synthesise(pathlib.Path(name), _TOP, sources,
+                            f"synth_ecp5 -nodsp -noflatten -top {_TOP}", f"-top {_TOP}")
+    return count_cells(counts)
+
+
+def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
+    """The figures of `ecp5_chip`, from the numbers of all types of cells."""
+    # Cells that Yosys has derived from others have longer names.
+    return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
+            for name, cell in _ECP5_CELLS.items()}
