@@ -203,16 +203,19 @@ def test_transfers_carry_the_rows_of_the_operands(trace):
 
 def test_arrows_lead_from_transfers_to_the_waits_that_they_release(trace):
     arrows = list(trace.arrows())
-    assert len(arrows) > 4
+    transfers = 0
     for name, ((origin, track), begun), ((core, waits), wait) in arrows:
         assert origin == core
-        assert track.startswith("DMA: transfer ")
         assert waits == "semaphores"
         assert wait["name"] == f"wait for {name}"
-        assert name in begun["args"]["adds to"]
         assert begun["ts"] + begun["dur"] < wait["ts"] + wait["dur"]
+        if begun["name"] != "signal":
+            assert track.startswith("DMA: transfer ")
+            assert name in begun["args"]["adds to"]
+            transfers += 1
+    assert transfers > 4
     waited = [event for core in range(2) for event in trace.tracks[f"core {core}", "semaphores"]]
-    assert len(waited) == len(arrows)
+    assert len(arrows) == sum(event["args"]["amount"] > 0 for event in waited)
 
 
 def test_waveform_shows_control_at_the_cycles_of_the_trace(trace, waves):
@@ -269,8 +272,8 @@ HANDSHAKE = ("{ s0.add s1, s0, 20 } again: { s1.loop s1, again }"
 
 def test_arrows_between_cores_from_the_program_and_from_the_host(tmp_path):
     with Device.open("tiny", trace=tmp_path / "handshake.json") as device:
-        for core, text in enumerate(HANDSHAKE):
-            device.load(core, assemble(text, TINY))
+        for core in (1, 0):
+            device.load(core, assemble(HANDSHAKE[core], TINY))
             device.start(core)
         device.model.run(500, until="never")
         device.signal(0, 7)
@@ -302,7 +305,7 @@ def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(tmp_path)
     device.start(0)
     with pytest.raises(CoreFaultError):
         device.wait(cycles=1000)
-    device.model.start_transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=2000, semaphore=sem[3]))
+    device.model.start_transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=512, semaphore=sem[3]))
     device.model.run(100, until="never")
     device.close()
     device.close()
@@ -310,7 +313,7 @@ def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(tmp_path)
     (fault,) = [event for event in trace.events if event["ph"] == "i"]
     assert (fault["name"], fault["args"]) == ("fault VMEM_RANGE", {"at": 0})
     (transfer,) = [event for event in trace.tracks["core 1", "DMA: transfer 0"]
-                   if event["args"]["rows"] == 2000]
+                   if event["args"]["rows"] == 512]
     assert transfer["args"]["ended"] == "goes on behind the trace"
     assert transfer["args"]["adds to"] == "semaphore 3 of this core"
     assert Waves(tmp_path / "fault.vcd").end > 100
@@ -319,7 +322,7 @@ def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(tmp_path)
 def test_a_reset_ends_transfers_and_forgets_semaphores(tmp_path):
     with ChipModel(TINY, trace=tmp_path / "reset") as chip:
         chip.write("SEMAPHORE_ADD", core=0, INDEX=3, AMOUNT=5)
-        chip.start_transfer(0, descriptor(TINY, hbm(0), vmem(0), rows=1000))
+        chip.start_transfer(0, descriptor(TINY, hbm(0), vmem(0), rows=400))
         chip.reset_core(0)
         chip.load_program(0, assemble("{ misc.wait sem3, 1 } { s1.halt }", TINY).bundles)
         chip.start(0)
