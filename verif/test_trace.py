@@ -1,8 +1,11 @@
 """Traces and waveforms: that they tell what has happened, and that they change nothing."""
 
+import _thread
 import itertools
 import json
+import time
 from collections import Counter, defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from sim.assembly import assemble
 from sim.chip import ChipModel, chip_library
 from sim.descriptor import descriptor, hbm, vmem
 from sim.operands import sem
+from sim.trace import Tracer
 from sim.trace_summary import main, summary
 
 TINY = Config.preset("tiny")
@@ -47,7 +51,7 @@ class Trace:
 
     def cycles(self, core, track):
         """Cycles by the names of the slices of a track."""
-        result = Counter()
+        result: Counter[str] = Counter()
         for event in self.tracks[f"core {core}", track]:
             result[event["name"]] += event["dur"]
         return result
@@ -91,15 +95,27 @@ class Waves:
                 elif token.kind is TokenKind.CHANGE_TIME:
                     now = token.time_change
                 elif token.kind is TokenKind.CHANGE_SCALAR:
-                    change = token.scalar_change
-                    self.changes[change.id_code].append((now / 10, int(change.value)))
+                    bit = token.scalar_change
+                    self.changes[bit.id_code].append((now / 10, int(bit.value)))
                 elif token.kind is TokenKind.CHANGE_VECTOR:
-                    change = token.vector_change
-                    self.changes[change.id_code].append((now / 10, int(change.value)))
+                    word = token.vector_change
+                    self.changes[word.id_code].append((now / 10, int(word.value)))
         self.end = now / 10
+
+    def settled(self, name):
+        """A signal's value in each cycle, before the edge that ends it."""
+        result = np.zeros(int(self.end), np.int64)
+        for at, value in self[name]:
+            result[int(np.ceil(at - 0.5)):] = value
+        return result
 
     def __getitem__(self, name):
         return self.changes[self.codes[name]]
+
+
+def chip_of(device):
+    assert device.model is not None
+    return device.model
 
 
 def operands():
@@ -115,9 +131,9 @@ def product(tmp_path_factory):
     path = tmp_path_factory.mktemp("trace") / "product"
     with Device.open("tiny", trace=path) as device:
         result = device.matmul(*operands())
-        first = device.model.cycle
+        first = chip_of(device).cycle
         counters = [device.counters(core) for core in range(2)]
-        last = device.model.cycle
+        last = chip_of(device).cycle
     return path.with_suffix(".json"), path.with_suffix(".vcd"), result, counters, (first, last)
 
 
@@ -127,8 +143,12 @@ def trace(product):
 
 
 @pytest.fixture(scope="module")
-def waves(product):
-    return Waves(product[1])
+def short(tmp_path_factory):
+    """Trace and waveform of a short program on core 0."""
+    path = tmp_path_factory.mktemp("trace") / "short"
+    with Device.open("tiny", trace=path) as device:
+        device.run({0: assemble(SHORT, TINY)}, cycles=1000)
+    return Trace(path.with_suffix(".json")), Waves(path.with_suffix(".vcd"))
 
 
 def test_events_have_what_viewers_need(trace):
@@ -218,25 +238,32 @@ def test_arrows_lead_from_transfers_to_the_waits_that_they_release(trace):
     assert len(arrows) == sum(event["args"]["amount"] > 0 for event in waited)
 
 
-def test_waveform_shows_control_at_the_cycles_of_the_trace(trace, waves):
+def test_waveform_shows_control_at_the_cycles_of_the_trace(short):
+    trace, waves = short
     clock = waves["TOP.clk"]
     assert waves.end == int(waves.end)
     assert [at for at, level in clock if level] == list(range(1, int(waves.end) + 1))
     assert [at for at, level in clock if not level] == [n + 0.5 for n in range(int(waves.end))]
-    for core in range(2):
-        node = f"TOP.chip.node_{core}.core"
-        rises = waves[f"{node}.counters.x_accepted"]
-        rows = np.zeros(int(waves.end), bool)
-        # Before the edge that ends a cycle everything has settled.
-        for (at, level), (until, _) in zip(rises, [*rises[1:], (waves.end, 0)], strict=True):
-            rows[int(np.ceil(at - 0.5)):int(np.ceil(until - 0.5))] = level
-        expected = np.zeros_like(rows)
-        for event in trace.tracks[f"core {core}", "array: rows"]:
-            expected[event["ts"]:event["ts"] + event["dur"]] = True
-        np.testing.assert_array_equal(rows, expected)
+    core = "TOP.chip.node_0.core"
+    accepted, issue, pc = (waves.settled(f"{core}.{name}") for name in (
+        "counters.x_accepted", "sequencer.issue", "sequencer.pc"))
+    rows = np.zeros(len(accepted), bool)
+    for event in trace.tracks["core 0", "array: rows"]:
+        rows[event["ts"]:event["ts"] + event["dur"]] = True
+    assert rows.sum() == 4 * TINY.sublanes
+    np.testing.assert_array_equal(accepted, rows)
+    issued = pc[issue != 0].tolist()
+    assert issued == [0, 1, 2, 3, 4, 5, 4, 5, 4, 5, 6, 7, 8]
+    shown = []
+    for event in sorted(trace.tracks["core 0", "program"], key=lambda event: event["ts"]):
+        bounds = event["name"].split(" to ")
+        if "waits" not in event["name"]:
+            shown += range(int(bounds[0]), int(bounds[-1]) + 1)
+    assert shown == issued
 
 
-def test_waveform_has_no_data_words(waves):
+def test_waveform_has_no_data_words(short):
+    waves = short[1]
     assert max(waves.widths.values()) < 64
     for name in waves.codes:
         for grid in (".grid.", ".lanes.", ".nodes.", ".banks.", ".probes."):
@@ -248,7 +275,7 @@ def test_waveform_has_no_data_words(waves):
 def test_tracing_changes_no_result_and_no_cycle(product):
     with Device.open("tiny") as device:
         plain = device.matmul(*operands())
-        assert device.model.cycle == product[4][0]
+        assert chip_of(device).cycle == product[4][0]
         assert [device.counters(core) for core in range(2)] == product[3]
     assert np.array_equal(plain.view(np.uint32), product[2].view(np.uint32))
 
@@ -263,6 +290,9 @@ def test_summary_adds_up(product, trace, capsys, monkeypatch):
         counters["mxu_active_cycles"] for counters in product[3]]
 
 
+SHORT = ("{ ld.load v1, s0 | s0.add s1, s0, 3 } { push.weights v1 } { push.weights v1 }"
+         "{ push.rows_swap v1 } again: { push.rows v1 | v0.fadd v2, v1, 1.0f }"
+         "{ s1.loop s1, again } { pop.pop v3 } { v1.fmul v4, v3, v3 } { s1.halt }")
 HANDSHAKE = ("{ s0.add s1, s0, 20 } again: { s1.loop s1, again }"
              "{ misc.signal_other sem4, 2 } { misc.wait sem5, 1 } { misc.signal sem6, 3 }"
              "{ misc.wait sem6, 3 } { misc.wait sem7, 1 } { s1.halt }",
@@ -275,7 +305,7 @@ def test_arrows_between_cores_from_the_program_and_from_the_host(tmp_path):
         for core in (1, 0):
             device.load(core, assemble(HANDSHAKE[core], TINY))
             device.start(core)
-        device.model.run(500, until="never")
+        chip_of(device).run(500, until="never")
         device.signal(0, 7)
         device.wait(cycles=1000)
     trace = Trace(tmp_path / "handshake.json")
@@ -305,8 +335,8 @@ def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(tmp_path)
     device.start(0)
     with pytest.raises(CoreFaultError):
         device.wait(cycles=1000)
-    device.model.start_transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=512, semaphore=sem[3]))
-    device.model.run(100, until="never")
+    chip_of(device).start_transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=512, semaphore=sem[3]))
+    chip_of(device).run(100, until="never")
     device.close()
     device.close()
     trace = Trace(tmp_path / "fault.json")
@@ -337,6 +367,33 @@ def test_a_reset_ends_transfers_and_forgets_semaphores(tmp_path):
     assert begun["name"] == "core 0 semaphore 3 + 1"
 
 
+def test_an_interrupt_leaves_no_half_of_a_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.chip._RECORDED_WORDS", -1)
+    feed, interrupts = Tracer.feed, itertools.count()
+
+    def interrupted(self, records, now):
+        if next(interrupts) == 3:
+            _thread.interrupt_main()
+            time.sleep(0.05)
+        feed(self, records, now)
+
+    monkeypatch.setattr(Tracer, "feed", interrupted)
+    with Device.open("tiny", trace=tmp_path / "stopped") as device:
+        chip = chip_of(device)
+        with pytest.raises(KeyboardInterrupt):
+            chip.run(1_000_000, until="never")
+        assert 0 < chip.cycle < 1_000_000
+        chip.run(100, until="never")
+        end = chip.cycle
+    assert next(interrupts) > 4
+    trace = Trace(tmp_path / "stopped.json")
+    for core in range(2):
+        slices = trace.tracks[f"core {core}", "cycles"]
+        assert all(before["ts"] + before["dur"] == after["ts"]
+                   for before, after in itertools.pairwise(slices))
+        assert slices[-1]["ts"] + slices[-1]["dur"] == end
+
+
 def test_records_in_parts_give_the_same_trace(tmp_path, product, monkeypatch):
     monkeypatch.setattr("sim.chip._RECORDED_WORDS", 100)
     with Device.open("tiny", trace=tmp_path / "parts") as device:
@@ -353,8 +410,9 @@ def test_records_in_parts_give_the_same_trace(tmp_path, product, monkeypatch):
 def test_what_cannot_be_traced_is_said(tmp_path):
     with pytest.raises(ValueError, match="trace must be None for the golden backend"):
         Device.open("tiny", backend="golden", trace=tmp_path / "x")
+    number: Any = 5
     with pytest.raises(TypeError, match="trace must be a path, not 5"):
-        Device.open("tiny", trace=5)
+        Device.open("tiny", trace=number)
     with pytest.raises(FileNotFoundError, match="trace must lie in a folder that exists, not"):
         Device.open("tiny", trace=tmp_path / "none" / "x")
     with pytest.raises(ValueError, match="trace must be the beginning of files' names"):
