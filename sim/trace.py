@@ -40,6 +40,9 @@ TRACKS = (CYCLES, PROGRAM, _WAITS, _ROWS, _WEIGHTS, _RESULTS, _CROSS_LANE,
            *_SLOT_TRACKS.values(), *_PLACES, _ROWS_IN, _ROWS_OUT)
 """Tracks of a core, in the order in which they are shown."""
 _HOST_TRACK = "semaphores"
+_PITCH = 100
+"""Between the numbers of the first tracks of two processes: no two tracks have one number, and none
+has that of its process, which viewers would take for its main thread."""
 CAUSES = tuple(counter.replace("_", " ") for counter in COUNTERS)
 _FIRST_WAIT = COUNTERS.index(f"waiting_{WAITS[0]}")
 _MIDDLE = 0.5
@@ -263,7 +266,7 @@ class _Core:
         self._last: Words | None = None
         self._swaps = self._waits = 0
         self._fault = 0
-        self.tids = {name: number for number, name in enumerate(TRACKS, 1)}
+        self.tids = {name: pid * _PITCH + number for number, name in enumerate(TRACKS)}
         writer.process(pid, f"core {number}")
         for name, tid in self.tids.items():
             writer.track(pid, tid, name)
@@ -461,7 +464,8 @@ class Tracer:
         self._sides = [_Side() for _ in self._cores]
         self._later: list[_Event] = []
         self._writer.process(self._host, "host")
-        self._writer.track(self._host, 1, _HOST_TRACK)
+        self._host_tid = self._host * _PITCH
+        self._writer.track(self._host, self._host_tid, _HOST_TRACK)
         self._now = 0
 
     def feed(self, records: Sequence[Words], now: int) -> None:
@@ -560,8 +564,8 @@ class Tracer:
         return self._sides[other].signalled[1]
 
     def _host_acts(self, cycle: int, what: str) -> _Place:
-        self._writer.slice(self._host, 1, what, cycle, cycle + 1)
-        return _Place(self._host, 1, cycle)
+        self._writer.slice(self._host, self._host_tid, what, cycle, cycle + 1)
+        return _Place(self._host, self._host_tid, cycle)
 
     def _transfer(self, cycle: int, parts: dict[tuple[str, ...], int]) -> _Transfer:
         spaces = []
