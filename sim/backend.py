@@ -4,6 +4,7 @@ A backend is a chip as its host sees it. It does not check what the device check
 one thread may use it at a time.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -253,8 +254,9 @@ class _GoldenBackend:
 class _RtlBackend:
     """The chip in RTL, driven through its registers as any host would."""
 
-    def __init__(self, config: Config, memory: HbmOptions | None) -> None:
-        self._chip = ChipModel(config, memory=memory)
+    def __init__(self, config: Config, memory: HbmOptions | None,
+                 trace: str | os.PathLike[str] | None) -> None:
+        self._chip = ChipModel(config, memory=memory, trace=trace)
         self._config = config
         self._events = sum(
             1 << EVENT_PITCH * core + EVENTS.index(event)
@@ -357,8 +359,18 @@ class _RtlBackend:
         self._chip.close()
 
 
-def open_backend(name: str, config: Config, memory: HbmOptions | None) -> Backend:
-    """The backend of that name, which must be one of `BACKENDS`."""
+def open_backend(name: str, config: Config, memory: HbmOptions | None,
+                 trace: str | os.PathLike[str] | None) -> Backend:
+    """The backend of that name, which must be one of `BACKENDS`.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        If ``trace`` is not one for `ChipModel`, or the backend has no clock.
+    """
     if name == "golden":
+        if trace is not None:
+            raise ValueError(f"trace must be None for the golden backend, which has no clock, not "
+                             f"{trace!r}")
         return _GoldenBackend(config)
-    return _RtlBackend(config, memory)
+    return _RtlBackend(config, memory, trace)

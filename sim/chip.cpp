@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -64,12 +65,63 @@ struct Run {
     uint32_t ended;
 };
 
-// Verilator's storage of the port of that name.
-Pin pin(Model& model, const std::string& name) {
+// Verilator's storage of the port of that name, if there is one.
+Pin find_pin(Model& model, const std::string& name) {
     for (uint32_t index = 0; index < PORT_COUNT; ++index)
         if (name == PORTS[index].name) return Pin(model.data[index], PORTS[index].bytes);
-    throw std::invalid_argument("the chip must have a port " + name);
+    return {};
 }
+
+Pin pin(Model& model, const std::string& name) {
+    const Pin found = find_pin(model, name);
+    if (!found.bound()) throw std::invalid_argument("the chip must have a port " + name);
+    return found;
+}
+
+// What a core shows (sim/probes.py), of each cycle in which it is not what it was in the one before:
+// the cycle's number in two words, and the words of the port.
+class Records {
+public:
+    explicit Records(const Pin& pin) : pin_(pin), last_(pin.bytes() / sizeof(uint32_t)) {}
+
+    void sample(uint64_t cycle) {
+        if (begun_ && !std::memcmp(last_.data(), pin_.data(), pin_.bytes())) return;
+        begun_ = true;
+        std::memcpy(last_.data(), pin_.data(), pin_.bytes());
+        words.push_back(uint32_t(cycle));
+        words.push_back(uint32_t(cycle >> 32));
+        words.insert(words.end(), last_.begin(), last_.end());
+    }
+
+    std::vector<uint32_t> words;
+
+private:
+    Pin pin_;
+    std::vector<uint32_t> last_;
+    bool begun_ = false;
+};
+
+#if VM_TRACE
+// A waveform in which cycle n begins, with its rising edge, at n microseconds.
+class Waveform {
+public:
+    Waveform(Model& model, const char* path) {
+        model.top.trace(&file_, LEVELS);
+        file_.set_time_unit("100ns");
+        file_.set_time_resolution("100ns");
+        file_.open(path);
+        if (!file_.isOpen()) throw std::runtime_error(std::string("cannot write ") + path);
+    }
+
+    // After half a cycle, of which so many have gone by.
+    void dump(uint64_t halves) { file_.dump(halves * HALF_CYCLE); }
+
+private:
+    static constexpr int LEVELS = 99;
+    static constexpr uint64_t HALF_CYCLE = 5;
+    VerilatedVcdC file_;
+};
+#endif
 
 AxiPins axi_pins(Model& model, uint32_t core, uint32_t channel) {
     const std::string prefix = "m_axi_hbm" + std::to_string(core) + std::to_string(channel) + "_";
@@ -89,6 +141,8 @@ public:
         : model_(model), hbm_(hbm), interrupt_(pin(model, "interrupt")) {
         for (uint32_t core = 0; core < cores; ++core) {
             status_.push_back(pin(model, "status_" + std::to_string(core)));
+            const Pin shown = find_pin(model, "trace_" + std::to_string(core));
+            if (shown.bound()) records_.emplace_back(shown);
             for (uint32_t channel = 0; channel < channels; ++channel)
                 hbm.bind(core, channel, axi_pins(model, core, channel));
         }
@@ -103,7 +157,10 @@ public:
         auto& top = model_.top;
         top.s_axil_awvalid = top.s_axil_wvalid = top.s_axil_arvalid = 0;
         top.rst = 1;
-        for (int cycle = 0; cycle < 2; ++cycle) model_.tick();
+        for (int cycle = 0; cycle < 2; ++cycle) {
+            fall();
+            rise();
+        }
         hbm_.reset();
         top.rst = 0;
         model_.settled = false;
@@ -112,10 +169,10 @@ public:
     // One cycle. `look` sees what the chip shows in it before the clock rises.
     template <typename Look>
     void step(Look look) {
-        model_.fall();
+        fall();
         look();
         hbm_.sample();
-        model_.rise();
+        rise();
         hbm_.drive();
         model_.settled = false;
     }
@@ -142,7 +199,38 @@ public:
         return run.still > STILL;
     }
 
+    // Writes a waveform from now on, and keeps records.
+    void trace(const char* path) {
+#if VM_TRACE
+        waveform_ = std::make_unique<Waveform>(model_, path);
+        tracing_ = true;
+#else
+        throw std::runtime_error(std::string("cannot write ") + path + ": built without trace");
+#endif
+    }
+
+    Records& records(uint32_t core) { return records_.at(core); }
+
 private:
+    // The two halves of a cycle. What is to be seen of it is seen between them.
+    void fall() {
+        model_.fall();
+        if (!tracing_) return;
+        for (Records& records : records_) records.sample(model_.cycle());
+        dump();
+    }
+
+    void rise() {
+        model_.rise();
+        if (tracing_) dump();
+    }
+
+    void dump() {
+#if VM_TRACE
+        waveform_->dump(model_.context.time());
+#endif
+    }
+
     static bool rests(const Run& run, uint32_t status, bool watched) {
         if (status & (run.dma_busy | run.resetting) || !(status & run.idle)) return false;
         return !(status & run.running) || (status & run.waiting && !watched);
@@ -196,6 +284,11 @@ private:
     Hbm& hbm_;
     Pin interrupt_;
     std::vector<Pin> status_;
+    std::vector<Records> records_;
+    bool tracing_ = false;
+#if VM_TRACE
+    std::unique_ptr<Waveform> waveform_;
+#endif
 };
 
 }  // namespace
@@ -212,6 +305,25 @@ SYSTOLITH_EXPORT void systolith_chip_destroy(Chip* chip) { delete chip; }
 
 SYSTOLITH_EXPORT int systolith_chip_reset(Model* model, Chip* chip) {
     return model->guard([&] { chip->reset(); });
+}
+
+SYSTOLITH_EXPORT int systolith_chip_trace(Model* model, Chip* chip, const char* path) {
+    return model->guard([&] { chip->trace(path); });
+}
+
+// What was recorded of a core since `systolith_chip_forget`, `*count` words that are there until
+// the chip does something.
+SYSTOLITH_EXPORT int systolith_chip_records(Model* model, Chip* chip, uint32_t core,
+                                            const uint32_t** words, uint64_t* count) {
+    return model->guard([&] {
+        const Records& records = chip->records(core);
+        *words = records.words.data();
+        *count = records.words.size();
+    });
+}
+
+SYSTOLITH_EXPORT int systolith_chip_forget(Model* model, Chip* chip, uint32_t core) {
+    return model->guard([&] { chip->records(core).words.clear(); });
 }
 
 // Makes accesses, one after the other, until one is refused; `*done` counts all that were made.

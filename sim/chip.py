@@ -2,9 +2,11 @@
 
 import ctypes
 import operator
+import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -34,6 +36,7 @@ from hdl.core.interface import Space
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Fault
 from hdl.mxu.grid import mac_grid
 from hdl.tiles import VerilogLibrary
+from hdl.tiles import place as place_block
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from sim.build import build_model
@@ -44,6 +47,8 @@ from sim.hbm import HBM_SOURCES, Hbm, HbmOptions
 from sim.kernel import compile_grid
 from sim.model import Model
 from sim.operands import v
+from sim.probes import Probes, hide, port, record_layout
+from sim.trace import Tracer, trace_paths
 
 __all__ = ["ChipModel", "DescriptorError", "RegisterError", "Until", "chip_library",
            "staging_rows"]
@@ -61,6 +66,8 @@ _PATIENCE = 1 << 20
 _RETRY_CYCLES = 64
 _STAGING_ROWS = 1024
 """Rows of memory through which the host's data pass, unless memory is very small."""
+_RECORDED_WORDS = 1 << 19
+"""Words of records of a core that may wait to be made part of a trace."""
 _ACCESS = np.dtype([("address", "u4"), ("data", "u4"), ("write", "u4"), ("response", "u4")])
 """Mirrors ``Access`` in chip.cpp."""
 _STATUS = CORE_REGISTERS["STATUS"]
@@ -138,16 +145,21 @@ class _Library(VerilogLibrary):
 
 class _Observed(wiring.Component):
     """A `Chip` that also shows, in ``status_{core}`` and ``pc_{core}``, these registers of its
-    cores: to look at them takes no time then, and they are of one moment.
+    cores: to look at them takes no time then, and they are of one moment. With ``trace``, what
+    `Probes` shows too.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, trace: bool) -> None:
+        self._config = config
         self._chip = Chip(config)
         self._chip._MustUse__used = True  # elaborated below, not by Amaranth
         self._cores = range(config.cores)
+        self._trace = trace
+        size = record_layout(config).size
         super().__init__({
             **dict(self._chip.signature.members.items()),
-            **{f"{name}_{core}": Out(32) for name in ("status", "pc") for core in self._cores}})
+            **{f"{name}_{core}": Out(32) for name in ("status", "pc") for core in self._cores},
+            **{port(core): Out(size) for core in self._cores if trace}})
 
     def elaborate(self, platform: _Library) -> Module:
         m = self._chip.elaborate(platform)
@@ -162,14 +174,19 @@ class _Observed(wiring.Component):
                 end = field.low + field.width
             m.d.comb += [getattr(self, f"status_{core}").eq(Cat(parts)),
                          getattr(self, f"pc_{core}").eq(side.pc)]
+        if self._trace:
+            probes = place_block(m, platform, "probes", Probes.module,
+                                 lambda: Probes(self._config, _TOP))
+            m.d.comb += [getattr(self, port(core)).eq(getattr(probes, port(core)))
+                         for core in self._cores]
         return m
 
 
-def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
+def _sources(config: Config, kernels: bool, trace: bool) -> dict[str, dict[str, str]]:
     """The model's Verilog and C++ files, by name."""
     cpp = {_DRIVER.name: _DRIVER.read_text(), **HBM_SOURCES}
     grids = core_grids(config) if kernels else []
-    verilog = _Library().write(_TOP, lambda: _Observed(config),
+    verilog = _Library().write(_TOP, lambda: _Observed(config, trace),
                                leave_out=[grid.module for grid in grids])
     for grid in grids:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
@@ -179,7 +196,7 @@ def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
     return {"verilog": verilog, "cpp": cpp}
 
 
-def chip_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
+def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -> pathlib.Path:
     """The shared library of the chip of ``config``, built unless it exists.
 
     Parameters
@@ -189,20 +206,28 @@ def chip_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     kernels : bool
         Simulate the grids of all cores by tile kernels, on two threads where that pays. Otherwise
         everything is pure Verilog, as in `sim.core.core_library`.
+    trace : bool
+        Let the model show what its units do, and write waveforms of all but the grids. Only with
+        ``kernels``.
 
     Raises
     ------
     ValueError
-        If ``config`` is not one of a chip.
+        If ``config`` is not one of a chip, or ``trace`` is without ``kernels``.
     RuntimeError
         If a tool is missing or fails.
     """
-    name = f"chip-{'kernels' if kernels else 'verilog'}"
-    sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
+    if trace and not kernels:
+        raise ValueError("kernels must be True for a trace, not False")
+    name = f"chip-{'traced' if trace else 'kernels' if kernels else 'verilog'}"
+    sources = cached_json(name, asdict(config), lambda: _sources(config, kernels, trace))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"],
-                       waivers=LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else ""),
-                       hierarchical=blocks, optimise=kernels)
+    waivers = LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else "")
+    if trace:
+        waivers += hide(sources["verilog"], (
+            Probes.module, *(grid.module for grid in core_grids(config))))
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"], waivers=waivers,
+                       hierarchical=blocks, optimise=kernels, trace=trace)
 
 
 def staging_rows(config: Config) -> int:
@@ -231,6 +256,64 @@ class _Run(ctypes.Structure):
     _fields_ = (("limit", ctypes.c_uint64), ("done", ctypes.c_uint64),
                 *((name, ctypes.c_uint32) for name in (
                     *_FLAGS, "until_rest", "until_interrupt", "watched", "still", "ended")))
+
+
+class _Recording:
+    """Brings what the chip's driver records to a trace.
+
+    It works in a thread of its own, so that an interrupt (Ctrl-C) leaves no half of a step undone.
+    """
+
+    def __init__(self, model: Model, chip: int, cores: int, tracer: Tracer) -> None:
+        self._model = model
+        self._chip = chip
+        self._cores = range(cores)
+        self._tracer = tracer
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trace")
+
+    def drain(self) -> None:
+        """Moves the records on if they are many. The chip must not run meanwhile."""
+        if any(self._words(core)[1] > _RECORDED_WORDS for core in self._cores):
+            self._finish(self._move)
+
+    def close(self) -> None:
+        """Completes the trace."""
+        try:
+            self._finish(self._move)
+        finally:
+            self._finish(self._tracer.close)
+            self._thread.shutdown()
+
+    def _finish(self, step: Callable[[], None]) -> None:
+        future = self._thread.submit(step)
+        interrupt: KeyboardInterrupt | None = None
+        while not future.done():
+            try:
+                wait([future])
+            except KeyboardInterrupt as raised:
+                interrupt = raised
+        if interrupt is not None:
+            raise interrupt
+        future.result()
+
+    def _words(self, core: int) -> tuple[Any, int]:
+        """Where a core's records are, and how many words they have."""
+        words, count = ctypes.POINTER(ctypes.c_uint32)(), ctypes.c_uint64()
+        self._model.check(self._model.library.systolith_chip_records(
+            self._model.handle, self._chip, core, words, count))
+        return words, count.value
+
+    def _move(self) -> None:
+        tables = []
+        for core in self._cores:
+            words, count = self._words(core)
+            width = 2 + self._model.ports[port(core)].words
+            table = np.ctypeslib.as_array(words, (count,)).copy() if count else np.zeros(
+                0, np.uint32)
+            tables.append(table.reshape(-1, width))
+            self._model.check(self._model.library.systolith_chip_forget(
+                self._model.handle, self._chip, core))
+        self._tracer.feed(tables, self._model.cycle)
 
 
 def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
@@ -267,28 +350,38 @@ class ChipModel:
         As `chip_library`.
     memory : HbmOptions
         How the memory behaves: its latency and bandwidth, and random stalls.
+    trace : path, optional
+        What the names of two files begin with, that are complete when the model is closed: a trace
+        of the units, with ``.json`` behind it, and waveforms of all but the grids, with ``.vcd``.
+        Only with ``kernels``. The simulation is another one then, which is slower.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of another type, or ``config`` not one of a chip.
+        If an argument is of another type, or ``config`` not one of a chip; if a ``trace`` is no
+        such path.
+    OSError
+        If the files of the trace cannot be written.
     RuntimeError
         If the simulation cannot be built; the message says what is missing.
     """
 
     def __init__(self, config: Config, *, kernels: bool = True,
-                 memory: HbmOptions | None = None) -> None:
+                 memory: HbmOptions | None = None,
+                 trace: str | os.PathLike[str] | None = None) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
         if not isinstance(memory, HbmOptions | None):
             raise TypeError(f"memory must be HbmOptions, not {memory!r}")
+        files = None if trace is None else trace_paths(trace)
         self._config = config
         self._lock = threading.RLock()
         self._failed = ""
         self._watched = [False] * config.cores
         self._taken = [0] * config.cores
-        path = chip_library(config, kernels=kernels)
         self._staging = staging_rows(config)
+        self._recording: _Recording | None = None
+        path = chip_library(config, kernels=kernels, trace=files is not None)
         self._data = allocate_hbm(config)
         self._model = Model(path)
         library = self._library = self._model.library
@@ -297,6 +390,11 @@ class ChipModel:
                 ("create", pointer, (pointer, pointer, u32, u32)),
                 ("destroy", None, (pointer,)),
                 ("reset", ctypes.c_int, (pointer, pointer)),
+                ("trace", ctypes.c_int, (pointer, pointer, ctypes.c_char_p)),
+                ("records", ctypes.c_int, (
+                    pointer, pointer, u32, ctypes.POINTER(ctypes.POINTER(u32)),
+                    ctypes.POINTER(ctypes.c_uint64))),
+                ("forget", ctypes.c_int, (pointer, pointer, u32)),
                 ("access", ctypes.c_int, (pointer, pointer, pointer, ctypes.c_uint64,
                                           ctypes.POINTER(ctypes.c_uint64))),
                 ("run", ctypes.c_int, (pointer, pointer, ctypes.POINTER(_Run)))):
@@ -310,6 +408,12 @@ class ChipModel:
             self._model.handle, self._memory.handle, config.cores, config.hbm_channels)
         if not self._chip:
             self._model.check(-1)
+        if files is not None:
+            try:
+                self._record(self._chip, *files)
+            except BaseException:
+                self.close()
+                raise
         self.reset()
 
     @property
@@ -714,11 +818,16 @@ class ChipModel:
     def close(self) -> None:
         """Ends the simulation; closing twice does nothing. What `hbm` gave stays."""
         with self._lock:
-            if self._chip:
-                self._library.systolith_chip_destroy(self._chip)
-                self._chip = None
-            self._memory.close()
-            self._model.close()
+            try:
+                if self._recording is not None:
+                    recording, self._recording = self._recording, None
+                    recording.close()
+            finally:
+                if self._chip:
+                    self._library.systolith_chip_destroy(self._chip)
+                    self._chip = None
+                self._memory.close()
+                self._model.close()
 
     def __enter__(self) -> Self:
         return self
@@ -728,6 +837,17 @@ class ChipModel:
         self.close()
 
     # ---- What the above is made of
+
+    def _record(self, chip: int, trace: pathlib.Path, waveforms: pathlib.Path) -> None:
+        """Writes a trace and waveforms from now on."""
+        tracer = Tracer(trace, self._config)
+        try:
+            waveforms.open("w").close()  # with a better message than the driver's
+            self._advance("trace", os.fsencode(waveforms))
+        except BaseException:
+            tracer.close()
+            raise
+        self._recording = _Recording(self._model, chip, self._config.cores, tracer)
 
     def _advance(self, function: str, *arguments: Any) -> None:
         """Calls the driver for something that takes time."""
@@ -741,6 +861,8 @@ class ChipModel:
             except RuntimeError as error:
                 self._failed = str(error)
                 raise
+            if self._recording is not None:
+                self._recording.drain()
 
     def _accesses(self, accesses: Sequence[tuple[bool, int, int]]) -> Words:
         """Accesses (write, address, data), one after the other; what the reads gave."""

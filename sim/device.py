@@ -10,6 +10,7 @@
 """
 
 import operator
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -267,7 +268,8 @@ class Device:
     afterwards: `halt` or `reset` ends what may still run.
     """
 
-    def __init__(self, config: Config, backend: str, memory: HbmOptions | None = None) -> None:
+    def __init__(self, config: Config, backend: str, memory: HbmOptions | None = None,
+                 trace: str | os.PathLike[str] | None = None) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a preset's name or a Config, not {config!r}")
         if not isinstance(backend, str):
@@ -289,11 +291,12 @@ class Device:
         self._used = False
         self._products: dict[int, Program] = {}
         self._last_run: dict[int, dict[str, int]] = {}
-        self._backend: Backend | None = open_backend(backend, config, memory)
+        self._backend: Backend | None = open_backend(backend, config, memory, trace)
 
     @classmethod
     def open(cls, config: str | Config = "v2", backend: str = "rtl", *,
-             memory: HbmOptions | None = None) -> Self:
+             memory: HbmOptions | None = None,
+             trace: str | os.PathLike[str] | None = None) -> Self:
         """Opens a device; building its simulation takes some time at first.
 
         Parameters
@@ -304,15 +307,24 @@ class Device:
             ``"rtl"`` simulates the hardware, ``"golden"`` is the numpy model, with the same bits.
         memory : HbmOptions, optional
             How memory behaves in ``"rtl"``: latency, bandwidth, random stalls.
+        trace : path, optional
+            What the names of two files begin with, only in ``"rtl"``: ``trace="build/run"`` makes
+            ``build/run.json``, which ui.perfetto.dev shows, and waveforms, ``build/run.vcd``
+            (docs/tracing.md). They are complete when the device is closed. The simulation is
+            another one then, which is slower.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such configuration or backend, or the configuration is not one of a chip.
+            If there is no such configuration or backend, or the configuration is not one of a chip;
+            if ``trace`` is no such path, or given for ``"golden"``.
+        OSError
+            If the files of the trace cannot be written.
         RuntimeError
             If the simulation cannot be built; the message says what is missing.
         """
-        return cls(Config.preset(config) if isinstance(config, str) else config, backend, memory)
+        return cls(Config.preset(config) if isinstance(config, str) else config, backend, memory,
+                   trace)
 
     @property
     def config(self) -> Config:

@@ -145,9 +145,11 @@ def _macs(net: Network, images: int) -> int:
     return images * (net.w1.size + net.w2.size)
 
 
-def report(config: str = "v2", *, progress: bool = False
+def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | None = None
            ) -> tuple[dict[str, Any], Digits, Labels]:
     """Trains, runs the test set on the chip in RTL and by the golden model, and compares.
+
+    With ``trace`` the run on the RTL is traced, as `Device.open` says.
 
     Returns
     -------
@@ -163,7 +165,7 @@ def report(config: str = "v2", *, progress: bool = False
     exact = _classify(net.outputs(digits.test_images))
 
     started = time.perf_counter()
-    with Device.open(config) as device:
+    with Device.open(config, trace=trace) as device:
         opened = time.perf_counter()
         outputs = device.dense(digits.test_images, net.layers)
         seconds = time.perf_counter() - opened
@@ -221,10 +223,13 @@ def main() -> int:
     """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__.splitlines()[0])
     parser.add_argument("--config", choices=PRESETS, default="v2", help="preset to simulate")
+    parser.add_argument("--trace", action="store_true",
+                        help="write a trace and waveforms of the run")
     arguments = parser.parse_args()
     folder = build_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    figures, digits, predicted = report(arguments.config, progress=True)
+    trace = folder / "trace" if arguments.trace else None
+    figures, digits, predicted = report(arguments.config, progress=True, trace=trace)
     (folder / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     _draw(digits, predicted, folder / "digits.png")
     chip = PRESETS[arguments.config]
@@ -241,6 +246,9 @@ network's own products
   simulation speed         {figures['cycles_per_second']:8,.0f}  cycles/s
 figures: {folder / 'report.json'}
 picture: {folder / 'digits.png'}""")
+    if trace is not None:
+        print(f"trace:   {trace}.json (open it at https://ui.perfetto.dev)")
+        print(f"waves:   {trace}.vcd (for a waveform viewer, such as GTKWave or Surfer)")
     lost = float(figures["accuracy_float32"]) - float(figures["accuracy"])
     if lost > TOLERANCE:
         print(f"the chip loses {lost:.2%} of accuracy, more than {TOLERANCE:.2%}",

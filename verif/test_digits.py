@@ -65,3 +65,18 @@ def test_command_writes_the_report_and_the_picture(run, monkeypatch, tmp_path, c
             "cycles_per_second"} <= figures.keys()
     assert (tmp_path / "digits.png").stat().st_size > 10_000
     assert "every bit as golden           yes" in capsys.readouterr().out
+
+
+def test_trace_of_the_run_lies_beside_the_report(monkeypatch, tmp_path):
+    class Opened(Exception):  # noqa: N818
+        pass
+
+    def opened(*arguments, trace, **options):
+        raise Opened(trace)
+
+    monkeypatch.setattr(sys, "argv", ["digits", "--config", "tiny", "--trace"])
+    monkeypatch.setattr(digits, "build_folder", lambda: tmp_path)
+    monkeypatch.setattr(Device, "open", opened)
+    with pytest.raises(Opened) as caught:
+        digits.main()
+    assert caught.value.args == (tmp_path / "trace",)
