@@ -1,6 +1,6 @@
 """Puts the checker of AXI's rules on a port of a design."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import cocotb
 from cocotb.handle import HierarchyObject
@@ -11,24 +11,20 @@ from verif.benches.clocking import ClockDomain, Pin, pin
 __all__ = ["AxiWatch"]
 
 
-class _Cycle(Mapping[str, int | None]):
+class _Cycle(dict[str, int | None]):
     """The signals at one edge, each read when it is asked for: reading is what takes time."""
 
     def __init__(self, pins: Mapping[str, Pin]) -> None:
         self._pins = pins
-        self._values: dict[str, int | None] = {}
 
-    def __getitem__(self, name: str) -> int | None:
-        if name not in self._values:
-            value = self._pins[name].value
-            self._values[name] = int(value) if value.is_resolvable else None
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._pins)
-
-    def __len__(self) -> int:
-        return len(self._pins)
+    def __missing__(self, name: str) -> int | None:
+        try:
+            value = int(self._pins[name].value)
+        except ValueError:  # of bits that are neither 0 nor 1
+            self[name] = None
+            return None
+        self[name] = value
+        return value
 
 
 class AxiWatch:

@@ -46,8 +46,7 @@ _MODULES = {top: f"verif.benches.bench_{top}" for top in _DESIGNS} | {
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
                     "--no-public-flat-rw")
 
-# The benches are short: a faster model would not make up for the time that its build takes.
-_OPTIMISATION = "-O0"
+_OPTIMISATION = {"OPT_FAST": "-O1", "OPT_SLOW": "-O0", "OPT_GLOBAL": "-O2"}
 
 _BLOCKS = ("vpu_element", "mac_cell")
 """Large modules that stand many times in a design: each is verilated and compiled only once."""
@@ -134,8 +133,7 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
         If a tool is missing or fails; with the last lines of the build's output.
     """
     tools = Toolchain.find()
-    variables = {**tools.make_variables(), "OPT_FAST": _OPTIMISATION, "OPT_SLOW": _OPTIMISATION,
-                 "OPT_GLOBAL": _OPTIMISATION}
+    variables = {**tools.make_variables(), **_OPTIMISATION}
     recipe = [tools.identity(), variables, _VERILATOR_FLAGS, waves, version("cocotb"),
               str(cocotb_tools.config.libs_dir), pathlib.Path(__file__).read_text()]
     # The parts of the simulator that are the same for all designs take longest to compile.
