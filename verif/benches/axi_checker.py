@@ -155,12 +155,12 @@ class AxiChecker:
         ``valid`` stays until ``ready``, and what is on offer with it; nothing is unknown.
         """
         offers = {}
-        # Most cycles of most channels are idle: for those there is nothing else to do.
+        # Most channels are idle in most cycles: for those nothing else is looked at.
         for channel, valid, ready in self._handshakes:
-            offered, taken = pins[valid], pins[ready]
-            if offered is None or taken is None:
-                self._check(False, f"{valid if offered is None else ready} is unknown")
+            offered = pins[valid]
+            self._check(offered is not None, f"{valid} is unknown")
             if offered:
+                self._check(pins[ready] is not None, f"{ready} is unknown")
                 offers[channel] = self._payload(channel, pins)
             elif channel in self._waiting:
                 self._check(False, f"{valid} fell before {ready} rose")

@@ -88,9 +88,9 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            Bench("core", "tiny", 4), Bench("core", "small", 2),
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),
-           Bench("chip", "tiny", 2))
-"""All benches. A deep cell slows the wavefront of a swap, so that weights have to wait for it. Of
-the chip there is none at `small`: two cores of that size take a quarter of an hour and more."""
+           Bench("chip", "tiny", 2), Bench("chip", "small", 2))
+"""All benches, small designs first. A deep cell slows the wavefront of a swap, so that weights have
+to wait for it."""
 
 
 @dataclass(frozen=True)
