@@ -257,9 +257,11 @@ class ControlBench:
             core.clear()
 
     def finish(self, accesses: int) -> None:
-        """Ends the test: at least so many answers were compared."""
-        self._watch.finish()
+        """Ends the test: at least so many answers were compared, and the checker saw them all."""
+        checker = self._watch.checker
+        checker.finish()
         assert self.accesses >= accesses
+        assert checker.transfers["b"] + checker.transfers["r"] >= self.accesses
 
 
 @bench_test
