@@ -7,8 +7,8 @@ COUNT ?= 200
 SEED ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
-# A file's tests stay together, for the models that they share; a build may need 1 GB.
-SPREAD := --numprocesses auto --maxprocesses 4 --dist loadfile
+# Groups and their order are those of verif/conftest.py; a build may need 1 GB.
+SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive random products pictures docs clean

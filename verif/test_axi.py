@@ -675,7 +675,7 @@ def test_checker_accepts_right_traffic(cycles):
 
 @pytest.mark.parametrize(("cycles", "message"), [
     ([{"awvalid": None}], "awvalid is unknown"),
-    ([{"rready": None}], "rready is unknown"),
+    ([AR, {**R, "rready": None}], "rready is unknown"),
     ([{**AW, "awaddr": None}], "awaddr on offer is unknown"),
     ([held(AR, "ar"), {}], "arvalid fell before arready rose"),
     ([held(AW, "aw"), {**AW, "awaddr": 0x100}], "awaddr on offer became 256, it was 4064"),

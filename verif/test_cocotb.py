@@ -9,7 +9,10 @@ from verif.benches.runner import BENCHES, Bench, build, check, design, run
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("bench", BENCHES, ids=str)
+# Large designs come last in the list, and take longest; each has a process of its own.
+@pytest.mark.parametrize("bench", [
+    pytest.param(bench, id=str(bench), marks=pytest.mark.xdist_group(str(bench)))
+    for bench in reversed(BENCHES)])
 def test_bench_passes(bench):
     assert len(run(bench)) >= 7
 

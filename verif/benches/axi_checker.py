@@ -57,6 +57,8 @@ class AxiChecker:
         self._bytes = data_bytes
         self._max_beats = max_beats
         self.signals = SIGNALS if max_beats else SIGNALS_LITE
+        self._handshakes = [(channel, f"{channel}valid", f"{channel}ready")
+                            for channel in self.signals]
         self.transfers = dict.fromkeys(self.signals, 0)
         self.most_reads = self.most_writes = self.cycles = 0
         self._was_reset = False
@@ -101,27 +103,32 @@ class AxiChecker:
             self._was_reset = True
             return
         self._was_reset = False
-        for channel in self.signals:
-            self._check_handshake(channel, pins)
+        offers = self._offers(pins)
+        if not offers:
+            return
         # Answers first: they may only come after the cycle of what they answer.
-        if pins["rvalid"]:
+        if "r" in offers:
             self._see_read_beat(pins)
-        if pins["bvalid"]:
+        if "b" in offers:
             self._see_response(pins)
-        if pins["arvalid"]:
+        if "ar" in offers:
             beats = self._see_address("ar", pins)
             if pins["arready"]:
                 self._reads.append(beats)
-        if pins["awvalid"]:
+        if "aw" in offers:
             self._see_write_address(pins)
-        if pins["wvalid"]:
+        if "w" in offers:
             self._see_write_beat(pins)
         while self._addresses and self._data:
             wanted, given = self._addresses.popleft(), self._data.popleft()
             self._check(wanted == given, f"a burst of {wanted} beats was given {given}")
             self._answers += 1
-        for channel in self.signals:
-            self._note(channel, pins)
+        for channel, payload in offers.items():
+            if pins[f"{channel}ready"]:
+                self.transfers[channel] += 1
+                self._waiting.pop(channel, None)
+            else:
+                self._waiting[channel] = payload
         self.most_reads = max(self.most_reads, self.reads)
         self.most_writes = max(self.most_writes, self.writes)
 
@@ -142,31 +149,32 @@ class AxiChecker:
     def _check(self, holds: bool, message: str) -> None:
         assert holds, f"{self._name}, cycle {self.cycles}: {message}"
 
+    def _offers(self, pins: Mapping[str, int | None]) -> dict[str, tuple[int | None, ...]]:
+        """What is on offer, by channel.
+
+        ``valid`` stays until ``ready``, and what is on offer with it; nothing is unknown.
+        """
+        offers = {}
+        # Most channels are idle in most cycles: for those nothing else is looked at.
+        for channel, valid, ready in self._handshakes:
+            offered = pins[valid]
+            self._check(offered is not None, f"{valid} is unknown")
+            if offered:
+                self._check(pins[ready] is not None, f"{ready} is unknown")
+                offers[channel] = self._payload(channel, pins)
+            elif channel in self._waiting:
+                self._check(False, f"{valid} fell before {ready} rose")
+        return offers
+
     def _payload(self, channel: str, pins: Mapping[str, int | None]) -> tuple[int | None, ...]:
-        return tuple(pins[name] for name in self.signals[channel])
-
-    def _check_handshake(self, channel: str, pins: Mapping[str, int | None]) -> None:
-        """``valid`` stays until ``ready``, and what is on offer with it; nothing is unknown."""
-        for name in (f"{channel}valid", f"{channel}ready"):
-            self._check(pins[name] is not None, f"{name} is unknown")
-        valid = bool(pins[f"{channel}valid"])
-        payload = self._payload(channel, pins) if valid else ()
-        if channel in self._waiting:
-            self._check(valid, f"{channel}valid fell before {channel}ready rose")
-            for name, now, before in zip(self.signals[channel], payload, self._waiting[channel],
-                                         strict=True):
-                self._check(now == before, f"{name} on offer became {now}, it was {before}")
-        if valid:
-            for name, value in zip(self.signals[channel], payload, strict=True):
-                self._check(value is not None, f"{name} on offer is unknown")
-
-    def _note(self, channel: str, pins: Mapping[str, int | None]) -> None:
-        self._waiting.pop(channel, None)
-        if pins[f"{channel}valid"]:
-            if pins[f"{channel}ready"]:
-                self.transfers[channel] += 1
-            else:
-                self._waiting[channel] = self._payload(channel, pins)
+        names = self.signals[channel]
+        payload = tuple(pins[name] for name in names)
+        before = self._waiting.get(channel, payload)
+        if payload != before or None in payload:
+            for name, now, earlier in zip(names, payload, before, strict=True):
+                self._check(now == earlier, f"{name} on offer became {now}, it was {earlier}")
+                self._check(now is not None, f"{name} on offer is unknown")
+        return payload
 
     def _see_address(self, channel: str, pins: Mapping[str, int | None]) -> int:
         """Checks a burst; gives its number of beats."""

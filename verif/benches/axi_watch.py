@@ -1,6 +1,6 @@
 """Puts the checker of AXI's rules on a port of a design."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import cocotb
 from cocotb.handle import HierarchyObject
@@ -8,27 +8,24 @@ from cocotb.handle import HierarchyObject
 from verif.benches.axi_checker import AxiChecker
 from verif.benches.clocking import ClockDomain, Pin, pin
 
-__all__ = ["AxiWatch"]
+__all__ = ["AxiWatch", "check_watched"]
 
 
-class _Cycle(Mapping[str, int | None]):
+class _Cycle(dict[str, int | None]):
     """The signals at one edge, each read when it is asked for: reading is what takes time."""
 
     def __init__(self, pins: Mapping[str, Pin]) -> None:
+        super().__init__()
         self._pins = pins
-        self._values: dict[str, int | None] = {}
 
-    def __getitem__(self, name: str) -> int | None:
-        if name not in self._values:
-            value = self._pins[name].value
-            self._values[name] = int(value) if value.is_resolvable else None
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._pins)
-
-    def __len__(self) -> int:
-        return len(self._pins)
+    def __missing__(self, name: str) -> int | None:
+        try:
+            value = int(self._pins[name].value)
+        except ValueError:  # of bits that are neither 0 nor 1
+            self[name] = None
+            return None
+        self[name] = value
+        return value
 
 
 class AxiWatch:
@@ -47,6 +44,7 @@ class AxiWatch:
 
     Attributes
     ----------
+    prefix : str
     checker : AxiChecker
     """
 
@@ -57,9 +55,36 @@ class AxiWatch:
                  for name in (f"{channel}valid", f"{channel}ready", *payload)]
         self._pins = {name: pin(dut, f"{prefix}_{name}") for name in names}
         self._domain = domain
+        self.prefix = prefix
         cocotb.start_soon(self._run())
+
+    def finish(self) -> None:
+        """Ends the watch.
+
+        Raises
+        ------
+        AssertionError
+            If something is under way, or a channel never carried anything.
+        """
+        self.checker.finish()
+        assert all(self.checker.transfers.values()), f"{self.prefix}: {self.checker.transfers}"
 
     async def _run(self) -> None:
         while True:
             await self._domain.edge
             self.checker.cycle(_Cycle(self._pins), resetting=self._domain.resetting)
+
+
+def check_watched(dut: HierarchyObject, watches: Iterable[AxiWatch]) -> None:
+    """Checks that the design has AXI ports, and each is watched.
+
+    Raises
+    ------
+    AssertionError
+        If not.
+    """
+    end = "_arvalid"
+    ports = {handle._name.removesuffix(end) for handle in dut if handle._name.endswith(end)}
+    watched = {watch.prefix for watch in watches}
+    assert ports, "no AXI port was found"
+    assert ports == watched, f"the AXI ports are {sorted(ports)}, watched are {sorted(watched)}"

@@ -11,6 +11,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 
 from hdl import isa
+from hdl.axi.interface import max_beats
 from hdl.chip.registers import CORE_REGISTERS, COUNTER_REGISTERS, IDENTITY, parameters
 from hdl.config import Config
 from hdl.core.interface import Space
@@ -18,14 +19,22 @@ from hdl.isa import DmaSpace, Fault
 from sim.assembly import assemble
 from sim.descriptor import Place, descriptor, hbm, imem, masks, other_vmem, smem, vmem, vreg
 from sim.operands import sem, v
-from verif.benches.chip import ChipBench, Events
+from verif.benches.chip import WORDS, ChipBench, Events
 from verif.programs import random_words
 
 bench_test = cocotb.test(timeout_time=10_000, timeout_unit="us")
 
 TRANSFERS = 10
 """Transfers of each core while both contend."""
+STREAMS, STREAM_ROWS = 4, 192
+"""Transfers of each core, and their rows, while both want all of a memory's time: together many
+times what buffers hold."""
 PITCH = isa.DESCRIPTOR_WORDS
+
+
+def rounds(bench: ChipBench, count: int) -> int:
+    """How often a test does the same at other moments: at `tiny` ``count`` times, else a third."""
+    return count if bench.config == Config.preset("tiny") else count // 3
 
 
 def bundles(config: Config, text: str) -> tuple[int, ...]:
@@ -97,7 +106,7 @@ class Contention:
     """Programs that load and store while both engines use both vector memories.
 
     Words 0 to 63 of vector memory are read by transfers; those from 64 on are written, each by one
-    transfer; the last 32 are the program's.
+    transfer; the last 32 of `WORDS` are the program's.
 
     Parameters
     ----------
@@ -124,7 +133,7 @@ class Contention:
             await bench.load(core, bundles(bench.config, self._text(core)))
 
     def _text(self, core: int) -> str:
-        last = self._bench.config.vmem_words - 32
+        last = WORDS - 32
         signals = TRANSFERS + (self._others[core] if self._together else 0)
         lines = [
             f"{{ s0.add s1, s0, {TRANSFERS} | s1.add s2, s0, 0 }}",
@@ -149,8 +158,10 @@ class Contention:
         small = number % 5 == 4
         if small:  # scalar memory is small, and goes slowly
             words, rows = 1, config.sublanes
-        source_space = rng.choice(("smem", "vreg", "masks") if small
-                                  else ("hbm", "vmem", "other_vmem"))
+        # The first two write and read the other's memory; what the others do is left to chance.
+        source_space, space = (("hbm", "other_vmem"), ("other_vmem", "hbm"))[number] if (
+            number < 2) else (rng.choice(("smem", "vreg", "masks") if small
+                                         else ("hbm", "vmem", "other_vmem")), "")
         runs = rng.choice(({}, {"run": 1, "stride": rng.randint(1, 2)}))
         source = {
             "hbm": lambda: hbm(bench.place(random_words(bench.numbers, (rows, config.lanes)))),
@@ -164,7 +175,7 @@ class Contention:
         spaces = ["hbm", "vmem", "other_vmem"]
         if source.space is DmaSpace.HBM:
             spaces += ["imem", "smem"] if number % 2 else ["vmem", "other_vmem"]
-        space = rng.choice(spaces)
+        space = space or rng.choice(spaces)
         if space == "smem":
             rows = 1
         destination: Place = {
@@ -231,10 +242,11 @@ async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
 @bench_test
 async def cores_contend(dut: HierarchyObject) -> None:
     """Programs, both engines and the host use everything at once; nothing is lost or mixed."""
-    bench = await ChipBench.started(dut)
-    for pause in (0.0, 0.4, 0.2):
-        bench.set_pauses(pause)
-        await Contention(bench, together=True).load()
+    bench = await ChipBench.started(dut, whole=True)
+    for pause, shared in ((0.0, False), (0.4, True), (0.2, True)):
+        contention = Contention(bench, together=True)
+        await contention.load()
+        bench.set_pauses(pause, shared=shared)
         await bench.start(*bench.cores)
         for number in range(6):
             core = number % 2
@@ -248,6 +260,87 @@ async def cores_contend(dut: HierarchyObject) -> None:
         assert not any(machine.running for machine in bench.golden.cores)
         await bench.compare()
     assert bench.compared == 3
+    bench.finished()
+
+
+class Pace:
+    """Counts the beats of reads or writes that a core's ports moved, cycle by cycle.
+
+    Parameters
+    ----------
+    bench : ChipBench
+    channel : str
+        "r" or "w".
+    """
+
+    def __init__(self, bench: ChipBench, channel: str) -> None:
+        self._bench = bench
+        self._channel = channel
+        self._beats: list[list[int]] = []
+        self._task = cocotb.start_soon(self._run())
+
+    async def _run(self) -> None:
+        bench = self._bench
+        while True:
+            self._beats.append([bench.port(core).transfers[self._channel] for core in bench.cores])
+            await bench.domain.edge
+
+    def check(self) -> None:
+        """While both had beats to come, each moved about as many, and none waited long.
+
+        A vector memory gives each in turn a word, and memory here each as many beats as the other
+        in the long run. A port asks for a burst when it has room for one, which is so after as many
+        rows of its own, and as many of the other. Twice that is the limit.
+        """
+        self._task.cancel()
+        moved = np.diff(np.array(self._beats), axis=0)
+        cycles = [np.flatnonzero(one) for one in moved.T]
+        first, last = max(one[0] for one in cycles), min(one[-1] for one in cycles)
+        cycles = [one[(one >= first) & (one <= last)] for one in cycles]
+        beats = [len(one) for one in cycles]
+        waits = [int(np.diff(one).max()) for one in cycles]
+        cocotb.log.info("beats of %s: %s, longest waits %s", self._channel, beats, waits)
+        assert min(beats) > 0.8 * STREAMS * STREAM_ROWS, beats
+        assert max(waits) <= 4 * max_beats(self._bench.config), waits
+
+
+async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
+    """Both engines move rows between HBM and one core's vector memory, and programs use it."""
+    config = bench.config
+    rows = STREAM_ROWS
+    words = rows // config.sublanes
+    last = WORDS - 32
+    for core in bench.cores:
+        made = []
+        for _ in range(STREAMS):
+            inside = (vmem if core == victim else other_vmem)(core * words)
+            outside = hbm(bench.place(random_words(bench.numbers, (rows, config.lanes))) if reads
+                          else bench.allocate(rows))
+            sides = (outside, inside) if reads else (inside, outside)
+            made.append(descriptor(config, *sides, rows=rows, semaphore=sem[4]))
+        await put_descriptors(bench, core, made)
+        await bench.load(core, bundles(config, "\n".join((
+            "{ misc.signal_other sem5, 1 } { misc.wait sem5, 1 | s0.add s3, s0, 200 }",
+            *(f"{{ misc.dma {PITCH * number} }}" for number in range(STREAMS)),
+            f"again: {{ ld.load v5, s0, {last} | st.store v6, s0, {last + 2} "
+            "| s1.loop s3, again }",
+            f"{{ misc.wait sem4, {STREAMS} }} {{ s1.halt }}"))))
+    pace = Pace(bench, "r" if reads else "w")
+    await bench.run()
+    pace.check()
+
+
+@bench_test
+async def neither_core_starves(dut: HierarchyObject) -> None:
+    """Both want all of one vector memory's time; or of memory's, which serves one by lot."""
+    bench = await ChipBench.started(dut)
+    for victim, shared in ((0, False), (1, False), (0, True)):
+        bench.set_pauses(0.3 if shared else 0.0, shared=shared)
+        # What is read goes back to memory, where it is compared.
+        await stream(bench, victim, reads=True)
+        await stream(bench, victim, reads=False)
+        bench.compare_memory()
+    await bench.compare()
     bench.finished()
 
 
@@ -401,8 +494,8 @@ async def interrupt_and_poll(dut: HierarchyObject) -> None:
 async def reset_of_one_core(dut: HierarchyObject) -> None:
     """At any moment; the other core goes on, and afterwards both do all that they should."""
     bench = await ChipBench.started(dut)
-    busy = 0
-    for number in range(6):
+    busy, count = 0, rounds(bench, 6)
+    for number in range(count):
         victim = number % 2
         bench.set_pauses(bench.rng.choice((0.0, 0.3)))
         contention = Contention(bench, together=False)
@@ -422,11 +515,10 @@ async def reset_of_one_core(dut: HierarchyObject) -> None:
         await bench.until(survivor, RUNNING=0, DMA_BUSY=0, FAULT=0)
         bench.golden.run(100_000)
         contention.check_own(survivor)
-        bench.set_pauses(0.0)
         await bench.fill()
         await run_exchange(bench)
-    assert busy >= 3
-    assert bench.compared == 6
+    assert busy >= count // 2
+    assert bench.compared == count
     bench.finished()
 
 
@@ -462,7 +554,6 @@ async def reset_waits_for_memory(dut: HierarchyObject) -> None:
         for core in victims:
             assert not (await bench.until(core, RESETTING=0))["DMA_BUSY"]
             assert await bench.read_words(core, Space.SEMAPHORE, 4) == [0] * 4
-        bench.set_pauses(0.0)
         await bench.fill()
         await run_exchange(bench)
     assert bench.compared == 3
@@ -473,7 +564,8 @@ async def reset_waits_for_memory(dut: HierarchyObject) -> None:
 async def reset_of_the_chip(dut: HierarchyObject) -> None:
     """With memory, at any moment: all starts anew."""
     bench = await ChipBench.started(dut)
-    for _ in range(3):
+    count = rounds(bench, 3)
+    for _ in range(count):
         await Contention(bench, together=True).load()
         bench.set_pauses(0.2)
         await bench.start(*bench.cores)
@@ -483,8 +575,7 @@ async def reset_of_the_chip(dut: HierarchyObject) -> None:
             status = await bench.status(core)
             assert not any(status[name] for name in ("RUNNING", "DMA_BUSY", "FAULT"))
             assert await bench.get("START_PC", core) == 0
-        bench.set_pauses(0.0)
         await bench.fill()
         await run_exchange(bench)
-    assert bench.compared == 3
+    assert bench.compared == count
     bench.finished()

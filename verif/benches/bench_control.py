@@ -28,7 +28,7 @@ from hdl.config import Config
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.isa import BUNDLE_WORDS, DESCRIPTOR_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
-from verif.benches.axi_watch import AxiWatch
+from verif.benches.axi_watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
@@ -170,6 +170,7 @@ class ControlBench:
         self.cores = [CoreModel(self.domain, dut, k, self.config, self.rng)
                       for k in range(self.config.cores)]
         self._watch = AxiWatch(self.domain, dut, CONTROL_PREFIX, 4, 0)
+        check_watched(dut, [self._watch])
         self._master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, CONTROL_PREFIX), dut.clk, dut.rst)
         # A line for each access would bury what a failing test says.
         for side in (self._master.write_if, self._master.read_if):
@@ -256,9 +257,11 @@ class ControlBench:
             core.clear()
 
     def finish(self, accesses: int) -> None:
-        """Ends the test: at least so many answers were compared."""
-        self._watch.checker.finish()
+        """Ends the test: at least so many answers were compared, and the checker saw them all."""
+        checker = self._watch.checker
+        checker.finish()
         assert self.accesses >= accesses
+        assert checker.transfers["b"] + checker.transfers["r"] >= self.accesses
 
 
 @bench_test
@@ -271,7 +274,9 @@ async def which_chip_it_is(dut: HierarchyObject) -> None:
             wanted = values.get(register.name, register.reset or 0)
             assert await bench.get(register.name, core) == wanted, register.name
     assert await bench.get("ID") == IDENTITY
-    bench.finish(60)
+    await bench.put("ID", ~IDENTITY & 0xFFFFFFFF, refused=True)
+    assert await bench.get("ID") == IDENTITY
+    bench.finish(62)
 
 
 @bench_test

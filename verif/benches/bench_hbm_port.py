@@ -14,7 +14,7 @@ from cocotbext.axi import AxiBus, AxiRam
 
 from hdl.axi.interface import hbm_prefix, max_beats
 from hdl.config import Config
-from verif.benches.axi_watch import AxiWatch
+from verif.benches.axi_watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.memory import BadMemory
 from verif.benches.scoreboard import Scoreboard
@@ -67,6 +67,7 @@ class HbmBench:
             # A line for each burst would bury what a failing test says.
             for side in (self.rams[-1].write_if, self.rams[-1].read_if):
                 side.log.setLevel(logging.ERROR)
+        check_watched(dut, self.watches)
 
     @classmethod
     async def started(cls, dut: HierarchyObject) -> "HbmBench":
@@ -193,7 +194,7 @@ class HbmBench:
         self.read_rows.finish()
         self.done.finish()
         for watch in self.watches:
-            watch.checker.finish()
+            watch.finish()
 
 
 @bench_test

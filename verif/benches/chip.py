@@ -2,12 +2,15 @@
 
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import cocotb
 import numpy as np
 from cocotb.handle import HierarchyObject
+from cocotb.task import Task
 from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
+from cocotbext.axi.stream import StreamPause
 from numpy.typing import NDArray
 
 from golden.chip import GoldenChip
@@ -21,14 +24,16 @@ from hdl.isa import Fault
 from sim.assembler import Program
 from sim.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
 from sim.operands import v
-from verif.benches.axi_watch import AxiWatch
+from verif.benches.axi_checker import AxiChecker
+from verif.benches.axi_watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.memory import BadMemory
 from verif.programs import fill_registers, random_words
 
-__all__ = ["ChipBench", "Events"]
+__all__ = ["WORDS", "ChipBench", "Events"]
 
-_CHANNELS = ("ar", "r", "aw", "w", "b")
+WORDS = 256
+"""Words of vector memory that tests use; `tiny` has no others."""
 _LIMIT = 20_000
 _BUNDLES = 100_000
 _HALT = isa.pack({isa.Slot.S1: {"op": isa.ScalarOp.HALT}})
@@ -64,6 +69,8 @@ class ChipBench:
         Models, by core and channel.
     compared : int
         States compared.
+    words : int
+        Words of vector memory that are filled and compared.
     """
 
     def __init__(self, dut: HierarchyObject) -> None:
@@ -71,6 +78,7 @@ class ChipBench:
         self.rng = random.Random(cocotb.RANDOM_SEED)
         self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
         self.compared = 0
+        self.words = config.vmem_words
         self.domain = ClockDomain(dut)
         self.domain.start()
         self.cores = range(config.cores)
@@ -82,6 +90,12 @@ class ChipBench:
         self.watches: list[AxiWatch] = []
         self.rams: list[list[AxiRam]] = []
         sides = [self._master.write_if, self._master.read_if]
+        self._channels: list[StreamPause] = [
+            self._master.write_if.aw_channel, self._master.write_if.w_channel,
+            self._master.write_if.b_channel, self._master.read_if.ar_channel,
+            self._master.read_if.r_channel]
+        self._data: list[list[tuple[StreamPause, StreamPause]]] = [[] for _ in self.memories]
+        """By channel of memory and core: data of reads and of writes."""
         for core in self.cores:
             self.rams.append([])
             for channel, memory in enumerate(self.memories):
@@ -92,18 +106,30 @@ class ChipBench:
                              size=len(memory), mem=memory)
                 self.rams[-1].append(ram)
                 sides += [ram.write_if, ram.read_if]
+                self._channels += [ram.write_if.aw_channel, ram.write_if.b_channel,
+                                   ram.read_if.ar_channel]
+                self._data[channel].append((ram.read_if.r_channel, ram.write_if.w_channel))
+        check_watched(dut, [self._control, *self.watches])
         # A line for each access would bury what a failing test says.
         for side in sides:
             side.log.setLevel(logging.CRITICAL)
+        self._pauses: Task[None] | None = None
         self._descriptors: dict[int, list[int | None]] = {}
 
     @classmethod
-    async def started(cls, dut: HierarchyObject, pause: float = 0.0) -> "ChipBench":
-        """A bench whose chip has been reset, and whose state is random and that of `golden`."""
+    async def started(cls, dut: HierarchyObject, pause: float = 0.0, *,
+                      whole: bool = False) -> "ChipBench":
+        """A bench whose chip has been reset, and whose state is random and that of `golden`.
+
+        Of vector memory these are the first `WORDS` words, if not the ``whole``: to fill and to
+        compare them is most of what the simulator does.
+        """
         bench = cls(dut)
+        if not whole:
+            bench.words = min(WORDS, bench.words)
         await bench.domain.reset()
-        bench.set_pauses(pause)
         await bench.fill()
+        bench.set_pauses(pause)
         return bench
 
     async def reset(self) -> None:
@@ -112,8 +138,9 @@ class ChipBench:
         self._descriptors.clear()
 
     async def fill(self) -> None:
-        """Gives both chips the same state, after whatever was before."""
+        """Gives both chips the same state, after whatever was before; ends the pauses."""
         config = self.config
+        self.set_pauses(0.0)
         self.golden = GoldenChip(config)
         self._next_row = 0
         self._descriptors = {core: [None] * isa.DESCRIPTOR_WORDS for core in self.cores}
@@ -121,17 +148,23 @@ class ChipBench:
             memory.bad.clear()
             bytearray.__setitem__(memory, slice(0, len(memory)), bytes(len(memory)))
         await self.put("INTERRUPT_STATUS", sum(Events.of(core, 7) for core in self.cores))
+        program = Program((*fill_registers(config), _HALT), {}).rows(config)
+        # Vector memory takes longest, of all cores at once; meanwhile the host writes words.
         for core in self.cores:
-            shape = (config.vmem_words * config.sublanes, config.lanes)
-            await self.upload(core, random_words(self.numbers, shape), vmem(0))
-            shape = (config.smem_words // config.lanes, config.lanes)
-            await self.upload(core, random_words(self.numbers, shape), smem(0))
-            await self.load(core, [*fill_registers(config), _HALT])
+            for destination, rows in ((imem(0), program),
+                                      (smem(0), self._words(config.smem_words // config.lanes)),
+                                      (vmem(0), self._words(self.words * config.sublanes))):
+                await self.begin(core, hbm(self.place(rows)), destination, len(rows))
+        for core in self.cores:
             scalars = self.golden.cores[core].scalars
             scalars[1:] = self.numbers.integers(0, 1 << 32, len(scalars) - 1, np.uint32)
             await self.write_words(core, Space.SCALAR, scalars[1:], 1)
             await self.write_words(core, Space.SEMAPHORE, [0] * isa.SEMAPHORES)
+        await self.rest()
         await self.run()
+
+    def _words(self, rows: int) -> NDArray[np.uint32]:
+        return random_words(self.numbers, (rows, self.config.lanes))
 
     # --- memory
 
@@ -165,28 +198,38 @@ class ChipBench:
         memory = self.rng.choice(self.memories)
         memory.bad.add(where // self.config.row_bytes * self.config.channel_bytes)
 
-    def set_pauses(self, probability: float) -> None:
-        """Sets the probability of a pause of each channel of every port."""
-        sides = [(self._master.write_if, ("aw", "w", "b")), (self._master.read_if, ("ar", "r"))]
-        sides += [side for rams in self.rams for ram in rams
-                  for side in ((ram.write_if, ("aw", "w", "b")), (ram.read_if, ("ar", "r")))]
-        for side, names in sides:
-            for name in names:
-                channel = getattr(side, f"{name}_channel")
-                channel.clear_pause_generator()
-                channel.pause = False
-                if probability:
-                    channel.set_pause_generator(self._pauses(probability))
+    def set_pauses(self, probability: float, *, shared: bool = False) -> None:
+        """Sets the probability of a pause of each channel of every port.
+
+        If memory is ``shared``, each of its channels moves data of one core only in a cycle, drawn
+        by lot; else of all cores at once.
+        """
+        if self._pauses is not None:
+            self._pauses.cancel()
+            self._pauses = None
+        for channel in chain(self._channels, *chain(*self._data)):
+            channel.pause = False
+        if probability or shared:
+            self._pauses = cocotb.start_soon(self._pause(probability, shared))
+
+    async def _pause(self, probability: float, shared: bool) -> None:
+        # One task for all: cocotb takes longer to resume one than this for a cycle.
+        rng = self.rng
+        while True:
+            for channel in self._channels:
+                channel.pause = rng.random() < probability
+            for cores in self._data:
+                turn = rng.randrange(len(cores)) if rng.random() >= probability else None
+                for core, channels in enumerate(cores):
+                    for channel in channels:
+                        channel.pause = (core != turn if shared
+                                         else rng.random() < probability)
+            await self.domain.edge
 
     def stall_reads(self, core: int, stalled: bool) -> None:
-        """Memory answers a core's reads no more, or again."""
+        """Memory, which must not pause, answers a core's reads no more, or again."""
         for ram in self.rams[core]:
-            ram.read_if.r_channel.clear_pause_generator()
             ram.read_if.r_channel.pause = stalled
-
-    def _pauses(self, probability: float) -> Iterator[bool]:
-        while True:
-            yield self.rng.random() < probability
 
     # --- registers
 
@@ -269,9 +312,18 @@ class ChipBench:
         if golden:
             assert self.golden.cores[core].transfer(Descriptor.unpack(words)) is fault
 
+    async def begin(self, core: int, source: Place, destination: Place, rows: int) -> None:
+        """Starts to transfer rows."""
+        await self.transfer(core, descriptor(self.config, source, destination, rows=rows))
+
+    async def rest(self) -> None:
+        """Waits until no transfer is under way."""
+        for core in self.cores:
+            await self.until(core, DMA_BUSY=0)
+
     async def copy(self, core: int, source: Place, destination: Place, rows: int) -> None:
         """Transfers rows, and waits until that is done."""
-        await self.transfer(core, descriptor(self.config, source, destination, rows=rows))
+        await self.begin(core, source, destination, rows)
         await self.until(core, DMA_BUSY=0)
 
     async def upload(self, core: int, rows: NDArray[np.uint32], destination: Place) -> None:
@@ -311,7 +363,7 @@ class ChipBench:
         await self.finish()
 
     async def compare(self) -> None:
-        """Compares all state: what does not lie in memory is transferred there.
+        """Compares all state: what does not lie in memory is transferred there. Ends the pauses.
 
         Raises
         ------
@@ -319,22 +371,27 @@ class ChipBench:
             If something differs.
         """
         config = self.config
+        self.set_pauses(0.0)
         for core in self.cores:
             machine = self.golden.cores[core]
             status = await self.status(core)
             assert (status["RUNNING"], status["FAULT"]) == (machine.running, machine.fault), (
                 f"core {core}: {status}")
+            registers = config.sublanes * isa.VECTOR_REGISTERS
+            for source, rows in ((vmem(0), self.words * config.sublanes),
+                                 (vreg(v[0]), registers), (masks(), config.sublanes),
+                                 (smem(0), config.smem_words // config.lanes)):
+                await self.begin(core, source, hbm(self.allocate(rows)), rows)
+        # Words are read while the transfers are under way.
+        for core in self.cores:
+            machine = self.golden.cores[core]
             assert await self.get("PC", core) == machine.pc
             for space, expected in ((Space.SCALAR, machine.scalars),
                                     (Space.SEMAPHORE, machine.semaphores)):
                 if space is Space.SEMAPHORE or not machine.running:
                     got = await self.read_words(core, space, len(expected))
                     assert got == expected.tolist(), f"core {core}, {space.name}"
-            registers = config.sublanes * isa.VECTOR_REGISTERS
-            for source, rows in ((vmem(0), config.vmem_words * config.sublanes),
-                                 (vreg(v[0]), registers), (masks(), config.sublanes),
-                                 (smem(0), config.smem_words // config.lanes)):
-                await self.copy(core, source, hbm(self.allocate(rows)), rows)
+        await self.rest()
         self.compare_memory()
         self.compared += 1
 
@@ -343,8 +400,11 @@ class ChipBench:
         wrong = np.argwhere(self.stored() != self.golden.hbm)
         assert not len(wrong), f"{len(wrong)} words differ, the first at {wrong[0].tolist()}"
 
+    def port(self, core: int, channel: int = 0) -> AxiChecker:
+        """Watches this port of a core."""
+        return self.watches[core * self.config.hbm_channels + channel].checker
+
     def finished(self) -> None:
-        """Ends the test: at every port all is at rest, and something happened."""
-        self._control.checker.finish()
-        for watch in self.watches:
-            watch.checker.finish()
+        """Ends the test: at every port all is at rest, and every channel carried something."""
+        for watch in (self._control, *self.watches):
+            watch.finish()

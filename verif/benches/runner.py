@@ -46,8 +46,11 @@ _MODULES = {top: f"verif.benches.bench_{top}" for top in _DESIGNS} | {
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
                     "--no-public-flat-rw")
 
-# The benches are short: a faster model would not make up for the time that its build takes.
-_OPTIMISATION = "-O0"
+# Most benches are short: a faster model would not make up for the time that its build takes. What
+# is the same for all designs, the way to the signals above all, is compiled but once.
+_OPTIMISATION = {"OPT_SLOW": "-O0", "OPT_GLOBAL": "-O2"}
+_LONG = ("chip",)
+"""Designs whose benches take many cycles."""
 
 _BLOCKS = ("vpu_element", "mac_cell")
 """Large modules that stand many times in a design: each is verilated and compiled only once."""
@@ -89,9 +92,9 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            Bench("core", "tiny", 4), Bench("core", "small", 2),
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),
-           Bench("chip", "tiny", 2))
-"""All benches. A deep cell slows the wavefront of a swap, so that weights have to wait for it. Of
-the chip there is none at `small`: two cores of that size take a quarter of an hour and more."""
+           Bench("chip", "tiny", 2), Bench("chip", "small", 2))
+"""All benches, small designs first. A deep cell slows the wavefront of a swap, so that weights have
+to wait for it."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +137,14 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
         If a tool is missing or fails; with the last lines of the build's output.
     """
     tools = Toolchain.find()
-    variables = {**tools.make_variables(), "OPT_FAST": _OPTIMISATION, "OPT_SLOW": _OPTIMISATION,
-                 "OPT_GLOBAL": _OPTIMISATION}
-    recipe = [tools.identity(), variables, _VERILATOR_FLAGS, waves, version("cocotb"),
-              str(cocotb_tools.config.libs_dir), pathlib.Path(__file__).read_text()]
+    fast = "-O1" if bench.top in _LONG else "-O0"
+    variables = {**tools.make_variables(), **_OPTIMISATION, "OPT_FAST": fast}
+    recipe = [tools.identity(), {**variables, "OPT_FAST": ""}, _VERILATOR_FLAGS, waves,
+              version("cocotb"), str(cocotb_tools.config.libs_dir), _BLOCKS, LINT_WAIVERS,
+              *(inspect.getsource(part) for part in (build, _BlockRunner, _build, _keep_common))]
     # The parts of the simulator that are the same for all designs take longest to compile.
     common = build_folder() / "cocotb" / f"common-{_digest(recipe)}"
-    folder = build_folder() / "cocotb" / f"{bench}-{_digest([*recipe, vars(verilog)])}"
+    folder = build_folder() / "cocotb" / f"{bench}-{_digest([*recipe, fast, vars(verilog)])}"
     with _locked(folder):
         if folder.is_dir():
             return folder
