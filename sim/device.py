@@ -13,7 +13,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -614,9 +614,7 @@ class Device:
             until all of the programs had ended: the cycles of the run are the most ``cycles`` of a
             core. Starts and ends are told over the registers, some tens of cycles in each run.
         """
-        with self._open():
-            self._load(programs)
-            return self._execute(list(programs), **options)
+        return self._execute(programs, programs, **options)
 
     def running(self, core: int) -> bool:
         """Whether a program runs on a core."""
@@ -975,15 +973,20 @@ class Device:
 
     def _run_product(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
         """Runs a product's programs, and remembers that they are loaded, for the next one."""
-        self._load({core: program for core, program in programs.items()
-                    if self._products.get(core) is not program})
-        self._last_run = self._execute(list(programs), progress=progress)
+        new = {core: program for core, program in programs.items()
+               if self._products.get(core) is not program}
+        self._last_run = self._execute(programs, new, progress=progress)
         self._products |= programs
         self._used = False
 
-    def _execute(self, cores: Sequence[int], **options: Any) -> dict[int, dict[str, int]]:
-        """Starts programs, waits for them, and tells what each core's cycles were spent on."""
+    def _execute(self, cores: Iterable[int], new: Mapping[int, Program | Sequence[int]],
+                 **options: Any) -> dict[int, dict[str, int]]:
+        """Loads new programs, starts and waits for those of some cores, and tells what their cycles
+        were spent on.
+        """
+        cores = list(cores)
         with self._open() as backend:
+            self._load(new)
             for core in cores:
                 backend.take_counters(core)
             for core in cores:
