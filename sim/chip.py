@@ -41,6 +41,7 @@ from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from sim.build import build_model
 from sim.cache import cached_json
+from sim.checks import integer
 from sim.core import core_grids
 from sim.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
 from sim.hbm import HBM_SOURCES, Hbm, HbmOptions
@@ -316,16 +317,6 @@ class _Recording:
         self._tracer.feed(tables, self._model.cycle)
 
 
-def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
-    """The integer ``value``, which must be from ``low`` to ``high``."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    number = operator.index(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
-    return number
-
-
 class ChipModel:
     """A simulated chip and its memory.
 
@@ -502,12 +493,12 @@ class ChipModel:
 
     def read_address(self, place: SupportsIndex) -> int:
         """Reads at an address, where there may be no register."""
-        return int(self._accesses([(False, _integer("address", place, 0, 0xFFFF), 0)])[0])
+        return int(self._accesses([(False, integer("address", place, 0, 0xFFFF), 0)])[0])
 
     def write_address(self, place: SupportsIndex, value: SupportsIndex) -> None:
         """Writes at an address, where there may be no register."""
-        self._accesses([(True, _integer("address", place, 0, 0xFFFF),
-                         _integer("value", value, 0, 0xFFFFFFFF))])
+        self._accesses([(True, integer("address", place, 0, 0xFFFF),
+                         integer("value", value, 0, 0xFFFFFFFF))])
 
     # ---- Programs
 
@@ -538,7 +529,7 @@ class ChipModel:
             words[self._core(core)] = rows = np.zeros((len(bundles), BUNDLE_PITCH), np.uint32)
             for number, bundle in enumerate(bundles):
                 rows[number, :BUNDLE_WORDS] = isa.bundle_words(
-                    _integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
+                    integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
         in_row = max(1, self._config.lanes // BUNDLE_PITCH)
         least = max(1, BUNDLE_PITCH // self._config.lanes)
         with self._lock:
@@ -581,7 +572,7 @@ class ChipModel:
 
     def set_watchdog(self, core: int, cycles: int) -> None:
         """Lets a core fault after so many cycles in a row without a bundle; 0: never."""
-        self.write("WATCHDOG", _integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
+        self.write("WATCHDOG", integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
 
     def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST,
             progress: Progress | None = None) -> int:
@@ -611,7 +602,7 @@ class ChipModel:
         event = Until(until)
         if max_cycles is None and event is Until.NEVER:
             raise ValueError("max_cycles must be a number to run until never, not None")
-        limit = _NO_LIMIT if max_cycles is None else _integer("max_cycles", max_cycles, 0,
+        limit = _NO_LIMIT if max_cycles is None else integer("max_cycles", max_cycles, 0,
                                                               _NO_LIMIT)
         run = _Run(**{name: _STATUS[name.upper()].mask for name in _FLAGS},
                    until_rest=event is not Until.NEVER,
@@ -744,7 +735,7 @@ class ChipModel:
         if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):
             raise TypeError(f"words must be a list of integers, not {words!r}")
         self._accesses([self._access_address(core, space, at), *(
-            (True, self._address("ACCESS_DATA", core)[0], _integer("word", word, 0, 0xFFFFFFFF))
+            (True, self._address("ACCESS_DATA", core)[0], integer("word", word, 0, 0xFFFFFFFF))
             for word in given.tolist())])
 
     def read_words(self, core: int, space: Space, at: int, count: int) -> Words:
@@ -896,12 +887,12 @@ class ChipModel:
         return address(name, None if core is None else self._core(core)), found
 
     def _core(self, core: int) -> int:
-        return _integer("core", core, 0, self._config.cores - 1)
+        return integer("core", core, 0, self._config.cores - 1)
 
     def _range(self, name: str, at: SupportsIndex, count: SupportsIndex, size: int) -> int:
         """The address ``at``, from where ``count`` words must fit a memory of ``size``."""
-        first = _integer("address", at, 0, size)
-        if first + _integer("count", count, 0, size) > size:
+        first = integer("address", at, 0, size)
+        if first + integer("count", count, 0, size) > size:
             raise ValueError(f"{name} must lie within {size}, not from {first} to "
                              f"{first + operator.index(count) - 1}")
         return first
@@ -961,7 +952,7 @@ class ChipModel:
                 self.write("INTERRUPT_STATUS", bit)
 
     def _access_address(self, core: int, space: Space, at: int) -> tuple[bool, int, int]:
-        first = _integer("address", at, 0, (1 << ACCESS_ADDRESS_BITS) - 1)
+        first = integer("address", at, 0, (1 << ACCESS_ADDRESS_BITS) - 1)
         place, register = self._address("ACCESS_ADDRESS", core)
         return True, place, register.pack(ADDRESS=first, SPACE=Space(space).value)
 

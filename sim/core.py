@@ -1,7 +1,6 @@
 """The verilated core, driven in process as its host would."""
 
 import ctypes
-import operator
 import pathlib
 import threading
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from hdl.xlu.transpose import transpose_banks
 from sim.assembler import disassemble
 from sim.build import build_model
 from sim.cache import cached_json
+from sim.checks import integer
 from sim.kernel import compile_grid
 from sim.model import Model
 
@@ -169,19 +169,9 @@ class _Rows(ctypes.Structure):
         "space", "address", "words", "done", "lanes", "sublanes")))
 
 
-def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
-    """The integer ``value``, which must be from ``low`` to ``high``."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    number = operator.index(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
-    return number
-
-
 def _range(name: str, at: SupportsIndex, count: int, size: int, unit: str = "words") -> int:
     """The address ``at``, from where ``count`` words, or bundles, must fit a memory of ``size``."""
-    first = _integer("address", at, 0, size)
+    first = integer("address", at, 0, size)
     if first + count > size:
         raise ValueError(f"{name} must lie within {size} {unit}, not from {first} to "
                          f"{first + count - 1}")
@@ -275,7 +265,7 @@ class CoreModel:
         """
         bundles = list(bundles)
         first = _range("program", at, len(bundles), self._config.imem_bundles, "bundles")
-        words = [isa.bundle_words(_integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
+        words = [isa.bundle_words(integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
                  for bundle in bundles]
         addresses = ((first + np.arange(len(bundles)))[:, np.newaxis] * _IMEM_STRIDE
                      + np.arange(isa.BUNDLE_WORDS))
@@ -301,7 +291,7 @@ class CoreModel:
         RuntimeError
             If a program runs.
         """
-        first = _integer("pc", pc, 0, (1 << 32) - 1)
+        first = integer("pc", pc, 0, (1 << 32) - 1)
         with self._lock:
             self._must_stand("start a program")
             self._model.poke("start_pc", first)
@@ -339,7 +329,7 @@ class CoreModel:
         TimeoutError
             If the program has not stopped by then.
         """
-        limit = _NO_LIMIT if max_cycles is None else _integer("max_cycles", max_cycles, 0, 1 << 62)
+        limit = _NO_LIMIT if max_cycles is None else integer("max_cycles", max_cycles, 0, 1 << 62)
         total = 0
         done, resting = ctypes.c_uint64(), ctypes.c_uint32()
         with self._lock:
@@ -420,14 +410,14 @@ class CoreModel:
 
     def set_watchdog(self, cycles: int) -> None:
         """Lets the core fault after so many cycles in a row without a bundle; 0: never."""
-        limit = _integer("cycles", cycles, 0, (1 << 32) - 1)
+        limit = integer("cycles", cycles, 0, (1 << 32) - 1)
         with self._lock:
             self._model.poke("watchdog", limit)
 
     def signal(self, index: int, amount: int = 1) -> None:
         """Adds ``amount`` to a semaphore, whether a program runs or not; it takes a cycle."""
-        number = _integer("index", index, 0, isa.SEMAPHORES - 1)
-        units = _integer("amount", amount, 0, (1 << 32) - 1)
+        number = integer("index", index, 0, isa.SEMAPHORES - 1)
+        units = integer("amount", amount, 0, (1 << 32) - 1)
         with self._lock:
             self._model.poke("signal__index", number)
             self._model.poke("signal__amount", units)
@@ -482,7 +472,7 @@ class CoreModel:
 
     def read_vmem(self, address: int, words: int) -> Words:
         """Words of vector memory, as uint32 of shape (words, sublanes, lanes)."""
-        count = _integer("words", words, 0, self._config.vmem_words)
+        count = integer("words", words, 0, self._config.vmem_words)
         first = _range("words", address, count, self._config.vmem_words)
         return self._read_rows(HostSpace.VMEM, first, count)
 
@@ -564,7 +554,7 @@ class CoreModel:
             raise RuntimeError(f"a program runs, at bundle {self.pc}: stop it to {what}")
 
     def _read_words(self, space: Space, at: int, count: int, size: int) -> Words:
-        words = _integer("words", count, 0, size)
+        words = integer("words", count, 0, size)
         first = _range("words", at, words, size)
         return self._read_control(space, first + np.arange(words))
 

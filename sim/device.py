@@ -9,18 +9,15 @@
         result = device.copy_out(buffer, np.float32, array.shape)
 """
 
-import operator
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
@@ -32,9 +29,12 @@ from hdl.dma.interface import check_config
 from hdl.isa import Fault
 from sim.assembler import Program
 from sim.backend import BACKENDS, Backend, CoreState, open_backend
+from sim.checks import integer
 from sim.chip import ChipModel, staging_rows
 from sim.disassembler import disassemble, label_names
 from sim.hbm import HbmOptions
+from sim.heap import Buffer, Heap
+from sim.layers import Dense, checked_layer, columns_of, operand
 from sim.matmul import Chain, Matmul, Places
 
 __all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Dense", "Device", "DeviceTimeoutError"]
@@ -99,53 +99,6 @@ class DeviceTimeoutError(TimeoutError):
         super().__init__(message)
 
 
-@dataclass(eq=False)
-class Buffer:
-    """A piece of HBM. Made by `Device.allocate`.
-
-    Attributes
-    ----------
-    address : int
-        In bytes, as descriptors have it; a multiple of ``config.row_bytes``.
-    size : int
-        In bytes, as it was asked for.
-    """
-
-    address: int
-    size: int
-
-
-@dataclass(frozen=True, eq=False)
-class Dense:
-    """A dense layer, ``relu(x @ weights + bias)``.
-
-    Attributes
-    ----------
-    weights : array of float32 or bfloat16, shape (K, N); (N, K) if ``transpose``
-        float32 is rounded to bfloat16 at the array's edge.
-    bias : array of float32, shape (N,), optional
-        Added in fp32.
-    relu : bool
-        Take ``fmax`` with +0.0 at last: NaN stays, -0.0 does not.
-    transpose : bool
-        Multiply by the transpose of ``weights``.
-    """
-
-    weights: npt.NDArray[Any]
-    bias: Float32 | None = None
-    relu: bool = False
-    transpose: bool = False
-
-
-def _integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    number = operator.index(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
-    return number
-
-
 def _words(given: npt.ArrayLike) -> Words:
     """The list of words of 32 bits."""
     words = np.asarray(given)
@@ -156,100 +109,8 @@ def _words(given: npt.ArrayLike) -> Words:
     return words.astype(np.uint32)
 
 
-def _operand(name: str, value: object) -> Float32:
-    """The matrix as float32, which holds every bfloat16 exactly."""
-    # A masked array is one to numpy, but there is no product without the masked elements.
-    if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name} must be a numpy array, not {type(value).__name__}")
-    if value.dtype not in (np.float32, ml_dtypes.bfloat16):
-        raise TypeError(f"{name} must be of dtype float32 or bfloat16, not {value.dtype}")
-    if value.ndim != 2:
-        raise ValueError(f"{name} must have two dimensions, not shape {value.shape!r}")
-    # Signalling NaN and subnormals pass unharmed: the hardware decides what becomes of them.
-    return value.astype(np.float32)
-
-
-def _columns(layer: Dense) -> int:
-    return layer.weights.shape[0 if layer.transpose else 1]
-
-
-def _layer(name: str, layer: object, depth: int, before: str) -> Dense:
-    """The layer with weights in float32, if it is one for so many columns."""
-    if not isinstance(layer, Dense):
-        raise TypeError(f"{name} must be a Dense, not {layer!r}")
-    for flag in ("relu", "transpose"):
-        if not isinstance(getattr(layer, flag), bool):
-            raise TypeError(f"{name}.{flag} must be True or False, not {getattr(layer, flag)!r}")
-    checked = replace(layer, weights=_operand(f"{name}.weights", layer.weights))
-    shape, size = checked.weights.shape, _columns(checked)
-    if not depth or not size or shape != ((size, depth) if layer.transpose else (depth, size)):
-        kind = "columns" if layer.transpose else "rows"
-        raise ValueError(f"{name}.weights must have as many {kind} as {before} has columns, "
-                         f"{depth}, and no size 0, not shape {shape!r}")
-    bias = layer.bias
-    if bias is not None:
-        if not isinstance(bias, np.ndarray) or bias.dtype != np.float32:
-            raise TypeError(f"{name}.bias must be an array of float32, not {bias!r}")
-        if bias.shape != (size,):
-            raise ValueError(f"{name}.bias must be of shape ({size},), not {bias.shape!r}")
-    return checked
-
-
 def _describe(job: Matmul) -> str:
     return f"a product of ({job.rows}, {job.depth}) and ({job.depth}, {job.columns})"
-
-
-class _Heap:
-    """Which rows of HBM are free.
-
-    Parameters
-    ----------
-    rows : int
-        How many there are.
-    row_bytes : int
-    """
-
-    def __init__(self, rows: int, row_bytes: int) -> None:
-        self._row_bytes = row_bytes
-        self._free = [(0, rows)]  # first row and number of each free piece, in order
-        self._used: dict[Buffer, tuple[int, int]] = {}
-
-    @property
-    def free_bytes(self) -> int:
-        """All that is free."""
-        return sum(count for _, count in self._free) * self._row_bytes
-
-    def allocate(self, size: int) -> Buffer:
-        rows = -(-size // self._row_bytes)
-        for index, (first, count) in enumerate(self._free):
-            if count >= rows:
-                self._free[index:index + 1] = [(first + rows, count - rows)] * (count > rows)
-                buffer = Buffer(first * self._row_bytes, size)
-                self._used[buffer] = first, rows
-                return buffer
-        largest = max((count for _, count in self._free), default=0) * self._row_bytes
-        raise MemoryError(f"HBM must have {rows * self._row_bytes} bytes in one piece, but only "
-                          f"{largest} of {self.free_bytes} that are free are in one")
-
-    def free(self, buffer: Buffer) -> None:
-        self.check(buffer)
-        pieces = sorted([*self._free, self._used.pop(buffer)])
-        merged = pieces[:1]
-        for first, count in pieces[1:]:
-            last, length = merged[-1]
-            if last + length == first:
-                merged[-1] = last, length + count
-            else:
-                merged.append((first, count))
-        self._free = merged
-
-    def check(self, buffer: object) -> None:
-        """Whether it is one of these, and not yet freed."""
-        if not isinstance(buffer, Buffer):
-            raise TypeError(f"buffer must be a Buffer, not {buffer!r}")
-        if buffer not in self._used:
-            raise ValueError(f"buffer must be one that this device allocated and has not freed, "
-                             f"not {buffer!r}")
 
 
 @lru_cache(maxsize=32)
@@ -284,7 +145,7 @@ class Device:
         self._backend_name = backend
         self._lock = threading.RLock()
         # The last rows are those through which programs and vector memory are written.
-        self._heap = _Heap(config.hbm_rows - staging_rows(config), config.row_bytes)
+        self._heap = Heap(config.hbm_rows - staging_rows(config), config.row_bytes)
         self._names: list[dict[int, str]] = [{} for _ in range(config.cores)]
         self._before = [self._no_counts() for _ in range(config.cores)]
         self._watchdogs = [0] * config.cores
@@ -385,7 +246,7 @@ class Device:
             If the device is closed.
         """
         with self._open():
-            return self._heap.allocate(_integer("size", size, 1, 1 << 62))
+            return self._heap.allocate(integer("size", size, 1, 1 << 62))
 
     def free(self, buffer: Buffer) -> None:
         """Gives a buffer back. Nothing must use it any more.
@@ -537,7 +398,7 @@ class Device:
         """
         with self._open() as backend:
             number = self._core(core)
-            address = _integer("pc", pc, 0, self._config.imem_bundles - 1)
+            address = integer("pc", pc, 0, self._config.imem_bundles - 1)
             self._must_stand(backend, number)
             self._used = True
             backend.start(number, address)
@@ -577,7 +438,7 @@ class Device:
         watched = [self._core(core) for core in
                    (range(self._config.cores) if cores is None else cores)]
         if cycles is not None:
-            _integer("cycles", cycles, 0, 1 << 62)
+            integer("cycles", cycles, 0, 1 << 62)
         if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
             raise ValueError(f"seconds must be a number that is not negative, not {seconds!r}")
         if not isinstance(poll, bool):
@@ -659,8 +520,8 @@ class Device:
         """Adds to a semaphore of a core. Too much is the core's fault SEMAPHORE."""
         with self._open() as backend:
             backend.signal(self._core(core),
-                           _integer("semaphore", semaphore, 0, isa.SEMAPHORES - 1),
-                           _integer("amount", amount, 0, _MOST_SIGNAL))
+                           integer("semaphore", semaphore, 0, isa.SEMAPHORES - 1),
+                           integer("amount", amount, 0, _MOST_SIGNAL))
             self._used = True
 
     def set_watchdog(self, core: int, cycles: int) -> None:
@@ -684,7 +545,7 @@ class Device:
         """
         with self._open() as backend:
             number = self._core(core)
-            most = _integer("cycles", cycles, 0, (1 << 32) - 1)
+            most = integer("cycles", cycles, 0, (1 << 32) - 1)
             backend.set_watchdog(number, most)
             self._watchdogs[number] = most
 
@@ -771,14 +632,14 @@ class Device:
             if not isinstance(value, bool):
                 raise TypeError(f"{flag} must be True or False, not {value!r}")
         with self._open():
-            left, right = _operand("a", a), _operand("b", b)
+            left, right = operand("a", a), operand("b", b)
             if left.shape[1] != right.shape[1 if transpose_b else 0]:
                 kind = "columns" if transpose_b else "rows"
                 raise ValueError(f"b must have as many {kind} as a has columns, but a has shape "
                                  f"{a.shape!r} and b {b.shape!r}")
             layer = Dense(right, transpose=transpose_b)
             if not left.shape[1]:
-                return np.zeros((left.shape[0], _columns(layer)), np.float32)
+                return np.zeros((left.shape[0], columns_of(layer)), np.float32)
             return self._layers(left, [layer], progress)[0]
 
     def dense(self, x: npt.NDArray[Any], layers: Sequence[Dense], *,
@@ -814,14 +675,14 @@ class Device:
         if not isinstance(progress, bool):
             raise TypeError(f"progress must be True or False, not {progress!r}")
         with self._open():
-            left = _operand("x", x)
+            left = operand("x", x)
             if not layers:
                 raise ValueError(f"layers must be one or more, not {layers!r}")
             checked, depth, before = [], left.shape[1], "x"
             for number, layer in enumerate(layers):
                 name = f"layers[{number}]"
-                checked.append(_layer(name, layer, depth, before))
-                depth, before = _columns(checked[-1]), name
+                checked.append(checked_layer(name, layer, depth, before))
+                depth, before = columns_of(checked[-1]), name
             return self._layers(left, checked, progress)
 
     def close(self) -> None:
@@ -858,7 +719,7 @@ class Device:
         return {name: before[hardware] + taken[hardware] for hardware, name in _COUNTERS.items()}
 
     def _core(self, core: int) -> int:
-        return _integer("core", core, 0, self._config.cores - 1)
+        return integer("core", core, 0, self._config.cores - 1)
 
     def _cores(self, core: int | None) -> Sequence[int]:
         return range(self._config.cores) if core is None else [self._core(core)]
@@ -866,8 +727,8 @@ class Device:
     @staticmethod
     def _range(what: str, size: int, at: int, count: int) -> int:
         """The address ``at``, from where ``count`` words must fit."""
-        first = _integer("at", at, 0, size)
-        if first + _integer("count", count, 0, size) > size:
+        first = integer("at", at, 0, size)
+        if first + integer("count", count, 0, size) > size:
             raise ValueError(f"words must lie within {size} words of {what}, not {count} from "
                              f"{first} on")
         return first
@@ -875,7 +736,7 @@ class Device:
     def _bytes(self, backend: Backend, buffer: Buffer, offset: int,
                size: int) -> npt.NDArray[np.uint8]:
         self._heap.check(buffer)
-        first = _integer("offset", offset, 0, buffer.size)
+        first = integer("offset", offset, 0, buffer.size)
         if first + size > buffer.size:
             raise ValueError(f"array must fit {buffer.size} bytes of buffer, not have {size} from "
                              f"{first} on")
@@ -886,11 +747,11 @@ class Device:
         """Writes programs to instruction memories by core: all, or none if one is wrong."""
         with self._open() as backend:
             size = self._config.imem_bundles
-            first = _integer("at", at, 0, size)
+            first = integer("at", at, 0, size)
             loads: dict[int, list[int]] = {}
             for core, program in programs.items():
                 loads[self._core(core)] = bundles = [
-                    _integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1) for bundle in program]
+                    integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1) for bundle in program]
                 if first + len(bundles) > size:
                     raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} "
                                      f"from {first} on")
@@ -933,7 +794,7 @@ class Device:
 
     def _layers(self, x: Float32, layers: Sequence[Dense], progress: bool) -> list[Float32]:
         """The results of layers that have been checked."""
-        rows, sizes = x.shape[0], [_columns(layer) for layer in layers]
+        rows, sizes = x.shape[0], [columns_of(layer) for layer in layers]
         if not rows or not all(sizes):
             return [np.zeros((rows, size), np.float32) for size in sizes]
         jobs, depth = [], x.shape[1]
