@@ -28,7 +28,7 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
-sim: setup  ## train a classifier, then run its test set through the array in RTL, at v2 size; TRACE=1 records it
+sim: setup  ## train a classifier, then run its test set on the chip in RTL, at v2 size; TRACE=1 records it
 	$(PY) -m sim.digits $(if $(TRACE),--trace)
 
 softmax: setup  ## run a layer with a softmax as a program on the core in RTL, CONFIG=tiny|small|v2

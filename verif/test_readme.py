@@ -18,7 +18,7 @@ def test_sessions_run(capsys):
     exec(program, names)
     norms = (names["x"].astype(np.float64) ** 2).sum(axis=-1).ravel()
     assert np.allclose(names["norms"], norms, rtol=1e-6)
-    assert "array_active" in capsys.readouterr().out
+    assert "mxu_active_cycles" in capsys.readouterr().out
 
 
 def test_linked_files_and_make_targets_exist():
