@@ -254,7 +254,7 @@ def test_waveform_shows_control_at_the_cycles_of_the_trace(short):
     np.testing.assert_array_equal(accepted, rows)
     issued = pc[issue != 0].tolist()
     assert issued == [0, 1, 2, 3, 4, 5, 4, 5, 4, 5, 6, 7, 8]
-    shown = []
+    shown: list[int] = []
     for event in sorted(trace.tracks["core 0", "program"], key=lambda event: event["ts"]):
         bounds = event["name"].split(" to ")
         if "waits" not in event["name"]:
