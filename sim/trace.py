@@ -20,7 +20,7 @@ from hdl.config import Config
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import WAITS
 from hdl.dma.interface import QUEUE_DEPTH
-from hdl.isa import OPERATIONS, SEMAPHORES, SLOTS, DmaSpace, Fault, MiscOp, Slot
+from hdl.isa import BUNDLE_BITS, OPERATIONS, SEMAPHORES, SLOTS, DmaSpace, Fault, MiscOp, Slot
 from sim.disassembler import disassemble
 from sim.probes import ADDERS, Values, read_probe, record_layout
 
@@ -260,6 +260,8 @@ class _Core:
     def __init__(self, writer: _Writer, config: Config, number: int, pid: int) -> None:
         self.pid = pid
         self._layout = record_layout(config)
+        # Looked up once, because it takes a while.
+        self._bundle_offset = self._layout["bundle"].offset
         self._writer = writer
         self._number = number
         self._until = 0
@@ -369,9 +371,8 @@ class _Core:
             track.close()
 
     def _bundle(self, record: Words) -> int:
-        member = self._layout["bundle"]
-        return int.from_bytes(record.astype("<u4").tobytes(), "little") >> member.offset & (
-            (1 << member.width) - 1)
+        value = int.from_bytes(record.astype("<u4").tobytes(), "little")
+        return value >> self._bundle_offset & (1 << BUNDLE_BITS) - 1
 
     @staticmethod
     def _causes(on: dict[str, npt.NDArray[np.bool_]], pc: Values) -> Values:
