@@ -139,8 +139,8 @@ def test_wrong_arguments(chip):
         chip.write("CONTROL", core=0)
     with pytest.raises(ValueError, match="value must be from 0 to 4294967295"):
         chip.write("START_PC", 1 << 32, core=0)
-    with pytest.raises(ValueError, match="program must lie within 256, not from 255 to 256"):
-        chip.load_program(0, [0, 0], 255)
+    with pytest.raises(ValueError, match="program must lie within 512, not from 511 to 512"):
+        chip.load_program(0, [0, 0], 511)
     with pytest.raises(ValueError, match="max_cycles must be a number to run until never"):
         chip.run(until=Until.NEVER)
     with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):

@@ -839,8 +839,8 @@ def test_nothing_works_after_close(use):
 
 @pytest.mark.parametrize(("use", "error", "message"), [
     (lambda d: d.start(2), ValueError, "core must be from 0 to 1, not 2"),
-    (lambda d: d.start(0, 256), ValueError, "pc must be from 0 to 255, not 256"),
-    (lambda d: d.load(0, [0] * 2, 255), ValueError, "program must lie within 256 bundles, not 2 "),
+    (lambda d: d.start(0, 512), ValueError, "pc must be from 0 to 511, not 512"),
+    (lambda d: d.load(0, [0] * 2, 511), ValueError, "program must lie within 512 bundles, not 2 "),
     (lambda d: d.load(0, [1 << 288]), ValueError, "bundle must be from 0"),
     (lambda d: d.load(0, ["nop"]), TypeError, "bundle must be an integer, not 'nop'"),
     (lambda d: d.signal(0, 16), ValueError, "semaphore must be from 0 to 15, not 16"),

@@ -289,7 +289,7 @@ CHECKS: dict[Fault, list[dict[str, int]]] = {
         {"source_space": DmaSpace.VREG, "source_address": 29},
         {"source_space": DmaSpace.MASK, "source_address": 1, "rows": 2},
         {"source_space": DmaSpace.MASK, "rows": 4},
-        {"destination_space": IMEM, "destination_address": 16 * 255, "rows": 5},
+        {"destination_space": IMEM, "destination_address": 16 * 511, "rows": 5},
         {"destination_space": IMEM, "destination_address": 0xFFFFFFF0, "rows": 5},
     ],
     Fault.NONE: [
@@ -306,8 +306,8 @@ CHECKS: dict[Fault, list[dict[str, int]]] = {
         {"source_space": DmaSpace.VREG, "source_address": 28},
         {"source_space": DmaSpace.MASK, "rows": 2},
         {"source_space": DmaSpace.MASK, "rows": 8, "source_run": 1},
-        {"destination_space": IMEM, "destination_address": 16 * 255, "rows": 4},
-        {"destination_space": IMEM, "destination_address": 16 * 254, "rows": 8},
+        {"destination_space": IMEM, "destination_address": 16 * 511, "rows": 4},
+        {"destination_space": IMEM, "destination_address": 16 * 510, "rows": 8},
         {"semaphore": 15, "signal": 1},
     ],
 }
