@@ -1,10 +1,12 @@
 """The verilated chip with its memory, driven in process over the registers as its host would."""
 
+import atexit
 import ctypes
 import operator
 import os
 import pathlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -286,7 +288,12 @@ class _Recording:
             self._thread.shutdown()
 
     def _finish(self, step: Callable[[], None]) -> None:
-        future = self._thread.submit(step)
+        try:
+            future = self._thread.submit(step)
+        except RuntimeError:
+            # Python ends: there are no more threads, and interrupts do no harm.
+            step()
+            return
         interrupt: KeyboardInterrupt | None = None
         while not future.done():
             try:
@@ -315,6 +322,17 @@ class _Recording:
             self._model.check(self._model.library.systolith_chip_forget(
                 self._model.handle, self._chip, core))
         self._tracer.feed(tables, self._model.cycle)
+
+
+_TRACED: "weakref.WeakKeyDictionary[ChipModel, pathlib.Path]" = weakref.WeakKeyDictionary()
+"""Models that write a trace, and its file."""
+
+
+@atexit.register
+def _complete_traces() -> None:
+    """Traces are complete even if nobody has closed what wrote them."""
+    for chip in list(_TRACED):
+        chip.close()
 
 
 class ChipModel:
@@ -683,7 +701,8 @@ class ChipModel:
         core : int
         words : sequence of int
             Its descriptor, as `sim.descriptor.descriptor` makes it; wrong ones are not refused
-            here.
+            here. If memory refuses it, CORE{core}_TRANSFER_FAILED is set in INTERRUPT_STATUS, which
+            the next method that moves data clears.
 
         Raises
         ------
@@ -712,8 +731,7 @@ class ChipModel:
         RuntimeError
             If memory answers with an error, or the core has dropped it.
         """
-        with self._lock, self._keeping_event(core) as done:
-            before = self.fault(core)
+        with self._lock, self._keeping_events(core) as done:
             try:
                 self.start_transfer(core, words)
                 busy = True
@@ -727,7 +745,7 @@ class ChipModel:
                 self._wait(lambda: not self.status(core)["DMA_BUSY"]
                            or bool(self.read("INTERRUPT_STATUS") & done), f"core {core} is busy")
                 raise
-            self._check_refused(core, before)
+            self._check_refused(core)
 
     def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
         """Writes words of a space through ACCESS_DATA; addresses as of ACCESS_ADDRESS."""
@@ -810,6 +828,7 @@ class ChipModel:
         """Ends the simulation; closing twice does nothing. What `hbm` gave stays."""
         with self._lock:
             try:
+                _TRACED.pop(self, None)
                 if self._recording is not None:
                     recording, self._recording = self._recording, None
                     recording.close()
@@ -831,6 +850,8 @@ class ChipModel:
 
     def _record(self, chip: int, trace: pathlib.Path, waveforms: pathlib.Path) -> None:
         """Writes a trace and waveforms from now on."""
+        if trace.resolve() in _TRACED.values():
+            raise ValueError(f"trace must not be that of another device, {str(trace)!r}")
         tracer = Tracer(trace, self._config)
         try:
             waveforms.open("w").close()  # with a better message than the driver's
@@ -839,6 +860,7 @@ class ChipModel:
             tracer.close()
             raise
         self._recording = _Recording(self._model, chip, self._config.cores, tracer)
+        _TRACED[self] = trace.resolve()
 
     def _advance(self, function: str, *arguments: Any) -> None:
         """Calls the driver for something that takes time."""
@@ -862,13 +884,15 @@ class ChipModel:
             row["write"], row["address"], row["data"] = write, place, data
         done = ctypes.c_uint64()
         with self._lock:
-            while done.value < len(table):
-                self._advance("access", table.ctypes.data, len(table), done)
-                last = table[done.value - 1] if done.value else None
-                if last is not None and last["response"]:
-                    raise RegisterError(int(last["address"]), bool(last["write"]),
-                                        int(last["data"]), Resp(int(last["response"])))
-            self._note_watchdogs(accesses)
+            try:
+                while done.value < len(table):
+                    self._advance("access", table.ctypes.data, len(table), done)
+                    last = table[done.value - 1] if done.value else None
+                    if last is not None and last["response"]:
+                        raise RegisterError(int(last["address"]), bool(last["write"]),
+                                            int(last["data"]), Resp(int(last["response"])))
+            finally:
+                self._note_watchdogs(accesses[:done.value])
         return table["data"].copy()
 
     def _note_watchdogs(self, accesses: Sequence[tuple[bool, int, int]]) -> None:
@@ -936,20 +960,28 @@ class ChipModel:
         return True
 
     @contextmanager
-    def _keeping_event(self, core: int) -> Iterator[int]:
-        """The bit of INTERRUPT_STATUS for the end of a transfer, clear; restored at the end.
+    def _keeping_events(self, core: int) -> Iterator[int]:
+        """Clears the bits of INTERRUPT_STATUS that tell of a transfer's end; gives that for any.
 
-        An event cannot be set again: if it was there before, it is there afterwards.
+        An event cannot be set again: if there was one before, there is afterwards, for what is done
+        within sets it; but an earlier failure is forgotten.
         """
-        bit = GLOBAL_REGISTERS["INTERRUPT_STATUS"][f"CORE{self._core(core)}_TRANSFER_DONE"].mask
-        before = self.read("INTERRUPT_STATUS") & bit
+        done, failed = self._transfer_events(core)
+        before = self.read("INTERRUPT_STATUS") & (done | failed)
         if before:
-            self.write("INTERRUPT_STATUS", bit)
+            self.write("INTERRUPT_STATUS", before)
         try:
-            yield bit
+            yield done
         finally:
-            if not before and not self._failed:
-                self.write("INTERRUPT_STATUS", bit)
+            if not self._failed:
+                self.write("INTERRUPT_STATUS", failed if before & done else done | failed)
+
+    def _transfer_events(self, core: int) -> tuple[int, int]:
+        """Bits of INTERRUPT_STATUS: a transfer of the host has ended; it has failed."""
+        fields = GLOBAL_REGISTERS["INTERRUPT_STATUS"]
+        number = self._core(core)
+        return (fields[f"CORE{number}_TRANSFER_DONE"].mask,
+                fields[f"CORE{number}_TRANSFER_FAILED"].mask)
 
     def _access_address(self, core: int, space: Space, at: int) -> tuple[bool, int, int]:
         first = integer("address", at, 0, (1 << ACCESS_ADDRESS_BITS) - 1)
@@ -990,7 +1022,6 @@ class ChipModel:
     def _put_bundles(self, pieces: dict[int, list[tuple[Words, Place]]], share: int) -> None:
         """Moves pieces to cores that stand; each core has a share of the staging rows."""
         begin = len(self._data) - self._staging
-        before = {core: self.fault(core) for core in pieces}
 
         def at_rest() -> bool:
             return not any(self.status(core)["DMA_BUSY"] for core in pieces)
@@ -998,7 +1029,7 @@ class ChipModel:
         with ExitStack() as stack:
             stack.enter_context(self._borrowed(slice(begin, begin + share * len(pieces))))
             for core in pieces:
-                stack.enter_context(self._keeping_event(core))
+                stack.enter_context(self._keeping_events(core))
             try:
                 while any(pieces.values()):
                     for number, (core, left) in enumerate(pieces.items()):
@@ -1014,12 +1045,12 @@ class ChipModel:
             except KeyboardInterrupt:
                 self._wait(at_rest, "transfers of programs are under way")
                 raise
-        for core, fault in before.items():
-            self._check_refused(core, fault)
+            for core in pieces:
+                self._check_refused(core)
 
-    def _check_refused(self, core: int, before: Fault) -> None:
-        """After a transfer of the host, ahead of which the core had that fault."""
-        if self.fault(core) is Fault.BUS_ERROR and before is not Fault.BUS_ERROR:
+    def _check_refused(self, core: int) -> None:
+        """After transfers of the host, within `_keeping_events`."""
+        if self.read("INTERRUPT_STATUS") & self._transfer_events(core)[1]:
             raise RuntimeError(f"memory has refused a transfer of core {core}")
 
     def _put_rows(self, core: int, rows: Words, place: Callable[[int], Place]) -> None:

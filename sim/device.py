@@ -152,6 +152,9 @@ class Device:
         self._used = False
         self._products: dict[int, Program] = {}
         self._last_run: dict[int, dict[str, int]] = {}
+        # Whether programs of a product may still run, and buffers that they may write.
+        self._unfinished = False
+        self._left: list[Buffer] = []
         self._backend: Backend | None = open_backend(backend, config, memory, trace)
 
     @classmethod
@@ -473,7 +476,8 @@ class Device:
         dict of int to dict
             By core, what its cycles were spent on, with the names of `counters`, from its start
             until all of the programs had ended: the cycles of the run are the most ``cycles`` of a
-            core. Starts and ends are told over the registers, some tens of cycles in each run.
+            core. Starts and ends are told over the registers, some tens of cycles in each run. What
+            another thread has a core do before this method returns is counted too.
         """
         return self._execute(programs, programs, **options)
 
@@ -503,18 +507,25 @@ class Device:
         stay, and watchdogs. Counters go on.
         """
         with self._open() as backend:
-            for number in self._cores(core):
+            numbers = self._cores(core)
+            for number in numbers:
                 backend.take_counters(number)
-                for name, count in backend.taken_counters(number).items():
-                    self._before[number][name] += count
+            counts = {number: backend.taken_counters(number) for number in numbers}
             if core is None:
                 backend.reset_all()
+                # An interrupt from here on finds a chip that is as new.
+                self._unfinished = False
+                while self._left:
+                    self._heap.free(self._left.pop())
                 for number, cycles in enumerate(self._watchdogs):
                     backend.set_watchdog(number, cycles)
                 self._used = False
                 self._products.clear()
             else:
                 backend.reset(self._core(core))
+            for number, taken in counts.items():
+                for name, count in taken.items():
+                    self._before[number][name] += count
 
     def signal(self, core: int, semaphore: int, amount: int = 1) -> None:
         """Adds to a semaphore of a core. Too much is the core's fault SEMAPHORE."""
@@ -585,7 +596,8 @@ class Device:
     def last_run(self) -> dict[int, dict[str, int]]:
         """What each core's cycles were spent on in the last `matmul` or `dense`, as `run` tells it.
 
-        Without the time to load programs. Empty before the first; a core without a part is not in.
+        Without the time to load programs. Empty before the first, and after one that failed or had
+        nothing to do; a core without a part is not in.
         """
         with self._lock:
             return {core: dict(counts) for core, counts in self._last_run.items()}
@@ -794,6 +806,7 @@ class Device:
 
     def _layers(self, x: Float32, layers: Sequence[Dense], progress: bool) -> list[Float32]:
         """The results of layers that have been checked."""
+        self._last_run = {}
         rows, sizes = x.shape[0], [columns_of(layer) for layer in layers]
         if not rows or not all(sizes):
             return [np.zeros((rows, size), np.float32) for size in sizes]
@@ -803,6 +816,8 @@ class Device:
                                bias=layer.bias is not None, relu=layer.relu))
             depth = size
         chain = Chain.link(*jobs)
+        if self._unfinished:
+            self.reset()
         with self._open() as backend, self._buffers(chain) as places:
             for core in range(self._config.cores):
                 self._must_stand(backend, core)
@@ -824,8 +839,11 @@ class Device:
             with tqdm(total=chain.array_rows, unit="row", disable=not progress,
                       leave=False) as bar:
                 try:
+                    self._unfinished = True
                     self._run_product(programs, self._follow(bar) if progress else None)
+                    self._unfinished = False
                 except BaseException:
+                    # If this is interrupted too, the next reset frees the buffers.
                     self.reset()
                     raise
                 bar.update(chain.array_rows - bar.n)
@@ -888,7 +906,10 @@ class Device:
         finally:
             for buffer in buffers:
                 if buffer is not None:
-                    self._heap.free(buffer)
+                    if self._unfinished:
+                        self._left.append(buffer)
+                    else:
+                        self._heap.free(buffer)
 
     def _follow(self, bar: tqdm) -> Progress:
         """Shows in a bar how many rows have entered the arrays."""

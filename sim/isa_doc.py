@@ -404,8 +404,8 @@ registers. Every block is checked, also where the numbers are so large that they
   an operand, before.
 - A program may overwrite bundles, an *overlay*, where it does not stand. Bundles behind the `wait`
   for such a transfer are the new ones.
-- `halt`, a fault or a stop leave transfers under way. Only a reset, and BUS_ERROR in this one, end
-  them early.
+- `halt`, a fault or a stop leave transfers under way. One that memory refuses goes on, but signals
+  nothing: the core has the fault BUS_ERROR. Only a reset ends transfers early.
 
 **The other core.** Its vector memory is a space, and `signal_other` adds to its semaphores. So a
 core that has written `vmem` of the other, with `signal_other` in the descriptor, need not be asked;

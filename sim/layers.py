@@ -79,7 +79,8 @@ def checked_layer(name: str, layer: object, depth: int, before: str) -> Dense:
                          f"{depth}, and no size 0, not shape {shape!r}")
     bias = layer.bias
     if bias is not None:
-        if not isinstance(bias, np.ndarray) or bias.dtype != np.float32:
+        if (not isinstance(bias, np.ndarray) or isinstance(bias, np.ma.MaskedArray)
+                or bias.dtype != np.float32):
             raise TypeError(f"{name}.bias must be an array of float32, not {bias!r}")
         if bias.shape != (size,):
             raise ValueError(f"{name}.bias must be of shape ({size},), not {bias.shape!r}")

@@ -23,7 +23,6 @@ Array = npt.NDArray[np.float32]
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1e-20, -1e-20],
                    np.float32)
 """What now and then stands in a matrix."""
-_STALLS = HbmOptions(latency=23, stalls=25_000)
 
 
 @dataclass
@@ -139,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=200,
                         help="products, and a quarter as many pairs of layers; default: "
                              "%(default)s")
-    parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="of all; default: %(default)s")
     parser.add_argument("--most", type=int, default=0,
                         help="sizes are less than that; default: four arrays and one")
     options = parser.parse_args(arguments)
@@ -147,7 +146,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--count must be at least 1, not {options.count}")
     if options.most < 0 or options.most == 1:
         parser.error(f"--most must be at least 2, not {options.most}")
-    with Device.open(options.config, memory=_STALLS) as device:
+    stalls = HbmOptions(latency=23, stalls=25_000, seed=options.seed)
+    with Device.open(options.config, memory=stalls) as device:
         try:
             outcome = compare_random(device, options.count, options.count // 4, options.seed,
                                      most=options.most or 4 * device.config.array + 2,

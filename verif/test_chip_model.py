@@ -637,7 +637,23 @@ def test_a_transfer_of_the_host_that_memory_refuses(chip):
     chip.memory.fail(3 * ROW, ROW, SLVERR)
     with pytest.raises(RuntimeError, match="memory has refused a transfer of core 1"):
         chip.transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=8))
+    # The core has its fault already: the next failure is seen as well.
+    words = np.zeros((2, TINY.sublanes, TINY.lanes), np.uint32)
+    program = assemble("{ s1.halt }").bundles * 5
+    chip.memory.fail(0, chip.hbm.nbytes, SLVERR)
+    for attempt in range(2):
+        for core, access in ((1, lambda: chip.write_vmem(1, 0, words)),
+                             (1, lambda: chip.read_vmem(1, 0, 1)),
+                             (1, lambda: chip.read_smem(1, 0, 8)),
+                             (1, lambda: chip.load_program(1, program)),
+                             (0, lambda: chip.load_programs({0: program}))):
+            with pytest.raises(RuntimeError, match=f"memory has refused a transfer of core {core}"):
+                access()
+        assert chip.fault(1) is Fault.BUS_ERROR, attempt
     chip.memory.heal()
+    chip.write_vmem(1, 0, words)
+    assert not chip.read("INTERRUPT_STATUS") & 0x0C0C
+    chip.reset_core(0)
     chip.reset_core(1)
     chip.hbm[:8] = 5
     chip.transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=8))

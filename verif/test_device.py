@@ -655,7 +655,7 @@ def test_a_running_core_shows_its_memory_but_not_its_registers(device):
 FAULTS = [
     ("{ } place: { ld.load v1, s0, 0x1000 }", Fault.VMEM_RANGE, 1, "ld.load v1, s0, 4096"),
     ("{ } { } { pop.pop v3 }", Fault.FIFO_UNDERFLOW, 2, "pop.pop v3"),
-    ("{ s1.jump 0x100 }", Fault.PC_RANGE, 0x100, ""),
+    ("{ s1.jump 0x200 }", Fault.PC_RANGE, 0x200, ""),
     ("{ s0.add s1, s0, 4 } { misc.dma s1 }", Fault.DMA_ALIGNMENT, 1, "misc.dma s1"),
 ]
 
@@ -748,6 +748,33 @@ def test_a_product_that_is_interrupted_leaves_the_device_usable(device, monkeypa
     assert not device.running(0)
     assert not device.running(1)
     assert_same_bits(device.matmul(a, b), matmul(a, b, 4))
+    device.free(device.allocate(FREE))
+
+
+def test_a_product_whose_cleaning_up_is_interrupted_keeps_its_buffers(device, monkeypatch):
+    """Programs that still run must not write what was allocated since."""
+    rng = np.random.default_rng(SEED)
+    a, b = operands(rng, 300, 20, 20, False)
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device._backend, "advance", interrupted)
+    monkeypatch.setattr(device._backend, "reset_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        device.matmul(a, b)
+    monkeypatch.undo()
+    assert device.running(0)
+    free = device.free_bytes
+    assert free < FREE
+    buffer = device.allocate(free)
+    zeros = np.zeros(free, np.uint8)
+    device.copy_in(buffer, zeros)
+    device.wait()
+    assert not device.copy_out(buffer, np.uint8, free).any()
+    device.free(buffer)
+    # The next product, or a reset, ends all that.
+    assert_same_bits(device.matmul(a[:20], b), matmul(a[:20], b, 4))
     device.free(device.allocate(FREE))
 
 

@@ -714,7 +714,8 @@ def test_interrupts_are_kept_until_cleared_and_shown_if_enabled():
             port = dut.core[core]
             names = [f"CORE{core}_{event}" for event in EVENTS]
             causes: list[tuple[Any, list[int]]] = [
-                (port.running, [1, 0]), (port.fault, [Fault.ILLEGAL]), (port.transfer_done, [1, 0])]
+                (port.running, [1, 0]), (port.fault, [Fault.ILLEGAL]),
+                (port.transfer_done, [1, 0]), (port.transfer_failed, [1, 0])]
             for name, (signal, values) in zip(names, causes, strict=True):
                 assert what(await bench.get(ctx, "INTERRUPT_STATUS")) == set()
                 for value in values:

@@ -3,6 +3,8 @@
 import _thread
 import itertools
 import json
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from typing import Any
@@ -423,3 +425,23 @@ def test_what_cannot_be_traced_is_said(tmp_path):
     with pytest.raises(IsADirectoryError):
         Device.open("tiny", trace=tmp_path / "taken")
     json.loads((tmp_path / "taken.json").read_text())
+
+
+def test_files_are_whole_if_nobody_closes_the_device(tmp_path):
+    chip_library(TINY, trace=True)  # a build here, not under the other process's limit of time
+    code = (f"from sim import Device; import numpy as np\n"
+            f"d = Device.open('tiny', trace={str(tmp_path / 'left')!r})\n"
+            f"d.matmul(np.ones((9, 5), np.float32), np.ones((5, 7), np.float32))\n")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    trace = Trace(tmp_path / "left.json")
+    assert trace.tracks["core 0", "array: rows"]
+    assert (tmp_path / "left.vcd").read_text().rstrip().splitlines()[-1]
+
+
+def test_two_devices_do_not_write_the_same_trace(tmp_path):
+    with Device.open(TINY, trace=tmp_path / "same") as device:
+        with pytest.raises(ValueError, match=r"trace must not be that of another device, '.*same"):
+            Device.open(TINY, trace=tmp_path / "same.vcd")
+        device.matmul(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
+    assert Trace(tmp_path / "same.json").tracks["core 0", "array: rows"]
+    Device.open(TINY, trace=tmp_path / "same").close()

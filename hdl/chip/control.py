@@ -50,7 +50,7 @@ class CoreSide(wiring.Signature):
 
     From it: ``running``, ``waiting``, ``idle``, ``fault`` 4, ``pc`` 32 and the counters, as of
     `hdl.core.core.Core`; ``dma_busy`` 1: transfers are under way or queued; ``transfer_done`` 1: in
-    this cycle a transfer ended that the host started.
+    this cycle a transfer ended that the host started; ``transfer_failed`` 1: and it has failed.
 
     Offers to it, one at a time: ``request`` with its ``response`` in a later cycle; ``signal``, an
     addition to a semaphore; ``host_descriptor`` 320 with ``host_valid``, which the engine answers
@@ -63,7 +63,7 @@ class CoreSide(wiring.Signature):
             "start": Out(1), "start_pc": Out(32), "stop": Out(1), "clear_counters": Out(1),
             "watchdog": Out(32), "reset_request": Out(1), "resetting": In(1),
             "running": In(1), "waiting": In(1), "idle": In(1), "fault": In(FAULT_BITS),
-            "pc": In(32), "dma_busy": In(1), "transfer_done": In(1),
+            "pc": In(32), "dma_busy": In(1), "transfer_done": In(1), "transfer_failed": In(1),
             "request": Out(stream.Signature(core_request())), "response": In(Response()),
             "signal": Out(stream.Signature(semaphore_addition())),
             "host_descriptor": Out(32 * DESCRIPTOR_WORDS), "host_valid": Out(1),
@@ -261,7 +261,7 @@ class CoreControl(wiring.Component):
         m.d.sync += [was_running.eq(core.running), last_fault.eq(core.fault)]
         m.d.comb += self.events.eq(Cat(was_running & ~core.running,
                                        (core.fault != 0) & (core.fault != last_fault),
-                                       core.transfer_done))
+                                       core.transfer_done, core.transfer_failed))
 
 
 class ControlSlave(wiring.Component):

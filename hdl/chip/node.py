@@ -172,6 +172,7 @@ class CoreNode(wiring.Component):
             engine.host_valid.eq(control.host_valid),
             control.host_ready.eq(engine.host_ready), control.host_fault.eq(engine.host_fault),
             control.dma_busy.eq(engine.busy), control.transfer_done.eq(engine.host_done),
+            control.transfer_failed.eq(engine.host_failed),
             core.bus_error.eq(engine.bus_error),
             resets.request.eq(control.reset_request),
             control.resetting.eq(resets.resetting), engine.abort.eq(resets.resetting),

@@ -38,7 +38,7 @@ WAIT_CYCLES = 1 << 10
 """Cycles that an access waits for a core to take it, before it is refused."""
 ACCESS_ADDRESS_BITS = REQUEST_ADDRESS_BITS + 4
 """Width of the address in ACCESS_ADDRESS; one that goes beyond all spaces does not wrap."""
-EVENTS = ("STOPPED", "FAULT", "TRANSFER_DONE")
+EVENTS = ("STOPPED", "FAULT", "TRANSFER_DONE", "TRANSFER_FAILED")
 """What a core can interrupt for, from the lowest bit on."""
 EVENT_PITCH = 8
 """Distance of the bits of two cores in the interrupt registers."""
@@ -194,7 +194,8 @@ def _table(registers: Iterable[Register]) -> dict[str, Register]:
 
 def _events() -> tuple[Field, ...]:
     meanings = ("it stopped, for whatever reason", "it has a fault",
-                "a transfer that the host started is done")
+                "a transfer that the host started is done, well or not",
+                "memory has refused a part of a transfer that the host started")
     return tuple(Field(f"CORE{core}_{event}", EVENT_PITCH * core + bit, 1, f"Core {core}: {text}.")
                  for core in range(MAX_CORES)
                  for bit, (event, text) in enumerate(zip(EVENTS, meanings, strict=True)))

@@ -59,6 +59,8 @@ class DmaEngine(wiring.Component):
         For a cycle: memory refused something.
     host_done : Out(1)
         For a cycle: a transfer of the host has ended, well or not.
+    host_failed : Out(1)
+        In that cycle: memory has refused a part of it.
     vmem_read, vmem_rows, vmem_write
         As ``host_read``, ``host_rows``, ``host_write`` of `Core`, of this core.
     vmem_busy : In(1)
@@ -90,6 +92,7 @@ class DmaEngine(wiring.Component):
             "dma": In(DmaIssue()), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
             "host_valid": In(1), "host_ready": Out(1), "host_fault": Out(FAULT_BITS),
             "busy": Out(1), "abort": In(1), "bus_error": Out(1), "host_done": Out(1),
+            "host_failed": Out(1),
             **{name: member for core in ("vmem", "other") for name, member in (
                 (f"{core}_read", Out(read)), (f"{core}_rows", In(row)),
                 (f"{core}_write", Out(write)), (f"{core}_busy", In(1)))},
@@ -214,6 +217,7 @@ class DmaEngine(wiring.Component):
             completion.failed.eq(collector.failed), completion.failed_at.eq(collector.failed_at),
             completion.vmem_busy.eq(self.vmem_busy), completion.other_busy.eq(self.other_busy),
             self.bus_error.eq(completion.bus_error), self.host_done.eq(completion.host_done),
+            self.host_failed.eq(completion.host_failed),
         ]
 
     def _share_requests(self, m: Module) -> None:

@@ -268,6 +268,8 @@ class Completion(wiring.Component):
         For a cycle: a transfer failed. It will not signal.
     host_done : Out(1)
         For a cycle: a transfer with ``from_host`` has ended.
+    host_failed : Out(1)
+        In that cycle: it has failed.
     stop, clear : In(1), In(1)
         No transfer ends; forgets them.
     idle : Out(1)
@@ -279,7 +281,7 @@ class Completion(wiring.Component):
         super().__init__({
             "valid": In(1), "space": In(SPACE_BITS), "semaphore": In(SEMAPHORE_BITS),
             "signals": In(1), "signals_other": In(1), "from_host": In(1),
-            "at": In(_PLACE_BITS), "take": Out(1), "host_done": Out(1),
+            "at": In(_PLACE_BITS), "take": Out(1), "host_done": Out(1), "host_failed": Out(1),
             "written": In(1), "issued": In(1), "issued_at": In(_PLACE_BITS), "crowded": Out(1),
             "hbm_write_done": In(stream.Signature(hbm_done())),
             "failed": In(1), "failed_at": In(_PLACE_BITS),
@@ -307,6 +309,7 @@ class Completion(wiring.Component):
         m.d.sync += [
             written.eq(Mux(self.clear, 0, written + self.written - self.take)),
             self.host_done.eq(self.take & self.from_host),
+            self.host_failed.eq(self.take & self.from_host & failed[self.at]),
             self.bus_error.eq(~self.stop & (self.failed | (self.hbm_write_done.valid &
                                                            self.hbm_write_done.payload.error))),
         ]

@@ -34,7 +34,8 @@ from verif.benches.clocking import ClockDomain, config_argument, pin
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 _PULSES = ("start", "stop", "clear_counters", "reset_request")
-_STATES = ("running", "waiting", "idle", "dma_busy", "resetting", "transfer_done", "fault", "pc")
+_STATES = ("running", "waiting", "idle", "dma_busy", "resetting", "transfer_done",
+           "transfer_failed", "fault", "pc")
 _OFFERS = ("request", "signal", "host")
 
 
@@ -478,7 +479,7 @@ async def interrupts(dut: HierarchyObject) -> None:
     for _ in range(60):
         core = bench.rng.randrange(bench.config.cores)
         model = bench.cores[core]
-        match bench.rng.randrange(6):
+        match bench.rng.randrange(7):
             case 0:
                 model.show(running=1)
                 await bench.domain.cycles(2)
@@ -494,6 +495,11 @@ async def interrupts(dut: HierarchyObject) -> None:
                 model.show(transfer_done=0)
                 status |= 4 << EVENT_PITCH * core
             case 3:
+                model.show(transfer_done=1, transfer_failed=1)
+                await bench.domain.cycles(1)
+                model.show(transfer_done=0, transfer_failed=0)
+                status |= 0xC << EVENT_PITCH * core
+            case 4:
                 enable = bench.rng.getrandbits(32) & mask
                 await bench.put("INTERRUPT_ENABLE", enable)
             case _:

@@ -43,7 +43,7 @@ _SEMAPHORE_ADD = CORE_REGISTERS["SEMAPHORE_ADD"]
 class Events:
     """Bits of the interrupt registers."""
 
-    STOPPED, FAULT, TRANSFER_DONE = (1 << bit for bit in range(len(EVENTS)))
+    STOPPED, FAULT, TRANSFER_DONE, TRANSFER_FAILED = (1 << bit for bit in range(len(EVENTS)))
 
     @staticmethod
     def of(core: int, events: int) -> int:
