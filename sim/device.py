@@ -29,13 +29,14 @@ from hdl.dma.interface import check_config
 from hdl.isa import Fault
 from sim.assembler import Program
 from sim.backend import BACKENDS, Backend, CoreState, open_backend
+from sim.chain import Chain
 from sim.checks import integer
 from sim.chip import ChipModel, staging_rows
 from sim.disassembler import disassemble, label_names
 from sim.hbm import HbmOptions
 from sim.heap import Buffer, Heap
 from sim.layers import Dense, checked_layer, columns_of, operand
-from sim.matmul import Chain, Matmul, Places
+from sim.matmul import Matmul, Places
 
 __all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Dense", "Device", "DeviceTimeoutError"]
 

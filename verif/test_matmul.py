@@ -7,8 +7,9 @@ from golden.chip import GoldenChip
 from golden.mxu import dense, matmul
 from hdl.config import Config
 from sim import Device
+from sim.chain import Chain
 from sim.hbm import HbmOptions
-from sim.matmul import Chain, Matmul, Places
+from sim.matmul import Matmul, Places
 from verif.random_products import compare_random, random_layers, random_operands
 
 SEED = 11
