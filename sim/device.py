@@ -38,7 +38,8 @@ from sim.heap import Buffer, Heap
 from sim.layers import Dense, checked_layer, columns_of, operand
 from sim.matmul import Matmul, Places
 
-__all__ = ["BACKENDS", "Buffer", "CoreFaultError", "Dense", "Device", "DeviceTimeoutError"]
+__all__ = ["BACKENDS", "Buffer", "CoreFaultError", "CoreHaltedError", "Dense", "Device",
+           "DeviceTimeoutError"]
 
 Float32 = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
@@ -82,6 +83,23 @@ class CoreFaultError(RuntimeError):
         where = f"at bundle {pc}" if cause is not Fault.BUS_ERROR else f"near bundle {pc}"
         super().__init__(f"core {core} stopped with fault {cause.name} {where}"
                          f"{' ' + text if text else ''}: {isa.FAULTS[cause]}")
+
+
+class CoreHaltedError(RuntimeError):
+    """A program that was waited for has been halted, or its core reset, before its end.
+
+    Attributes
+    ----------
+    core : int
+        Which.
+    pc : int
+        The bundle that it did not come to; after a reset 0.
+    """
+
+    def __init__(self, core: int, pc: int) -> None:
+        self.core, self.pc = core, pc
+        super().__init__(f"core {core} was halted or reset while its program was waited for; it "
+                         f"stands at bundle {pc}")
 
 
 class DeviceTimeoutError(TimeoutError):
@@ -150,6 +168,7 @@ class Device:
         self._names: list[dict[int, str]] = [{} for _ in range(config.cores)]
         self._before = [self._no_counts() for _ in range(config.cores)]
         self._watchdogs = [0] * config.cores
+        self._kills = [0] * config.cores  # running programs that were halted or reset
         self._used = False
         self._products: dict[int, Program] = {}
         self._last_run: dict[int, dict[str, int]] = {}
@@ -430,6 +449,8 @@ class Device:
         ------
         CoreFaultError
             If one of the cores stops, or has stopped, with a fault. Others are left as they are.
+        CoreHaltedError
+            If another thread halts or resets one of them meanwhile.
         DeviceTimeoutError
             If a program has not ended in time; it can be waited for again. At once if all programs
             wait for semaphores, and nothing can add to them but the host, unless a watchdog ends
@@ -449,11 +470,13 @@ class Device:
             raise TypeError(f"poll must be True or False, not {poll!r}")
         ends = None if seconds is None else time.monotonic() + seconds
         first: int | None = None
+        kills = list(self._kills)
         while True:
             with self._open() as backend:
                 first = backend.steps if first is None else first
                 states = {core: backend.state(core) for core in watched}
                 self._raise_fault(backend, states)
+                self._raise_kill(watched, kills)
                 if not any(state.running or state.transfers for state in states.values()):
                     return
                 left = _SLICE if cycles is None else min(_SLICE, first + cycles - backend.steps)
@@ -499,6 +522,7 @@ class Device:
         """Stops a core, or all, before the next bundle; `start` at its ``pc`` would go on."""
         with self._open() as backend:
             for number in self._cores(core):
+                self._kills[number] += backend.state(number).running
                 backend.halt(number)
 
     def reset(self, core: int | None = None) -> None:
@@ -511,6 +535,7 @@ class Device:
             numbers = self._cores(core)
             for number in numbers:
                 backend.take_counters(number)
+                self._kills[number] += backend.state(number).running
             counts = {number: backend.taken_counters(number) for number in numbers}
             if core is None:
                 backend.reset_all()
@@ -798,6 +823,11 @@ class Device:
                 raise CoreFaultError(core, state.fault, state.pc, bundle,
                                 self._text(core, state.pc, bundle))
 
+    def _raise_kill(self, cores: Iterable[int], before: Sequence[int]) -> None:
+        for core in cores:
+            if self._kills[core] != before[core]:
+                raise CoreHaltedError(core, self.state(core).pc)
+
     @staticmethod
     def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTimeoutError:
         where = "; ".join(
@@ -872,8 +902,10 @@ class Device:
             for core in cores:
                 self.start(core)
             before = {core: self._taken_counters(backend, core) for core in cores}
+            kills = list(self._kills)
         self.wait(cores, **options)
         with self._open() as backend:
+            self._raise_kill(cores, kills)
             for core in cores:
                 backend.take_counters(core)
             after = {core: self._taken_counters(backend, core) for core in cores}

@@ -14,7 +14,7 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from hdl.isa import Fault
-from sim import Buffer, CoreFaultError, Device, DeviceTimeoutError
+from sim import Buffer, CoreFaultError, CoreHaltedError, Device, DeviceTimeoutError
 from sim.assembler import Program, sem
 from sim.assembly import assemble
 from sim.descriptor import descriptor, hbm, vmem
@@ -794,11 +794,23 @@ def test_ctrl_c_ends_a_wait(device):
 def test_another_thread_can_end_what_is_waited_for(device):
     device.load(0, SPIN)
     device.start(0)
-    timer = threading.Timer(0.1, device.halt)
-    timer.start()
-    device.wait(seconds=60)
-    timer.join()
+    for end in (device.halt, device.reset, lambda: device.reset(0)):
+        for work in (lambda: device.wait(seconds=60), lambda: device.run({0: SPIN}, seconds=60)):
+            timer = threading.Timer(0.1, end)
+            timer.start()
+            with pytest.raises(CoreHaltedError, match="core 0 was halted or reset while") as raised:
+                work()
+            timer.join()
+            assert (raised.value.core, raised.value.pc) == (0, device.state(0).pc)
+            assert not device.running(0)
+        check_product(device)
+        device.load(0, SPIN)
+        device.start(0)
+    device.halt()
     device.start(0, device.state(0).pc)
+    device.halt(0)
+    device.wait()  # nobody has waited when it was halted
+    device.start(0)
     timer = threading.Timer(0.1, device.close)
     timer.start()
     with pytest.raises(RuntimeError, match="device is closed"):
