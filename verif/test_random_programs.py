@@ -9,7 +9,7 @@ import pytest
 from golden.machine import Machine
 from hdl import isa
 from hdl.config import Config
-from hdl.isa import Fault, MiscOp, PopOp, PushOp, ScalarOp, Slot, VectorOp
+from hdl.isa import Fault, MiscOp, PopOp, PushOp, ScalarOp, Slot, Unit, VectorOp
 from sim.core import CoreModel
 from verif import random_programs
 from verif.programs import BUNDLE_FAULTS, Generator, flush, schedule
