@@ -28,7 +28,7 @@ from hdl.xlu.transpose import transpose_banks
 from sim.assembler import disassemble
 from sim.build import build_model
 from sim.cache import cached_json
-from sim.checks import integer
+from sim.checks import integer, vector_words
 from sim.kernel import compile_grid
 from sim.model import Model
 
@@ -458,15 +458,8 @@ class CoreModel:
         TypeError, ValueError
             If the array is of another type or shape, or does not fit.
         """
-        shape = (self._config.sublanes, self._config.lanes)
-        if not isinstance(words, np.ndarray) or words.dtype not in (np.float32, np.uint32):
-            what = words.dtype if isinstance(words, np.ndarray) else repr(words)
-            raise TypeError(f"words must be an array of float32 or uint32, not {what}")
-        if words.ndim != 3 or words.shape[1:] != shape:
-            raise ValueError(f"words must have shape (words, {shape[0]}, {shape[1]}), "
-                             f"not {words.shape!r}")
-        first = _range("words", address, len(words), self._config.vmem_words)
-        data = np.ascontiguousarray(words).view(np.uint32)
+        data = vector_words(self._config, words)
+        first = _range("words", address, len(data), self._config.vmem_words)
         with self._lock:
             self._move_rows("write_rows", data, HostSpace.VMEM, first)
 

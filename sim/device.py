@@ -30,7 +30,7 @@ from hdl.isa import Fault
 from sim.assembler import Program
 from sim.backend import BACKENDS, Backend, CoreState, open_backend
 from sim.chain import Chain
-from sim.checks import integer
+from sim.checks import integer, vector_words
 from sim.chip import ChipModel, staging_rows
 from sim.disassembler import disassemble, label_names
 from sim.hbm import HbmOptions
@@ -352,17 +352,10 @@ class Device:
             Where: the first word.
         words : array of float32 or uint32, shape (words, sublanes, lanes)
         """
-        shape = (self._config.sublanes, self._config.lanes)
-        if not isinstance(words, np.ndarray) or words.dtype not in (np.float32, np.uint32):
-            what = words.dtype if isinstance(words, np.ndarray) else repr(words)
-            raise TypeError(f"words must be an array of float32 or uint32, not {what}")
-        if words.ndim != 3 or words.shape[1:] != shape:
-            raise ValueError(f"words must have shape (words, {shape[0]}, {shape[1]}), "
-                             f"not {words.shape!r}")
+        data = vector_words(self._config, words)
         with self._open() as backend:
-            first = self._range("vector memory", self._config.vmem_words, at, len(words))
-            backend.write_vmem(self._core(core), first,
-                               np.ascontiguousarray(words).view(np.uint32))
+            first = self._range("vector memory", self._config.vmem_words, at, len(data))
+            backend.write_vmem(self._core(core), first, data)
 
     def read_scalars(self, core: int) -> Words:
         """The scalar registers of a core.
