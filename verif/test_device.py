@@ -100,7 +100,7 @@ def test_v2_equals_golden(rows, depth, columns, transpose):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mac_latency", [6])
+@pytest.mark.parametrize("mac_latency", [1, 3, 6])
 def test_results_do_not_depend_on_the_cell_depth(mac_latency):
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 11, 13, 9, False)
