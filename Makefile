@@ -29,10 +29,10 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 	@touch $@
 
 sim: setup  ## train a classifier, then run its test set on the chip in RTL, at v2 size; TRACE=1 records it
-	$(PY) -m sim.digits $(if $(TRACE),--trace)
+	$(PY) -m sim.apps.digits $(if $(TRACE),--trace)
 
 softmax: setup  ## run a layer with a softmax as a program on the core in RTL, CONFIG=tiny|small|v2
-	$(PY) -m sim.softmax $(CONFIG)
+	$(PY) -m sim.apps.softmax $(CONFIG)
 
 test: setup  ## all tests
 	$(PY) -m pytest $(SPREAD)
@@ -48,28 +48,28 @@ lint: setup  ## style and types
 	$(PY) -m mypy
 
 verilog: setup  ## Verilog of CONFIG=tiny|small|v2 in build/verilog/CONFIG, linted
-	$(PY) -m sim.verilog $(CONFIG)
+	$(PY) -m tools.verilog $(CONFIG)
 
 bench: $(VENV)/.bench-ready  ## measure simulation speed, cell and chip on FPGAs; write build/bench.json
-	$(PY) -m sim.bench
+	$(PY) -m tools.bench
 
 exhaustive: setup  ## the cell against the golden model: all 2^32 products, 10^9 sums (minutes)
-	$(PY) -m verif.exhaustive
+	$(PY) -m verif.system.exhaustive
 
 random: setup  ## random programs on the core in RTL and golden: CONFIG, BUNDLES, SEED
-	$(PY) -m verif.random_programs $(CONFIG) --bundles $(BUNDLES) --seed $(SEED)
+	$(PY) -m verif.system.random_programs $(CONFIG) --bundles $(BUNDLES) --seed $(SEED)
 
 products: setup  ## products of random shapes on the chip in RTL and golden: CONFIG, COUNT, SEED
-	$(PY) -m verif.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
+	$(PY) -m verif.system.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
 
 pictures: setup  ## draw the pictures of the docs: the 3x3 array from RTL state, the block diagram
-	$(PY) -m sim.wavefront
-	$(PY) -m sim.diagram
+	$(PY) -m tools.pictures.wavefront
+	$(PY) -m tools.pictures.diagram
 
 docs: setup  ## write the instruction set's manual, the assembler's methods, the register map
-	$(PY) -m sim.slot_source
-	$(PY) -m sim.isa_doc
-	$(PY) -m sim.register_doc
+	$(PY) -m tools.docs.slots
+	$(PY) -m tools.docs.isa
+	$(PY) -m tools.docs.registers
 
 clean:  ## remove what was built; keep .venv
 	rm -rf build

@@ -5,8 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from golden.core import Machine
 from golden.dma import allocate_hbm
-from golden.machine import Machine
 from hdl.config import Config
 from hdl.isa import Fault
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from golden.numerics import add_f32, bf16, canonical, mac, to_bf16, to_f32
-from golden.vector import fmax
+from golden.vpu import fmax
 
 __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 

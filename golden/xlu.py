@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from golden.vector import evaluate, fmax
+from golden.vpu import evaluate, fmax
 from hdl.isa import VectorOp
 
 __all__ = ["broadcast_lane", "broadcast_sublane", "max_lanes", "rotate_lanes", "rotate_sublanes",

@@ -1,13 +1,1 @@
-"""Simulation: Verilator builds, tile kernels, and the host driver."""
-
-from .device import (
-    Buffer,
-    CoreFaultError,
-    CoreHaltedError,
-    Dense,
-    Device,
-    DeviceTimeoutError,
-)
-
-__all__ = ["Buffer", "CoreFaultError", "CoreHaltedError", "Dense", "Device",
-           "DeviceTimeoutError"]
+"""Simulation of the hardware, the compiler of programs for it, and the host's driver."""

@@ -12,6 +12,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
     # The sort keeps the order of a group's tests.
     items.sort(key=lambda item: (item.path.stem != "test_cocotb", item.path not in slow))

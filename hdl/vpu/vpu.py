@@ -72,7 +72,7 @@ class Vpu(wiring.Component):
 
     Addresses of the host and of the core are not checked: the memory uses as many low bits as
     its size needs, and what it does beyond its last word is not defined. Who asks must check them,
-    as `sim.core.CoreModel` does for the host and the sequencer for programs.
+    as `sim.models.core.CoreModel` does for the host and the sequencer for programs.
 
     Raises
     ------

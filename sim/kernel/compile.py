@@ -38,7 +38,7 @@ class Kernel:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The C++ files by name, as `sim.build.build_model` takes them."""
+        """The C++ files by name, as `sim.verilated.build.build_model` takes them."""
         header = pathlib.Path(__file__).with_name(_HEADER)
         return {f"{self.module}.cpp": self.cpp, _HEADER: header.read_text()}
 
@@ -58,9 +58,9 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES,
     passes : str
         Yosys commands between reading the Verilog and writing the netlist.
     parallel : bool
-        Let other threads of the model (`sim.model.Model.use_threads`) do the kernel's steps. The
-        shim then hands over the inputs at the falling edge, so none may change between it and the
-        rising edge.
+        Let other threads of the model (`sim.verilated.model.Model.use_threads`) do the kernel's
+        steps. The shim then hands over the inputs at the falling edge, so none may change between
+        it and the rising edge.
 
     Returns
     -------

@@ -16,11 +16,11 @@ from hdl.chip.registers import CORE_REGISTERS, COUNTER_REGISTERS, IDENTITY, para
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.isa import DmaSpace, Fault
-from sim.assembly import assemble
-from sim.descriptor import Place, descriptor, hbm, imem, masks, other_vmem, smem, vmem, vreg
-from sim.operands import sem, v
+from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, other_vmem, smem, vmem, vreg
+from sim.asm.operands import sem, v
+from sim.asm.text import assemble
 from verif.benches.chip import WORDS, ChipBench, Events
-from verif.programs import random_words
+from verif.system.programs import random_words
 
 bench_test = cocotb.test(timeout_time=10_000, timeout_unit="us")
 

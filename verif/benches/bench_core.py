@@ -11,17 +11,17 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
-from golden.machine import Machine
+from golden.core import Machine
 from hdl import isa
 from hdl.config import Config
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import Space
 from hdl.isa import Fault, LoadOp, MiscOp, ScalarOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
-from sim.softmax import SoftmaxLayer, operands
+from sim.apps.softmax import SoftmaxLayer, operands
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.host import ProgramPort, RequestPort, RowPort
-from verif.programs import STABLE, Generator, faulty_bundles, fill_registers, random_words
+from verif.system.programs import STABLE, Generator, faulty_bundles, fill_registers, random_words
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 

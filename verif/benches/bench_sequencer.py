@@ -17,7 +17,7 @@ from hdl.isa import Fault, MiscOp, PushOp, ScalarOp, Slot, VectorOp
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.host import ProgramPort, RequestPort
 from verif.benches.units import IssueMonitor, Mood, TracingMachine, Units
-from verif.programs import STABLE, Generator, faulty_bundles
+from verif.system.programs import STABLE, Generator, faulty_bundles
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 

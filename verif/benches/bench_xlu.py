@@ -7,7 +7,7 @@ from cocotb.handle import HierarchyObject
 
 from hdl.isa import MiscOp
 from verif.benches.crosslane import XluBench
-from verif.xlu_bench import OPERATIONS, TREE, Op, limit
+from verif.hdl.xlu.xlu_bench import OPERATIONS, TREE, Op, limit
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 

@@ -21,14 +21,14 @@ from hdl.chip.registers import CORE_REGISTERS, EVENT_PITCH, EVENTS, address
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.isa import Fault
-from sim.assembler import Program
-from sim.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
-from sim.operands import v
+from sim.asm.assembler import Program
+from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
+from sim.asm.operands import v
 from verif.benches.axi_checker import AxiChecker
 from verif.benches.axi_watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.memory import BadMemory
-from verif.programs import fill_registers, random_words
+from verif.system.programs import fill_registers, random_words
 
 __all__ = ["WORDS", "ChipBench", "Events"]
 

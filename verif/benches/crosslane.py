@@ -13,7 +13,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
-from golden.machine import Machine
+from golden.core import Machine
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import MiscOp, Slot
@@ -21,8 +21,8 @@ from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.matrix import pack_row
 from verif.benches.ports import Ports
 from verif.benches.scoreboard import Scoreboard
-from verif.programs import random_words
-from verif.xlu_bench import OPERATIONS, Op, limit
+from verif.hdl.xlu.xlu_bench import OPERATIONS, Op, limit
+from verif.system.programs import random_words
 
 __all__ = ["XluBench"]
 

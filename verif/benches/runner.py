@@ -27,8 +27,8 @@ from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.vpu import Vpu
 from hdl.xlu.xlu import Xlu
-from sim.cache import cached_json
-from sim.toolchain import Toolchain, build_folder
+from sim.verilated.cache import cached_json
+from sim.verilated.toolchain import Toolchain, build_folder
 from verif.benches import axi_tops
 from verif.benches.axi_tops import ControlTop, HbmPortTop
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import cocotb
 from cocotb.handle import HierarchyObject
 
-from golden.machine import Machine
+from golden.core import Machine
 from hdl import isa
 from hdl.isa import Kind, PushOp, Slot, Unit
 from verif.benches.clocking import ClockDomain, pin

@@ -15,7 +15,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
-from golden.machine import Machine
+from golden.core import Machine
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import Kind, LoadOp, Operation, Slot, Unit, VectorOp
@@ -24,7 +24,7 @@ from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.host import RowPort
 from verif.benches.matrix import pack_row
 from verif.benches.ports import Ports
-from verif.programs import random_words
+from verif.system.programs import random_words
 
 __all__ = ["CORE_WORDS", "OPERATIONS", "SOURCES", "Bundle", "VpuBench"]
 

@@ -1,0 +1,1 @@
+"""What `make sim` and `make softmax` run."""

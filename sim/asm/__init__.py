@@ -1,0 +1,1 @@
+"""The assembler: operands, slots, programs, their text form, and DMA descriptors."""

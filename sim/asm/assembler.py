@@ -1,0 +1,510 @@
+"""The assembler: programs built by calls, one bundle after the other.
+
+    asm = Assembler()
+    with asm.bundle() as b:
+        b.s0.add(s[1], s[0], 10)
+    asm.label("loop")
+    with asm.bundle() as b:
+        b.v0.fadd(v[1], v[1], 1.5)
+        b.s1.loop(s[1], "loop")
+    with asm.bundle() as b:
+        b.s1.halt()
+    program = asm.assemble()
+
+Every operation of `hdl.isa` is a method of its slots (`sim.asm.slots`). `sim.asm.text` reads the
+same from text. `sim.asm.descriptor` makes the descriptors that `dma` needs in scalar memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType, TracebackType
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import Kind, Operand, Operation, Slot
+from sim.asm.disassembler import BANKS, disassemble, label_names, written_registers
+from sim.asm.naming import default, parameter
+from sim.asm.operands import (
+    Immediate,
+    Mask,
+    Register,
+    Scalar,
+    Semaphore,
+    Source,
+    Vector,
+    imm,
+    m,
+    s,
+    sem,
+    v,
+    word,
+)
+from sim.asm.slots import (
+    LoadMethods,
+    MiscMethods,
+    PopMethods,
+    PushMethods,
+    Scalar0Methods,
+    Scalar1Methods,
+    StoreMethods,
+    Vector0Methods,
+    Vector1Methods,
+)
+
+__all__ = ["Assembler", "Bundle", "Program", "disassemble", "imm", "m", "s", "sem", "v"]
+
+_BY_NAME: dict[tuple[Slot, str], Operation] = {
+    (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
+_Code = tuple[int, int | str | Immediate | None]
+"""An operand's code; and a value or label whose immediate's number is to be added, or an immediate
+that it names."""
+_CLASSES: dict[str, type[Register]] = {
+    kind.prefix: kind for kind in (Scalar, Vector, Mask, Semaphore, Immediate)}
+
+
+@dataclass(frozen=True)
+class Program(Sequence[int]):
+    """Bundles, ready to be loaded at address 0; a sequence of them.
+
+    Attributes
+    ----------
+    bundles : tuple of int
+    labels : mapping of str to int
+        Address of each label, in the order of the program.
+    """
+
+    bundles: tuple[int, ...]
+    labels: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.bundles)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        return self.bundles[index]
+
+    def words(self) -> NDArray[np.uint32]:
+        """The bundles as they lie in instruction memory, shape (bundles, `BUNDLE_WORDS`)."""
+        rows = [isa.bundle_words(bundle) for bundle in self.bundles]
+        return np.array(rows, np.uint32).reshape(len(rows), isa.BUNDLE_WORDS)
+
+    def rows(self, config: Config) -> NDArray[np.uint32]:
+        """The bundles as a transfer to instruction memory takes them: a program as an overlay.
+
+        The last row is filled up with empty bundles, or a part of one; they are written too.
+
+        Returns
+        -------
+        array of uint32, shape (rows, config.lanes)
+        """
+        words = np.zeros((len(self.bundles), isa.BUNDLE_PITCH), np.uint32)
+        words[:, :isa.BUNDLE_WORDS] = self.words()
+        rows = np.zeros((-(-words.size // config.lanes), config.lanes), np.uint32)
+        rows.reshape(-1)[:words.size] = words.reshape(-1)
+        return rows
+
+    def listing(self) -> str:
+        """The program as text, with addresses as comments; it assembles to the same program."""
+        names = label_names(self.labels)
+        lines = []
+        for address in range(len(self.bundles) + 1):
+            lines += [f"{name}:" for name, place in self.labels.items() if place == address]
+            if address < len(self.bundles):
+                lines.append(f"    {disassemble(self.bundles[address], names)}  # {address}")
+        return "".join(line + "\n" for line in lines)
+
+
+class Assembler:
+    """Builds a program.
+
+    Parameters
+    ----------
+    config : Config or None
+        The chip whose instruction memory the program must fit, and whose operations it may have;
+        None for no limit.
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is something else.
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
+        if config is not None and not isinstance(config, Config):
+            raise TypeError(f"config must be a Config or None, not {config!r}")
+        self._config = config
+        self._bundles: list[Bundle] = []
+        self._labels: dict[str, int] = {}
+        self._open: Bundle | None = None
+
+    @property
+    def config(self) -> Config | None:
+        """The chip that the program is for, if it is for one."""
+        return self._config
+
+    @property
+    def here(self) -> int:
+        """Address of the next bundle."""
+        return len(self._bundles)
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """Address of each label so far."""
+        return MappingProxyType(self._labels)
+
+    def label(self, name: str) -> None:
+        """Names the address of the next bundle.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the name is no identifier, is that of a register, or is taken; if a bundle is open.
+        """
+        _check_label(name)
+        if name in self._labels:
+            raise ValueError(f"label {name!r} is already at bundle {self._labels[name]}")
+        if self._open is not None:
+            raise ValueError(f"label {name!r} must stand between bundles, not in bundle "
+                             f"{self.here}")
+        self._labels[name] = self.here
+
+    def bundle(self) -> "Bundle":
+        """The next bundle, a context manager; leaving it appends the bundle to the program."""
+        return Bundle(self)
+
+    def assemble(self) -> Program:
+        """The program.
+
+        Raises
+        ------
+        ValueError
+            If a label that is used is not defined, or a bundle is open.
+        """
+        if self._open is not None:
+            raise ValueError(f"bundle {self.here} must be closed before the program is assembled")
+        return Program(tuple(bundle._pack(self._labels) for bundle in self._bundles),
+                       MappingProxyType(dict(self._labels)))
+
+    def _enter(self, bundle: "Bundle") -> None:
+        if self._open is not None:
+            raise ValueError(f"bundle {self.here} must be closed before the next is opened")
+        limit = None if self._config is None else self._config.imem_bundles
+        if limit is not None and self.here >= limit:
+            raise ValueError(f"program must be at most {limit} bundles, which the instruction "
+                             f"memory holds; bundle {self.here} does not fit")
+        self._open = bundle
+
+    def _leave(self, bundle: "Bundle", keep: bool) -> None:
+        self._open = None
+        if keep:
+            self._bundles.append(bundle)
+
+
+class Bundle:
+    """A bundle in the making: an attribute for each slot, whose methods are the operations.
+
+    The order of calls does not matter. Values that no source holds by itself get immediates, equal
+    ones the same, in the order of the slots and their operands. A label always gets one.
+    """
+
+    def __init__(self, assembler: Assembler) -> None:
+        self._assembler = assembler
+        self._number = assembler.here
+        self._state = "not entered"
+        self._slots: dict[Slot, dict[str, int]] = {}
+        self._written: dict[str, str] = {}
+        self._keys: list[int | str | None] = [None] * isa.IMMEDIATES
+        self._named = [False] * isa.IMMEDIATES
+        self._wanted: dict[tuple[Slot, int], tuple[str, int | str]] = {}
+        self._reserved = 0
+        self._failing: int | str | None = None
+        self.s0 = Scalar0Methods(self._putter(Slot.S0))
+        self.s1 = Scalar1Methods(self._putter(Slot.S1))
+        self.v0 = Vector0Methods(self._putter(Slot.V0))
+        self.v1 = Vector1Methods(self._putter(Slot.V1))
+        self.ld = LoadMethods(self._putter(Slot.LOAD))
+        self.st = StoreMethods(self._putter(Slot.STORE))
+        self.push = PushMethods(self._putter(Slot.PUSH))
+        self.pop = PopMethods(self._putter(Slot.POP))
+        self.misc = MiscMethods(self._putter(Slot.MISC))
+
+    def __enter__(self) -> "Bundle":
+        if self._state != "not entered":
+            raise ValueError(f"bundle {self._number} must be entered once only")
+        self._assembler._enter(self)
+        self._number = self._assembler.here
+        self._state = "open"
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._state = "closed"
+        if kind is None:
+            self._place_immediates()
+        self._assembler._leave(self, keep=kind is None)
+
+    @property
+    def failing(self) -> int | str | None:
+        """After an error of `operation` or `raw`: the operand's position, or the field's name.
+
+        None if it was about neither.
+        """
+        return self._failing
+
+    def operation(self, slot: Slot | str, name: str, /, *operands: Any, **ignored: int) -> None:
+        """An operation by its names in the text form, as `b.v0.fadd(...)` does.
+
+        Parameters
+        ----------
+        slot, name : str
+            The name `nop` leaves the slot without an operation.
+        operands
+            As in the text form; the last may be left out where they have defaults.
+        ignored
+            Values of fields that the operation does not use; 0 where not given.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the slot is used already or has no such operation, or the chip has not; if an operand
+            is of the wrong kind, out of range, or written by another slot too; if no immediate is
+            left.
+        """
+        self._failing = None
+        slot = self._checked_slot(slot)
+        where = f"bundle {self._number}, {slot}.{name}"
+        operation = _BY_NAME.get((slot, name))
+        if operation is None and name != "nop":
+            names = ", ".join(known for place, known in _BY_NAME if place is slot)
+            raise ValueError(f"bundle {self._number}: operation of slot {slot} must be one of "
+                             f"{names}, not {name!r}")
+        config = self._assembler.config
+        if operation is not None and config is not None and operation.cores > config.cores:
+            raise ValueError(f"{where}: the chip must have {operation.cores} cores, "
+                             f"not {config.cores!r}")
+        expected = operation.operands if operation is not None else ()
+        needed = sum(operation is None or default(operation, operand) is None
+                     for operand in expected)
+        if not needed <= len(operands) <= len(expected):
+            span = f"{needed}" if needed == len(expected) else f"{needed} to {len(expected)}"
+            raise TypeError(f"{where}: operands must be {span}, not {len(operands)}")
+        fields = {"op": 0 if operation is None else operation.op.value}
+        for field, value in ignored.items():
+            self._failing = field
+            self._check_field(where, slot, field, value)
+            if field == "op" or field in (operand.field for operand in expected):
+                raise ValueError(f"{where}: {field} must be a field that the operation ignores")
+            fields[field] = value
+        if operation is not None:
+            given = list(operands) + [
+                default(operation, operand) if operand.kind is Kind.SOURCE else m[0]
+                for operand in expected[len(operands):]]
+            # Kept only when all is right: whoever catches an error goes on as if without the call.
+            named, wanted = list(self._named), dict(self._wanted)
+            for position, (operand, value) in enumerate(zip(expected, given, strict=True)):
+                self._failing = position
+                role = parameter(operation, operand)
+                what = f"{where}: {role}"
+                if role == "target" and isinstance(value, (float, np.floating)):
+                    raise TypeError(f"{what} must be an address or a label, not {value!r}")
+                fields[operand.field], need = self._code(what, operand, value)
+                if isinstance(need, Immediate):
+                    named[need.number] = True
+                elif need is not None:
+                    wanted[slot, position] = operand.field, need
+                if need is not None:
+                    self._check_room(what, self._keys, named, wanted)
+            self._failing = None
+            self._check_written(where, operation, fields)
+            self._named, self._wanted = named, wanted
+            for register in written_registers(operation, fields):
+                self._written[register] = f"{slot}.{name}"
+        self._slots[slot] = fields
+
+    def raw(self, slot: Slot | str, /, **fields: int) -> None:
+        """A slot by its fields, without any check of what the machine will make of them.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the slot is used already, it has no such field, or a value does not fit.
+        """
+        self._failing = None
+        slot = self._checked_slot(slot)
+        for field, value in fields.items():
+            self._failing = field
+            self._check_field(f"bundle {self._number}, slot {slot}", slot, field, value)
+        self._slots[slot] = dict(fields)
+
+    def immediate(self, number: int, value: Source) -> None:
+        """Sets the immediate of that number, which operands may name by `imm`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such immediate, it is set already, the value is neither a number nor a
+            label, or operands need more immediates than are left.
+        """
+        self._check_open()
+        register = imm[number]
+        if self._keys[number] is not None:
+            raise ValueError(f"bundle {self._number}: {register} is already "
+                             f"{_shown(self._keys[number])}; it cannot be {value!r} too")
+        where = f"bundle {self._number}: {register}"
+        named, keys = list(self._named), list(self._keys)
+        named[number], keys[number] = True, self._key(where, value)
+        self._check_room(where, keys, named, self._wanted)
+        self._named, self._keys = named, keys
+
+    def reserved(self, value: int) -> None:
+        """Sets the bits that no slot uses, which makes the bundle illegal unless they are 0.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the value is not an integer, or does not fit.
+        """
+        self._check_open()
+        _check_bits(f"bundle {self._number}: reserved", value, isa.RESERVED_BITS)
+        self._reserved = value
+
+    def _putter(self, slot: Slot) -> Any:
+        def put(op: IntEnum, *operands: Any) -> None:
+            self.operation(slot, op.name.lower(), *operands)
+        return put
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise ValueError(f"bundle {self._number} must be open, in a `with` statement, "
+                             f"but is {self._state}")
+
+    def _checked_slot(self, slot: Slot | str) -> Slot:
+        self._check_open()
+        if slot not in isa.SLOTS:
+            raise ValueError(f"bundle {self._number}: slot must be one of {', '.join(isa.SLOTS)}, "
+                             f"not {slot!r}")
+        slot = Slot(slot)
+        if slot in self._slots:
+            raise ValueError(f"bundle {self._number}: slot {slot} is already used")
+        return slot
+
+    def _check_field(self, where: str, slot: Slot, field: str, value: int) -> None:
+        if field not in isa.SLOTS[slot]:
+            raise ValueError(f"{where}: field must be one of {', '.join(isa.SLOTS[slot])}, "
+                             f"not {field!r}")
+        _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
+
+    def _code(self, where: str, operand: Operand, value: Any) -> _Code:
+        """An operand's code, and what it needs of the immediates."""
+        kind = operand.kind
+        if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
+            return isa.VECTOR_FLAG | value.number, None
+        if kind in (Kind.SOURCE, Kind.VECTOR_SOURCE):
+            return self._source(where, value, vector=kind is Kind.VECTOR_SOURCE)
+        if kind is Kind.IMMEDIATE:
+            return self._target(where, value)
+        expected = _CLASSES[BANKS[kind][0]]
+        if not isinstance(value, expected):
+            raise TypeError(f"{where} must be a {expected.noun}, not {value!r}")
+        if kind is Kind.MASK_OUT and value.number == 0:
+            raise ValueError(f"{where} must be a mask register other than m[0], which cannot be "
+                             "written")
+        return value.number, None
+
+    def _source(self, where: str, value: Any, vector: bool) -> _Code:
+        if isinstance(value, Scalar):
+            return value.number, None
+        if isinstance(value, Immediate):
+            return isa.FIRST_IMMEDIATE + value.number, value
+        if isinstance(value, Register):
+            what = "a vector or scalar register" if vector else "a scalar register"
+            raise TypeError(f"{where} must be {what}, a number or a label, not {value!r}")
+        key = self._key(where, value)
+        if isinstance(key, int):
+            short = key - ((key & 1 << 31) << 1)
+            if isa.INLINE_MIN <= short <= isa.INLINE_MAX:
+                return isa.INLINE_BASE + short, None
+        return isa.FIRST_IMMEDIATE, key
+
+    def _target(self, where: str, value: Any) -> _Code:
+        if isinstance(value, Immediate):
+            return value.number, value
+        if isinstance(value, Register):
+            raise TypeError(f"{where} must be an address or a label, not {value!r}")
+        return 0, self._key(where, value)
+
+    def _key(self, where: str, value: Any) -> int | str:
+        """What an immediate holds: a word, or a label whose address is not known yet."""
+        if isinstance(value, str):
+            _check_label(value)
+            return value
+        try:
+            return word(value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}: {error}") from None
+
+    @staticmethod
+    def _check_room(where: str, keys: Sequence[int | str | None], named: Sequence[bool],
+                    wanted: Mapping[tuple[Slot, int], tuple[str, int | str]]) -> None:
+        """Whether immediates are left for what is wanted, beside those that are set or named."""
+        taken = [key or 0 for key, used in zip(keys, named, strict=True) if used]
+        others = dict.fromkeys(key for _, key in wanted.values() if key not in keys)
+        if len(taken) + len(others) > isa.IMMEDIATES:
+            held = ", ".join(map(_shown, [*taken, *others]))
+            raise ValueError(f"{where}: a bundle has {isa.IMMEDIATES} immediates, too few for "
+                             f"{held}")
+
+    def _place_immediates(self) -> None:
+        """Gives values their immediates, in the order of slots and operands."""
+        order = list(isa.SLOTS)
+        for slot, position in sorted(self._wanted, key=lambda at: (order.index(at[0]), at[1])):
+            field, key = self._wanted[slot, position]
+            if key not in self._keys:
+                number = self._named.index(False)
+                self._keys[number], self._named[number] = key, True
+            self._slots[slot][field] += self._keys.index(key)
+
+    def _check_written(self, where: str, operation: Operation, fields: Mapping[str, int]) -> None:
+        for name in written_registers(operation, fields):
+            if name in self._written:
+                raise ValueError(f"{where}: {name} is already written by {self._written[name]}")
+
+    def _pack(self, labels: Mapping[str, int]) -> int:
+        for key in self._keys:
+            if isinstance(key, str) and key not in labels:
+                raise ValueError(f"bundle {self._number}: label {key!r} is not defined")
+        values = tuple(labels[key] if isinstance(key, str) else key or 0 for key in self._keys)
+        position = isa.BUNDLE_BITS - 32 * isa.IMMEDIATES - isa.RESERVED_BITS
+        return isa.pack(self._slots, values) | self._reserved << position
+
+
+def _shown(key: int | str | None) -> str:
+    """An immediate's contents, for messages."""
+    return repr(key) if isinstance(key, str) else f"{key:#x}"
+
+
+def _check_label(name: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"label must be a string, not {name!r}")
+    if not (name.isidentifier() and name.isascii()):
+        raise ValueError(f"label must be an identifier, not {name!r}")
+    if any(name.removeprefix(prefix).isdecimal() for prefix in _CLASSES
+           if name.startswith(prefix)):
+        raise ValueError(f"label must not look like a register, as {name!r} does")
+
+
+def _check_bits(what: str, value: int, width: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} must be an integer, not {value!r}")
+    if not 0 <= value < 1 << width:
+        raise ValueError(f"{what} must fit {width} bits, not {value!r}")

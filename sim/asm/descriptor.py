@@ -1,0 +1,237 @@
+"""Descriptors of transfers, made from named arguments: the words that `misc.dma` reads.
+
+    words = descriptor(config, hbm(0x4000, run=16, stride=8192), vmem(32), rows=64,
+                       semaphore=sem[3])
+
+copies 64 rows, 16 from each of four places of HBM that are 8192 bytes apart, to vector memory from
+word 32 on, and then adds 1 to semaphore 3. The words go to scalar memory, where a program starts
+the transfer by their address, as often as it likes.
+"""
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from golden.dma import Descriptor, Side
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import BUNDLE_PITCH, DmaSpace, Fault
+from sim.asm.operands import Semaphore, Vector
+
+__all__ = ["Place", "descriptor", "hbm", "imem", "masks", "other_vmem", "smem", "vmem", "vreg"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One side of a transfer, with addresses as the descriptor has them. Made by `hbm` and others.
+
+    Attributes
+    ----------
+    space : DmaSpace
+    address : int
+        Bytes in HBM, words in scalar and instruction memory, else vector registers.
+    run : int
+        Blocks that lie one after the other: rows in HBM, else vector registers; 0 for all.
+    stride : int
+        From the start of one run to that of the next, in units of the address.
+    """
+
+    space: DmaSpace
+    address: int
+    run: int = 0
+    stride: int = 0
+
+
+def _integer(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    return operator.index(value)
+
+
+def _place(space: DmaSpace, address_name: str, address: Any, run: Any = 0,
+           stride: Any = 0) -> Place:
+    place = Place(space, _integer(address_name, address), _integer("run", run),
+                  _integer("stride", stride))
+    bits = 64 if space is DmaSpace.HBM else 32
+    if not 0 <= place.address < 1 << bits:
+        raise ValueError(f"{address_name} must be from 0 to 2**{bits} - 1, not {address!r}")
+    if not 0 <= place.run < 1 << 32:
+        raise ValueError(f"run must be from 0 to 2**32 - 1, not {run!r}")
+    if not -1 << 31 <= place.stride < 1 << 31:
+        raise ValueError(f"stride must be from -2**31 to 2**31 - 1, not {stride!r}")
+    if place.stride and not place.run:
+        raise ValueError(f"stride must be 0 where there are no runs, not {stride!r}")
+    return place
+
+
+def hbm(address: int, *, run: int = 0, stride: int = 0) -> Place:
+    """Rows in HBM.
+
+    Parameters
+    ----------
+    address : int
+        Of the first row, in bytes; a multiple of ``config.row_bytes``.
+    run : int
+        Rows that lie one after the other; 0 for all.
+    stride : int
+        Bytes from the start of one run to that of the next; a multiple of ``config.row_bytes``,
+        and it may be negative.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not an integer or out of range, or there is a stride without runs.
+    """
+    return _place(DmaSpace.HBM, "address", address, run, stride)
+
+
+def vmem(word: int, *, run: int = 0, stride: int = 0) -> Place:
+    """Words of this core's vector memory, each of ``config.sublanes`` rows.
+
+    Parameters
+    ----------
+    word : int
+        Address of the first, as loads and stores have it.
+    run : int
+        Words that lie one after the other; 0 for all.
+    stride : int
+        Words from the start of one run to that of the next; it may be negative.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `hbm`.
+    """
+    return _place(DmaSpace.VMEM, "word", word, run, stride)
+
+
+def other_vmem(word: int, *, run: int = 0, stride: int = 0) -> Place:
+    """Words of the other core's vector memory; arguments as those of `vmem`."""
+    return _place(DmaSpace.OTHER_VMEM, "word", word, run, stride)
+
+
+def smem(word: int) -> Place:
+    """Scalar memory from that word on, ``config.lanes`` words for each row.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``word`` is not an integer or out of range.
+    """
+    return _place(DmaSpace.SMEM, "word", word)
+
+
+def imem(bundle: int) -> Place:
+    """Instruction memory from that bundle on: `BUNDLE_PITCH` words for each bundle.
+
+    Only a destination. The data are `Program.rows`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``bundle`` is not an integer or out of range.
+    """
+    number = _integer("bundle", bundle)
+    last = (1 << 32) // BUNDLE_PITCH - 1
+    if not 0 <= number <= last:
+        raise ValueError(f"bundle must be from 0 to {last}, not {bundle!r}")
+    return _place(DmaSpace.IMEM, "bundle", BUNDLE_PITCH * number)
+
+
+def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
+    """Vector registers from that one on, only a source; run and stride as those of `vmem`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``register`` is no vector register, and as `hbm`.
+    """
+    if not isinstance(register, Vector):
+        raise TypeError(f"register must be a vector register, not {register!r}")
+    return _place(DmaSpace.VREG, "register", register.number, run, stride)
+
+
+def masks() -> Place:
+    """All masks as one vector register, bit *i* of each element for mask *i*; only a source."""
+    return _place(DmaSpace.MASK, "address", 0)
+
+
+def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
+               semaphore: Semaphore | None = None,
+               other_semaphore: Semaphore | None = None) -> tuple[int, ...]:
+    """The `hdl.isa.DESCRIPTOR_WORDS` words of a descriptor that has no fault on that chip.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    source, destination : Place
+        As `hbm`, `vmem`, `other_vmem`, `smem`, `imem`, `vreg` and `masks` make them.
+    rows : int
+        Rows in all, of ``config.row_bytes`` bytes each; a multiple of ``config.sublanes`` unless
+        both sides are HBM, scalar or instruction memory.
+    semaphore : Semaphore or None
+        Gets 1 more at completion.
+    other_semaphore : Semaphore or None
+        The other core's semaphore that gets 1 more; of the same number, if both are given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type, or the transfer would be a fault; the message says why.
+    """
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be a Config, not {config!r}")
+    count = _integer("rows", rows)
+    if not 1 <= count <= isa.DMA_MAX_ROWS:
+        raise ValueError(f"rows must be from 1 to {isa.DMA_MAX_ROWS}, not {rows!r}")
+    _check_place("source", source, isa.DMA_SOURCES, count, config)
+    _check_place("destination", destination, isa.DMA_DESTINATIONS, count, config)
+    made = Descriptor(
+        source.space, destination.space, count,
+        source.address, source.run, source.stride,
+        destination.address, destination.run, destination.stride,
+        *_signals(config, semaphore, other_semaphore))
+    fault = made.check(config, config.cores)
+    assert fault is Fault.NONE, fault
+    return made.pack()
+
+
+def _signals(config: Config, semaphore: Semaphore | None,
+             other: Semaphore | None) -> tuple[int, bool, bool]:
+    """Fields ``semaphore``, ``signal``, ``signal_other``."""
+    for name, value in (("semaphore", semaphore), ("other_semaphore", other)):
+        if value is not None and not isinstance(value, Semaphore):
+            raise TypeError(f"{name} must be a semaphore or None, not {value!r}")
+    if other is not None and config.cores == 1:
+        raise ValueError(f"other_semaphore must be None on a chip of one core, not {other!r}")
+    if semaphore is not None and other is not None and semaphore != other:
+        raise ValueError(f"other_semaphore must be {semaphore!r} as semaphore is, not {other!r}")
+    used = semaphore or other
+    return used.number if used else 0, semaphore is not None, other is not None
+
+
+def _check_place(name: str, place: Place, allowed: frozenset[DmaSpace], rows: int,
+                 config: Config) -> None:
+    if not isinstance(place, Place):
+        raise TypeError(f"{name} must be a Place, not {place!r}")
+    if place.space not in allowed:
+        names = ", ".join(space.name for space in sorted(allowed))
+        raise ValueError(f"{name} must be in one of {names}, not in {place.space.name}")
+    side = Side(place.space, place.address, place.run, place.stride)
+    if side.info.cores > config.cores:
+        raise ValueError(f"{name} must not be in {place.space.name} on a chip of one core")
+    if side.info.vector and rows % config.sublanes:
+        raise ValueError(f"rows must be a multiple of {config.sublanes}, which a word of "
+                         f"{place.space.name} has ({name}), not {rows!r}")
+    if place.space is DmaSpace.HBM:
+        for what, value in (("address", place.address), ("stride", place.stride)):
+            if value % config.row_bytes:
+                raise ValueError(f"{name}: {what} must be a multiple of {config.row_bytes}, the "
+                                 f"bytes of a row, not {value!r}")
+    low, high = side.span(rows, config)
+    if not side.fits(rows, config):
+        raise ValueError(f"{name} must lie within 0 to {side.size(config) - 1} of "
+                         f"{place.space.name}, not reach from {low} to {high - 1}")

@@ -1,0 +1,39 @@
+"""Names of operations and operands as the assembler's methods and parameters."""
+
+import keyword
+
+from hdl.isa import Kind, Operand, Operation, Unit
+
+__all__ = ["default", "method_name", "parameter"]
+
+_MEMORY = (Unit.SMEM, Unit.VMEM)
+
+
+def method_name(operation: Operation) -> str:
+    """The operation's name as a method: `and_` for `and`, which Python keeps for itself."""
+    return operation.name + "_" * keyword.iskeyword(operation.name)
+
+
+def parameter(operation: Operation, operand: Operand) -> str:
+    """The operand's name as a parameter: that of its field, where no other says more."""
+    if operand.field == "m":
+        return "mask"
+    if operand.kind is Kind.IMMEDIATE:
+        return "target"
+    direct = all(other.kind is not Kind.IMMEDIATE for other in operation.operands)
+    if operation.unit is Unit.BRANCH and direct and operand.field == "b":
+        return "target"
+    if operation.unit in _MEMORY:
+        return {"d": "d", "a": "base", "b": "offset"}[operand.field]
+    if operation.unit is Unit.DMA:
+        return "descriptor"
+    return operand.field
+
+
+def default(operation: Operation, operand: Operand) -> int | None:
+    """The field's value if the operand may be left out, which only the last may: else None."""
+    if operation.unit in _MEMORY and operand.kind is Kind.SOURCE:
+        return 0
+    if operation.unit is Unit.VMEM and operand.kind is Kind.MASK_IN:
+        return 0
+    return None

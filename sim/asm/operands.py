@@ -1,0 +1,164 @@
+"""Operands of the assembler: registers, immediates, and numbers as 32-bit words."""
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from hdl import isa
+
+__all__ = [
+    "Immediate", "Mask", "Number", "Register", "Scalar", "Semaphore", "SlotMethods", "Source",
+    "Target", "Vector", "VectorSource", "imm", "m", "s", "sem", "v", "word",
+]
+
+
+@dataclass(frozen=True)
+class Register:
+    """One of a bank of registers.
+
+    Parameters
+    ----------
+    number : int
+
+    Raises
+    ------
+    TypeError
+        If the number is not an integer.
+    ValueError
+        If the bank has no such register.
+    """
+
+    number: int
+    prefix: ClassVar[str]
+    count: ClassVar[int]
+    noun: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, int) or isinstance(self.number, bool):
+            raise TypeError(f"{self.noun} number must be an integer, not {self.number!r}")
+        if not 0 <= self.number < self.count:
+            raise ValueError(f"{self.noun} number must be from 0 to {self.count - 1}, "
+                             f"not {self.number!r}")
+
+    def __str__(self) -> str:
+        return f"{self.prefix}{self.number}"
+
+    def __repr__(self) -> str:
+        return f"{self.prefix}[{self.number}]"
+
+
+class Scalar(Register):
+    """A scalar register."""
+
+    prefix, count, noun = "s", isa.SCALAR_REGISTERS, "scalar register"
+
+
+class Vector(Register):
+    """A vector register."""
+
+    prefix, count, noun = "v", isa.VECTOR_REGISTERS, "vector register"
+
+
+class Mask(Register):
+    """A mask register."""
+
+    prefix, count, noun = "m", isa.MASKS, "mask register"
+
+
+class Semaphore(Register):
+    """A semaphore."""
+
+    prefix, count, noun = "sem", isa.SEMAPHORES, "semaphore"
+
+
+class Immediate(Register):
+    """An immediate of the bundle by its number, for those who place immediates themselves."""
+
+    prefix, count, noun = "imm", isa.IMMEDIATES, "immediate"
+
+
+_R = TypeVar("_R", bound=Register)
+
+
+class _Bank(Generic[_R]):
+    """Registers by number."""
+
+    def __init__(self, kind: type[_R]) -> None:
+        self._kind = kind
+
+    def __getitem__(self, number: "int | np.integer[Any]") -> _R:
+        return self._kind(int(number) if isinstance(number, np.integer) else number)
+
+    def __len__(self) -> int:
+        return self._kind.count
+
+
+s = _Bank(Scalar)
+"""Scalar registers: ``s[3]``."""
+v = _Bank(Vector)
+"""Vector registers."""
+m = _Bank(Mask)
+"""Mask registers."""
+sem = _Bank(Semaphore)
+"""Semaphores."""
+imm = _Bank(Immediate)
+"""Immediates of the bundle."""
+
+Number: TypeAlias = "int | float | np.integer[Any] | np.floating[Any]"
+"""An integer of 32 bits, signed or not, or a number that is rounded to fp32."""
+Source: TypeAlias = "Scalar | Immediate | Number | str"
+"""A scalar source; a string is a label, and stands for its address."""
+VectorSource: TypeAlias = "Vector | Source"
+"""A vector source; a scalar source is given to all elements."""
+Target: TypeAlias = "Immediate | int | str"
+"""Where a branch goes: an address or a label."""
+
+
+def word(value: Number) -> int:
+    """The 32-bit word that a number stands for.
+
+    An integer is itself, modulo 2**32. A float is the pattern of the nearest fp32 number, ties to
+    even; NaN is 7FC00000.
+
+    Raises
+    ------
+    TypeError
+        If the value is neither an integer nor a float.
+    ValueError
+        If an integer is not from -2**31 to 2**32 - 1, or a finite float rounds to infinity.
+    """
+    if isinstance(value, (float, np.floating)):
+        if math.isnan(value):
+            return 0x7FC00000
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = np.float32(value)
+        if np.isinf(rounded) and not math.isinf(value):
+            raise ValueError(f"a float must be within the range of fp32, not {value!r}")
+        return int(rounded.view(np.uint32))
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+        raise TypeError(f"a number must be an integer or a float, not {value!r}")
+    value = operator.index(value)
+    if not -1 << 31 <= value < 1 << 32:
+        raise ValueError(f"an integer must be from -2**31 to 2**32 - 1, not {value!r}")
+    return value & 0xFFFFFFFF
+
+
+class SlotMethods:
+    """Base of the classes of `sim.asm.slots`: a slot whose methods are its operations.
+
+    Parameters
+    ----------
+    put : callable
+        Takes the operation's code and its operands, in the order of the text form.
+    """
+
+    def __init__(self, put: Callable[..., None]) -> None:
+        self.__put = put
+
+    def _put(self, op: IntEnum, *operands: Any) -> None:
+        self.__put(op, *operands)

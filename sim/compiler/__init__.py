@@ -1,0 +1,1 @@
+"""Programs for the cores: products and dense layers of any shape."""

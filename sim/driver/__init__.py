@@ -1,0 +1,1 @@
+"""The host's driver: `Device`, its memory, and the backends behind it."""

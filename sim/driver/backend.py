@@ -1,0 +1,376 @@
+"""What a device runs on: one small protocol, and the two that have it.
+
+A backend is a chip as its host sees it. It does not check what the device checks, and not more than
+one thread may use it at a time.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from golden.chip import GoldenChip
+from hdl.chip.registers import COUNTER_REGISTERS, EVENT_PITCH, EVENTS
+from hdl.config import Config
+from hdl.core.interface import Space
+from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
+from sim.models.chip import ChipModel, Until
+from sim.models.hbm import HbmOptions
+
+__all__ = ["BACKENDS", "Backend", "CoreState", "open_backend"]
+
+BACKENDS = ("rtl", "golden")
+"""What a device can run on: the simulated hardware, or the numpy model of it."""
+
+Words = npt.NDArray[np.uint32]
+
+_HALT_CYCLES = 1 << 16
+"""Cycles within which a core stops."""
+_TURN = 64
+"""Bundles of a golden core before it is the other one's turn."""
+
+
+@dataclass(frozen=True)
+class CoreState:
+    """What a core is doing.
+
+    Attributes
+    ----------
+    running : bool
+        It executes a program.
+    waiting : bool
+        The program waits for a semaphore.
+    transfers : bool
+        Transfers are under way.
+    fault : Fault
+        Why it stopped, if not by `halt` or by the host.
+    pc : int
+        The bundle to be executed next; of a core that stands by itself, that at which it stopped.
+    """
+
+    running: bool
+    waiting: bool
+    transfers: bool
+    fault: Fault
+    pc: int
+
+
+class Backend(Protocol):
+    """A chip, its memory, and time."""
+
+    @property
+    def model(self) -> ChipModel | None:
+        """The simulated chip, if there is one."""
+
+    @property
+    def hbm(self) -> Words:
+        """What the memory holds, shape (hbm_rows, lanes); may be written in place."""
+
+    @property
+    def steps(self) -> int:
+        """How much time went by: clock cycles; without a clock, bundles."""
+
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        """Writes instruction memories of cores that stand."""
+
+    def bundle(self, core: int, address: int) -> int | None:
+        """Reads instruction memory of a core that stands; None beyond it."""
+
+    def start(self, core: int, pc: int) -> None:
+        """Starts a core that stands."""
+
+    def halt(self, core: int) -> None:
+        """Stops a core before its next bundle."""
+
+    def reset(self, core: int) -> None:
+        """Resets a core; memories and registers stay. Its counters are zero."""
+
+    def reset_all(self) -> None:
+        """Resets the chip, whatever it is doing; memories and registers stay."""
+
+    def advance(self, steps: int, interrupt: bool) -> bool:
+        """Lets time go by.
+
+        Parameters
+        ----------
+        steps : int
+            At most.
+        interrupt : bool
+            End early when a core stops, too.
+
+        Returns
+        -------
+        bool
+            Whether nothing can happen any more unless the host does something.
+        """
+
+    def state(self, core: int) -> CoreState:
+        """What a core is doing."""
+
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        """Lets a core fault after so many cycles without a bundle; 0: never. A reset ends it."""
+
+    def signal(self, core: int, semaphore: int, amount: int) -> None:
+        """Adds to a semaphore."""
+
+    def read_semaphores(self, core: int) -> Words:
+        """Reads the semaphores."""
+
+    def read_scalars(self, core: int) -> Words:
+        """Reads the scalar registers of a core that stands."""
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        """Writes scalar registers of a core that stands; register 0 stays zero."""
+
+    def read_smem(self, core: int, at: int, count: int) -> Words:
+        """Reads words of scalar memory."""
+
+    def write_smem(self, core: int, at: int, words: Words) -> None:
+        """Writes words of scalar memory."""
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        """Reads words of vector memory, shape (count, sublanes, lanes)."""
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        """Writes words of vector memory, shape (words, sublanes, lanes)."""
+
+    def take_counters(self, core: int) -> None:
+        """Takes a core's counters at this moment, for `taken_counters`."""
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        """``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset, when taken."""
+
+    def close(self) -> None:
+        """Gives everything back but what ``hbm`` gave."""
+
+
+class _GoldenBackend:
+    """The numpy model. It has no clock: all counters are zero.
+
+    A watchdog finds a program that waits when no core can go on, whatever its cycles.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._chip = GoldenChip(config)
+        self._config = config
+        self._steps = 0
+        self._watched = [False] * config.cores
+
+    @property
+    def model(self) -> ChipModel | None:
+        return None
+
+    @property
+    def hbm(self) -> Words:
+        return self._chip.hbm
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        for core, bundles in programs.items():
+            self._chip.cores[core].load_program(bundles, at)
+
+    def bundle(self, core: int, address: int) -> int | None:
+        program = self._chip.cores[core].program
+        return program[address] if address < len(program) else None
+
+    def start(self, core: int, pc: int) -> None:
+        self._chip.cores[core].start(pc)
+
+    def halt(self, core: int) -> None:
+        self._chip.cores[core].stop()
+
+    def reset(self, core: int) -> None:
+        self._chip.cores[core].reset()
+
+    def reset_all(self) -> None:
+        for core in self._chip.cores:
+            core.reset()
+        self._watched = [False] * self._config.cores
+
+    def advance(self, steps: int, interrupt: bool) -> bool:
+        end = self._steps + steps
+        before = [core.running for core in self._chip.cores]
+        while self._steps < end:
+            run = self._chip.run(min(_TURN, end - self._steps), turn=_TURN)
+            self._steps += max(run.executed)
+            if not run.running:
+                expired = [core for core in run.waiting if self._watched[core]]
+                for core in expired:
+                    self._chip.cores[core].stop(Fault.WATCHDOG)
+                return not expired
+            if interrupt and before != [core.running for core in self._chip.cores]:
+                return False
+        return False
+
+    def state(self, core: int) -> CoreState:
+        machine = self._chip.cores[core]
+        return CoreState(machine.running, machine.waiting, False, machine.fault, machine.pc)
+
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        self._watched[core] = cycles != 0
+
+    def signal(self, core: int, semaphore: int, amount: int) -> None:
+        self._chip.cores[core].signal(semaphore, amount)
+
+    def read_semaphores(self, core: int) -> Words:
+        return self._chip.cores[core].semaphores.copy()
+
+    def read_scalars(self, core: int) -> Words:
+        return self._chip.cores[core].scalars.copy()
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        scalars = self._chip.cores[core].scalars
+        scalars[at:at + len(words)] = words
+        scalars[0] = 0
+
+    def read_smem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.cores[core].smem[at:at + count].copy()
+
+    def write_smem(self, core: int, at: int, words: Words) -> None:
+        self._chip.cores[core].smem[at:at + len(words)] = words
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.cores[core].vmem[at:at + count].copy()
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        self._chip.cores[core].vmem[at:at + len(words)] = words
+
+    def take_counters(self, core: int) -> None:
+        pass
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        return {name.lower(): 0 for name in COUNTER_REGISTERS}
+
+    def close(self) -> None:
+        pass
+
+
+class _RtlBackend:
+    """The chip in RTL, driven through its registers as any host would."""
+
+    def __init__(self, config: Config, memory: HbmOptions | None,
+                 trace: str | os.PathLike[str] | None) -> None:
+        self._chip = ChipModel(config, memory=memory, trace=trace)
+        self._config = config
+        self._events = sum(
+            1 << EVENT_PITCH * core + EVENTS.index(event)
+            for core in range(config.cores) for event in ("STOPPED", "FAULT"))
+        self._listen()
+
+    @property
+    def model(self) -> ChipModel | None:
+        return self._chip
+
+    @property
+    def hbm(self) -> Words:
+        return self._chip.hbm
+
+    @property
+    def steps(self) -> int:
+        return self._chip.cycle
+
+    def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
+        self._chip.load_programs(programs, at)
+
+    def bundle(self, core: int, address: int) -> int | None:
+        if address >= self._config.imem_bundles:
+            return None
+        words = self._chip.read_words(core, Space.IMEM, BUNDLE_PITCH * address, BUNDLE_WORDS)
+        return sum(int(word) << 32 * number for number, word in enumerate(words))
+
+    def start(self, core: int, pc: int) -> None:
+        self._chip.start(core, pc)
+
+    def halt(self, core: int) -> None:
+        self._chip.stop(core)
+        end = self.steps + _HALT_CYCLES
+        while self.state(core).running:
+            if self.steps > end:
+                raise RuntimeError(f"core {core} does not stop: reset it")
+            self._chip.run(16, until=Until.NEVER)
+
+    def reset(self, core: int) -> None:
+        self._chip.reset_core(core)
+
+    def reset_all(self) -> None:
+        self._chip.reset()
+        self._listen()
+
+    def _listen(self) -> None:
+        self._chip.write("INTERRUPT_ENABLE", self._events)
+
+    def advance(self, steps: int, interrupt: bool) -> bool:
+        try:
+            self._chip.run(steps, until=Until.INTERRUPT if interrupt else Until.REST)
+        except TimeoutError:
+            return False
+        # An event of old must not end the next run.
+        events = self._chip.read("INTERRUPT_STATUS") & self._events
+        if events:
+            self._chip.write("INTERRUPT_STATUS", events)
+        return not (interrupt and events)
+
+    def state(self, core: int) -> CoreState:
+        status = self._chip.read_fields("STATUS", core=core)
+        return CoreState(bool(status["RUNNING"]), bool(status["WAITING"]),
+                         bool(status["DMA_BUSY"]), Fault(status["FAULT"]),
+                         self._chip.read("PC", core=core))
+
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        self._chip.set_watchdog(core, cycles)
+
+    def signal(self, core: int, semaphore: int, amount: int) -> None:
+        self._chip.write("SEMAPHORE_ADD", core=core, INDEX=semaphore, AMOUNT=amount)
+
+    def read_semaphores(self, core: int) -> Words:
+        return self._chip.read_words(core, Space.SEMAPHORE, 0, SEMAPHORES)
+
+    def read_scalars(self, core: int) -> Words:
+        return self._chip.read_words(core, Space.SCALAR, 0, SCALAR_REGISTERS)
+
+    def write_scalars(self, core: int, at: int, words: Words) -> None:
+        self._chip.write_words(core, Space.SCALAR, at, words)
+
+    def read_smem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.read_words(core, Space.SMEM, at, count)
+
+    def write_smem(self, core: int, at: int, words: Words) -> None:
+        self._chip.write_smem(core, at, words)
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        return self._chip.read_vmem(core, at, count)
+
+    def write_vmem(self, core: int, at: int, words: Words) -> None:
+        self._chip.write_vmem(core, at, words)
+
+    def take_counters(self, core: int) -> None:
+        self._chip.take_counters(core)
+
+    def taken_counters(self, core: int) -> dict[str, int]:
+        return self._chip.taken_counters(core)
+
+    def close(self) -> None:
+        self._chip.close()
+
+
+def open_backend(name: str, config: Config, memory: HbmOptions | None,
+                 trace: str | os.PathLike[str] | None) -> Backend:
+    """The backend of that name, which must be one of `BACKENDS`.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        If ``trace`` is not one for `ChipModel`, or the backend has no clock.
+    """
+    if name == "golden":
+        if trace is not None:
+            raise ValueError(f"trace must be None for the golden backend, which has no clock, not "
+                             f"{trace!r}")
+        return _GoldenBackend(config)
+    return _RtlBackend(config, memory, trace)

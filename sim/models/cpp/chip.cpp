@@ -1,0 +1,353 @@
+// Drives the verilated chip (hdl/chip/chip.py): its memory, cycle by cycle, and as its host the
+// control slave.
+//
+// Every function returns after a while, with the count of what it did, so that its caller can show
+// progress and be interrupted. Between two calls the clock stands still.
+#include "hbm.hpp"
+#include "model.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using systolith::AxiPins;
+using systolith::Hbm;
+using systolith::Model;
+using systolith::Pin;
+using systolith::Port;
+using systolith::PORT_COUNT;
+using systolith::PORTS;
+
+namespace {
+
+constexpr auto PATIENCE = std::chrono::milliseconds(30);
+constexpr uint64_t CYCLES_PER_LOOK = 16;  // a look at the clock costs as much as an idle cycle
+constexpr uint64_t STANDSTILL = 1 << 16;  // cycles without an answer that end an access
+// Cycles in a row for which all must look at rest: what one core or engine does to another core
+// shows in that one's state a few cycles later.
+constexpr uint32_t STILL = 8;
+
+// Tells when a call has taken long enough.
+class Watch {
+public:
+    bool late() {
+        if (++calls_ % CYCLES_PER_LOOK == 0) late_ = std::chrono::steady_clock::now() >= end_;
+        return late_;
+    }
+
+private:
+    std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + PATIENCE;
+    uint64_t calls_ = 0;
+    bool late_ = false;
+};
+
+// Mirrors `_ACCESS` in sim/models/chip.py: an access of the host.
+struct Access {
+    uint32_t address;
+    uint32_t data;
+    uint32_t write;
+    uint32_t response;
+};
+
+// Mirrors `_Run` in sim/models/chip.py.
+struct Run {
+    uint64_t limit;  // cycles at most
+    uint64_t done;   // cycles run
+    // Bits of the cores' status.
+    uint32_t running, waiting, idle, dma_busy, resetting;
+    uint32_t until_rest, until_interrupt;  // what ends it
+    uint32_t watched;  // cores with a watchdog: they do not wait for ever
+    uint32_t still;    // cycles for which all looked at rest
+    uint32_t ended;
+};
+
+// Verilator's storage of the port of that name, if there is one.
+Pin find_pin(Model& model, const std::string& name) {
+    for (uint32_t index = 0; index < PORT_COUNT; ++index)
+        if (name == PORTS[index].name) return Pin(model.data[index], PORTS[index].bytes);
+    return {};
+}
+
+Pin pin(Model& model, const std::string& name) {
+    const Pin found = find_pin(model, name);
+    if (!found.bound()) throw std::invalid_argument("the chip must have a port " + name);
+    return found;
+}
+
+// What a core shows (sim/trace/probes.py), of each cycle in which it is not what it was in the one before:
+// the cycle's number in two words, and the words of the port.
+class Records {
+public:
+    explicit Records(const Pin& pin) : pin_(pin), last_(pin.bytes() / sizeof(uint32_t)) {}
+
+    void sample(uint64_t cycle) {
+        if (begun_ && !std::memcmp(last_.data(), pin_.data(), pin_.bytes())) return;
+        begun_ = true;
+        std::memcpy(last_.data(), pin_.data(), pin_.bytes());
+        words.push_back(uint32_t(cycle));
+        words.push_back(uint32_t(cycle >> 32));
+        words.insert(words.end(), last_.begin(), last_.end());
+    }
+
+    std::vector<uint32_t> words;
+
+private:
+    Pin pin_;
+    std::vector<uint32_t> last_;
+    bool begun_ = false;
+};
+
+#if VM_TRACE
+// A waveform in which cycle n begins, with its rising edge, at n microseconds.
+class Waveform {
+public:
+    Waveform(Model& model, const char* path) {
+        model.top.trace(&file_, LEVELS);
+        file_.set_time_unit("100ns");
+        file_.set_time_resolution("100ns");
+        file_.open(path);
+        if (!file_.isOpen()) throw std::runtime_error(std::string("cannot write ") + path);
+    }
+
+    // After half a cycle, of which so many have gone by.
+    void dump(uint64_t halves) { file_.dump(halves * HALF_CYCLE); }
+
+private:
+    static constexpr int LEVELS = 99;
+    static constexpr uint64_t HALF_CYCLE = 5;
+    VerilatedVcdC file_;
+};
+#endif
+
+AxiPins axi_pins(Model& model, uint32_t core, uint32_t channel) {
+    const std::string prefix = "m_axi_hbm" + std::to_string(core) + std::to_string(channel) + "_";
+    const auto find = [&](const char* name) { return pin(model, prefix + name); };
+    return {find("awid"), find("awaddr"), find("awlen"), find("awsize"), find("awburst"),
+            find("awvalid"), find("awready"), find("wdata"), find("wstrb"), find("wlast"),
+            find("wvalid"), find("wready"), find("bid"), find("bresp"), find("bvalid"),
+            find("bready"), find("arid"), find("araddr"), find("arlen"), find("arsize"),
+            find("arburst"), find("arvalid"), find("arready"), find("rid"), find("rdata"),
+            find("rresp"), find("rlast"), find("rvalid"), find("rready")};
+}
+
+// A chip and its memory.
+class Chip {
+public:
+    Chip(Model& model, Hbm& hbm, uint32_t cores, uint32_t channels)
+        : model_(model), hbm_(hbm), interrupt_(pin(model, "interrupt")) {
+        for (uint32_t core = 0; core < cores; ++core) {
+            status_.push_back(pin(model, "status_" + std::to_string(core)));
+            const Pin shown = find_pin(model, "trace_" + std::to_string(core));
+            if (shown.bound()) records_.emplace_back(shown);
+            for (uint32_t channel = 0; channel < channels; ++channel)
+                hbm.bind(core, channel, axi_pins(model, core, channel));
+        }
+        model.top.s_axil_wstrb = 0xf;
+        model.top.s_axil_bready = 1;
+        model.top.s_axil_rready = 1;
+        model.settled = false;
+    }
+
+    // Resets chip and memory's ports. Whatever holds data keeps it.
+    void reset() {
+        auto& top = model_.top;
+        top.s_axil_awvalid = top.s_axil_wvalid = top.s_axil_arvalid = 0;
+        top.rst = 1;
+        for (int cycle = 0; cycle < 2; ++cycle) {
+            fall();
+            rise();
+        }
+        hbm_.reset();
+        top.rst = 0;
+        model_.settled = false;
+    }
+
+    // One cycle. `look` sees what the chip shows in it before the clock rises.
+    template <typename Look>
+    void step(Look look) {
+        fall();
+        look();
+        hbm_.sample();
+        rise();
+        hbm_.drive();
+        model_.settled = false;
+    }
+    void step() {
+        step([] {});
+    }
+
+    void access(Access& access) {
+        if (access.write) {
+            write(access);
+        } else {
+            read(access);
+        }
+    }
+
+    // Whether something has happened that ends the run. What memory drives in this cycle may not
+    // have gone through yet: it is no state of the cores.
+    bool ends(Run& run) const {
+        if (run.until_interrupt && interrupt_.get()) return true;
+        bool rest = run.until_rest;
+        for (size_t core = 0; rest && core < status_.size(); ++core)
+            rest = rests(run, uint32_t(status_[core].get()), run.watched >> core & 1);
+        run.still = rest ? run.still + 1 : 0;
+        return run.still > STILL;
+    }
+
+    // Writes a waveform from now on, and keeps records.
+    void trace(const char* path) {
+#if VM_TRACE
+        waveform_ = std::make_unique<Waveform>(model_, path);
+        tracing_ = true;
+#else
+        throw std::runtime_error(std::string("cannot write ") + path + ": built without trace");
+#endif
+    }
+
+    Records& records(uint32_t core) { return records_.at(core); }
+
+private:
+    // The two halves of a cycle. What is to be seen of it is seen between them.
+    void fall() {
+        model_.fall();
+        if (!tracing_) return;
+        for (Records& records : records_) records.sample(model_.cycle());
+        dump();
+    }
+
+    void rise() {
+        model_.rise();
+        if (tracing_) dump();
+    }
+
+    void dump() {
+#if VM_TRACE
+        waveform_->dump(model_.context.time());
+#endif
+    }
+
+    static bool rests(const Run& run, uint32_t status, bool watched) {
+        if (status & (run.dma_busy | run.resetting) || !(status & run.idle)) return false;
+        return !(status & run.running) || (status & run.waiting && !watched);
+    }
+
+    void write(Access& access) {
+        auto& top = model_.top;
+        top.s_axil_awaddr = access.address;
+        top.s_axil_wdata = access.data;
+        top.s_axil_awvalid = top.s_axil_wvalid = 1;
+        bool address = false, data = false, answered = false;
+        for (uint64_t cycle = 0; !answered; ++cycle) {
+            expect(access, cycle);
+            step([&] {
+                address = top.s_axil_awvalid && top.s_axil_awready;
+                data = top.s_axil_wvalid && top.s_axil_wready;
+                answered = top.s_axil_bvalid;
+                if (answered) access.response = top.s_axil_bresp;
+            });
+            if (address) top.s_axil_awvalid = 0;
+            if (data) top.s_axil_wvalid = 0;
+        }
+    }
+
+    void read(Access& access) {
+        auto& top = model_.top;
+        top.s_axil_araddr = access.address;
+        top.s_axil_arvalid = 1;
+        bool address = false, answered = false;
+        for (uint64_t cycle = 0; !answered; ++cycle) {
+            expect(access, cycle);
+            step([&] {
+                address = top.s_axil_arvalid && top.s_axil_arready;
+                answered = top.s_axil_rvalid;
+                if (answered) {
+                    access.response = top.s_axil_rresp;
+                    access.data = top.s_axil_rdata;
+                }
+            });
+            if (address) top.s_axil_arvalid = 0;
+        }
+    }
+
+    static void expect(const Access& access, uint64_t cycle) {
+        if (cycle == STANDSTILL)
+            throw std::runtime_error("an access to address " + std::to_string(access.address)
+                                     + " is not answered");
+    }
+
+    Model& model_;
+    Hbm& hbm_;
+    Pin interrupt_;
+    std::vector<Pin> status_;
+    std::vector<Records> records_;
+    bool tracing_ = false;
+#if VM_TRACE
+    std::unique_ptr<Waveform> waveform_;
+#endif
+};
+
+}  // namespace
+
+// Null on failure. Model and memory must live longer.
+SYSTOLITH_EXPORT Chip* systolith_chip_create(Model* model, Hbm* hbm, uint32_t cores,
+                                             uint32_t channels) {
+    Chip* chip = nullptr;
+    model->guard([&] { chip = new Chip(*model, *hbm, cores, channels); });
+    return chip;
+}
+
+SYSTOLITH_EXPORT void systolith_chip_destroy(Chip* chip) { delete chip; }
+
+SYSTOLITH_EXPORT int systolith_chip_reset(Model* model, Chip* chip) {
+    return model->guard([&] { chip->reset(); });
+}
+
+SYSTOLITH_EXPORT int systolith_chip_trace(Model* model, Chip* chip, const char* path) {
+    return model->guard([&] { chip->trace(path); });
+}
+
+// What was recorded of a core since `systolith_chip_forget`, `*count` words that are there until
+// the chip does something.
+SYSTOLITH_EXPORT int systolith_chip_records(Model* model, Chip* chip, uint32_t core,
+                                            const uint32_t** words, uint64_t* count) {
+    return model->guard([&] {
+        const Records& records = chip->records(core);
+        *words = records.words.data();
+        *count = records.words.size();
+    });
+}
+
+SYSTOLITH_EXPORT int systolith_chip_forget(Model* model, Chip* chip, uint32_t core) {
+    return model->guard([&] { chip->records(core).words.clear(); });
+}
+
+// Makes accesses, one after the other, until one is refused; `*done` counts all that were made.
+SYSTOLITH_EXPORT int systolith_chip_access(Model* model, Chip* chip, Access* accesses,
+                                           uint64_t count, uint64_t* done) {
+    return model->guard([&] {
+        Watch watch;
+        while (*done < count && !watch.late()) {
+            Access& access = accesses[*done];
+            chip->access(access);
+            ++*done;
+            if (access.response) return;
+        }
+    });
+}
+
+SYSTOLITH_EXPORT int systolith_chip_run(Model* model, Chip* chip, Run* run) {
+    return model->guard([&] {
+        Watch watch;
+        run->done = 0;
+        model->settle();
+        while (!(run->ended = chip->ends(*run)) && run->done < run->limit && !watch.late()) {
+            chip->step();
+            ++run->done;
+        }
+    });
+}

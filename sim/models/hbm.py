@@ -1,0 +1,275 @@
+"""The model of high-bandwidth memory (sim/models/cpp/hbm.hpp), set up from Python."""
+
+import ctypes
+import pathlib
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.verilated.build import build_library
+
+__all__ = ["HBM_SOURCES", "AxiPins", "Hbm", "HbmOptions", "hbm_library"]
+
+_CPP = pathlib.Path(__file__).with_name("cpp")
+
+HBM_SOURCES = {name: (_CPP / name).read_text() for name in ("hbm.cpp", "hbm.hpp")}
+"""C++ files by name, for a model whose own C++ binds its ports to the memory."""
+
+
+@dataclass(frozen=True)
+class HbmOptions:
+    """How the memory behaves.
+
+    Attributes
+    ----------
+    latency : int
+        Cycles from the handshake of a read's address to its first beat, and from a write's last
+        beat to its response, at least; 1 or more.
+    beats, cycles : int
+        A channel moves at most ``beats`` beats in ``cycles`` cycles on the average, reads and
+        writes of all cores together. With 0 beats there is no limit.
+    outstanding : int
+        Bursts that a port takes before it has answered the first, in each direction.
+    stalls : int
+        In how many of 65,536 cycles each handshake is put off, at random; less than 65,536.
+    seed : int
+        What random numbers follow from: equal seeds and traffic give equal cycles.
+    """
+
+    latency: int = 40
+    beats: int = 0
+    cycles: int = 1
+    outstanding: int = 64
+    stalls: int = 0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+                ("latency", 1, 1 << 32), ("beats", 0, 1 << 31), ("cycles", 1, 1 << 31),
+                ("outstanding", 1, 1 << 20), ("stalls", 0, (1 << 16) - 1),
+                ("seed", 0, (1 << 64) - 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an integer, not {value!r}")
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+
+
+_COUNTERS = ("cycles", "read_bursts", "read_beats", "write_bursts", "write_beats",
+             "error_beats")
+
+
+class _Options(ctypes.Structure):
+    """Mirrors ``Options`` in hbm.cpp."""
+
+    _fields_ = (("latency", ctypes.c_uint64), ("seed", ctypes.c_uint64),
+                *((name, ctypes.c_uint32) for name in ("beats", "cycles", "outstanding",
+                                                       "stalls")))
+
+
+class _Counters(ctypes.Structure):
+    """Mirrors ``HbmCounters`` in hbm.hpp."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in _COUNTERS)
+
+
+class AxiPins(ctypes.Structure):
+    """Variables for a port's pins, where no verilated model has them.
+
+    Mirrors ``Variables`` in hbm.cpp.
+    """
+
+    _fields_ = (("awaddr", ctypes.c_uint64), ("araddr", ctypes.c_uint64),
+                *((name, ctypes.c_uint8) for name in (
+                    "awid", "awlen", "awsize", "awburst", "awvalid", "awready",
+                    "wlast", "wvalid", "wready", "bid", "bresp", "bvalid", "bready",
+                    "arid", "arlen", "arsize", "arburst", "arvalid", "arready",
+                    "rid", "rresp", "rlast", "rvalid", "rready")),
+                ("wstrb", ctypes.c_uint8 * 16),
+                ("wdata", ctypes.c_uint8 * 128), ("rdata", ctypes.c_uint8 * 128))
+
+
+def hbm_library() -> pathlib.Path:
+    """The library of the memory alone, built unless it exists."""
+    return build_library("hbm", HBM_SOURCES | {
+        "export.hpp": (_CPP / "export.hpp").read_text()})
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
+    status = ctypes.c_int
+    for name, result, arguments in (
+            ("error", ctypes.c_char_p, ()),
+            ("create", pointer, (u32, u32, u32, u64, pointer)),
+            ("destroy", None, (pointer,)),
+            ("configure", status, (pointer, ctypes.POINTER(_Options))),
+            ("fail", status, (pointer, u64, u64, u32, u32, u32)),
+            ("heal", None, (pointer,)),
+            ("memory", pointer, (pointer,)),
+            ("counters", None, (pointer, ctypes.POINTER(_Counters))),
+            ("idle", u32, (pointer,)),
+            ("reset", None, (pointer,)),
+            ("bind", status, (pointer, u32, u32, ctypes.POINTER(AxiPins))),
+            ("sample", status, (pointer,)),
+            ("drive", None, (pointer,)),
+            ("run", status, (pointer, u64))):
+        function = getattr(library, f"systolith_hbm_{name}")
+        function.restype = result
+        function.argtypes = arguments
+
+
+class Hbm:
+    """A memory of zeros with AXI4 ports: ``channels`` for each of ``cores``.
+
+    Bytes from ``c * channel_bytes`` on of row ``r`` (of ``channels * channel_bytes`` bytes) are at
+    address ``r * channel_bytes`` of channel ``c``.
+
+    Parameters
+    ----------
+    library : ctypes.CDLL
+        A library that holds `HBM_SOURCES`; `hbm_library` has nothing else.
+    cores, channels : int
+        Numbers of ports.
+    channel_bytes : int
+        Width of a port's data: 4, 8, ... 128 bytes.
+    bytes : int
+        Size of the memory, a multiple of a row. What is never written takes no space.
+    memory : array, optional
+        Contiguous, of so many bytes: the memory. Otherwise it is the model's own.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or there is no room for so much memory.
+    """
+
+    def __init__(self, library: ctypes.CDLL, cores: int, channels: int, channel_bytes: int,
+                 bytes: int, *, memory: npt.NDArray[np.generic] | None = None) -> None:
+        self._handle: int | None = None
+        if memory is not None and (memory.nbytes != bytes or not memory.flags.c_contiguous):
+            raise ValueError(f"memory must be contiguous and have {bytes} bytes, not "
+                             f"{memory.nbytes}")
+        _declare(library)
+        self._library = library
+        self._bytes = bytes
+        self._pins: list[AxiPins] = []
+        self._given = memory
+        handle = library.systolith_hbm_create(
+            cores, channels, channel_bytes, bytes, None if memory is None else memory.ctypes.data)
+        if not handle:
+            raise ValueError(self._error())
+        self._handle = handle
+
+    @property
+    def handle(self) -> int:
+        """Address of the memory (a ``systolith::Hbm``), for functions of its library.
+
+        Raises
+        ------
+        RuntimeError
+            If it is closed.
+        """
+        if self._handle is None:
+            raise RuntimeError("the memory is closed")
+        return self._handle
+
+    def configure(self, options: HbmOptions) -> None:
+        """Changes how the memory behaves from the next cycle on."""
+        self._check(self._library.systolith_hbm_configure(
+            self.handle, _Options(**asdict(options))))
+
+    def fail(self, address: int, count: int, response: int, *, reads: bool = True,
+             writes: bool = True) -> None:
+        """Answers accesses to ``count`` bytes from ``address`` on with an error from now on.
+
+        Parameters
+        ----------
+        address, count : int
+            Which bytes of the memory.
+        response : int
+            2 (SLVERR) or 3 (DECERR). The worst of a burst of writes is its response.
+        reads, writes : bool
+            Which accesses. A write that fails leaves memory as it is.
+        """
+        if response not in (2, 3):
+            raise ValueError(f"response must be 2 (SLVERR) or 3 (DECERR), not {response!r}")
+        self._check(self._library.systolith_hbm_fail(self.handle, address, count, response,
+                                                     reads, writes))
+
+    def heal(self) -> None:
+        """Takes back all of `fail`."""
+        self._library.systolith_hbm_heal(self.handle)
+
+    @property
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """All bytes, to be read and written while the clock stands; until the memory is closed."""
+        start = self._library.systolith_hbm_memory(self.handle)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * self._bytes).from_address(start))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Cycles, and bursts and beats of all ports."""
+        counters = _Counters()
+        self._library.systolith_hbm_counters(self.handle, counters)
+        return {name: int(getattr(counters, name)) for name in _COUNTERS}
+
+    @property
+    def idle(self) -> bool:
+        """Whether no burst is under way."""
+        return bool(self._library.systolith_hbm_idle(self.handle))
+
+    def reset(self) -> None:
+        """Forgets what is under way, as the masters do in reset; memory stays as it is."""
+        self._library.systolith_hbm_reset(self.handle)
+
+    def bind(self, core: int, channel: int) -> AxiPins:
+        """Variables for the pins of a port, which belong to it from now on."""
+        pins = AxiPins()
+        self._check(self._library.systolith_hbm_bind(self.handle, core, channel, pins))
+        self._pins.append(pins)
+        return pins
+
+    def sample(self) -> None:
+        """Takes what the masters show in this cycle.
+
+        Raises
+        ------
+        RuntimeError
+            If a master violates the protocol: which channel, in which cycle, and what is wrong.
+        """
+        self._check(self._library.systolith_hbm_sample(self.handle))
+
+    def drive(self) -> None:
+        """Shows the masters what holds in the next cycle."""
+        self._library.systolith_hbm_drive(self.handle)
+
+    def run(self, cycles: int) -> None:
+        """Cycles in which the masters change nothing; otherwise as `sample`."""
+        self._check(self._library.systolith_hbm_run(self.handle, cycles))
+
+    def close(self) -> None:
+        """Gives the memory back; closing twice does nothing."""
+        if self._handle is not None:
+            self._library.systolith_hbm_destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        """Gives the memory back."""
+        self.close()
+
+    def _error(self) -> str:
+        return str(self._library.systolith_hbm_error().decode(errors="replace"))
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise RuntimeError(self._error())

@@ -1,0 +1,188 @@
+"""The verilated matrix unit, driven in process."""
+
+import ctypes
+import pathlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from hdl.mxu.grid import mac_grid
+from hdl.mxu.lane import mxu_lanes
+from hdl.mxu.mxu import Mxu
+from hdl.tiles import VerilogLibrary
+from hdl.verilog import LINT_WAIVERS
+from sim.kernel import compile_grid
+from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
+from sim.verilated.model import Model
+
+__all__ = ["MxuModel", "mxu_library"]
+
+_DRIVER = pathlib.Path(__file__).with_name("cpp") / "mxu.cpp"
+_TOP = "mxu"
+_CYCLES_PER_CALL = 4096
+"""Short enough to interrupt and to show progress, long enough that a call costs nothing."""
+
+
+def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
+    """The model's Verilog and C++ files, by name."""
+    cpp = {_DRIVER.name: _DRIVER.read_text()}
+    library = VerilogLibrary()
+    if not kernels:
+        return {"verilog": library.write(_TOP, lambda: Mxu(config)), "cpp": cpp}
+    grids = (mac_grid(config), mxu_lanes(config))
+    verilog = library.write(_TOP, lambda: Mxu(config), leave_out=[grid.module for grid in grids])
+    for grid in grids:
+        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
+        kernel = compile_grid(grid, "\n".join(tile.values()))
+        verilog[grid.module] = kernel.shim
+        cpp |= kernel.sources
+    return {"verilog": verilog, "cpp": cpp}
+
+
+def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
+    """The shared library of the matrix unit of ``config``, built unless it exists.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    kernels : bool
+        Simulate the array and the lanes by tile kernels. Otherwise everything is pure Verilog: a
+        reference, in which each row of the array is verilated as a block of its own, soon built
+        and slow to run.
+
+    Raises
+    ------
+    RuntimeError
+        If a tool is missing or fails.
+    """
+    name = f"mxu-{'kernels' if kernels else 'verilog'}"
+    sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
+    blocks = [] if kernels else [mac_grid(config).row_module]
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
+                       hierarchical=blocks, optimise=kernels)
+
+
+class _Job(ctypes.Structure):
+    """Mirrors ``Job`` in mxu.cpp."""
+
+    _fields_ = (*((name, ctypes.c_void_p) for name in (
+                    "weights", "activations", "results", "weight_tile", "activation_tile")),
+                *((name, ctypes.c_uint64) for name in (
+                    "steps", "rows", "lanes", "transpose",
+                    "weight_rows", "activation_rows", "result_rows")))
+
+
+class MxuModel:
+    """A simulated matrix unit.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    kernels : bool
+        As `mxu_library`.
+    """
+
+    def __init__(self, config: Config, *, kernels: bool = True) -> None:
+        self._config = config
+        # One job at a time: the calls into the library let other threads run.
+        self._lock = threading.RLock()
+        self._model = Model(mxu_library(config, kernels=kernels))
+        self._run = self._model.library.systolith_mxu_run
+        self._run.restype = ctypes.c_int
+        self._run.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Job), ctypes.c_uint64)
+        self.reset()
+
+    def reset(self) -> None:
+        """Resets the unit and its counters."""
+        with self._lock:
+            self._model.reset()
+
+    def counters(self) -> dict[str, int]:
+        """Cycle counters since the last reset, as `hdl.mxu.mxu.Mxu` defines them."""
+        with self._lock:
+            cycles, active, weights = (self._model.peek(name) for name in (
+                "cycles", "active_cycles", "weight_cycles"))
+        return {"cycles": cycles, "mxu_active_cycles": active, "weight_load_cycles": weights,
+                "idle_cycles": cycles - active - weights}
+
+    def multiply(self, weights: npt.NDArray[np.float32], activations: npt.NDArray[np.float32],
+                 steps: Sequence[tuple[int, int]], *, transpose: bool = False,
+                 progress: Callable[[int], object] | None = None) -> npt.NDArray[np.float32]:
+        """Products of pairs of tiles, back to back.
+
+        Parameters
+        ----------
+        weights : array of float32, shape (weight tiles, array, array)
+            Each is W, or the transpose of W where ``transpose`` is set.
+        activations : array of float32, shape (activation tiles, M, array)
+        steps : sequence of (int, int)
+            Activation tile and weight tile of each product.
+        transpose : bool
+            Load the weights transposed.
+        progress : callable, optional
+            Told now and then how many result rows have come since it was last called.
+
+        Returns
+        -------
+        array of float32, shape (len(steps), M, array)
+
+        Raises
+        ------
+        RuntimeError
+            If the unit stops giving results; it is reset then, as after any other exception.
+        """
+        size = self._config.array
+        rows = activations.shape[1]
+        weights = np.ascontiguousarray(weights, np.float32)
+        activations = np.ascontiguousarray(activations, np.float32)
+        order = np.array(steps, np.uint32).reshape(-1, 2)
+        activation_tile, weight_tile = np.ascontiguousarray(order.T)
+        results = np.empty((len(order), rows, size), np.float32)
+        job = _Job(*(array.ctypes.data for array in (
+                       weights, activations, results, weight_tile, activation_tile)),
+                   len(order), rows, size, transpose, 0, 0, 0)
+        with self._lock:
+            self._work(job, progress)
+        return results
+
+    def _work(self, job: _Job, progress: Callable[[int], object] | None) -> None:
+        """Runs a job to its end."""
+        total = job.steps * job.rows
+        try:
+            while job.result_rows < total:
+                before = (job.weight_rows, job.activation_rows, job.result_rows)
+                self._model.check(self._run(self._model.handle, job, self._cycles_per_call))
+                if (job.weight_rows, job.activation_rows, job.result_rows) == before:
+                    raise RuntimeError(f"the matrix unit stands still after {job.result_rows} of "
+                                       f"{total} result rows")
+                if progress is not None:
+                    progress(job.result_rows - before[2])
+        except BaseException:
+            self.reset()
+            raise
+
+    @property
+    def _cycles_per_call(self) -> int:
+        # Something must have moved within a call, or never will.
+        return max(_CYCLES_PER_CALL, 4 * self._config.array_latency)
+
+    def close(self) -> None:
+        """Ends the simulation; closing twice does nothing."""
+        with self._lock:
+            self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()

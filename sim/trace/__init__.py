@@ -1,0 +1,1 @@
+"""Traces: probes in the RTL, the recorder of their records, and summaries."""

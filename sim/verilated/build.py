@@ -1,0 +1,309 @@
+"""Builds verilated models as shared libraries, once per content of their inputs."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sim.verilated.cache import code_text
+from sim.verilated.toolchain import Toolchain, build_folder
+
+__all__ = ["build_library", "build_model"]
+
+_JOBS = 2
+_CPP = pathlib.Path(__file__).resolve().parent / "cpp"
+_GLUE = ("export.hpp", "model.cpp", "model.hpp", "pool.hpp")
+_LIBRARY = "model.so"
+_TOP_NAME = "model"
+_TAIL_LINES = 40
+
+_FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+_PORT = re.compile(r"^ *VL_(IN|OUT)(?:8|16|64|W)?\(&(\w+),(\d+),(\d+)(?:,\d+)?\);$", re.MULTILINE)
+_RUNTIME = re.compile(r"^VM_GLOBAL_(?:FAST|SLOW) \+= \\\n((?: +.*\\\n)*)", re.MULTILINE)
+_INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
+
+_VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
+"""Every other symbol is local, so that models in one process never share a Verilator class."""
+
+
+def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] | None = None,
+                hierarchical: Sequence[str] = (), waivers: str = "", optimise: bool = True,
+                threads: int = 1, trace: bool = False) -> pathlib.Path:
+    """The shared library of module ``top``, built unless one of equal inputs exists.
+
+    The inputs are the sources, the options, the versions of the tools and, where the compiler
+    targets the machine it runs on, the machine. Concurrent callers, also of other processes, wait
+    for each other; a build that was killed is started anew.
+
+    Parameters
+    ----------
+    top : str
+        Name of the top module.
+    verilog : mapping of str to str
+        Sources by file name, or by module name (which takes the suffix ``.v``).
+    cpp : mapping of str to str
+        C++ files to be linked in, by file name; those that end in ``.cpp`` are compiled. They can
+        include each other, ``Vmodel__Dpi.h`` (the prototypes of the functions that the Verilog
+        imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, with which functions that
+        the library is to export can use the model. Their static variables are shared by all
+        instances of the model.
+    hierarchical : sequence of str
+        Modules to verilate on their own, once for all instances.
+    waivers : str
+        Statements of a Verilator configuration file. All warnings are errors but those that
+        ``lint_off`` names here.
+    optimise : bool
+        Build for speed of the model. Otherwise it builds sooner; ``cpp`` is always optimised.
+    threads : int
+        Threads that the model runs on.
+    trace : bool
+        Let the model write waveforms.
+
+    Returns
+    -------
+    pathlib.Path
+        The library, for `sim.verilated.model.Model`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as described.
+    RuntimeError
+        If a tool is missing or rejects a source; with the last lines of its output.
+    """
+    cpp = dict(cpp or {})
+    sources = {name if name.endswith((".v", ".sv")) else f"{name}.v": text
+               for name, text in verilog.items()}
+    _check(top, sources, cpp, hierarchical, waivers, threads)
+    tools = Toolchain.find()
+    glue = {name: (_CPP / name).read_text() for name in _GLUE}
+    # A list, because the order of the sources matters to Verilator.
+    recipe = [top, list(sources.items()), cpp, list(hierarchical), waivers, optimise, threads,
+              trace, glue, _recipe_text(), tools.identity()]
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    folder = build_folder() / "models" / f"{top}-{digest}"
+    library = folder / _LIBRARY
+    if library.is_file():
+        return library
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not library.is_file():
+            for left in folder.parent.glob(f"{folder.name}.partial-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            # A new name: compilers that outlived a killed build may still write to the old one.
+            partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
+            partial.mkdir()
+            _build(partial, tools, top, sources, {**glue, **cpp}, hierarchical, waivers, optimise,
+                   threads, trace)
+            partial.rename(folder)
+    return library
+
+
+def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
+    """A shared library of C++ files alone, built unless one of equal inputs exists.
+
+    Parameters
+    ----------
+    name : str
+        Its name, an identifier.
+    cpp : mapping of str to str
+        Files by name; those that end in ``.cpp`` are compiled. Functions whose names begin with
+        ``systolith_`` leave the library.
+
+    Raises
+    ------
+    ValueError
+        If a name is not as described.
+    RuntimeError
+        If a tool is missing or rejects a source; with the last lines of its output.
+    """
+    for given in (name, *cpp):
+        if not _FILE_NAME.fullmatch(given):
+            raise ValueError(f"source must have a plain file name, not {given!r}")
+    tools = Toolchain.find()
+    recipe = [name, dict(cpp), _recipe_text(), tools.identity()]
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    folder = build_folder() / "libraries" / f"{name}-{digest}"
+    library = folder / f"{name}.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not library.is_file():
+            for file, text in cpp.items():
+                (folder / file).write_text(text)
+            (folder / "exports.map").write_text(_VERSION_SCRIPT)
+            partial = folder / f"{name}.partial-{secrets.token_hex(4)}"
+            _run([*tools.cxx, *tools.cxx_flags, "-shared", "-o", str(partial),
+                  *(file for file in cpp if file.endswith(".cpp")),
+                  "-Wl,--version-script=exports.map"], folder, tools.environment(),
+                 folder / "build.log")
+            partial.rename(library)
+    return library
+
+
+def _recipe_text() -> str:
+    """This file's code: how a library is built is part of what it depends on."""
+    return code_text(pathlib.Path(__file__).read_text())
+
+
+def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
+           hierarchical: Sequence[str], waivers: str, threads: int) -> None:
+    for name in (top, *hierarchical):
+        if not isinstance(name, str) or not _MODULE_NAME.fullmatch(name):
+            raise ValueError(f"module must be a Verilog identifier, not {name!r}")
+    if isinstance(hierarchical, str):
+        raise TypeError(f"hierarchical must be a sequence of modules, not {hierarchical!r}")
+    if _TOP_NAME in hierarchical:
+        raise ValueError(f"hierarchical module must have another name, not {_TOP_NAME!r}: that is "
+                         "what the top module's class is called")
+    for name, text in (*sources.items(), *cpp.items()):
+        if not _FILE_NAME.fullmatch(name):
+            raise ValueError(f"source must have a plain file name, not {name!r}")
+        if not isinstance(text, str):
+            raise TypeError(f"source {name} must be text, not {text!r}")
+    for name in cpp:
+        if not name.endswith((".cpp", ".hpp", ".h")) or name in _GLUE:
+            raise ValueError("C++ file must end in .cpp, .hpp or .h and not be one of the model's "
+                             f"own, not {name!r}")
+    if not isinstance(waivers, str):
+        raise TypeError(f"waivers must be text, not {waivers!r}")
+    if not isinstance(threads, int) or isinstance(threads, bool):
+        raise TypeError(f"threads must be an integer, not {threads!r}")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads!r}")
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    """Holds the lock file ``path``, waiting for others; a killed holder releases it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[str, str],
+           cpp: Mapping[str, str], hierarchical: Sequence[str], waivers: str, optimise: bool,
+           threads: int, trace: bool) -> None:
+    """Leaves the sources, the log and the library of a model in ``folder``."""
+    for name, text in (*verilog.items(), *cpp.items()):
+        (folder / name).write_text(text)
+    config = ["`verilator_config", *(f'hier_block -module "{name}"' for name in hierarchical),
+              waivers, ""]
+    (folder / "model.vlt").write_text("\n".join(config))
+    (folder / "exports.map").write_text(_VERSION_SCRIPT)
+
+    def run(*command: str, cwd: pathlib.Path = folder) -> None:
+        _run(command, cwd, tools.environment(), folder / "build.log")
+
+    run(*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
+        "--top-module", top, "--Mdir", "obj", "--threads", str(threads),
+        *(["--trace-vcd"] if trace else []), *(["--hierarchical"] if hierarchical else []),
+        "model.vlt", *verilog)
+    variables = [f"{name}={value}" for name, value in tools.make_variables(optimise).items()]
+    obj = folder / "obj"
+    if hierarchical:
+        # One job: Verilator's makefile would start two runs for a block's two outputs.
+        run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
+    run(tools.make, f"-j{_JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
+    (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
+
+    macros = {"VERILATOR": 1, "VM_COVERAGE": 0, "VM_SC": 0, "VM_TIMING": 0, "VM_TRACE": int(trace),
+              "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": int(trace)}
+    flags = [*tools.cxx_flags, *(f"-D{name}={value}" for name, value in macros.items())]
+    log = folder / "build.log"
+    runtime = _runtime(tools, flags, (obj / "Vmodel_classes.mk").read_text(), log)
+    units = [name for name in cpp if name.endswith(".cpp")]
+    _compile([(folder / name, folder / f"{name}.o") for name in units], tools,
+             [*flags, f"-DSYSTOLITH_THREADS={threads}", f"-I{folder}", f"-I{obj}"], log)
+    run(*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *(f"{name}.o" for name in units),
+        "obj/libVmodel.a", *map(str, runtime), "-Wl,--version-script=exports.map",
+        "-Wl,-Bsymbolic", "-Wl,-z,defs")
+    for name in units:
+        (folder / f"{name}.o").unlink()
+    shutil.rmtree(obj)
+
+
+def _runtime(tools: Toolchain, flags: Sequence[str], classes: str,
+             log: pathlib.Path) -> list[pathlib.Path]:
+    """Objects of the parts of Verilator's run-time library that a model's makefile lists.
+
+    They take longer to compile than a small model, and are the same for all: they are kept.
+    """
+    listed = _RUNTIME.findall(classes)
+    names = [name for block in listed for name in block.replace("\\", " ").split()]
+    digest = hashlib.sha256(json.dumps([tools.identity(), flags]).encode()).hexdigest()[:16]
+    folder = build_folder() / "models" / f"runtime-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        include = tools.verilator_root / "include"
+        _compile([(include / f"{name}.cpp", folder / f"{name}.o") for name in names
+                  if not (folder / f"{name}.o").is_file()], tools, flags, log)
+    return [folder / f"{name}.o" for name in names]
+
+
+def _compile(units: Sequence[tuple[pathlib.Path, pathlib.Path]], tools: Toolchain,
+             flags: Sequence[str], log: pathlib.Path) -> None:
+    """Compiles C++ files to objects that appear when they are complete."""
+    def compile_one(unit: tuple[pathlib.Path, pathlib.Path]) -> None:
+        source, target = unit
+        partial = target.with_suffix(f".partial-{secrets.token_hex(4)}")
+        _run([*tools.cxx, *flags, "-c", str(source), "-o", str(partial)], source.parent,
+             tools.environment(), log)
+        partial.rename(target)
+
+    with ThreadPoolExecutor(_JOBS) as pool:
+        list(pool.map(compile_one, units))
+
+
+def _run(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str, str],
+         log: pathlib.Path) -> None:
+    """Runs a tool and appends its output to ``log``.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails; with the last lines of its output.
+    """
+    done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", check=False)
+    with log.open("a") as file:
+        file.write(f"$ {' '.join(command)}\n{done.stdout}")
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise RuntimeError(f"{os.path.basename(command[0])} failed ({done.returncode}); the whole "
+                           f"output is in {log}\n{tail}")
+
+
+def _ports(header: str) -> str:
+    """The PORT lines of the ports that a verilated class declares.
+
+    Raises
+    ------
+    RuntimeError
+        If a port is bidirectional.
+    """
+    for name in _INOUT.findall(header):
+        raise RuntimeError(f"port {_plain_name(name)} must be an input or an output, not inout")
+    return "".join(
+        f'PORT({json.dumps(_plain_name(name))}, {name}, {int(high) - int(low) + 1}, '
+        f"{int(direction == 'IN')})\n"
+        for direction, name, high, low in _PORT.findall(header))
+
+
+def _plain_name(name: str) -> str:
+    """The Verilog name of a member of a verilated class.
+
+    Verilator writes characters that C++ does not take, and the second of two underscores, as
+    ``__0`` and two hexadecimal digits, and puts ``__SYM__`` before a C++ keyword.
+    """
+    return re.sub("__0([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)),
+                  name.removeprefix("__SYM__"))

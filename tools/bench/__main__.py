@@ -1,0 +1,83 @@
+"""``make bench``: how fast array, core, chip are simulated, what cell and chip cost on an FPGA.
+
+Prints a table and writes the same figures, flat, to ``build/bench.json``. Machines are noisy: each
+speed is the median of several runs, and what is compared is measured in turn.
+"""
+
+import argparse
+import json
+import pathlib
+import platform
+import sys
+from collections.abc import Callable
+
+from tqdm import tqdm
+
+from hdl.config import Config
+from sim.verilated.toolchain import build_folder
+from tools.bench.array import array_figures
+from tools.bench.cell import ecp5_cell, xc7_cell
+from tools.bench.chip import chip_figures, ecp5_chip
+from tools.bench.core import core_figures
+
+__all__ = ["main"]
+
+DEPTHS = range(1, 7)
+
+
+def _cells() -> dict[str, float]:
+    """Size and clock frequency of the cell at each depth."""
+    figures: dict[str, float] = {}
+    for depth in tqdm(DEPTHS, "cell", unit="depth", leave=False):
+        for name, value in ecp5_cell(Config(mac_latency=depth)).items():
+            figures[f"cell_l{depth}_{name}"] = value
+    figures["cell_l2_xc7_lc"] = xc7_cell(Config(mac_latency=2))["lc"]
+    return figures
+
+
+def _processor() -> str:
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _tiny_chip() -> dict[str, float]:
+    """The whole `tiny` chip on an ECP5: Yosys takes a quarter of an hour for it."""
+    return {f"tiny_chip_ecp5_{name}": count
+            for name, count in ecp5_chip(Config.preset("tiny")).items()}
+
+
+_PARTS: dict[str, Callable[[], dict[str, float]]] = {
+    "array": lambda: array_figures(Config.preset("v2")),
+    "core": lambda: core_figures(Config.preset("v2")),
+    "chip": lambda: chip_figures(Config.preset("v2")), "cell": _cells, "ecp5": _tiny_chip}
+
+
+def main() -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=_PARTS,
+                        help="measure only one of them, and keep the others' figures")
+    only = parser.parse_args().only
+    folder = build_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "bench.json"
+    figures: dict[str, float] = json.loads(path.read_text()) if only and path.is_file() else {}
+    for part, measure in _PARTS.items():
+        if only in (None, part):
+            figures |= measure()
+            # Whoever has not the time for all of them keeps what there is.
+            path.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"on: {_processor()}, one thread but for the chip\n")
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        print(f"{name:{width}}  {value:14,.1f}")
+    print(f"\nfigures: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""How fast the bare systolic array is simulated: by tile kernels, and in plain Verilator."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from golden.mxu import tile_matmul
+from golden.numerics import bits, to_bf16
+from hdl.config import Config
+from hdl.mxu.grid import mac_grid
+from hdl.tiles import VerilogLibrary
+from hdl.verilog import LINT_WAIVERS
+from sim.kernel import compile_grid
+from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
+from sim.verilated.model import Model
+
+__all__ = ["Grid", "array_figures"]
+
+RUNS = 5
+KERNEL_CYCLES = 10_000
+LOADING_CYCLES = 5_000
+IDLE_CYCLES = 1_000_000
+VERILATOR_CYCLES = 300
+
+Words = npt.NDArray[np.uint32]
+
+
+def _grid_sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
+    grid = mac_grid(config)
+    if not kernels:
+        return {"verilog": VerilogLibrary().write(grid.module, lambda: mac_grid(config)),
+                "cpp": {}}
+    tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
+    kernel = compile_grid(grid, "\n".join(tile.values()))
+    return {"verilog": {grid.module: kernel.shim}, "cpp": kernel.sources}
+
+
+class Grid:
+    """The bare systolic array, by tile kernels or in pure Verilog, one block per row.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    kernels : bool
+        Which of the two.
+    """
+
+    def __init__(self, config: Config, *, kernels: bool) -> None:
+        sources = cached_json(f"mac_grid-{kernels}", asdict(config),
+                              lambda: _grid_sources(config, kernels))
+        rows = [] if kernels else [mac_grid(config).row_module]
+        self._size = config.array
+        self._skew = config.row_skew
+        self._latency = config.mac_latency
+        self.model = Model(build_model("mac_grid", sources["verilog"], cpp=sources["cpp"],
+                                       waivers=LINT_WAIVERS, hierarchical=rows))
+        self.model.reset()
+
+    def load(self, weights: npt.NDArray[np.float32]) -> None:
+        """Makes ``weights`` (array, array) the active ones."""
+        size = self._size
+        cycles = size * (self._skew + 2)
+        tokens = np.zeros((cycles, size), np.uint16)
+        valid = np.zeros((cycles, size), bool)
+        for column in range(size):
+            # Row r enters column c in cycle r + c, so that a load looks as it does in the unit.
+            tokens[column:column + size, column] = bits(to_bf16(weights[:, column]))
+            valid[column:column + size, column] = True
+        swap = np.zeros((cycles + size * self._skew, size), bool)
+        for row in range(size):
+            swap[cycles - 1 + row * self._skew, row] = True
+        self.model.run({"w_north": _words(tokens), "w_north_valid": _bit_words(valid)}, [])
+        self.model.poke("w_north_valid", np.zeros(self.model.ports["w_north_valid"].words,
+                                                  np.uint32))
+        self.model.run({"swap": _bit_words(swap)}, [])
+        self.model.tick(size)
+
+    def stream(self, x: npt.NDArray[np.float32]) -> dict[str, Words]:
+        """Inputs that bring the rows of ``x`` in, one a cycle, skewed, and wait for their sums."""
+        count, size = x.shape
+        cycles = count + (self._skew + 1) * (size - 1) + self._latency
+        data = np.zeros((cycles, size), np.uint16)
+        valid = np.zeros((cycles, size), bool)
+        for row in range(size):
+            start = row * self._skew
+            data[start:start + count, row] = bits(to_bf16(x[:, row]))
+            valid[start:start + count, row] = True
+        return {"x": _words(data), "x_valid": _bit_words(valid)}
+
+    def results(self, p: Words, count: int) -> Words:
+        """Bits of the result rows, shape (count, array), from what ``p`` was during `stream`."""
+        first = self._skew * (self._size - 1) + self._latency - 1
+        return np.stack([p[first + column:, column][:count] for column in range(self._size)],
+                        axis=1)
+
+
+def _words(values: npt.NDArray[np.uint16]) -> Words:
+    """Rows of 16-bit elements as rows of 32-bit words."""
+    spare = -values.shape[1] % 2
+    return np.ascontiguousarray(np.pad(values, ((0, 0), (0, spare)))).view(np.uint32)
+
+
+def _bit_words(values: npt.NDArray[np.bool_]) -> Words:
+    """Rows of bits as rows of 32-bit words, the first bit lowest."""
+    spare = -values.shape[1] % 32
+    packed = np.packbits(np.pad(values, ((0, 0), (0, spare))), axis=1, bitorder="little")
+    return np.ascontiguousarray(packed).view(np.uint32)
+
+
+def _rate(cycles: int, run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return cycles / (time.perf_counter() - started)
+
+
+def array_figures(config: Config) -> dict[str, float]:
+    """Speeds of the busy and of the idle array, after a check that both models give golden's bits.
+
+    Raises
+    ------
+    RuntimeError
+        If a bit differs.
+    """
+    size = config.array
+    rng = np.random.default_rng(1)
+    weights = rng.standard_normal((size, size)).astype(np.float32)
+    kernel, verilator = Grid(config, kernels=True), Grid(config, kernels=False)
+    rows = rng.standard_normal((VERILATOR_CYCLES, size)).astype(np.float32)
+    for grid in (kernel, verilator):
+        grid.load(weights)
+    short = kernel.stream(rows)
+    recorded = [grid.model.run(short, ["p", "p_valid"]) for grid in (kernel, verilator)]
+    for port in ("p", "p_valid"):
+        if not np.array_equal(recorded[0][port], recorded[1][port]):
+            raise RuntimeError(f"kernel and Verilator differ in port {port}")
+    got = kernel.results(recorded[0]["p"], len(rows))
+    if not np.array_equal(got, bits(tile_matmul(rows, weights))):
+        raise RuntimeError("kernel and golden model differ")
+
+    # From here on every cell is busy in every cycle.
+    everything = np.full(kernel.model.ports["x_valid"].words, 0xFFFF_FFFF, np.uint32)
+    if size % 32:
+        everything[-1] >>= np.uint32(32 - size % 32)
+    data = _words(bits(to_bf16(rng.standard_normal((KERNEL_CYCLES, size)).astype(np.float32))))
+    for grid in (kernel, verilator):
+        grid.model.poke("x_valid", everything)
+        grid.model.run({"x": data[:2 * size] if grid is kernel else data[:size]}, [])
+    speeds: dict[str, list[float]] = {"kernel": [], "verilator": [], "loading": [], "idle": []}
+    for _ in tqdm(range(RUNS), "array", unit="run", leave=False):
+        speeds["kernel"].append(_rate(
+            KERNEL_CYCLES, lambda: kernel.model.run({"x": data}, [])))
+        speeds["verilator"].append(_rate(
+            VERILATOR_CYCLES, lambda: verilator.model.run({"x": data[:VERILATOR_CYCLES]}, [])))
+    # Weights that find no empty cell travel through the whole array: the most a load can cost.
+    kernel.model.poke("w_north_valid", everything)
+    for _ in range(RUNS):
+        speeds["loading"].append(_rate(LOADING_CYCLES, lambda: kernel.model.run(
+            {"x": data[:LOADING_CYCLES], "w_north": data[-LOADING_CYCLES:]}, [])))
+    for port in ("x_valid", "w_north_valid"):
+        kernel.model.poke(port, np.zeros_like(everything))
+    kernel.model.tick(4 * size)
+    for _ in range(RUNS):
+        speeds["idle"].append(_rate(IDLE_CYCLES, lambda: kernel.model.tick(IDLE_CYCLES)))
+    median = {name: statistics.median(values) for name, values in speeds.items()}
+    ratios = [a / b for a, b in zip(speeds["kernel"], speeds["verilator"], strict=True)]
+    return {
+        "array_kernel_cycles_per_second": median["kernel"],
+        "array_verilator_cycles_per_second": median["verilator"],
+        "array_kernel_ratio": statistics.median(ratios),
+        "array_loading_cycles_per_second": median["loading"],
+        "array_idle_cycles_per_second": median["idle"],
+        "array_kernel_mmac_per_second": median["kernel"] * size * size / 1e6,
+    }

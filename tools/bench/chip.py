@@ -1,0 +1,183 @@
+"""How fast the chip is simulated, how many bytes its transfers move, what it takes in an FPGA."""
+
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from tqdm import tqdm
+
+from golden.chip import GoldenChip
+from hdl.chip.chip import Chip
+from hdl.config import Config
+from hdl.tiles import VerilogLibrary
+from sim.asm.descriptor import Place, descriptor, hbm, vmem
+from sim.models.chip import ChipModel, Until
+from tools.bench.cell import synthesise
+from tools.bench.core import busy_program
+
+__all__ = ["chip_figures", "count_cells", "ecp5_chip"]
+
+RUNS = 5
+BUSY_LOOPS = 64
+IDLE_CYCLES = 100_000
+CHECKED_LOOPS = 2
+
+_TOP = "chip"
+_ECP5_CELLS = {"lut4": "LUT4", "ccu2c": "CCU2C", "ff": "TRELLIS_FF", "ebr": "DP16KD",
+               "lutram": "TRELLIS_DPR16X4", "multipliers": "MULT18X18D"}
+
+Transfers = Callable[[int], tuple[Place, Place]]
+
+
+def _check(chip: ChipModel) -> None:
+    """Compares a run of all cores with the golden chip's.
+
+    Raises
+    ------
+    RuntimeError
+        If any state differs.
+    """
+    program = busy_program(chip.config, CHECKED_LOOPS).bundles
+    golden = GoldenChip(chip.config)
+    rng = np.random.default_rng(7)
+    for core, machine in enumerate(golden.cores):
+        machine.vmem[:] = rng.standard_normal(machine.vmem.shape).astype(np.float32).view(np.uint32)
+        chip.write_vmem(core, 0, machine.vmem)
+        machine.load_program(program)
+        machine.start()
+        chip.load_program(core, program)
+    for core in range(chip.config.cores):
+        chip.start(core)
+    chip.run()
+    while any(machine.running for machine in golden.cores):
+        golden.run(1000)
+    for core, machine in enumerate(golden.cores):
+        state = chip.state(core)
+        for part, value in machine.read_state(array=False).items():
+            if not np.array_equal(state[part], value):
+                raise RuntimeError(f"chip and golden chip differ in {part} of core {core}")
+
+
+def _busy(chip: ChipModel) -> tuple[float, float]:
+    """Cycles a second with all units of all cores at work; the share of them with a row entering.
+
+    The share is that of the core which has the smaller one.
+    """
+    cores = range(chip.config.cores)
+    for core in cores:
+        chip.clear_counters(core)
+    for core in cores:
+        chip.start(core)
+    first, began = chip.cycle, time.perf_counter()
+    chip.run()
+    seconds, cycles = time.perf_counter() - began, chip.cycle - first
+    active = min(chip.counters(core)["array_active"] for core in cores)
+    return cycles / seconds, active / cycles
+
+
+def _idle(chip: ChipModel) -> float:
+    """Cycles a second with nothing at work."""
+    began = time.perf_counter()
+    chip.run(IDLE_CYCLES, until=Until.NEVER)
+    return IDLE_CYCLES / (time.perf_counter() - began)
+
+
+def _transfer(chip: ChipModel, places: Transfers) -> float:
+    """Bytes a cycle of a transfer as large as vector memory on each core, all at once.
+
+    The cycles in which the host starts them count, and the memory's latency.
+    """
+    config = chip.config
+    rows = config.vmem_words * config.sublanes
+    first = chip.cycle
+    for core in range(config.cores):
+        source, destination = places(core)
+        chip.start_transfer(core, descriptor(config, source, destination, rows=rows))
+    chip.run()
+    return config.cores * rows * config.row_bytes / (chip.cycle - first)
+
+
+def _transfers(chip: ChipModel) -> dict[str, float]:
+    """Bytes a cycle from HBM to vector memory, and back to another place.
+
+    Raises
+    ------
+    RuntimeError
+        If what comes back is something else.
+    """
+    config = chip.config
+    size, rows = config.vmem_bytes, config.vmem_words * config.sublanes
+    used = config.cores * rows
+    rng = np.random.default_rng(8)
+    chip.hbm[:used] = rng.integers(0, 1 << 32, (used, config.lanes), np.uint32)
+    load = _transfer(chip, lambda core: (hbm(core * size), vmem(0)))
+    store = _transfer(chip, lambda core: (vmem(0), hbm((config.cores + core) * size)))
+    if not np.array_equal(chip.hbm[:used], chip.hbm[used:2 * used]):
+        raise RuntimeError("transfers have brought other data")
+    return {"dma_load_bytes_per_cycle": load, "dma_store_bytes_per_cycle": store,
+            "dma_bytes_per_cycle": 2 / (1 / load + 1 / store)}
+
+
+def chip_figures(config: Config) -> dict[str, float]:
+    """Simulated cycles a second, on two threads where there are two, and the speed of transfers.
+
+    Raises
+    ------
+    RuntimeError
+        If the chip does something else than the golden chip.
+    """
+    speeds: dict[str, list[float]] = {"busy": [], "busy_one_thread": [], "idle": []}
+    active = 0.0
+    with ChipModel(config) as chip:
+        _check(chip)
+        program = busy_program(config, BUSY_LOOPS).bundles
+        for core in range(config.cores):
+            chip.load_program(core, program)
+        for _ in tqdm(range(RUNS), "chip", unit="run", leave=False):
+            speed, active = _busy(chip)
+            speeds["busy"].append(speed)
+            speeds["idle"].append(_idle(chip))
+        transfers = _transfers(chip)
+        chip.model.use_threads(1)
+        for _ in tqdm(range(RUNS), "chip, one thread", unit="run", leave=False):
+            speeds["busy_one_thread"].append(_busy(chip)[0])
+    return {**{f"chip_{name}_cycles_per_second": statistics.median(values)
+               for name, values in speeds.items()},
+            "chip_busy_array_active_percent": 100 * active, **transfers}
+
+
+def ecp5_chip(config: Config) -> dict[str, int]:
+    """Cells of a whole chip on a Lattice ECP5, by Yosys ``synth_ecp5 -nodsp``, without pins.
+
+    Every module is synthesised once, and counted as often as it is placed: nothing is optimised
+    across modules, which would take a machine of much memory, so the figures are an upper bound.
+
+    Returns
+    -------
+    dict of str to int
+        ``lut4``, ``ccu2c`` (two-bit carry cells), ``ff``; ``ebr``: block RAMs of 18 Kbit (DP16KD);
+        ``lutram``: memories of 16 words of 4 bits in lookup tables (TRELLIS_DPR16X4, each of which
+        takes the room of four); ``multipliers`` (MULT18X18D).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not one of a chip.
+    RuntimeError
+        If Yosys fails.
+    """
+    sources = VerilogLibrary().write(_TOP, lambda: Chip(config))
+    with tempfile.TemporaryDirectory() as name:
+        counts = synthesise(pathlib.Path(name), _TOP, sources,
+                            f"synth_ecp5 -nodsp -noflatten -top {_TOP}", f"-top {_TOP}")
+    return count_cells(counts)
+
+
+def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
+    """The figures of `ecp5_chip`, from the numbers of all types of cells."""
+    # Cells that Yosys has derived from others have longer names.
+    return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
+            for name, cell in _ECP5_CELLS.items()}

@@ -1,0 +1,1 @@
+"""Generators of docs/isa.md, docs/registers.md and sim/asm/slots.py."""

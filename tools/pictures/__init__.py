@@ -1,0 +1,1 @@
+"""Pictures of the docs, drawn from the RTL and from the configuration."""

@@ -1,0 +1,77 @@
+"""``make verilog``: writes the design as Verilog, describes it in JSON, and lints it."""
+
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from hdl.config import PRESETS, Config
+from hdl.verilog import LINT_WAIVERS, Export, export
+from sim.verilated.toolchain import Toolchain, build_folder
+
+__all__ = ["lint", "main", "write"]
+
+
+def write(design: Export, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Replaces ``folder`` by the design's files and returns them.
+
+    One ``.v`` file per module, ``design.json`` with parameters, modules and ports, and ``lint.vlt``
+    with the warnings that Verilator is to keep to itself, each with its reason.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    files = {f"{name}.v": text for name, text in design.sources.items()}
+    files["design.json"] = design.description()
+    files["lint.vlt"] = f"`verilator_config\n{LINT_WAIVERS}"
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return [folder / name for name in sorted(files)]
+
+
+def lint(design: Export) -> Iterator[tuple[str, str]]:
+    """Lints each module against the ports of those it places; yields its name and the complaints.
+
+    A module at a time, because all 16,384 cells at once would take Verilator many minutes to no
+    other end.
+    """
+    tools = Toolchain.find()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        waivers = f'`verilator_config\n{LINT_WAIVERS}lint_off -file "*children.v"\n'
+        (folder / "lint.vlt").write_text(waivers)
+        for module, text in design.sources.items():
+            (folder / "children.v").write_text(
+                "\n".join(map(design.stub, design.modules[module].instances)))
+            (folder / f"{module}.v").write_text(text)
+            done = subprocess.run(
+                [*tools.verilator, "--lint-only", "-Wall", "--top-module", module, "lint.vlt",
+                 f"{module}.v", "children.v"],
+                cwd=folder, env=tools.environment(), capture_output=True, text=True, check=False)
+            yield module, done.stderr if done.returncode else ""
+
+
+def main() -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="make verilog", description=__doc__)
+    parser.add_argument("config", choices=PRESETS, help="which preset to export")
+    config: str = parser.parse_args().config
+    design = export(Config.preset(config))
+    folder = build_folder() / "verilog" / config
+    files = write(design, folder)
+    complaints = [text for _, text in lint(design) if text]
+    for name, times in design.totals().items():
+        print(f"{times:7,} x {name}")
+    print(f"{len(files)} files in {folder}")
+    if complaints:
+        print("".join(complaints), file=sys.stderr)
+        return 1
+    print("lint: clean")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1288 @@
+"""The golden machine: every operation, every fault, and programs."""
+
+import re
+from itertools import combinations
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from golden.core import Machine
+from golden.dma import Descriptor
+from golden.mxu import tile_matmul
+from golden.vpu import compare, evaluate
+from golden.xlu import max_lanes, sum_lanes
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import (
+    OPERATIONS,
+    SLOTS,
+    DmaSpace,
+    Fault,
+    Kind,
+    MiscOp,
+    Operation,
+    PushOp,
+    ScalarOp,
+    Slot,
+    VectorOp,
+)
+
+SEED = 20240615
+TINY = Config.preset("tiny")
+ODD = Config(array=6, sublanes=3, vmem_bytes=72 * 7, smem_words=5, imem_bundles=9)
+MASK32 = 0xFFFFFFFF
+
+# Sources
+I0, I1, I2 = isa.FIRST_IMMEDIATE, isa.FIRST_IMMEDIATE + 1, isa.FIRST_IMMEDIATE + 2
+
+
+def inline(number):
+    return isa.INLINE_BASE + number
+
+
+def vector(number):
+    return isa.VECTOR_FLAG | number
+
+
+def do(slot, name, *operands):
+    """An operation of a slot, its operands in the order of the instruction set."""
+    for operation in OPERATIONS:
+        if slot in operation.slots and operation.name == name:
+            assert len(operands) == len(operation.operands), name
+            fields = {"op": operation.op.value}
+            for operand, value in zip(operation.operands, operands, strict=True):
+                fields[operand.field] = value
+            return Slot(slot), fields
+    raise AssertionError(name)
+
+
+def bundle(*parts, imm=()):
+    slots = dict(parts)
+    assert len(slots) == len(parts)
+    return isa.pack(slots, imm)
+
+
+HALT = do("s1", "halt")
+
+
+def random_machine(config=TINY, seed=SEED):
+    """A machine with random contents, a complete load of weights, active ones, and two results."""
+    rng = np.random.default_rng(seed)
+    machine = Machine(config)
+    machine.scalars[1:] = rng.integers(0, 1 << 32, isa.SCALAR_REGISTERS - 1, np.uint32)
+    machine.vectors[:] = rng.normal(size=machine.vectors.shape).astype(np.float32).view(np.uint32)
+    machine.vectors[8:] = rng.integers(0, 1 << 32, machine.vectors[8:].shape, np.uint32)
+    machine.masks[1:] = rng.integers(0, 2, machine.masks[1:].shape)
+    machine.vmem[:] = rng.integers(0, 1 << 32, machine.vmem.shape, np.uint32)
+    machine.smem[:] = rng.integers(0, 1 << 32, machine.smem.shape, np.uint32)
+    machine.semaphores[:] = rng.integers(0, 1 << 16, isa.SEMAPHORES, np.uint32)
+    machine.transposer[:] = rng.integers(0, 1 << 32, machine.transposer.shape, np.uint32)
+    load = [bundle(do("push", "weights", number)) for number in range(config.tile_vregs)]
+    rows = [bundle(do("push", "rows_swap", 3)), bundle(do("push", "rows", 4))]
+    for one in [*load, *rows, *load]:
+        assert execute(machine, one), machine.fault
+    machine.stop()
+    return machine
+
+
+def execute(machine, one, pc=0):
+    """Executes a bundle at an address; the machine goes on running if it does so."""
+    machine.stop()
+    machine.load_program([one], at=pc)
+    machine.start(pc)
+    return machine.step()
+
+
+def everything(machine):
+    """All state, also what `read_state` leaves out."""
+    state = machine.read_state()
+    state["transposer"] = machine.transposer.copy()
+    state["next_weights"] = machine.next_weights.view(np.uint16).copy()
+    state["weights"] = machine.weights.view(np.uint16).copy()
+    state["transposed"] = machine.transposed
+    state["results"] = np.array(machine.results)
+    state["waiting"] = machine.waiting
+    return state
+
+
+def changes(before, after, ignored=()):
+    """Places that differ, as tuples of the part's name and its index along the first axis."""
+    found: set[tuple] = set()
+    for name in before.keys() - set(ignored):
+        old, new = np.asarray(before[name]), np.asarray(after[name])
+        if new.shape != old.shape:
+            found.add((name, "shape"))
+        elif new.ndim == 0:
+            if new != old:
+                found.add((name,))
+        else:
+            found |= {(name, int(place[0])) for place in np.argwhere(new != old)}
+    return found
+
+
+def signed(word):
+    return word - (1 << 32) if word >> 31 else word
+
+
+# State
+
+
+def test_everything_is_zero_at_first_but_m0():
+    machine = Machine(ODD)
+    state = everything(machine)
+    assert state["scalars"].shape == (32,)
+    assert state["vectors"].shape == (32, 3, 6)
+    assert state["masks"].shape == (8, 3, 6)
+    assert state["vmem"].shape == (7, 3, 6)
+    assert state["smem"].shape == (5,)
+    assert state["semaphores"].shape == (16,)
+    assert machine.program == [0] * 9
+    assert state.pop("masks").tolist() == [[[number == 0] * 6] * 3 for number in range(8)]
+    assert not any(np.any(part) for part in state.values())
+    assert machine.fault is Fault.NONE
+    assert machine.config is ODD
+
+
+def test_state_that_is_read_is_a_copy():
+    machine = random_machine()
+    state = machine.read_state()
+    assert set(state) == {"scalars", "vectors", "masks", "vmem", "smem", "semaphores", "pc",
+                          "running", "fault", "loaded", "active", "held"}
+    assert set(state) - set(machine.read_state(array=False)) == {"loaded", "active", "held"}
+    assert (state["loaded"], state["active"], state["held"]) == (TINY.tile_vregs, True, 2)
+    before = everything(machine)
+    for part in state.values():
+        if isinstance(part, np.ndarray):
+            part[...] = 1
+    for result in machine.results:
+        result[...] = 1
+    assert not changes(before, everything(machine))
+
+
+# Scalar operations
+
+
+def shift_right(a, b):
+    return a // 2**b if b < 64 else -1 if a < 0 else 0
+
+
+SCALAR = {
+    ScalarOp.ADD: lambda a, b: a + b,
+    ScalarOp.SUB: lambda a, b: a - b,
+    ScalarOp.MUL: lambda a, b: a * b,
+    ScalarOp.AND: lambda a, b: a & b,
+    ScalarOp.OR: lambda a, b: a | b,
+    ScalarOp.XOR: lambda a, b: a ^ b,
+    ScalarOp.SHL: lambda a, b: a * 2**b if b < 32 else 0,
+    ScalarOp.SHR: shift_right,
+    ScalarOp.SAR: lambda a, b: shift_right(signed(a), b),
+    ScalarOp.EQ: lambda a, b: a == b,
+    ScalarOp.NE: lambda a, b: a != b,
+    ScalarOp.LT: lambda a, b: signed(a) < signed(b),
+    ScalarOp.LTU: lambda a, b: a < b,
+    ScalarOp.MIN: lambda a, b: b if signed(b) < signed(a) else a,
+    ScalarOp.MAX: lambda a, b: b if signed(b) > signed(a) else a,
+}
+BRANCHES = {
+    ScalarOp.BEQ: lambda a, b: a == b,
+    ScalarOp.BNE: lambda a, b: a != b,
+    ScalarOp.BLT: lambda a, b: signed(a) < signed(b),
+    ScalarOp.BGE: lambda a, b: signed(a) >= signed(b),
+    ScalarOp.BLTU: lambda a, b: a < b,
+    ScalarOp.BGEU: lambda a, b: a >= b,
+}
+CORNERS = [0, 1, 2, 31, 32, 33, 1000, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFE0, 0xFFFFFFFF]
+
+
+def scalar_pairs():
+    rng = np.random.default_rng(SEED)
+    yield from ((a, b) for a in CORNERS for b in CORNERS)
+    yield from rng.integers(0, 1 << 32, (100, 2)).tolist()
+    yield from ((int(a), int(b)) for a, b in zip(rng.integers(0, 1 << 32, 100),
+                                                 rng.integers(0, 40, 100), strict=True))
+
+
+@pytest.mark.parametrize("op", SCALAR)
+def test_scalar_operation(op):
+    machine = Machine(TINY)
+    for slot in ("s0", "s1"):
+        one = bundle(do(slot, op.name.lower(), 3, 1, 2))
+        other = bundle(do(slot, op.name.lower(), 1, 1, I1), imm=(5, 7))
+        for a, b in scalar_pairs():
+            machine.scalars[1:4] = a, b, 0x12345678
+            assert execute(machine, one)
+            expected = int(SCALAR[op](a, b)) & MASK32
+            assert machine.scalars[:4].tolist() == [0, a, b, expected], (a, b)
+            assert execute(machine, other)
+            assert machine.scalars[1] == int(SCALAR[op](a, 7)) & MASK32, a
+
+
+def test_scalar_sources():
+    machine = Machine(TINY)
+    rng = np.random.default_rng(SEED)
+    machine.scalars[1:] = rng.integers(0, 1 << 32, 31, np.uint32)
+    old = machine.scalars.copy()
+    imm = (0xDEADBEEF, 0, 0x80000001)
+    expected = dict(enumerate(old.tolist())) | {32 + k: word for k, word in enumerate(imm)}
+    expected |= {code: (code - 48) & MASK32 for code in range(40, 64)}
+    for code, word in expected.items():
+        machine.scalars[:] = old
+        assert execute(machine, bundle(do("s0", "add", 9, 0, code), imm=imm))
+        assert machine.scalars[9] == word, code
+        assert execute(machine, bundle(do("v1", "move", 4, code), imm=imm))
+        # s9 has just been written.
+        assert (machine.vectors[4] == word).all(), code
+
+
+def test_s0_is_zero_whatever_is_written_to_it():
+    machine = random_machine()
+    for parts in ((do("s0", "add", 0, 1, 2),), (do("s0", "load", 0, 0, inline(1)),),
+                  (do("s1", "call", 0, inline(3)),), (do("s1", "loop", 0, inline(3)),),
+                  (do("misc", "read_semaphore", 0, 2),)):
+        assert execute(machine, bundle(*parts))
+        assert machine.scalars[0] == 0
+    # Both slots may write it.
+    assert execute(machine, bundle(do("s0", "add", 0, 1, 2), do("s1", "add", 0, 1, 2),
+                                   do("misc", "read_semaphore", 0, 2)))
+    assert machine.scalars[0] == 0
+    assert execute(machine, bundle(do("s0", "add", 5, 0, 0), do("v0", "move", 6, 0)))
+    assert machine.scalars[5] == 0
+    assert not machine.vectors[6].any()
+
+
+def test_scalar_memory():
+    machine = random_machine(ODD)
+    word = 0xABCD0000
+    for address in range(5):
+        for offset, base in ((inline(0), address), (inline(-8), address + 8),
+                             (inline(3), (address - 3) & MASK32), (7, (address - 9) & MASK32),
+                             (I2, (address + 1) & MASK32)):
+            machine.scalars[7] = 9
+            word += 1
+            machine.scalars[1:3] = base, word
+            before = everything(machine)
+            assert execute(machine, bundle(do("s0", "load", 3, 1, offset), imm=(0, 0, MASK32)))
+            assert machine.scalars[3] == before["smem"][address]
+            assert execute(machine, bundle(do("s0", "store", 2, 1, offset), imm=(0, 0, MASK32)))
+            assert machine.smem[address] == word
+            assert changes(before, everything(machine), ("scalars", "pc", "running")) == {
+                ("smem", address)}
+
+
+# Branches
+
+
+@pytest.mark.parametrize("op", BRANCHES)
+def test_conditional_branch(op):
+    machine = Machine(TINY)
+    for number in range(3):
+        imm = tuple(17 if k == number else 200 + k for k in range(3))
+        one = bundle(do("s1", op.name.lower(), 1, 2, number), imm=imm)
+        for a, b in scalar_pairs():
+            machine.scalars[1:3] = a, b
+            assert execute(machine, one, pc=4)
+            assert machine.pc == (17 if BRANCHES[op](a, b) else 5), (a, b)
+
+
+def test_jump_call_loop_and_halt():
+    machine = Machine(TINY)
+    machine.scalars[3] = 77
+    assert execute(machine, bundle(do("s1", "jump", 3)), pc=9)
+    assert machine.pc == 77
+    assert execute(machine, bundle(do("s1", "call", 3, 3)), pc=9)
+    # The target is read before the register is written.
+    assert (machine.pc, machine.scalars[3]) == (77, 10)
+    for count, taken, left in ((0, True, MASK32), (1, False, 0), (2, True, 1),
+                               (0x80000000, True, 0x7FFFFFFF)):
+        machine.scalars[4] = count
+        assert execute(machine, bundle(do("s1", "loop", 4, I0), imm=(3,)), pc=20)
+        assert (machine.pc, machine.scalars[4]) == (3 if taken else 21, left)
+    assert execute(machine, bundle(do("s1", "loop", 0, inline(5))), pc=20)
+    assert machine.pc == 5
+    # The target may be the counter itself.
+    machine.scalars[4] = 12
+    assert execute(machine, bundle(do("s1", "loop", 4, 4)), pc=20)
+    assert (machine.pc, machine.scalars[4]) == (12, 11)
+    assert execute(machine, bundle(HALT, do("s0", "add", 5, 0, inline(6))), pc=30)
+    assert (machine.pc, machine.running, machine.fault) == (30, False, Fault.NONE)
+    assert machine.scalars[5] == 6
+    assert not machine.step()
+    assert machine.pc == 30
+
+
+@pytest.mark.parametrize("config", [TINY, ODD])
+def test_program_counter_beyond_the_memory(config):
+    last = config.imem_bundles - 1
+    machine = Machine(config)
+    assert execute(machine, bundle(do("s0", "add", 1, 0, inline(3))), pc=last)
+    assert (machine.pc, machine.running, machine.fault) == (last + 1, True, Fault.NONE)
+    before = everything(machine)
+    assert not machine.step()
+    assert changes(before, everything(machine)) == {("running",), ("fault",)}
+    assert (machine.pc, machine.fault) == (last + 1, Fault.PC_RANGE)
+    for target in (config.imem_bundles, 1 << 20, MASK32):
+        one = bundle(do("s1", "call", 2, I0), do("s0", "add", 3, 0, inline(1)), imm=(target,))
+        machine.load_program([one])
+        machine.start(0)
+        assert machine.run(10) == 1
+        assert (machine.pc, machine.running, machine.fault) == (target, False, Fault.PC_RANGE)
+        assert machine.scalars[2:4].tolist() == [1, 1]
+        machine.start(target)
+        assert machine.fault is Fault.NONE
+        assert machine.run(10) == 0
+        assert (machine.pc, machine.running, machine.fault) == (target, False, Fault.PC_RANGE)
+    machine.load_program([bundle(do("s1", "jump", I0), imm=(last,))])
+    machine.load_program([bundle(HALT)], at=last)
+    machine.start(0)
+    assert machine.run(10) == 2
+    assert (machine.pc, machine.fault) == (last, Fault.NONE)
+
+
+# Vector operations
+
+
+SPECIAL = (VectorOp.SELECT, VectorOp.LANE, VectorOp.SUBLANE)
+VECTORS = [operation for operation in OPERATIONS if isinstance(operation.op, VectorOp)]
+
+
+@pytest.mark.parametrize("config", [TINY, ODD])
+@pytest.mark.parametrize("operation", VECTORS, ids=lambda one: one.name)
+def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation, config):
+    rng = np.random.default_rng(SEED)
+    machine = random_machine(config)
+    for slot in operation.slots:
+        for code in (vector(5), vector(31), vector(6), 0, 3, I1, inline(-3)):
+            for d in (5, 6, 2):
+                before = everything(machine)
+                number = int(rng.integers(1, 8))
+                values = {"d": d, "a": 6, "b": code, "m": number}
+                if "b" not in [one.field for one in operation.operands]:
+                    values["b"] = 127
+                if operation.operands[1:2] and operation.operands[1].kind is Kind.MASK_IN:
+                    values |= {"a": d - 2, "b": number}
+                one = isa.pack({slot: {"op": operation.op.value, **values}}, (1, 0x3FC00000, 3))
+                assert execute(machine, one), machine.fault
+                vectors, masks = before["vectors"], before["masks"]
+                file, expected = vector_result(operation, values, before)
+                assert np.array_equal(getattr(machine, file)[d], expected), (slot, code, d)
+                assert changes({"vectors": vectors, "masks": masks},
+                               everything(machine)) <= {(file, d)}
+                assert not changes(before, everything(machine),
+                                   ("vectors", "masks", "pc", "running"))
+
+
+def vector_result(operation, values, before):
+    """The file that an operation writes, and what."""
+    op, vectors, masks = operation.op, before["vectors"], before["masks"]
+    shape = vectors.shape[1:]
+    a, code, m = vectors[values["a"]], values["b"], masks[values["m"]]
+    bits = {VectorOp.MAND: lambda x, y: x and y, VectorOp.MOR: lambda x, y: x or y,
+            VectorOp.MXOR: lambda x, y: x != y, VectorOp.MANDN: lambda x, y: x and not y}
+    if op in bits:
+        pairs = zip(masks[values["a"]].ravel(), masks[code].ravel(), strict=True)
+        return "masks", np.reshape([bool(bits[op](x, y)) for x, y in pairs], shape)
+    sources = {0: 0, 3: before["scalars"][3], I1: 0x3FC00000, inline(-3): (1 << 32) - 3}
+    b = vectors[code & 31] if code in (vector(5), vector(6), vector(31)) else np.full(
+        shape, sources.get(code, 0), np.uint32)
+    if operation.operands[0].kind is Kind.MASK_OUT:
+        return "masks", compare(op, a, b)
+    if op is VectorOp.SELECT:
+        return "vectors", [[x if z else y for x, y, z in zip(*rows, strict=True)]
+                           for rows in zip(a, b, m, strict=True)]
+    if op is VectorOp.LANE:
+        return "vectors", [list(range(shape[1]))] * shape[0]
+    if op is VectorOp.SUBLANE:
+        return "vectors", [[number] * shape[1] for number in range(shape[0])]
+    return "vectors", evaluate(op, a, b)
+
+
+def test_mask_operations_with_m0():
+    machine = random_machine()
+    masks = machine.masks.copy()
+    assert execute(machine, bundle(do("v0", "mxor", 3, 0, 4), do("v1", "mxor", 5, 6, 0)))
+    assert np.array_equal(machine.masks[3], ~masks[4])
+    assert np.array_equal(machine.masks[5], ~masks[6])
+    assert execute(machine, bundle(do("v0", "mandn", 3, 0, 4), do("v1", "mand", 5, 0, 0)))
+    assert np.array_equal(machine.masks[3], ~masks[4])
+    assert machine.masks[5].all()
+
+
+@pytest.mark.parametrize("config", [TINY, ODD])
+def test_vector_memory(config):
+    machine = random_machine(config)
+    words = config.vmem_words
+    for address in (0, 1, words - 1):
+        for base, offset in ((address, inline(0)), ((address - 15) & MASK32, inline(15)),
+                             (address + 8, inline(-8)), ((address - 5) & MASK32, I0)):
+            machine.scalars[1] = base
+            before = everything(machine)
+            assert execute(machine, bundle(do("ld", "load", 9, 1, offset), imm=(5,)))
+            assert np.array_equal(machine.vectors[9], before["vmem"][address])
+            assert changes(before, everything(machine), ("pc", "running")) <= {("vectors", 9)}
+            for m in (0, 3):
+                before = everything(machine)
+                machine.vectors[10] += 1
+                assert execute(machine, bundle(do("st", "store", 10, 1, offset, m), imm=(5,)))
+                expected = before["vmem"][address].copy()
+                for place in np.argwhere(machine.masks[m]):
+                    expected[tuple(place)] = machine.vectors[10][tuple(place)]
+                assert np.array_equal(machine.vmem[address], expected)
+                assert changes(before, everything(machine), ("pc", "running")) == {
+                    ("vmem", address), ("vectors", 10)}
+
+
+# One bundle
+
+
+def test_all_operations_of_a_bundle_read_before_any_writes():
+    machine = random_machine()
+    old = everything(machine)
+    assert execute(machine, bundle(
+        do("s0", "add", 1, 2, 0), do("s1", "add", 2, 1, 0),
+        do("v0", "move", 8, vector(9)), do("v1", "move", 9, vector(8)),
+        do("ld", "load", 10, 0, inline(4)), do("st", "store", 10, 0, inline(4), 0),
+        do("push", "rows", 11), do("pop", "pop", 11),
+        do("misc", "rotate_lanes", 12, 8, inline(1))))
+    assert machine.scalars[1:3].tolist() == old["scalars"][[2, 1]].tolist()
+    assert np.array_equal(machine.vectors[8], old["vectors"][9])
+    assert np.array_equal(machine.vectors[9], old["vectors"][8])
+    assert np.array_equal(machine.vectors[10], old["vmem"][4])
+    assert np.array_equal(machine.vmem[4], old["vectors"][10])
+    assert np.array_equal(machine.vectors[11], old["results"][0])
+    assert np.array_equal(machine.vectors[12], np.roll(old["vectors"][8], 1, axis=1))
+    assert machine.held == 2
+    pushed = tile_matmul(old["vectors"][11].view(np.float32), machine.weights).view(np.uint32)
+    assert np.array_equal(machine.results[1], pushed)
+    # Others meet what one of them writes.
+    machine.vectors[20] = machine.vectors[21] + 1
+    old = everything(machine)
+    assert execute(machine, bundle(
+        do("s0", "add", 5, 0, inline(3)), do("s1", "loop", 6, 5),
+        do("v0", "move", 20, 5), do("v1", "eq", 2, 20, vector(21)),
+        do("ld", "load", 21, 0, inline(1)), do("st", "store", 20, 0, inline(1), 2),
+        do("misc", "transpose_in", 20, inline(1))))
+    assert machine.pc == old["scalars"][5]
+    assert (machine.vectors[20] == old["scalars"][5]).all()
+    assert not machine.masks[2].any()
+    assert np.array_equal(machine.vectors[21], old["vmem"][1])
+    assert np.array_equal(machine.vmem[1], np.where(old["masks"][2], old["vectors"][20],
+                                                    old["vmem"][1]))
+    assert np.array_equal(machine.transposer[2:4], old["vectors"][20])
+
+
+def test_an_empty_bundle_goes_to_the_next():
+    machine = random_machine()
+    before = everything(machine)
+    machine.load_program([0] * TINY.imem_bundles)
+    machine.start(3)
+    assert machine.run(20) == 20
+    assert changes(before, everything(machine)) == {("pc",), ("running",)}
+    assert machine.pc == 23
+
+
+def touched(operation, fields):
+    """What an operation may change, by the kinds of its operands."""
+    files = {Kind.SCALAR_OUT: "scalars", Kind.SCALAR_INOUT: "scalars", Kind.VECTOR_OUT: "vectors",
+             Kind.MASK_OUT: "masks"}
+    places = {(files[operand.kind], fields[operand.field]) for operand in operation.operands
+              if operand.kind in files}
+    if operation.op in (MiscOp.WAIT, MiscOp.SIGNAL) and isinstance(operation.op, MiscOp):
+        places.add(("semaphores", fields["d"]))
+    return places
+
+
+LEGAL = {Kind.SOURCE: inline(1), Kind.VECTOR_SOURCE: vector(7), Kind.MASK_OUT: 5, Kind.MASK_IN: 6,
+         Kind.SEMAPHORE: 11, Kind.IMMEDIATE: 1, Kind.SCALAR_OUT: 12, Kind.SCALAR_IN: 0,
+         Kind.SCALAR_INOUT: 13, Kind.VECTOR_OUT: 14, Kind.VECTOR_IN: 15}
+CASES = [(slot, operation) for operation in OPERATIONS for slot in operation.slots]
+
+
+def ready_for(operation):
+    """A machine on which the operation with `LEGAL` operands has no fault."""
+    machine = random_machine()
+    if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
+        machine.loaded = 0
+    if operation.unit is isa.Unit.OTHER_CORE:
+        machine.connect(Machine(machine.config, machine.hbm))
+    if operation.unit is isa.Unit.DMA:
+        # To HBM, so that nothing changes here.
+        transfer = Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 4, source_address=3)
+        machine.smem[1:1 + isa.DESCRIPTOR_WORDS] = transfer.pack()
+    return machine
+
+
+@pytest.mark.parametrize(("slot", "operation"), CASES, ids=lambda one: getattr(one, "name", one))
+def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(slot, operation):
+    rng = np.random.default_rng(SEED)
+    named = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
+    outcomes: list[dict[str, Any]] = []
+    for _ in range(6):
+        fields = {name: int(rng.integers(1 << width)) for name, width in SLOTS[slot].items()}
+        if not outcomes:
+            fields = dict.fromkeys(SLOTS[slot], 0)
+        fields |= named | {"op": operation.op.value}
+        machine = ready_for(operation)
+        before = everything(machine)
+        assert execute(machine, isa.pack({slot: fields}, (1, 2, 3))), (fields, machine.fault)
+        after = everything(machine)
+        ignored = ["pc", "running"]
+        if isinstance(operation.op, PushOp | isa.PopOp):
+            ignored += ["loaded", "held", "transposed", "weights", "next_weights", "results"]
+        if operation.op is MiscOp.TRANSPOSE_IN:
+            ignored.append("transposer")
+        if operation.op is isa.StoreOp.STORE:
+            assert changes({"vmem": before["vmem"]}, after) == {("vmem", 1)}
+            ignored.append("vmem")
+        if operation.op is ScalarOp.STORE:
+            assert changes({"smem": before["smem"]}, after) == {("smem", 1)}
+            ignored.append("smem")
+        assert changes(before, after, ignored) <= touched(operation, fields)
+        outcomes.append(after)
+    for other in outcomes[1:]:
+        assert not changes(outcomes[0], other)
+
+
+# Faults
+
+# Other slots' operations, of which nothing may happen.
+BYSTANDERS = (do("s0", "add", 30, 0, inline(1)), do("s1", "jump", inline(9)),
+              do("v0", "move", 30, inline(1)), do("v1", "mxor", 7, 7, 0),
+              do("ld", "load", 29, 0, inline(0)), do("st", "store", 28, 0, inline(2), 0),
+              do("push", "rows", 1), do("pop", "pop", 27),
+              do("misc", "signal", 3, inline(1)))
+
+
+def assert_fault(machine, one, fault, pc=0):
+    machine.stop()
+    machine.load_program([one], at=pc)
+    machine.start(pc)
+    before = everything(machine)
+    assert not machine.step()
+    assert machine.fault is fault
+    assert type(machine.fault) is Fault
+    assert changes(before, everything(machine)) == {("running",), ("fault",)}
+    assert not machine.step()
+    assert machine.run(5) == 0
+    assert machine.pc == pc
+
+
+def beside(part):
+    """A bundle of an operation and all bystanders."""
+    parts = dict(BYSTANDERS)
+    parts[part[0]] = part[1]
+    return isa.pack(parts, (0, 0, 0))
+
+
+def test_bystanders_do_happen_without_a_fault():
+    machine = random_machine()
+    before = everything(machine)
+    assert execute(machine, bundle(*BYSTANDERS)), machine.fault
+    assert changes(before, everything(machine)) >= {
+        ("scalars", 30), ("pc",), ("vectors", 30), ("masks", 7), ("vectors", 29), ("vmem", 2),
+        ("vectors", 27), ("semaphores", 3), ("results", 0)}
+
+
+@pytest.mark.parametrize("slot", list(SLOTS))
+def test_operation_codes_that_a_slot_does_not_have(slot):
+    known = {operation.op.value for operation in OPERATIONS if slot in operation.slots}
+    machine = random_machine()
+    unknown = set(range(1, 1 << SLOTS[slot]["op"])) - known
+    if slot is not Slot.POP:
+        assert unknown
+    for code in unknown:
+        assert_fault(machine, beside((slot, {"op": code})), Fault.ILLEGAL)
+
+
+ILLEGAL = {
+    Kind.SOURCE: range(35, 40),
+    Kind.VECTOR_SOURCE: [*range(35, 40), *range(96, 128)],
+    Kind.MASK_OUT: [0, *range(8, 32)],
+    Kind.MASK_IN: range(8, 128),
+    Kind.SEMAPHORE: range(16, 32),
+    Kind.IMMEDIATE: range(3, 32),
+}
+
+
+@pytest.mark.parametrize(("slot", "operation"), CASES, ids=lambda one: getattr(one, "name", one))
+def test_operands_that_do_not_exist(slot, operation):
+    machine = ready_for(operation)
+    legal = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
+    for operand in operation.operands:
+        for value in range(1 << SLOTS[slot][operand.field]):
+            fields = legal | {"op": operation.op.value, operand.field: value}
+            if value in ILLEGAL.get(operand.kind, ()):
+                assert_fault(machine, beside((slot, fields)), Fault.ILLEGAL)
+    assert execute(machine, isa.pack({slot: legal | {"op": operation.op.value}}, (1, 2, 3)))
+
+
+def test_reserved_bits():
+    position = sum(sum(fields.values()) for fields in SLOTS.values())
+    machine = random_machine()
+    assert isa.RESERVED_BITS > 0
+    for bit in range(isa.RESERVED_BITS):
+        assert_fault(machine, bundle(*BYSTANDERS) | 1 << position + bit, Fault.ILLEGAL)
+    assert execute(machine, bundle(*BYSTANDERS))
+
+
+SCALAR_WRITERS = (do("s0", "add", 9, 1, 2), do("s0", "load", 9, 0, inline(0)),
+                  do("s1", "add", 9, 1, 2), do("s1", "call", 9, 1), do("s1", "loop", 9, 1),
+                  do("misc", "read_semaphore", 9, 3))
+VECTOR_WRITERS = (do("v0", "fadd", 9, 1, vector(2)), do("v1", "tanh", 9, 1),
+                  do("v0", "lane", 9), do("ld", "load", 9, 0, inline(0)), do("pop", "pop", 9),
+                  do("misc", "sum_lanes", 9, 1), do("misc", "transpose_out", 9, inline(0)))
+MASK_WRITERS = (do("v0", "feq", 3, 1, vector(2)), do("v1", "mand", 3, 1, 2),
+                do("v0", "mor", 3, 1, 2), do("v1", "geu", 3, 1, inline(2)))
+
+
+@pytest.mark.parametrize("writers", [SCALAR_WRITERS, VECTOR_WRITERS, MASK_WRITERS])
+def test_two_operations_that_write_the_same_register(writers):
+    machine = random_machine()
+    tried = 0
+    for one, other in combinations(writers, 2):
+        if one[0] == other[0]:
+            continue
+        tried += 1
+        assert_fault(machine, bundle(one, other), Fault.CONFLICT)
+        elsewhere = other[0], other[1] | {"d": other[1]["d"] - 1}
+        assert execute(random_machine(), bundle(one, elsewhere)), (one, other)
+    assert tried >= 4
+
+
+def test_files_do_not_conflict_with_each_other():
+    assert execute(random_machine(), bundle(
+        do("s0", "add", 5, 1, 2), do("v0", "eq", 5, 1, vector(2)), do("v1", "move", 5, inline(1)),
+        do("st", "store", 5, 0, inline(5), 5), do("push", "rows", 5),
+        do("misc", "signal", 5, inline(1))))
+    # What a store reads is in the field d, too.
+    assert execute(random_machine(), bundle(
+        do("s0", "store", 5, 0, inline(2)), do("s1", "add", 5, 5, inline(2)),
+        do("v1", "move", 5, inline(1)), do("st", "store", 5, 0, inline(5), 5)))
+
+
+def at_fault(name, config=TINY):
+    """A machine and an operation that has a fault on it."""
+    machine = random_machine(config)
+    machine.scalars[1:4] = 0xFFFFFFF0, config.vmem_words, config.smem_words
+    machine.semaphores[4] = 0xFFFFFFFE
+    lanes, sublanes, groups = config.lanes, config.sublanes, config.tile_vregs
+    fault, _, which = name.partition(" ")
+    operations = {
+        "smem_range load": do("s0", "load", 5, 3, inline(0)),
+        "smem_range store": do("s0", "store", 5, 3, inline(0)),
+        "smem_range negative": do("s0", "load", 5, 0, inline(-1)),
+        "vmem_range load": do("ld", "load", 5, 2, inline(0)),
+        "vmem_range store": do("st", "store", 5, 2, inline(0), 1),
+        "vmem_range negative": do("st", "store", 5, 0, inline(-1), 1),
+        "index_range rotate_lanes": do("misc", "rotate_lanes", 5, 6, inline(lanes)),
+        "index_range rotate_sublanes": do("misc", "rotate_sublanes", 5, 6, inline(sublanes)),
+        "index_range broadcast_lane": do("misc", "broadcast_lane", 5, 6, inline(lanes)),
+        "index_range broadcast_sublane": do("misc", "broadcast_sublane", 5, 6, inline(sublanes)),
+        "index_range transpose_in": do("misc", "transpose_in", 6, inline(groups)),
+        "index_range transpose_out": do("misc", "transpose_out", 5, inline(groups)),
+        "index_range negative": do("misc", "rotate_lanes", 5, 6, inline(-1)),
+        "weight_load complete": do("push", "weights", 6),
+        "weight_load complete_t": do("push", "weights_t", 6),
+        "weight_load mixed": do("push", "weights", 6),
+        "weight_load mixed_t": do("push", "weights_t", 6),
+        "weight_load swap": do("push", "rows_swap", 6),
+        "weight_load swap_none": do("push", "rows_swap", 6),
+        "weight_load inactive": do("push", "rows", 6),
+        "fifo_overflow rows": do("push", "rows", 6),
+        "fifo_overflow with_swap": do("push", "rows_swap", 6),
+        "fifo_underflow": do("pop", "pop", 6),
+        "semaphore": do("misc", "signal", 4, inline(2)),
+        "semaphore large": do("misc", "signal", 4, 1),
+    }
+    if which in ("mixed", "mixed_t", "swap", "swap_none"):
+        machine.loaded = 0 if which == "swap_none" else 1
+        machine.transposed = which == "mixed"
+    elif which == "inactive":
+        machine.active = False
+    elif fault == "fifo_overflow":
+        while machine.held < config.result_vregs:
+            assert execute(machine, bundle(do("push", "rows", 7)))
+    elif fault == "fifo_underflow":
+        while machine.held:
+            assert execute(machine, bundle(do("pop", "pop", 7)))
+    return machine, operations[name], Fault[fault.upper()]
+
+
+FAULTS = ["smem_range load", "smem_range store", "smem_range negative", "vmem_range load",
+          "vmem_range store", "vmem_range negative", "index_range rotate_lanes",
+          "index_range rotate_sublanes", "index_range broadcast_lane",
+          "index_range broadcast_sublane", "index_range transpose_in",
+          "index_range transpose_out", "index_range negative", "weight_load complete",
+          "weight_load complete_t", "weight_load mixed", "weight_load mixed_t",
+          "weight_load swap", "weight_load swap_none", "weight_load inactive",
+          "fifo_overflow rows", "fifo_overflow with_swap", "fifo_underflow", "semaphore",
+          "semaphore large"]
+
+
+@pytest.mark.parametrize("config", [TINY, ODD])
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_stops_the_machine_and_changes_nothing_else(name, config):
+    machine, part, fault = at_fault(name, config)
+    others = {"push": "fifo_overflow" in name or "weight_load" in name,
+              "pop": fault is Fault.FIFO_UNDERFLOW}
+    # Alone, and among operations that would be all right.
+    assert_fault(machine, bundle(part), fault, pc=5)
+    parts = dict(BYSTANDERS)
+    if any(others.values()):
+        del parts[Slot.PUSH]
+        del parts[Slot.POP]
+    parts[part[0]] = part[1]
+    assert_fault(machine, isa.pack(parts), fault, pc=5)
+    # The machine can go on after it.
+    machine.load_program([bundle(do("s0", "add", 8, 0, inline(7)))], at=6)
+    machine.start(6)
+    assert machine.fault is Fault.NONE
+    assert machine.step()
+    assert machine.scalars[8] == 7
+
+
+def test_limits_themselves_are_no_faults():
+    config = ODD
+    machine = random_machine(config)
+    machine.scalars[1:4] = 0, config.vmem_words - 1, config.smem_words - 1
+    machine.semaphores[4] = 0xFFFFFFFE
+    for one in (do("s0", "load", 5, 3, inline(0)), do("ld", "load", 5, 2, inline(0)),
+                do("misc", "rotate_lanes", 5, 6, inline(5)),
+                do("misc", "rotate_sublanes", 5, 6, inline(2)),
+                do("misc", "broadcast_lane", 5, 6, inline(5)),
+                do("misc", "broadcast_sublane", 5, 6, inline(2)),
+                do("misc", "transpose_in", 5, inline(1)),
+                do("misc", "transpose_out", 5, inline(1)),
+                do("misc", "signal", 4, inline(1))):
+        assert execute(machine, bundle(one)), one
+    assert machine.semaphores[4] == 0xFFFFFFFF
+
+
+def test_the_least_fault_counts():
+    machine = random_machine()
+    machine.semaphores[4] = 0xFFFFFFFF
+    while machine.held:
+        assert execute(machine, bundle(do("pop", "pop", 7)))
+    parts = {
+        Fault.SMEM_RANGE: do("s0", "load", 5, 0, inline(-1)),
+        Fault.VMEM_RANGE: do("st", "store", 5, 0, inline(-1), 1),
+        Fault.INDEX_RANGE: do("misc", "rotate_lanes", 6, 6, inline(-1)),
+        Fault.WEIGHT_LOAD: do("push", "weights", 6),
+        Fault.FIFO_UNDERFLOW: do("pop", "pop", 7),
+    }
+    for count in range(1, len(parts) + 1):
+        for chosen in combinations(parts, count):
+            one = bundle(*(parts[fault] for fault in chosen))
+            assert_fault(machine, one, min(chosen))
+            # Before all of them.
+            assert_fault(machine, bundle(
+                *(parts[fault] for fault in chosen), do("v0", "move", 9, inline(1)),
+                do("v1", "move", 9, inline(1))), Fault.CONFLICT)
+            assert_fault(machine, bundle(
+                *(parts[fault] for fault in chosen), do("v0", "move", 9, inline(1)),
+                do("v1", "move", 9, 36)), Fault.ILLEGAL)
+    parts[Fault.SEMAPHORE] = do("misc", "signal", 4, inline(1))
+    assert_fault(machine, bundle(parts[Fault.SEMAPHORE], parts[Fault.FIFO_UNDERFLOW]),
+                 Fault.FIFO_UNDERFLOW)
+    assert_fault(machine, bundle(parts[Fault.SEMAPHORE]), Fault.SEMAPHORE)
+    # A push has two conditions.
+    machine = random_machine()
+    while machine.held < TINY.result_vregs:
+        assert execute(machine, bundle(do("push", "rows", 7)))
+    machine.loaded = 1
+    assert_fault(machine, bundle(do("push", "rows_swap", 6)), Fault.WEIGHT_LOAD)
+    assert_fault(machine, bundle(do("push", "rows", 6)), Fault.FIFO_OVERFLOW)
+    # Neither makes room for the other in one bundle.
+    assert_fault(machine, bundle(do("push", "rows", 6), do("pop", "pop", 5)), Fault.FIFO_OVERFLOW)
+    while machine.held:
+        assert execute(machine, bundle(do("pop", "pop", 7)))
+    assert_fault(machine, bundle(do("push", "rows", 6), do("pop", "pop", 5)), Fault.FIFO_UNDERFLOW)
+
+
+# Semaphores
+
+
+def test_waiting_holds_the_whole_bundle():
+    machine = random_machine()
+    machine.semaphores[:] = 0
+    parts = dict(BYSTANDERS)
+    parts[Slot.MISC] = do("misc", "wait", 3, I0)[1]
+    machine.load_program([isa.pack(parts, (5,))])
+    machine.start(0)
+    before = everything(machine)
+    assert machine.run(10) == 0
+    assert machine.waiting
+    assert machine.running
+    assert changes(before, everything(machine)) == {("waiting",)}
+    machine.signal(3, 4)
+    machine.signal(2, 100)
+    assert machine.run(10) == 0
+    assert machine.semaphores[3] == 4
+    machine.signal(3)
+    assert machine.step()
+    assert not machine.waiting
+    assert machine.semaphores.tolist() == [0, 0, 100, *[0] * 13]
+    assert machine.pc == 9
+    assert machine.scalars[30] == 1
+
+
+def test_waits_compare_without_sign_and_subtract():
+    machine = Machine(TINY)
+    for count, least, goes in ((0, 0, True), (5, 5, True), (4, 5, False), (0x80000000, 1, True),
+                               (1, 0x80000000, False), (MASK32, MASK32, True), (7, 3, True)):
+        machine.semaphores[15] = count
+        machine.scalars[1] = least
+        assert execute(machine, bundle(do("misc", "wait", 15, 1))) is goes
+        assert machine.semaphores[15] == (count - least if goes else count)
+
+
+def test_a_fault_of_a_waiting_bundle_is_a_fault():
+    machine = random_machine()
+    machine.semaphores[3] = 0
+    wait = do("misc", "wait", 3, inline(1))
+    assert_fault(machine, bundle(wait, do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
+    # It has none, waits, and gets one by what happens outside.
+    assert not execute(machine, bundle(wait))
+    assert machine.waiting
+    machine.semaphores[2] = MASK32
+    before = everything(machine)
+    machine.signal(2, 1)
+    assert (machine.fault, machine.running, machine.waiting) == (Fault.SEMAPHORE, False, False)
+    assert changes(before, everything(machine)) == {("fault",), ("running",), ("waiting",)}
+
+
+def test_the_first_fault_is_kept_until_the_next_start():
+    machine = random_machine()
+    machine.semaphores[2] = MASK32
+    assert_fault(machine, bundle(do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
+    before = everything(machine)
+    machine.signal(2, 1)
+    assert not changes(before, everything(machine))
+    machine.load_program([0])
+    machine.start(0)
+    machine.stop()
+    assert machine.fault is Fault.NONE
+    # One that was stopped by the host has had none.
+    machine.signal(2, 1)
+    assert (machine.fault, machine.pc) == (Fault.SEMAPHORE, 0)
+    assert machine.semaphores[2] == MASK32
+
+
+def test_reading_and_signalling_semaphores():
+    machine = random_machine()
+    for number in range(16):
+        old = int(machine.semaphores[number])
+        assert execute(machine, bundle(do("misc", "signal", number, 5)))\
+            is (old + int(machine.scalars[5]) <= MASK32)
+        machine.scalars[5] = number + 1
+        now = int(machine.semaphores[number])
+        assert execute(machine, bundle(do("misc", "signal", number, 5)))
+        assert machine.semaphores[number] == now + number + 1
+        assert execute(machine, bundle(do("misc", "read_semaphore", 6, number)))
+        assert machine.scalars[6] == now + number + 1
+
+
+def test_stopping_and_going_on():
+    machine = Machine(TINY)
+    machine.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
+    machine.start(0)
+    assert machine.run(2) == 2
+    with pytest.raises(RuntimeError, match="a program runs, at bundle 2: stop it to start"):
+        machine.start(5)
+    assert machine.pc == 2
+    machine.stop()
+    assert (machine.running, machine.pc, machine.fault) == (False, 2, Fault.NONE)
+    assert machine.run(100) == 0
+    machine.start(machine.pc)
+    assert machine.run(100) == 4
+    assert (machine.running, machine.pc, machine.scalars[1]) == (False, 5, 5)
+
+
+def test_a_watchdog_from_outside_stops_a_program_that_waits():
+    machine = Machine(TINY)
+    machine.load_program([bundle(do("misc", "wait", 3, inline(1))), bundle(HALT)])
+    machine.start(0)
+    assert machine.run(9) == 0
+    before = everything(machine)
+    machine.stop(Fault.WATCHDOG)
+    assert (machine.fault, machine.pc) == (Fault.WATCHDOG, 0)
+    assert changes(before, everything(machine)) == {("fault",), ("running",), ("waiting",)}
+    with pytest.raises(TypeError, match="fault must be a Fault, not 11"):
+        machine.stop(cast(Any, 11))
+    machine.signal(3)
+    machine.start(0)
+    assert machine.run(9) == 2
+    assert machine.fault is Fault.NONE
+
+
+# Programs
+
+
+def test_program_sums_the_scalar_memory():
+    machine = random_machine()
+    program = [
+        bundle(do("s0", "add", 1, 0, I0), do("s1", "add", 2, 0, inline(0)), imm=(256,)),
+        bundle(do("s0", "add", 3, 0, inline(0)), do("v0", "lane", 1), do("v1", "sublane", 2)),
+        bundle(do("s0", "load", 4, 3, inline(0)), do("s1", "add", 3, 3, inline(1))),
+        bundle(do("s0", "add", 2, 2, 4), do("s1", "loop", 1, inline(2)),
+               do("v0", "add", 1, 1, vector(2))),
+        bundle(do("s0", "store", 2, 0, inline(7)), HALT)]
+    total = int(machine.smem.sum(dtype=np.uint64)) & MASK32
+    machine.load_program(program)
+    machine.start(0)
+    assert machine.run(10_000) == 2 + 2 * 256 + 1
+    assert not machine.running
+    assert (machine.pc, machine.fault) == (4, Fault.NONE)
+    assert machine.smem[7] == total
+    assert machine.scalars[1] == 0
+    assert machine.vectors[1].tolist() == [[lane + 256 * s for lane in range(4)] for s in range(2)]
+
+
+def test_program_calls_and_returns():
+    machine = Machine(TINY)
+    program = [bundle(do("s1", "call", 31, I0), imm=(100,)),
+               bundle(do("s1", "call", 31, I0), do("s0", "add", 1, 1, 1), imm=(100,)),
+               bundle(HALT)]
+    # Fibonacci numbers by recursion through a stack in scalar memory.
+    routine = [bundle(do("s0", "add", 1, 1, inline(3))), bundle(do("s1", "jump", 31))]
+    machine.load_program(program)
+    machine.load_program(routine, at=100)
+    machine.start(0)
+    assert machine.run(100) == 7
+    assert (machine.pc, machine.running) == (2, False)
+    assert machine.scalars[1] == (0 + 3) * 2 + 3
+    assert machine.scalars[31] == 2
+
+
+def recursive_program():
+    """s1 = fib(s1) with the stack pointer in s2 and the return address in s31."""
+    fib, base = 10, 17
+    return fib, [
+        bundle(do("s1", "blt", 1, inline(2), 0), do("s0", "add", 2, 2, inline(3)), imm=(base,)),
+        bundle(do("s0", "store", 31, 2, inline(-1))),
+        bundle(do("s0", "store", 1, 2, inline(-2)), do("s1", "add", 3, 0, inline(-1))),
+        bundle(do("s0", "add", 1, 1, inline(-1)), do("s1", "call", 31, I0), imm=(fib,)),
+        bundle(do("s0", "load", 3, 2, inline(-2)), do("s1", "add", 4, 1, inline(0))),
+        bundle(do("s0", "store", 4, 2, inline(-3)), do("s1", "add", 1, 3, inline(-2))),
+        bundle(do("s1", "jump", I0), imm=(19,)),
+        bundle(do("s0", "add", 2, 2, inline(-3)), do("s1", "jump", 31)),
+        0,
+        bundle(do("s1", "call", 31, I0), imm=(fib,)),
+        bundle(do("s0", "load", 4, 2, inline(-3))),
+        bundle(do("s0", "load", 31, 2, inline(-1)), do("s1", "add", 1, 1, 4)),
+        bundle(do("s0", "add", 2, 2, inline(-3)), do("s1", "jump", 31))]
+
+
+def test_program_recurses_through_a_stack():
+    fib, routine = recursive_program()
+    machine = Machine(TINY)
+    machine.load_program([bundle(do("s0", "add", 1, 0, inline(10)), do("s1", "call", 31, I0),
+                                 imm=(fib,)), bundle(HALT)])
+    machine.load_program(routine, at=fib)
+    machine.start(0)
+    executed = machine.run(100_000)
+    assert (machine.pc, machine.fault) == (1, Fault.NONE)
+    assert machine.scalars[1] == 55
+    assert machine.scalars[2] == 0
+    assert executed > 1_000
+
+
+def load_weights(config, first, kind="weights"):
+    return [bundle(do("push", kind, first + number)) for number in range(config.tile_vregs)]
+
+
+@pytest.mark.parametrize("config", [TINY, ODD, Config.preset("small")])
+@pytest.mark.parametrize("kind", ["weights", "weights_t"])
+def test_program_multiplies_matrices(config, kind):
+    rng = np.random.default_rng(SEED)
+    machine = Machine(config)
+    lanes, sublanes, groups = config.lanes, config.sublanes, config.tile_vregs
+    first, second = rng.normal(size=(2, lanes, lanes)).astype(np.float32)
+    x = rng.normal(size=(5, sublanes, lanes)).astype(np.float32)
+    shape = machine.vectors[:groups].shape
+    for number, weights in enumerate((first, second)):
+        straight = weights if kind == "weights" else weights.T
+        machine.vectors[groups * number:groups * (number + 1)] = np.ascontiguousarray(
+            straight).view(np.uint32).reshape(shape)
+    machine.vectors[20:25] = x.view(np.uint32)
+    # The second tile loads while the first one computes, and swaps with the third rows.
+    program = [
+        *load_weights(config, 0, kind),
+        bundle(do("push", "rows_swap", 20)),
+        *load_weights(config, groups, kind),
+        bundle(do("push", "rows", 21)),
+        bundle(do("push", "rows_swap", 22), do("pop", "pop", 10)),
+        # The registers of rows in flight are free.
+        bundle(do("v0", "move", 22, inline(0)), do("v1", "move", 0, inline(0))),
+        bundle(do("push", "rows", 23), do("pop", "pop", 11)),
+        bundle(do("pop", "pop", 12)), bundle(do("pop", "pop", 13)), bundle(HALT)]
+    executed = 0
+    for start in range(0, len(program), config.imem_bundles - 1):
+        part = program[start:start + config.imem_bundles - 1]
+        machine.load_program([*part, bundle(HALT)])
+        machine.start(0)
+        executed += machine.run(100)
+        assert (machine.running, machine.fault) == (False, Fault.NONE)
+    assert executed >= len(program)
+    results = machine.vectors[10:14].view(np.float32)
+    for number in range(4):
+        expected = tile_matmul(x[number], first if number < 2 else second)
+        assert np.array_equal(results[number].view(np.uint32), expected.view(np.uint32)), number
+        truth = x[number].astype(float) @ (first if number < 2 else second).astype(float)
+        assert np.allclose(results[number], truth, atol=0.1 * lanes**0.5)
+    assert (machine.held, machine.loaded, machine.active) == (0, 0, True)
+
+
+def test_array_holds_as_many_results_as_the_configuration_says():
+    machine = random_machine()
+    rng = np.random.default_rng(SEED)
+    pushed = [tile_matmul(machine.vectors[number].view(np.float32), machine.weights)
+              for number in (3, 4)]
+    while machine.held < TINY.result_vregs:
+        number = int(rng.integers(32))
+        pushed.append(tile_matmul(machine.vectors[number].view(np.float32), machine.weights))
+        assert execute(machine, bundle(do("push", "rows", number)))
+    assert len(pushed) == TINY.result_vregs == 8
+    assert not execute(machine, bundle(do("push", "rows", 0)))
+    for expected in pushed:
+        assert execute(machine, bundle(do("pop", "pop", 5)))
+        assert np.array_equal(machine.vectors[5], expected.view(np.uint32))
+    assert not execute(machine, bundle(do("pop", "pop", 5)))
+
+
+def test_loads_of_weights_start_anew_after_each_swap():
+    machine = random_machine()
+    assert machine.loaded == TINY.tile_vregs == 2
+    assert execute(machine, bundle(do("push", "rows_swap", 1)))
+    for kind in ("weights_t", "weights"):
+        for one in load_weights(TINY, 9, kind):
+            assert execute(machine, one)
+        assert machine.transposed is (kind == "weights_t")
+        assert_fault(machine, bundle(do("push", kind, 1)), Fault.WEIGHT_LOAD)
+        assert execute(machine, bundle(do("push", "rows_swap", 2)))
+        assert_fault(machine, bundle(do("push", "rows_swap", 2)), Fault.WEIGHT_LOAD)
+        tile = machine.vectors[9:11].reshape(4, 4).view(np.float32)
+        tile = tile.T if kind == "weights_t" else tile
+        expected = tile_matmul(machine.vectors[2].view(np.float32), np.ascontiguousarray(tile))
+        assert np.array_equal(machine.results[-1], expected.view(np.uint32))
+
+
+def test_rows_keep_the_weights_that_were_active_when_they_were_pushed():
+    machine = random_machine()
+    while machine.held:
+        assert execute(machine, bundle(do("pop", "pop", 5)))
+    expected = []
+    # Nothing is popped until rows of three tiles are in flight.
+    for tile in range(3):
+        if tile:
+            for one in load_weights(TINY, 2 * tile):
+                assert execute(machine, one)
+        assert execute(machine, bundle(do("push", "rows_swap", 6)))
+        assert execute(machine, bundle(do("push", "rows", 7)))
+        weights = machine.vectors[2 * tile:2 * tile + 2].reshape(4, 4).view(np.float32)
+        expected += [tile_matmul(machine.vectors[number].view(np.float32), weights)
+                     for number in (6, 7)]
+    expected = [one.view(np.uint32) for one in expected]
+    assert len({one.tobytes() for one in expected}) == 6
+    for one in expected:
+        assert execute(machine, bundle(do("pop", "pop", 5)))
+        assert np.array_equal(machine.vectors[5], one)
+
+
+def test_rows_before_the_first_swap_are_a_fault_even_with_weights_loaded():
+    machine = Machine(TINY)
+    assert_fault(machine, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
+    for one in load_weights(TINY, 0):
+        assert execute(machine, one)
+    assert_fault(machine, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
+    assert execute(machine, bundle(do("push", "rows_swap", 1)))
+    assert execute(machine, bundle(do("push", "rows", 1)))
+
+
+@pytest.mark.parametrize("config", [TINY, ODD])
+def test_program_transposes_a_tile(config):
+    machine = random_machine(config)
+    groups = config.tile_vregs
+    matrix = machine.vectors[8:8 + groups].reshape(config.lanes, config.lanes).copy()
+    for group in reversed(range(groups)):
+        assert execute(machine, bundle(do("misc", "transpose_in", 8 + group, inline(group))))
+    for group in range(groups):
+        assert execute(machine, bundle(do("misc", "transpose_out", 20 + group, inline(group))))
+    got = machine.vectors[20:20 + groups].reshape(config.lanes, config.lanes)
+    assert got.tolist() == [list(column) for column in zip(*matrix.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("config", [TINY, ODD])
+def test_cross_lane_operations(config):
+    machine = random_machine(config)
+    sublanes, lanes = config.sublanes, config.lanes
+    a = machine.vectors[9].copy()
+    for b in range(lanes):
+        machine.scalars[1] = b
+        assert execute(machine, bundle(do("misc", "rotate_lanes", 5, 9, 1)))
+        assert execute(machine, bundle(do("misc", "broadcast_lane", 6, 9, 1)))
+        for lane in range(lanes):
+            assert np.array_equal(machine.vectors[5][:, (lane + b) % lanes], a[:, lane])
+            assert np.array_equal(machine.vectors[6][:, lane], a[:, b])
+    for b in range(sublanes):
+        assert execute(machine, bundle(do("misc", "rotate_sublanes", 5, 9, inline(b))))
+        assert execute(machine, bundle(do("misc", "broadcast_sublane", 6, 9, inline(b))))
+        for s in range(sublanes):
+            assert np.array_equal(machine.vectors[5][(s + b) % sublanes], a[s])
+            assert np.array_equal(machine.vectors[6][s], a[b])
+    for register in (2, 9):
+        assert execute(machine, bundle(do("misc", "sum_lanes", 5, register)))
+        assert execute(machine, bundle(do("misc", "max_lanes", 6, register)))
+        assert np.array_equal(machine.vectors[5], sum_lanes(machine.vectors[register]))
+        assert np.array_equal(machine.vectors[6], max_lanes(machine.vectors[register]))
+    numbers = machine.vectors[2].view(np.float32)
+    assert execute(machine, bundle(do("misc", "sum_lanes", 5, 2), do("s0", "add", 1, 0, 0)))
+    assert np.allclose(machine.vectors[5].view(np.float32), numbers.sum(1, keepdims=True),
+                       atol=1e-5)
+
+
+# Random bundles
+
+
+def random_bundle(rng: np.random.Generator) -> int:
+    """Mostly sensible operations in some slots, garbage in fields that nobody looks at."""
+    slots = {}
+    for slot, widths in SLOTS.items():
+        if rng.random() < 0.5:
+            continue
+        choice: list[Operation] = [one for one in OPERATIONS if slot in one.slots]
+        operation = choice[rng.integers(len(choice))]
+        fields = {name: int(rng.integers(1 << width)) for name, width in widths.items()}
+        fields["op"] = operation.op.value
+        for operand in operation.operands:
+            if rng.random() < 0.02:
+                continue
+            if operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE) and rng.random() < 0.8:
+                fields[operand.field] = inline(int(rng.integers(0, 3)))
+            elif operand.kind in ILLEGAL:
+                while fields[operand.field] in ILLEGAL[operand.kind]:
+                    fields[operand.field] = int(rng.integers(1 << widths[operand.field]))
+            elif operand.kind is Kind.SCALAR_IN:
+                fields[operand.field] = int(rng.integers(0, 3))
+        slots[slot] = fields
+    return isa.pack(slots, tuple(int(word) for word in rng.integers(0, 40, isa.IMMEDIATES)))
+
+
+def written_by(one):
+    """Registers that a bundle may write, from its fields."""
+    slots, _, _ = isa.unpack(one)
+    places = {("pc",), ("running",)}
+    for slot, fields in slots.items():
+        operation = isa.operation(slot, fields["op"])
+        if operation is not None:
+            places |= touched(operation, fields)
+    return places
+
+
+@pytest.mark.parametrize("config", [TINY, ODD])
+def test_random_bundles_change_what_they_name_or_nothing(config):
+    rng = np.random.default_rng(SEED)
+    machine = random_machine(config)
+    machine.scalars[1:3] = 0, 1
+    outcomes = dict.fromkeys(Fault, 0)
+    for count in range(1_500):
+        one = random_bundle(rng)
+        before = machine.read_state(array=False)
+        state = everything(machine) if count % 4 == 0 else None
+        if execute(machine, one):
+            changed = changes(before, machine.read_state(array=False), ("vmem", "smem", "fault"))
+            assert changed <= written_by(one), (SEED, count, hex(one))
+        elif not machine.waiting:
+            assert not machine.running
+            assert machine.fault is not Fault.NONE
+            unchanged = state or before
+            after = everything(machine) if state else machine.read_state(array=False)
+            assert changes(unchanged, after, ("pc", "running", "fault", "waiting")) == set(), (
+                SEED, count, hex(one))
+        outcomes[machine.fault] += 1
+        if count % 10 == 0:
+            machine = random_machine(config, SEED + count)
+            machine.scalars[1:3] = 0, 1
+    assert outcomes[Fault.NONE] > 100
+    for fault in (Fault.ILLEGAL, Fault.CONFLICT, Fault.WEIGHT_LOAD):
+        assert outcomes[fault] > 10, fault
+
+
+def test_bundles_of_random_bits_never_raise():
+    rng = np.random.default_rng(SEED)
+    machine = random_machine()
+    for _ in range(500):
+        one = int.from_bytes(rng.bytes(isa.BUNDLE_BITS // 8), "little")
+        keep = int.from_bytes(rng.bytes(isa.BUNDLE_BITS // 8), "little")
+        execute(machine, one)
+        execute(machine, one & keep & ~(0xFFFF << 150))
+
+
+def test_a_bundle_means_the_same_whenever_it_is_executed_again():
+    rng = np.random.default_rng(SEED)
+    bundles = [random_bundle(rng) for _ in range(TINY.imem_bundles)]
+    order = rng.integers(0, len(bundles), 600).tolist()
+    kept = random_machine()
+    kept.scalars[1:3] = 0, 1
+    fresh = random_machine()
+    fresh.scalars[1:3] = 0, 1
+    for number in order:
+        for machine in (kept, fresh):
+            machine.stop()
+            machine.load_program(bundles)
+            machine.start(number)
+        # A decoder without memory.
+        fresh._cache.clear()
+        assert kept.step() == fresh.step()
+        assert kept.fault is fresh.fault
+    assert not changes(everything(kept), everything(fresh))
+    assert len(kept._cache) > 100
+
+
+def test_decoded_bundles_do_not_pile_up():
+    machine = Machine(TINY)
+    for word in range(2_500):
+        assert execute(machine, bundle(do("s0", "add", 1, 0, I0), imm=(word,)))
+        assert machine.scalars[1] == word
+    assert len(machine._cache) <= 1024
+
+
+# Arguments
+
+
+def test_programs_are_loaded_where_they_are_wanted():
+    machine = Machine(ODD)
+    machine.load_program([1, 2, 3], at=6)
+    assert machine.program == [0, 0, 0, 0, 0, 0, 1, 2, 3]
+    machine.load_program(iter([9]))
+    machine.load_program([], at=9)
+    assert machine.program == [9, 0, 0, 0, 0, 0, 1, 2, 3]
+
+
+MACHINE = Machine(TINY)
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: Machine(cast(Any, "tiny")), TypeError, "config must be a Config, not 'tiny'"),
+    (lambda: MACHINE.load_program([0, cast(Any, "nop")]), TypeError,
+     "bundle 1 must be an integer, not 'nop'"),
+    (lambda: MACHINE.load_program([1 << 288]), ValueError, "bundle 0 must fit 288 bits, not 0x1"),
+    (lambda: MACHINE.load_program([-1]), ValueError, "bundle 0 must fit 288 bits, not -0x1"),
+    (lambda: MACHINE.load_program([0, 0], at=511), ValueError,
+     "bundles must lie within 512 bundles, not 2 from 511 on"),
+    (lambda: MACHINE.load_program([], at=513), ValueError, "at must be from 0 to 512, not 513"),
+    (lambda: MACHINE.load_program([], at=cast(Any, 1.0)), TypeError,
+     "at must be an integer, not 1.0"),
+    (lambda: MACHINE.start(-1), ValueError, "pc must be from 0 to 4294967295, not -1"),
+    (lambda: MACHINE.start(1 << 32), ValueError, "pc must be from 0 to 4294967295"),
+    (lambda: MACHINE.start(cast(Any, None)), TypeError, "pc must be an integer, not None"),
+    (lambda: MACHINE.signal(16), ValueError, "index must be from 0 to 15, not 16"),
+    (lambda: MACHINE.signal(0, -1), ValueError, "amount must be from 0 to 4294967295, not -1"),
+    (lambda: MACHINE.signal(cast(Any, "0")), TypeError, "index must be an integer, not '0'"),
+    (lambda: MACHINE.run(-1), ValueError, "max_bundles must be at least 0, not -1"),
+    (lambda: MACHINE.run(cast(Any, 1.5)), TypeError, "max_bundles must be an integer, not 1.5"),
+    (lambda: MACHINE.run(True), TypeError, "max_bundles must be an integer, not True"),
+])
+def test_wrong_arguments_are_refused(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call()

@@ -1,0 +1,1 @@
+"""Tests of the AXI masters and the AXI4-Lite slave."""

@@ -1,0 +1,1150 @@
+"""The sequencer: programs do what the bundles say one after the other, whatever the units do."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+
+from golden.core import Machine
+from hdl.core.interface import Space
+from hdl.core.scalar import ScalarAlu
+from hdl.core.scoreboard import WritePort
+from hdl.core.sequencer import Sequencer
+from hdl.isa import (
+    BUNDLE_BITS,
+    DESCRIPTOR_WORDS,
+    FLOAT_LATENCY,
+    LOAD_LATENCY,
+    OPERATIONS,
+    SIMPLE_LATENCY,
+    SLOTS,
+    TRANSCENDENTAL_LATENCY,
+    VECTOR_FLAG,
+    Fault,
+    LoadOp,
+    MiscOp,
+    PopOp,
+    PushOp,
+    ScalarOp,
+    Slot,
+    StoreOp,
+    Unit,
+    VectorOp,
+    pack,
+    unpack,
+)
+from sim.verilated.model import Model
+from verif.hdl.core.sequencer_bench import (
+    CONFIG,
+    HALT,
+    Bench,
+    Mood,
+    Programs,
+    bundle,
+    i,
+    open_sequencer,
+    s,
+    v,
+)
+from verif.hdl.core.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
+
+MOODS = {
+    "exact": Mood(),
+    "late": Mood(late=9),
+    "moody": Mood(late=4, ready=0.6, free=0.5, slow=9),
+    "slow": Mood(late=15, ready=0.3, free=0.3, slow=25),
+    "host": Mood(urgent=0.5),
+}
+WAIT_LIMIT = 5000
+
+
+@pytest.fixture(scope="module")
+def model():
+    with open_sequencer() as model:
+        yield model
+
+
+def random_oracle(programs: Programs) -> Oracle:
+    """Any scalars, memory and semaphores."""
+    oracle = Oracle(CONFIG)
+    oracle.scalars[1:] = [programs.word() for _ in range(31)]
+    oracle.smem = [programs.word() for _ in oracle.smem]
+    oracle.semaphores = [int(n) for n in programs.rng.integers(0, 12, 16)]
+    return oracle
+
+
+def issue_cycles(model: Model, *bundles: int, mood: Mood | None = None) -> list[int]:
+    """In which cycle each bundle issues, from the first on; the last is a halt."""
+    bench = Bench(model, mood=mood)
+    bench.load([*bundles, HALT])
+    assert bench.run() == list(range(len(bundles) + 1))
+    first = bench.issued[0][0]
+    return [cycle - first for cycle, _ in bench.issued]
+
+
+# --- scalar operations
+
+CORNERS = (0, 1, 2, 30, 31, 32, 33, 63, 64, 0xFFFF, 0x1_0000, 0x7FFF_FFFF, 0x8000_0000, 0x8000_0001,
+           0xFFFF_FFDF, 0xFFFF_FFFF)
+
+
+def test_scalar_operations_give_what_the_oracle_says():
+    rng = np.random.default_rng(1)
+    pairs = [*itertools.product(CORNERS, CORNERS),
+             *((int(a), int(b)) for a, b in rng.integers(0, 1 << 32, (300, 2))),
+             *((int(a), int(b)) for a, b in zip(rng.integers(0, 1 << 32, 100),
+                                                rng.integers(0, 40, 100), strict=True))]
+    alu = ScalarAlu()
+    assert set(SCALAR) == {entry.op for entry in OPERATIONS if entry.unit == Unit.SCALAR}
+
+    async def process(ctx):
+        for op, compute in SCALAR.items():
+            ctx.set(alu.op, op.value)
+            for a, b in pairs:
+                ctx.set(alu.a, a)
+                ctx.set(alu.b, b)
+                assert ctx.get(alu.result) == int(compute(a, b)) & WORD, (op, hex(a), hex(b))
+
+    simulator = Simulator(alu)
+    simulator.add_testbench(process)
+    simulator.run()
+
+
+def run_with_signals(bench: Bench, oracle: Oracle, program: list[int]) -> list[int]:
+    """Runs on both until the end; where the program waits for a semaphore, it is signalled."""
+    executed = oracle.run(program, WAIT_LIMIT)
+    assert len(executed) < WAIT_LIMIT
+    before = len(bench.issued)
+    bench.start()
+    for _ in range(WAIT_LIMIT):
+        if bench.peek("waiting_semaphore"):
+            assert not oracle.halted
+            assert oracle.fault == Fault.NONE
+            parts = Parts.of(program[oracle.pc])
+            index = parts.fields[Slot.MISC]["d"]
+            bench.poke("signal__index", index)
+            bench.poke("signal__amount", 5)
+            bench.poke("signal__valid", 1)
+            bench.cycle()
+            bench.poke("signal__valid", 0)
+            oracle.semaphores[index] += 5
+            executed += oracle.run(program, WAIT_LIMIT)
+        elif bench.peek("running"):
+            bench.cycle()
+        else:
+            break
+    bench.finish()
+    assert oracle.halted or oracle.fault != Fault.NONE
+    assert [pc for _, pc in bench.issued[before:]] == executed
+    return executed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_scalar_programs_end_in_the_oracle_s_state(model, seed):
+    programs = Programs(np.random.default_rng([2, seed]))
+    program = programs.scalar_program(45)
+    oracle = random_oracle(programs)
+    bench = Bench(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    executed = run_with_signals(bench, oracle, program)
+    assert len(executed) > 1
+    bench.check_state(oracle)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_scalar_programs_do_the_same_on_the_golden_machine(seed):
+    programs = Programs(np.random.default_rng([3, seed]))
+    program = programs.scalar_program(45)
+    oracle = random_oracle(programs)
+    oracle.semaphores = [1000] * 16  # no wait
+    machine = Machine(CONFIG)
+    machine.load_program(program)
+    machine.scalars[:] = oracle.scalars
+    machine.smem[:] = oracle.smem
+    machine.semaphores[:] = oracle.semaphores
+    machine.start(0)
+    executed = oracle.run(program, WAIT_LIMIT)
+    assert machine.run(WAIT_LIMIT) == len(executed)
+    assert machine.scalars.tolist() == oracle.scalars
+    assert machine.smem.tolist() == oracle.smem
+    assert machine.semaphores.tolist() == oracle.semaphores
+    assert (machine.pc, machine.fault) == (oracle.pc, oracle.fault)
+
+
+def test_calls_return_and_loops_count(model):
+    program = [
+        bundle(s0=s(ScalarOp.ADD, 1, 0, i(5))),
+        bundle((7,), s0=s(ScalarOp.ADD, 2, 2, i(1)), s1=s(ScalarOp.CALL, 9, b=32)),
+        bundle(s1=s(ScalarOp.LOOP, 1, b=i(1))),
+        bundle((3, 0, WORD), s0=s(ScalarOp.EQ, 6, 3, i(0)), s1=s(ScalarOp.LOOP, 0, b=i(5))),
+        HALT,
+        HALT,
+        HALT,
+        bundle(s0=s(ScalarOp.ADD, 3, 3, 2), s1=s(ScalarOp.JUMP, b=9)),
+    ]
+    bench = Bench(model)
+    bench.load(program)
+    oracle = Oracle(CONFIG)
+    bench.set_state(oracle)
+    executed = bench.run()
+    assert executed == [0, *[1, 7, 2] * 5, 3, 5]
+    assert oracle.run(program, 100) == executed
+    assert oracle.scalars[1:4] == [0, 5, 15]
+    bench.check_state(oracle)
+    # All in a row: neither calls nor returns nor loops cost a cycle.
+    cycles = [cycle for cycle, _ in bench.issued]
+    assert cycles == list(range(cycles[0], cycles[0] + len(cycles)))
+
+
+def test_a_start_costs_one_cycle_for_the_first_bundle(model):
+    bench = Bench(model)
+    bench.load([HALT])
+    begin = model.cycle
+    bench.run()
+    assert bench.issued == [(begin + 2, 0)]
+    assert bench.waits == {"vector": 0, "memory": 0, "semaphore": 0, "instruction": 1}
+
+
+def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(model):
+    store = bundle((1234,), s0=s(ScalarOp.STORE, 1, 0, i(3)))
+    load = bundle(s0=s(ScalarOp.LOAD, 2, 0, i(3)))
+    use = bundle(s1=s(ScalarOp.ADD, 3, 2, i(1)))
+    other = bundle(s1=s(ScalarOp.ADD, 4, 1, i(1)))
+    again = bundle(s0=s(ScalarOp.ADD, 2, 0, i(1)))
+    nothing = bundle(s0=s(ScalarOp.LOAD, 0, 0, i(3)))
+    assert issue_cycles(model, store, load, use) == [0, 1, 3, 4]
+    assert issue_cycles(model, store, load, other, use) == [0, 1, 2, 3, 4]
+    # The load must not overwrite what a later bundle wrote.
+    assert issue_cycles(model, load, again, use) == [0, 2, 3, 4]
+    assert issue_cycles(model, nothing, bundle(s0=s(ScalarOp.ADD, 1, 0, 0))) == [0, 1, 2]
+    bench = Bench(model)
+    bench.load([bundle((1234,), s0=s(ScalarOp.ADD, 1, 0, 32)), store, load, use,
+                bundle(s0=s(ScalarOp.LOAD, 5, 0, i(3)), s1=s(ScalarOp.HALT))])
+    oracle = random_oracle(Programs(np.random.default_rng(4)))
+    bench.set_state(oracle)
+    bench.run()
+    # Also the load of the last bundle arrives.
+    assert [bench.read(Space.SCALAR, n) for n in (0, 2, 3, 5)] == [0, 1234, 1235, 1234]
+
+
+# --- order and hazards
+
+@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_register_is_read_and_written_in_the_order_of_the_bundles(model, mood, seed):
+    rng = np.random.default_rng([5, seed])
+    for use in (0.2, 0.5):
+        program = Programs(rng).sound_vector_program(CONFIG.imem_bundles - 1, use)
+        # Each program assumes that nothing is in the array.
+        bench = Bench(model, mood=MOODS[mood], seed=seed)
+        bench.load(program)
+        assert bench.run(limit=20_000) == list(range(len(program)))
+        assert bench.units.checked > 20
+        assert bench.peek("pc") == len(program) - 1
+        assert bench.peek("fault") == Fault.NONE
+
+
+VECTOR_ADD = bundle(v0=v(VectorOp.ADD, 1, 2))
+LATENCIES = {
+    "simple": (VECTOR_ADD, SIMPLE_LATENCY),
+    "float": (bundle(v1=v(VectorOp.FMUL, 1, 2)), FLOAT_LATENCY),
+    "transcendental": (bundle(v1=v(VectorOp.TANH, 1, 2)), TRANSCENDENTAL_LATENCY),
+    "load": (bundle(ld=s(LoadOp.LOAD, 1)), LOAD_LATENCY),
+}
+
+
+@pytest.mark.parametrize("kind", LATENCIES)
+def test_a_dependent_bundle_issues_after_the_latency_and_others_at_once(model, kind):
+    first, latency = LATENCIES[kind]
+    free = bundle(v0=v(VectorOp.LANE, 9))
+    for dependent in (bundle(v0=v(VectorOp.ADD, 5, 1)), bundle(v0=v(VectorOp.MOVE, 5, b=64 + 1)),
+                      bundle(v0=v(VectorOp.LANE, 1)), bundle(st={"op": 1, "d": 1}),
+                      bundle(misc=s(MiscOp.SUM_LANES, 6, 1)), bundle(ld=s(LoadOp.LOAD, 1))):
+        assert issue_cycles(model, first, dependent) == [0, latency, latency + 1]
+        assert issue_cycles(model, first, 0, dependent) == [0, 1, latency, latency + 1]
+    assert issue_cycles(model, first, bundle(ld=s(LoadOp.LOAD, 9)), 0)[:3] == [0, 1, 2]
+    if kind != "float":
+        assert issue_cycles(model, first, free)[:2] == [0, 1]
+
+
+def test_a_mask_makes_its_readers_wait(model):
+    compare = bundle(v0=v(VectorOp.EQ, 3, 1))
+    select = bundle(v1=v(VectorOp.SELECT, 5, 6, m=3))
+    other = bundle(v1=v(VectorOp.SELECT, 5, 6, m=2))
+    logic = bundle(v1=v(VectorOp.MAND, 4, 3, b=0))
+    store = bundle(st={"op": 1, "d": 9, "m": 3})
+    for reader in (select, logic, store):
+        assert issue_cycles(model, compare, reader)[:2] == [0, SIMPLE_LATENCY]
+    assert issue_cycles(model, compare, other)[:2] == [0, 1]
+
+
+def test_results_of_one_slot_never_meet_at_its_write_port(model):
+    slow, middle, quick = (bundle(v1=v(op, d, 9)) for op, d in (
+        (VectorOp.TANH, 1), (VectorOp.FADD, 2), (VectorOp.ADD, 3)))
+    quick_0 = bundle(v0=v(VectorOp.ADD, 4, 9))
+    assert issue_cycles(model, middle, quick)[:2] == [0, 2]
+    assert issue_cycles(model, middle, quick_0)[:2] == [0, 1]
+    assert issue_cycles(model, quick, middle)[:2] == [0, 1]
+    assert issue_cycles(model, slow, 0, middle)[:3] == [0, 1, 3]
+    assert issue_cycles(model, slow, 0, 0, quick)[:4] == [0, 1, 2, 4]
+    assert issue_cycles(model, slow, middle, 0, quick)[:4] == [0, 1, 2, 4]
+
+
+def ready_units(bench: Bench, **values: int) -> None:
+    """Units that stand still, with some of their ports as given."""
+    fixed = {f"{unit}_{port}": 1 for unit in ("x", "w", "pop", "xlu") for port in ("ready", "free")}
+    fixed = {name: value for name, value in fixed.items() if name != "pop_free"} | values
+    inputs = bench.units.inputs
+
+    def given(cycle: int) -> dict[str, int]:
+        found = inputs(cycle) | fixed
+        bench.units.show(found)
+        return found
+
+    bench.units.inputs = given  # type: ignore[method-assign]
+
+
+ARRAY = [*(bundle(push={"op": PushOp.WEIGHTS, "a": 20}),) * CONFIG.tile_vregs,
+         bundle(push={"op": PushOp.ROWS_SWAP, "a": 21})]
+"""After these, rows can be pushed and popped."""
+
+
+@pytest.mark.parametrize(("code", "port"), [
+    (bundle(push={"op": PushOp.ROWS, "a": 1}), "x_ready"),
+    (bundle(push={"op": PushOp.WEIGHTS, "a": 1}), "w_ready"),
+    (bundle(pop={"op": PopOp.POP, "d": 1}), "pop_ready"),
+    (bundle(misc=s(MiscOp.SUM_LANES, 2, 1)), "xlu_ready"),
+    (bundle(push={"op": PushOp.ROWS, "a": 1}, v0=v(VectorOp.LANE, 1)), "x_free"),
+    (bundle(push={"op": PushOp.ROWS, "a": 1}, misc=s(MiscOp.TRANSPOSE_OUT, 1, b=i(0))), "x_free"),
+    (bundle(push={"op": PushOp.WEIGHTS_T, "a": 1}, ld=s(LoadOp.LOAD, 1)), "w_free"),
+    (bundle(push={"op": PushOp.WEIGHTS_T, "a": 1}, pop={"op": PopOp.POP, "d": 1}), "w_free"),
+    (bundle(misc=s(MiscOp.SUM_LANES, 2, 1), v1=v(VectorOp.LANE, 1)), "xlu_free"),
+])
+def test_a_bundle_waits_for_the_port_of_the_unit_that_it_needs_and_no_other(model, code, port):
+    bench = Bench(model)
+    bench.load([*ARRAY, code, HALT])
+    ready_units(bench)
+    bench.start()
+    for _ in range(len(ARRAY) + 1):
+        bench.cycle()
+    ready_units(bench, **{port: 0})
+    for _ in range(20):
+        bench.cycle()
+        assert bench.peek("running")
+    assert bench.issued[-1][1] == len(ARRAY) - 1
+    assert bench.waits["vector"] == 20
+    others = {name: 0 for name in ("x_ready", "w_ready", "pop_ready", "xlu_ready", "x_free",
+                                   "w_free", "xlu_free")
+              if name != port and not (name == "pop_ready" and Slot.POP in Parts.of(
+                  code).operations)
+              and not (name == "xlu_ready" and Slot.MISC in Parts.of(code).operations)}
+    needed = {port.replace("free", "ready"): 1, port: 1}
+    ready_units(bench, **others | needed)
+    bench.cycle()
+    assert bench.issued[-1][1] == len(ARRAY)
+
+
+LOAD, STORE = bundle(ld=s(LoadOp.LOAD, 1)), bundle(st={"op": 1, "d": 2})
+
+
+@pytest.mark.parametrize(("code", "port"), [
+    (LOAD, "read"), (STORE, "write"), (bundle(ld=s(LoadOp.LOAD, 1), st={"op": 1, "d": 2}), "read")])
+def test_a_bundle_leaves_the_host_the_port_of_memory_that_is_urgent(model, code, port):
+    bench = Bench(model)
+    bench.load([VECTOR_ADD, code, HALT])
+    ready_units(bench, **{f"urgent_{port}": 1})
+    bench.start()
+    for _ in range(10):
+        bench.cycle()
+    # An operation that needs no memory is not held up.
+    assert [pc for _, pc in bench.issued] == [0]
+    assert (bench.waits["memory"], bench.waits["vector"]) == (8, 0)
+    other = {"read": "write", "write": "read"}[port]
+    ready_units(bench, **{f"urgent_{port}": 0,
+                          f"urgent_{other}": int(code in (LOAD, STORE))})
+    bench.cycle()
+    assert [pc for _, pc in bench.issued] == [0, 1]
+
+
+def test_an_operation_may_overwrite_its_own_source_in_the_cross_lane_unit(model):
+    bench = Bench(model)
+    bench.load([bundle(misc=s(MiscOp.SUM_LANES, 1, 1)), HALT])
+    ready_units(bench, xlu_free=0)
+    assert bench.run() == [0, 1]
+
+
+@pytest.mark.parametrize("reader", ["x", "w", "xlu"])
+def test_a_register_that_is_still_to_be_read_is_not_written(model, reader):
+    for code in (bundle(v0=v(VectorOp.LANE, 7)), bundle(ld=s(LoadOp.LOAD, 7)),
+                 bundle(misc=s(MiscOp.TRANSPOSE_OUT, 7, b=i(0)))):
+        bench = Bench(model)
+        bench.load([bundle(v0=v(VectorOp.ADD, 8, 7)), code, HALT])
+        ready_units(bench, **{f"{reader}_pending__valid": 1, f"{reader}_pending__d": 7})
+        bench.start()
+        for _ in range(20):
+            bench.cycle()
+        assert [pc for _, pc in bench.issued] == [0]
+        ready_units(bench, **{f"{reader}_pending__valid": 1, f"{reader}_pending__d": 6})
+        bench.cycle()
+        assert [pc for _, pc in bench.issued] == [0, 1]
+
+
+def test_what_a_cycle_waits_for(model):
+    def waits(*bundles: int, mood: Mood | None = None) -> dict[str, int]:
+        bench = Bench(model, mood=mood)
+        bench.load([*bundles, HALT])
+        bench.run()
+        return {wait: count for wait, count in bench.waits.items() if wait != "instruction"}
+
+    reader = bundle(v1=v(VectorOp.ADD, 5, 1))
+    assert waits(VECTOR_ADD, reader) == {"vector": 2, "memory": 0, "semaphore": 0}
+    assert waits(bundle(ld=s(LoadOp.LOAD, 1)), reader) == {
+        "vector": 0, "memory": 2, "semaphore": 0}
+    assert waits(bundle(s0=s(ScalarOp.LOAD, 1)), bundle(s0=s(ScalarOp.ADD, 2, 1))) == {
+        "vector": 0, "memory": 1, "semaphore": 0}
+
+
+# --- faults
+
+def expect_fault(model: Model, fault: Fault, code: int, before: tuple[int, ...] = (),
+                 seed: int = 0) -> None:
+    """The bundle after ``before`` has this fault and changes nothing."""
+    programs = Programs(np.random.default_rng([6, seed]))
+    oracle = random_oracle(programs)
+    oracle.scalars[1:4] = [WORD, 1 << 31, 100]
+    oracle.semaphores[5] = WORD
+    bench = Bench(model)
+    program = [*before, code, HALT]
+    bench.load(program)
+    bench.set_state(oracle)
+    executed = bench.run()
+    assert oracle.run(program, 100) == executed == list(range(len(before)))
+    assert oracle.fault == fault
+    assert oracle.pc == len(before)
+    bench.check_state(oracle)
+
+
+EFFECT = {"v0": v(VectorOp.LANE, 30), "st": {"op": 1, "d": 31},
+          "s1": s(ScalarOp.ADD, 31, 0, i(7))}
+"""Harmless operations, which must not take place either."""
+FULL = (*ARRAY, *(bundle(push={"op": PushOp.ROWS, "a": 1}),) * (CONFIG.result_vregs - 1))
+
+
+@pytest.mark.parametrize(("fault", "slots", "before"), [
+    (Fault.ILLEGAL, {"s0": {"op": 63}}, ()),
+    (Fault.ILLEGAL, {"s0": s(ScalarOp.HALT)}, ()),
+    (Fault.ILLEGAL, {"s1": s(ScalarOp.LOAD)}, ()),
+    (Fault.ILLEGAL, {"v0": v(VectorOp.TANH, 1)}, ()),
+    (Fault.ILLEGAL, {"ld": {"op": 3}}, ()),
+    (Fault.ILLEGAL, {"push": {"op": 5}}, ()),
+    (Fault.ILLEGAL, {"misc": {"op": 9}}, ()),
+    *((Fault.ILLEGAL, {"s0": s(ScalarOp.ADD, 1, 2, code)}, ()) for code in range(35, 40)),
+    (Fault.ILLEGAL, {"v1": v(VectorOp.ADD, 1, 2, 39)}, ()),
+    (Fault.ILLEGAL, {"v1": v(VectorOp.ADD, 1, 2, VECTOR_FLAG + 32)}, ()),
+    (Fault.ILLEGAL, {"v0": v(VectorOp.EQ, 0, 2)}, ()),
+    (Fault.ILLEGAL, {"v0": v(VectorOp.EQ, 8, 2)}, ()),
+    (Fault.ILLEGAL, {"v0": v(VectorOp.MAND, 1, 8, 0)}, ()),
+    (Fault.ILLEGAL, {"v0": v(VectorOp.MAND, 1, 0, 8)}, ()),
+    (Fault.ILLEGAL, {"v0": v(VectorOp.MAND, 1, 0, VECTOR_FLAG)}, ()),
+    (Fault.ILLEGAL, {"misc": s(MiscOp.WAIT, 16, 0, i(0))}, ()),
+    (Fault.ILLEGAL, {"misc": s(MiscOp.READ_SEMAPHORE, 1, 16)}, ()),
+    (Fault.ILLEGAL, {"s1": s(ScalarOp.BEQ, 3, 0, i(1))}, ()),
+    (Fault.CONFLICT, {"s0": s(ScalarOp.ADD, 31)}, ()),
+    (Fault.CONFLICT, {"s1": s(ScalarOp.CALL, 6, b=i(1)), "s0": s(ScalarOp.LOAD, 6)}, ()),
+    (Fault.CONFLICT, {"s1": s(ScalarOp.LOOP, 6, b=i(1)),
+                      "misc": s(MiscOp.READ_SEMAPHORE, 6)}, ()),
+    (Fault.CONFLICT, {"v1": v(VectorOp.TANH, 30, 1)}, ()),
+    (Fault.CONFLICT, {"ld": s(LoadOp.LOAD, 30)}, ()),
+    (Fault.CONFLICT, {"pop": {"op": 1, "d": 30}}, (*ARRAY,)),
+    (Fault.CONFLICT, {"misc": s(MiscOp.SUM_LANES, 30, 1)}, ()),
+    (Fault.CONFLICT, {"pop": {"op": 1, "d": 2}, "ld": s(LoadOp.LOAD, 2)}, (*ARRAY,)),
+    (Fault.CONFLICT, {"v0": v(VectorOp.EQ, 7, 1), "v1": v(VectorOp.MOR, 7, 1, 2)}, ()),
+    (Fault.SMEM_RANGE, {"s0": s(ScalarOp.LOAD, 6, 0, i(13))}, ()),
+    (Fault.SMEM_RANGE, {"s0": s(ScalarOp.STORE, 6, 0, i(-1))}, ()),
+    (Fault.SMEM_RANGE, {"s0": s(ScalarOp.LOAD, 6, 2, i(0))}, ()),
+    (Fault.VMEM_RANGE, {"ld": s(LoadOp.LOAD, 6, 0, i(11))}, ()),
+    (Fault.VMEM_RANGE, {"ld": s(LoadOp.LOAD, 6, 3, i(0))}, ()),
+    (Fault.VMEM_RANGE, {"st": {"op": 1, "d": 6, "a": 1, "b": i(0)}}, ()),
+    (Fault.INDEX_RANGE, {"misc": s(MiscOp.ROTATE_LANES, 6, 7, i(4))}, ()),
+    (Fault.INDEX_RANGE, {"misc": s(MiscOp.BROADCAST_LANE, 6, 7, i(-1))}, ()),
+    (Fault.INDEX_RANGE, {"misc": s(MiscOp.ROTATE_SUBLANES, 6, 7, i(2))}, ()),
+    (Fault.INDEX_RANGE, {"misc": s(MiscOp.BROADCAST_SUBLANE, 6, 7, i(2))}, ()),
+    (Fault.INDEX_RANGE, {"misc": s(MiscOp.TRANSPOSE_IN, 6, 7, i(2))}, ()),
+    (Fault.INDEX_RANGE, {"misc": s(MiscOp.TRANSPOSE_OUT, 6, 7, 2)}, ()),
+    (Fault.WEIGHT_LOAD, {"push": {"op": PushOp.ROWS}}, ()),
+    (Fault.WEIGHT_LOAD, {"push": {"op": PushOp.ROWS_SWAP}}, ()),
+    (Fault.WEIGHT_LOAD, {"push": {"op": PushOp.ROWS}}, ARRAY[:2]),
+    (Fault.WEIGHT_LOAD, {"push": {"op": PushOp.WEIGHTS}}, ARRAY[:2]),
+    (Fault.WEIGHT_LOAD, {"push": {"op": PushOp.WEIGHTS_T}}, ARRAY[:1]),
+    (Fault.WEIGHT_LOAD, {"push": {"op": PushOp.ROWS_SWAP}}, (*ARRAY, ARRAY[0])),
+    (Fault.WEIGHT_LOAD, {"push": {"op": PushOp.ROWS_SWAP}}, FULL),
+    (Fault.FIFO_OVERFLOW, {"push": {"op": PushOp.ROWS}}, FULL),
+    (Fault.FIFO_OVERFLOW, {"push": {"op": PushOp.ROWS}, "pop": {"op": PopOp.POP}}, FULL),
+    (Fault.FIFO_UNDERFLOW, {"pop": {"op": PopOp.POP}}, ()),
+    (Fault.FIFO_UNDERFLOW, {"pop": {"op": PopOp.POP}, "push": {"op": PushOp.ROWS}},
+     (*ARRAY, bundle(pop={"op": PopOp.POP, "d": 1}))),
+    (Fault.SEMAPHORE, {"misc": s(MiscOp.SIGNAL, 5, 0, i(1))}, ()),
+    (Fault.SEMAPHORE, {"misc": s(MiscOp.SIGNAL, 5, 0, 1)}, ()),
+])
+def test_a_faulting_bundle_changes_nothing(model, fault, slots, before):
+    expect_fault(model, fault, bundle(**EFFECT | slots), tuple(before))
+
+
+def test_reserved_bits_are_illegal_one_by_one(model):
+    reserved = BUNDLE_BITS - 96 - sum(sum(fields.values()) for fields in SLOTS.values())
+    for bit in range(BUNDLE_BITS - 96 - reserved, BUNDLE_BITS - 96):
+        expect_fault(model, Fault.ILLEGAL, bundle(**EFFECT) | 1 << bit)
+
+
+def test_the_least_fault_counts(model):
+    faulty: dict[Fault, dict[str, dict[str, int]]] = {
+        Fault.ILLEGAL: {"v1": v(VectorOp.ADD, 1, 2, 39)},
+        Fault.CONFLICT: {"v0": v(VectorOp.LANE, 9), "ld": s(LoadOp.LOAD, 9, 1)},
+        Fault.SMEM_RANGE: {"s0": s(ScalarOp.LOAD, 6, 0, i(14))},
+        Fault.VMEM_RANGE: {"ld": s(LoadOp.LOAD, 9, 1), "st": {"op": 1, "a": 2}},
+        Fault.INDEX_RANGE: {"misc": s(MiscOp.ROTATE_LANES, 6, 7, i(4))},
+        Fault.WEIGHT_LOAD: {"push": {"op": PushOp.ROWS_SWAP}},
+        Fault.FIFO_UNDERFLOW: {"pop": {"op": PopOp.POP, "d": 2}},
+    }
+    for number, fault in enumerate(faulty):
+        slots: dict[str, dict[str, int]] = {}
+        for later in reversed(list(faulty)[number:]):
+            slots |= faulty[later]
+        expect_fault(model, fault, bundle(**slots))
+    beyond = s(MiscOp.SIGNAL, 5, 0, i(1))
+    for fault, before, code in (
+            (Fault.WEIGHT_LOAD, FULL, bundle(push={"op": PushOp.ROWS_SWAP}, misc=beyond)),
+            (Fault.FIFO_OVERFLOW, FULL, bundle(push={"op": PushOp.ROWS}, misc=beyond)),
+            (Fault.FIFO_UNDERFLOW, (), bundle(pop={"op": PopOp.POP, "d": 2}, misc=beyond))):
+        expect_fault(model, fault, code, before)
+
+
+def test_unused_fields_are_ignored(model):
+    """Any bits may stand in the fields that an operation has no operand in."""
+    rng = np.random.default_rng(7)
+    programs = Programs(rng)
+    for slot in SLOTS:
+        codes = programs.codes(slot)
+        program = []
+        for code in [0, *codes][:CONFIG.imem_bundles - 1]:
+            fields = programs.fields(slot, code) if code else {
+                name: int(rng.integers(1 << width)) for name, width in SLOTS[slot].items()}
+            program.append(pack({slot: fields | {"op": code}}))
+        for code in program:
+            assert not Parts.of(code).illegal
+        bench = Bench(model)
+        for code in program:
+            bench.load([code, *[HALT] * 15])
+            bench.start()
+            for _ in range(4):
+                bench.cycle()
+            assert bench.peek("fault") not in (Fault.ILLEGAL, Fault.CONFLICT), unpack(code)
+            bench.poke("stop", 1)
+            bench.cycle()
+            bench.poke("stop", 0)
+
+
+@pytest.mark.slow
+def test_random_bundles_have_the_faults_that_they_have(model):
+    rng = np.random.default_rng(8)
+    programs = Programs(rng)
+    found = dict.fromkeys(Fault, 0)
+    for case in range(400):
+        oracle = random_oracle(programs)
+        oracle.semaphores[0:8] = [WORD - int(n) for n in rng.integers(0, 6, 8)]
+        before = [ARRAY[:n] for n in range(len(ARRAY) + 1)] + [list(FULL)]
+        program = list(before[rng.integers(len(before))])
+        for _ in range(2):
+            fields = {slot: programs.fields(slot, int(rng.choice(programs.codes(slot))))
+                      for slot in SLOTS if rng.random() < rng.choice([0.3, 0.9])}
+            for own in fields.values():
+                if "b" in own and rng.random() < 0.7:  # addresses and indices within range
+                    own |= {"a": 0, "b": i(int(rng.integers(0, 3)))}
+                if rng.random() < 0.03:
+                    own[str(rng.choice(list(own)))] = 3
+            if Slot.MISC in fields and rng.random() < 0.5:
+                fields[Slot.MISC] = s(MiscOp.SIGNAL, int(rng.integers(8)), 0, i(3))
+            for slot, widths in SLOTS.items():
+                if slot in fields:
+                    fields[slot] = {name: value % (1 << widths[name])
+                                    for name, value in fields[slot].items()}
+            program.append(pack(fields, tuple(programs.word() for _ in range(3))))
+        program += [HALT] * (CONFIG.imem_bundles - len(program))
+        trial = Oracle(CONFIG, list(oracle.scalars), list(oracle.smem), list(oracle.semaphores))
+        executed = trial.run(program, 200)
+        if len(executed) == 200 or not (trial.halted or trial.fault):
+            continue  # an endless loop, or a wait
+        bench = Bench(model, mood=MOODS["moody"], seed=case)
+        bench.load(program)
+        bench.set_state(oracle)
+        assert bench.run() == executed, case
+        bench.check_state(trial)
+        found[trial.fault] += 1
+    for fault in list(Fault)[:Fault.SEMAPHORE + 1]:
+        assert found[fault] >= 3, found
+
+
+def test_a_fault_waits_until_its_operands_are_final(model):
+    """The address comes from a load that is on its way; before it arrives it would be illegal."""
+    oracle = Oracle(CONFIG)
+    oracle.scalars[6] = WORD
+    oracle.smem[3] = 4
+    program = [bundle(s0=s(ScalarOp.LOAD, 6, 0, i(3))), bundle(s0=s(ScalarOp.LOAD, 7, 6, i(0))),
+               HALT]
+    bench = Bench(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == [0, 1, 2] == oracle.run(program, 10)
+    bench.check_state(oracle)
+
+
+@pytest.mark.parametrize("target", [CONFIG.imem_bundles, 63, 64, 1 << 16, WORD])
+def test_a_program_counter_out_of_range_is_reported_as_it_is(model, target):
+    oracle = random_oracle(Programs(np.random.default_rng(9)))
+    program = [bundle((target,), s0=s(ScalarOp.ADD, 1, 0, i(3)), s1=s(ScalarOp.CALL, 2, b=32)),
+               HALT]
+    bench = Bench(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == [0] == oracle.run(program, 10)
+    assert (oracle.fault, oracle.pc) == (Fault.PC_RANGE, target)
+    bench.check_state(oracle)
+    assert bench.run(target) == []
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.PC_RANGE, target)
+
+
+def test_falling_off_the_end_is_out_of_range(model):
+    bench = Bench(model)
+    bench.load([0], CONFIG.imem_bundles - 1)
+    assert bench.run(CONFIG.imem_bundles - 1) == [CONFIG.imem_bundles - 1]
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.PC_RANGE, CONFIG.imem_bundles)
+
+
+def test_a_start_clears_the_fault(model):
+    bench = Bench(model)
+    bench.load([pack({Slot.S0: {"op": 63}}), HALT])
+    assert bench.run() == []
+    assert bench.peek("fault") == Fault.ILLEGAL
+    assert bench.run(1) == [1]
+    assert bench.peek("fault") == Fault.NONE
+
+
+def test_the_halting_bundle_is_executed_whole(model):
+    bench = Bench(model)
+    oracle = Oracle(CONFIG)
+    program = [0, bundle(s0=s(ScalarOp.ADD, 4, 0, i(9)), s1=s(ScalarOp.HALT),
+                         v0=v(VectorOp.LANE, 3), misc=s(MiscOp.SIGNAL, 2, 0, i(5)))]
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == [0, 1] == oracle.run(program, 10)
+    assert bench.units.vectors[3]
+    bench.check_state(oracle)
+    assert oracle.pc == 1
+
+
+# --- semaphores
+
+def signal(bench: Bench, index: int, amount: int) -> None:
+    bench.poke("signal__valid", 1)
+    bench.poke("signal__index", index)
+    bench.poke("signal__amount", amount)
+    bench.cycle()
+    bench.poke("signal__valid", 0)
+
+
+def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model):
+    bench = Bench(model)
+    program = [bundle(misc=s(MiscOp.WAIT, 3, 0, i(5)), s0=s(ScalarOp.ADD, 1, 1, i(1)),
+                      v0=v(VectorOp.LANE, 3)), HALT]
+    bench.load(program)
+    bench.write(Space.SCALAR, 1, 0)
+    bench.start()
+    for total in range(1, 5):
+        signal(bench, 3, 1)
+        signal(bench, 2, 9)
+        for _ in range(5):
+            bench.cycle()
+        assert bench.issued == [], total
+    bench.waits["semaphore"] = 0
+    signal(bench, 3, 3)
+    begin = model.cycle
+    bench.finish()
+    assert bench.issued == [(begin, 0), (begin + 1, 1)]
+    assert bench.waits["semaphore"] == 1
+    assert bench.read(Space.SEMAPHORE, 3) == 2
+    assert bench.read(Space.SEMAPHORE, 2) == 36
+    assert bench.read(Space.SCALAR, 1) == 1
+
+
+@pytest.mark.parametrize(("op", "same", "left"), [
+    (MiscOp.WAIT, True, 2**32 - 4), (MiscOp.WAIT, False, WORD - 5),
+    (MiscOp.SIGNAL, True, 12), (MiscOp.SIGNAL, False, 10)])
+def test_a_signal_from_outside_and_the_bundle_s_both_count(model, op, same, left):
+    """Also where the semaphore would overflow if the bundle did not lower it first."""
+    bench = Bench(model)
+    bench.load([bundle(misc=s(op, 3, 0, i(5))), HALT])
+    bench.write(Space.SEMAPHORE, 3, WORD if op == MiscOp.WAIT else 5)
+    bench.start()
+    bench.cycle()
+    begin = model.cycle
+    signal(bench, 3 if same else 4, 2)
+    bench.finish()
+    assert bench.issued[0] == (begin, 0)
+    assert bench.peek("fault") == Fault.NONE
+    assert bench.read(Space.SEMAPHORE, 3) == left
+    assert bench.read(Space.SEMAPHORE, 4) == (0 if same else 2)
+
+
+def test_a_signal_from_outside_that_is_too_much_stops_the_core(model):
+    bench = Bench(model)
+    program = [bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.JUMP, b=i(0)))]
+    bench.load(program)
+    for index in (1, 2):
+        bench.write(Space.SEMAPHORE, index, WORD - 5)
+    bench.write(Space.SCALAR, 1, 0)
+    bench.start()
+    for _ in range(7):
+        bench.cycle()
+    signal(bench, 2, 6)
+    assert not bench.peek("running")
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.SEMAPHORE, 0)
+    assert bench.read(Space.SEMAPHORE, 2) == WORD - 5
+    assert bench.read(Space.SCALAR, 1) == len(bench.issued) == 7
+    # Also while nothing runs, and a start clears it.
+    bench.start()
+    bench.poke("stop", 1)
+    bench.cycle()
+    bench.poke("stop", 0)
+    assert bench.peek("fault") == Fault.NONE
+    signal(bench, 2, 5)
+    assert bench.peek("fault") == Fault.NONE
+    signal(bench, 2, 1)
+    assert bench.peek("fault") == Fault.SEMAPHORE
+    assert bench.read(Space.SEMAPHORE, 2) == WORD
+
+
+def test_a_fault_goes_before_a_wait(model):
+    expect_fault(model, Fault.FIFO_UNDERFLOW, bundle(
+        misc=s(MiscOp.WAIT, 3, 0, 1), pop={"op": PopOp.POP, "d": 1}))
+
+
+# --- starting and stopping
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 30])
+def test_the_watchdog_stops_a_core_that_issues_nothing_for_so_long(model, limit):
+    bench = Bench(model)
+    bench.load([0, 0, bundle(misc=s(MiscOp.WAIT, 3, 0, i(5))), HALT])
+    bench.poke("watchdog", limit)
+    bench.start()
+    while bench.peek("running"):
+        bench.cycle()
+        assert model.cycle < bench.issued[-1][0] + 100 if bench.issued else True
+    assert [pc for _, pc in bench.issued] == [0, 1]
+    assert model.cycle - 1 - bench.issued[-1][0] == limit + 1
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.WATCHDOG, 2)
+
+
+def test_the_watchdog_counts_anew_with_every_issue_and_may_be_off(model):
+    slow = bundle(v1=v(VectorOp.TANH, 1, 1))
+    bench = Bench(model)
+    bench.load([slow] * 5 + [HALT])
+    bench.poke("watchdog", TRANSCENDENTAL_LATENCY - 1)
+    assert bench.run() == list(range(6))
+    assert bench.peek("fault") == Fault.NONE
+    bench.poke("watchdog", TRANSCENDENTAL_LATENCY - 2)
+    assert bench.run() == [0]
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.WATCHDOG, 1)
+    bench.poke("watchdog", 0)
+    bench.load([bundle(misc=s(MiscOp.WAIT, 3, 0, i(5))), HALT])
+    bench.start()
+    for _ in range(300):
+        bench.cycle()
+    assert bench.peek("running")
+    signal(bench, 3, 5)
+    bench.finish()
+    assert bench.peek("fault") == Fault.NONE
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_stops_and_starts_at_any_time_change_nothing(model, seed):
+    rng = np.random.default_rng([10, seed])
+    programs = Programs(rng)
+    scalar, vector = programs.scalar_program(48), programs.sound_vector_program(48)
+    oracle = random_oracle(programs)
+    oracle.semaphores = [1000] * 16
+    stops = 0
+    for program in (scalar, vector):
+        bench = Bench(model, mood=MOODS["moody"], seed=seed)
+        bench.load(program)
+        bench.set_state(oracle)
+        oracle.pc, oracle.halted = 0, False
+        bench.start()
+        for _ in range(20_000):
+            stop = int(rng.random() < 0.2)
+            bench.poke("stop", stop)
+            bench.cycle()
+            bench.poke("stop", 0)
+            if not bench.peek("running"):
+                if bench.program[bench.peek("pc")] == HALT and (
+                        bench.issued and bench.issued[-1][1] == bench.peek("pc")):
+                    break
+                assert stop
+                stops += 1
+                for _ in range(int(rng.integers(4))):
+                    bench.cycle()
+                bench.start(bench.peek("pc"))
+        bench.finish()
+        assert [pc for _, pc in bench.issued] == oracle.run(program, WAIT_LIMIT)
+        bench.check_state(oracle)
+    assert stops > 3
+
+
+def test_a_start_is_ignored_while_running_and_a_stop_while_not(model):
+    bench = Bench(model)
+    bench.load([0] * 10 + [HALT])
+    bench.poke("stop", 1)
+    bench.cycle()
+    bench.start()
+    assert bench.peek("running")
+    bench.poke("stop", 0)
+    bench.cycle()
+    bench.start(5)
+    bench.finish()
+    assert [pc for _, pc in bench.issued] == list(range(11))
+
+
+def test_a_reset_in_the_midst_forgets_what_is_outstanding(model):
+    rng = np.random.default_rng(11)
+    for seed in range(10):
+        programs = Programs(rng)
+        bench = Bench(model, mood=MOODS["slow"], seed=seed)
+        bench.load(programs.sound_vector_program(40))
+        bench.start()
+        for _ in range(int(rng.integers(20, 80))):
+            bench.cycle()
+        # Benches begin with a reset.
+        bench = Bench(model)
+        assert [bench.peek(name) for name in ("running", "fault", "pc", "busy")] == [0] * 4
+        assert [bench.read(Space.SEMAPHORE, n) for n in range(16)] == [0] * 16
+        bench.load([bundle(v0=v(VectorOp.ADD, 1, 2)), *ARRAY,
+                    bundle(pop={"op": PopOp.POP, "d": 1}), HALT])
+        assert bench.run() == list(range(len(ARRAY) + 3))
+
+
+# --- the host's port
+
+def test_the_host_reads_back_what_it_wrote(model):
+    rng = np.random.default_rng(12)
+    bench = Bench(model)
+    sizes = {Space.SMEM: 13, Space.SCALAR: 32, Space.SEMAPHORE: 16}
+    places = [(space, address) for space, size in sizes.items() for address in range(size)]
+    places += [(Space.IMEM, 16 * number + word) for number in (0, 1, 31, 49) for word in range(9)]
+    values = {place: int(rng.integers(1 << 32)) for place in places}
+    values[Space.SCALAR, 0] = 0
+    for space, address in places:
+        bench.write(space, address, values[space, address] or 77)
+    for index in rng.permutation(len(places)):
+        assert bench.read(*places[index]) == values[places[index]], places[index]
+
+
+def test_addresses_that_do_not_exist_are_errors_and_change_nothing(model):
+    bench = Bench(model)
+    oracle = random_oracle(Programs(np.random.default_rng(13)))
+    bench.set_state(oracle)
+    bench.load([HALT] * CONFIG.imem_bundles)
+    wrong = [(Space.SMEM, 13), (Space.SMEM, 16), (Space.SMEM, 1 << 19), (Space.SCALAR, 32),
+             (Space.SCALAR, 64), (Space.SEMAPHORE, 16), (Space.SEMAPHORE, 1 << 12),
+             *((Space.IMEM, word) for word in range(9, 16)), (Space.IMEM, 50 * 16),
+             (Space.IMEM, 64 * 16), (Space.IMEM, (1 << 20) - 16)]
+    for space, address in wrong:
+        for write in (False, True):
+            assert bench.request(write, space, address, 0x55AA55AA) == (0, True), (space, address)
+    bench.check_state(oracle)
+    assert all(bench.read(Space.IMEM, 16 * n + w) == HALT >> 32 * w & WORD
+               for n in range(CONFIG.imem_bundles) for w in range(9))
+
+
+def test_what_the_host_reaches_while_a_program_runs(model):
+    bench = Bench(model)
+    bench.load([bundle(s1=s(ScalarOp.JUMP, b=i(0))), 0])
+    bench.start()
+    bench.cycle()
+    for space, write in itertools.product(Space, (0, 1)):
+        reached = (space == Space.SMEM or (space == Space.IMEM and write)
+                   or (space == Space.SEMAPHORE and not write))
+        bench.poke("request__payload", write | space.value << 1 | (
+            16 if space == Space.IMEM else 3) << 3)
+        bench.poke("request__valid", 1)
+        assert bench.peek("request__ready") == reached
+        for _ in range(3):
+            bench.cycle()
+            assert bench.peek("response__valid") == reached
+        bench.poke("request__valid", 0)
+        bench.cycle()
+    # A new second bundle, then a new first one, one word after the other.
+    bench.load([HALT], 1)
+    bench.load([bundle(s1=s(ScalarOp.JUMP, b=i(1)))], 0)
+    bench.finish()
+    assert bench.peek("pc") == 1
+    assert bench.peek("fault") == Fault.NONE
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_place(model, seed):
+    """The program keeps to the first eight words, the host to the others; both see their own."""
+    rng = np.random.default_rng([14, seed])
+    program = []
+    for number in range(40):
+        own = s(ScalarOp.STORE if rng.random() < 0.4 else ScalarOp.LOAD,
+                int(rng.integers(1, 8)), 0, i(int(rng.integers(8))))
+        program.append(bundle(**{
+            "s1": s(ScalarOp.ADD, 8 + number % 8, int(rng.integers(8)), i(3)),
+            **({"s0": own} if rng.random() < 0.8 else {})}))
+    program.append(bundle(s0=s(ScalarOp.LOAD, 1, 0, i(2)), s1=s(ScalarOp.HALT)))
+    oracle = random_oracle(Programs(rng))
+    bench = Bench(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    bench.start()
+    done = waited = 0
+    pending = None
+    while bench.peek("running"):
+        if pending is None and rng.random() < 0.7:
+            write, address = int(rng.integers(2)), int(rng.integers(8, 13))
+            value = int(rng.integers(1 << 32))
+            pending = write, address, value
+            bench.poke("request__payload", write | 1 << 1 | address << 3 | value << 23)
+        bench.poke("request__valid", pending is not None)
+        accepted = pending is not None and bench.peek("request__ready")
+        bench.cycle()
+        bench.poke("request__valid", 0)
+        assert bench.peek("response__valid") == accepted
+        if accepted:
+            assert pending is not None
+            write, address, value = pending
+            expected = 0 if write else oracle.smem[address]
+            assert (bench.peek("response__data"), bench.peek("response__error")) == (expected, 0)
+            if write:
+                oracle.smem[address] = value
+            pending = None
+            done += 1
+        elif pending is not None:
+            waited += 1
+    bench.finish()
+    assert done > 10
+    assert waited > 5
+    assert [pc for _, pc in bench.issued] == oracle.run(program, 100)
+    bench.check_state(oracle)
+
+
+# --- transfers and the other core
+
+GOOD = (0,) * DESCRIPTOR_WORDS
+
+
+def with_descriptor(oracle: Oracle, words: tuple[int, ...], at: int = 0) -> None:
+    oracle.smem[at:at + len(words)] = list(words)
+
+
+def test_a_transfer_waits_for_its_descriptor_and_the_cycles_are_memory_s(model):
+    bench = Bench(model)
+    program = [bundle(misc=s(MiscOp.DMA, b=i(2)), s0=s(ScalarOp.LOAD, 1, 0, i(3)),
+                      v0=v(VectorOp.LANE, 3)), HALT]
+    oracle = random_oracle(Programs(np.random.default_rng(15)))
+    with_descriptor(oracle, tuple(range(10)), 2)
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == [0, 1] == oracle.run(program, 10)
+    assert oracle.transfers == [tuple(range(10))]
+    # Ten reads, the last word a cycle later, and its look at the sum of them.
+    assert bench.waits == {"vector": 0, "memory": 12, "semaphore": 0, "instruction": 1}
+    bench.check_state(oracle)
+
+
+def test_a_descriptor_is_read_while_its_bundle_waits_for_something_else(model):
+    bench = Bench(model)
+    program = [bundle(v1=v(VectorOp.TANH, 1, 1)),
+               bundle(misc=s(MiscOp.DMA, b=i(2)), v0=v(VectorOp.ADD, 2, 1)), HALT]
+    bench.load(program)
+    oracle = Oracle(CONFIG)
+    bench.set_state(oracle)
+    assert bench.run() == [0, 1, 2]
+    assert bench.waits["vector"] == TRANSCENDENTAL_LATENCY - 1
+    assert bench.waits["memory"] == 12 - (TRANSCENDENTAL_LATENCY - 1)
+    assert bench.outside.transfers == [GOOD]
+
+
+def test_the_address_of_a_descriptor_may_have_just_been_loaded(model):
+    """Before it arrives, the register holds the address of a descriptor with a fault."""
+    bench = Bench(model)
+    oracle = Oracle(CONFIG)
+    oracle.smem[:] = [2, *(0,) * 10, 2, 0]
+    oracle.scalars[1] = 0
+    program = [bundle(s0=s(ScalarOp.LOAD, 1, 0, i(11))), bundle(misc=s(MiscOp.DMA, b=1)), HALT]
+    bench.load(program)
+    bench.set_state(oracle)
+    oracle.smem[11] = 1
+    bench.write(Space.SMEM, 11, 1)
+    assert bench.run() == oracle.run(program, 10)
+    bench.check_state(oracle)
+    assert bench.peek("fault") == oracle.fault
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_transfer_with_a_fault_changes_nothing(model, number):
+    words = (*GOOD[:-1], number)
+    fault = descriptor_fault(words)
+    oracle = random_oracle(Programs(np.random.default_rng(16)))
+    with_descriptor(oracle, words, 3)
+    bench = Bench(model, mood=MOODS["moody"])
+    program = [bundle(**EFFECT, misc=s(MiscOp.DMA, b=i(3))), HALT]
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == oracle.run(program, 10) == ([0, 1] if fault == Fault.NONE else [])
+    assert oracle.fault == fault
+    bench.check_state(oracle)
+
+
+@pytest.mark.parametrize("address", [i(4), i(12), i(13), i(-1), 1, 2])
+def test_a_descriptor_must_lie_in_scalar_memory(model, address):
+    expect_fault(model, Fault.SMEM_RANGE, bundle(**EFFECT, misc=s(MiscOp.DMA, b=address)))
+
+
+def test_other_faults_go_before_those_of_a_descriptor(model):
+    for fault, slots in ((Fault.CONFLICT, {"s0": s(ScalarOp.ADD, 31)}),
+                         (Fault.VMEM_RANGE, {"ld": s(LoadOp.LOAD, 6, 0, i(11))}),
+                         (Fault.FIFO_UNDERFLOW, {"pop": {"op": 1, "d": 2}})):
+        oracle = Oracle(CONFIG)
+        with_descriptor(oracle, (*GOOD[:-1], 2))
+        bench = Bench(model)
+        program = [bundle(**EFFECT | slots, misc=s(MiscOp.DMA, b=i(0))), HALT]
+        bench.load(program)
+        bench.set_state(oracle)
+        assert bench.run() == []
+        assert bench.peek("fault") == fault
+
+
+def test_a_store_of_the_same_bundle_does_not_reach_the_descriptor(model):
+    oracle = Oracle(CONFIG)
+    oracle.scalars[1] = 77
+    program = [bundle(misc=s(MiscOp.DMA, b=i(1)), s0=s(ScalarOp.STORE, 1, 0, i(4))),
+               bundle(s0=s(ScalarOp.STORE, 0, 0, i(4))),
+               bundle(s0=s(ScalarOp.STORE, 1, 0, i(5)), s1=s(ScalarOp.ADD, 1, 0, i(-2))),
+               bundle(s0=s(ScalarOp.STORE, 1, 0, i(5))),
+               bundle(misc=s(MiscOp.DMA, b=i(1))), HALT]
+    bench = Bench(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    assert bench.run() == oracle.run(program, 10)
+    bench.check_state(oracle)
+    assert bench.outside.transfers[0] == GOOD
+
+
+def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model):
+    bench = Bench(model)
+    oracle = Oracle(CONFIG)
+    program = [bundle(s0=s(ScalarOp.ADD, 1, 0, i(5))), bundle(misc=s(MiscOp.DMA, b=i(0))), HALT]
+    bench.load(program)
+    bench.set_state(oracle)
+    bench.outside.pace = 0
+    bench.poke("watchdog", 30)
+    assert bench.run() == [0]
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.WATCHDOG, 1)
+    bench.poke("watchdog", 0)
+    bench.start(1)
+    for _ in range(50):
+        bench.cycle()
+    assert bench.peek("dma__valid")
+    bench.poke("stop", 1)
+    bench.cycle()
+    bench.poke("stop", 0)
+    assert not bench.peek("dma__valid")
+    assert bench.peek("pc") == 1
+    bench.outside.pace = 1
+    assert bench.run(1) == [1, 2]
+    assert bench.outside.transfers == [GOOD]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_transfers_and_signals_to_the_other_core(model, seed):
+    rng = np.random.default_rng([17, seed])
+    programs = Programs(rng)
+    program = []
+    for _ in range(CONFIG.imem_bundles - 1):
+        slots = {"s1": s(ScalarOp.ADD, int(rng.integers(1, 8)), int(rng.integers(8)),
+                         i(int(rng.integers(4))))}
+        if rng.random() < 0.5:
+            slots["s0"] = s(ScalarOp.STORE if rng.random() < 0.5 else ScalarOp.LOAD,
+                            int(rng.integers(8, 12)), 0, i(int(rng.integers(13))))
+        if rng.random() < 0.3:
+            slots["v1"] = v(VectorOp.TANH, int(rng.integers(4)), int(rng.integers(4)))
+        draw = rng.random()
+        if draw < 0.4:
+            slots["misc"] = s(MiscOp.DMA, b=i(int(rng.integers(4))))
+        elif draw < 0.7:
+            slots["misc"] = s(MiscOp.SIGNAL_OTHER, int(rng.integers(16)), 0, programs.source())
+        program.append(bundle(tuple(programs.word() for _ in range(3)), **slots))
+    program.append(HALT)
+    oracle = random_oracle(programs)
+    oracle.smem[:] = [5 * int(n) for n in rng.integers(0, 1000, 13)]
+    oracle.scalars[8:12] = [5, 10, 15, 20 + (seed % 2)]  # at odd seeds, some descriptor has a fault
+    bench = Bench(model, mood=MOODS[("exact", "moody", "slow")[seed % 3]], seed=seed)
+    bench.load(program)
+    bench.set_state(oracle)
+    executed = oracle.run(program, 100)
+    assert bench.run(limit=20_000) == executed
+    bench.check_state(oracle)
+    assert oracle.halted or oracle.fault >= Fault.DMA_DESCRIPTOR
+    assert seed % 2 or len(oracle.transfers) > 8
+    assert seed % 2 or len(oracle.signals) > 5
+
+
+def test_a_signal_to_another_core_that_there_is_not_is_illegal():
+    model = open_sequencer(replace(CONFIG, cores=1))
+    for op, fault in ((MiscOp.SIGNAL_OTHER, Fault.ILLEGAL), (MiscOp.SIGNAL, Fault.NONE)):
+        bench = Bench(model, replace(CONFIG, cores=1))
+        bench.load([bundle(misc=s(op, 3, 0, i(1))), HALT])
+        assert bench.run() == ([] if fault else [0, 1])
+        assert bench.peek("fault") == fault
+
+
+def test_a_refused_transfer_stops_the_core(model):
+    bench = Bench(model)
+    bench.load([bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.JUMP, b=i(0)))])
+    bench.write(Space.SCALAR, 1, 0)
+    bench.start()
+    for _ in range(7):
+        bench.cycle()
+    bench.poke("bus_error", 1)
+    bench.cycle()
+    bench.poke("bus_error", 0)
+    assert not bench.peek("running")
+    assert (bench.peek("fault"), bench.peek("pc")) == (Fault.BUS_ERROR, 0)
+    assert bench.read(Space.SCALAR, 1) == len(bench.issued) == 7
+    # A start clears it; it may also come while nothing runs.
+    bench.start()
+    bench.cycle()
+    bench.poke("stop", 1)
+    bench.cycle()
+    bench.poke("stop", 0)
+    assert bench.peek("fault") == Fault.NONE
+    bench.poke("bus_error", 1)
+    bench.cycle()
+    assert bench.peek("fault") == Fault.BUS_ERROR
+
+
+def test_a_config_of_another_type_is_refused():
+    with pytest.raises(TypeError, match="config must be a Config, not 'v2'"):
+        Sequencer("v2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="slot must be a vector slot, not"):
+        WritePort(Slot.S0)
+
+
+def test_operation_codes_of_the_slots_with_one_operation():
+    """The sequencer names these by hand."""
+    assert [entry.op for entry in OPERATIONS if Slot.STORE in entry.slots] == [StoreOp.STORE]
+    assert [entry.op for entry in OPERATIONS if Slot.LOAD in entry.slots] == [LoadOp.LOAD]
+    assert [entry.op for entry in OPERATIONS if Slot.POP in entry.slots] == [PopOp.POP]

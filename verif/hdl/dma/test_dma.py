@@ -1,0 +1,528 @@
+"""The DMA engine: what descriptors say is done, checked, and signalled, whatever memories do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from golden.dma import Descriptor, Side
+from hdl.config import Config
+from hdl.dma.descriptor import DescriptorFrontEnd, SideCheck
+from hdl.dma.engine import DmaEngine
+from hdl.dma.interface import QUEUE_DEPTH
+from hdl.isa import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DMA_SPACES, DmaSpace, Fault
+from hdl.tiles import VerilogLibrary
+from hdl.verilog import LINT_WAIVERS
+from sim.verilated.build import build_model
+from sim.verilated.model import Model
+from verif.hdl.dma.dma_bench import CONFIG, Bench, Job, Mood, Transfers, open_engine
+
+MOODS = {
+    "exact": Mood(),
+    "slow": Mood(pace=0.3, latency=40),
+    "moody": Mood(pace=0.7, latency=12),
+    "far": Mood(latency=60),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    with open_engine() as model:
+        yield model
+
+
+def start_apart(bench: Bench, descriptor: Descriptor, host: bool, refused: bool = False) -> Fault:
+    """Starts a transfer when none is under way that it meets."""
+    job = Job.of(descriptor, bench.config)
+    if any(job.meets(other) for other in bench.jobs):
+        bench.finish()
+        bench.check()
+    return bench.start(descriptor, host=host, refused=refused)
+
+
+# --- transfers
+
+def test_every_pair_of_spaces(model):
+    rng = np.random.default_rng(1)
+    transfers = Transfers(rng)
+    bench = Bench(model, mood=MOODS["moody"])
+    pairs = list(transfers.pairs())
+    assert len(pairs) == 30
+    for source, destination in pairs:
+        for _ in range(3):
+            descriptor = replace(transfers.good(source, destination), signal=1)
+            bench.start(descriptor)
+            bench.finish()
+            bench.check()
+    assert bench.signalled >= 3 * len(pairs)
+    assert bench.errors == 0
+
+
+@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_transfers_several_at_a_time(model, mood, seed):
+    rng = np.random.default_rng([2, seed])
+    transfers = Transfers(rng)
+    bench = Bench(model, mood=MOODS[mood], seed=seed)
+    most = 0
+    for _ in range(60):
+        assert start_apart(bench, transfers.good(), bool(rng.random() < 0.2)) == Fault.NONE
+        most = max(most, len(bench.jobs))
+        for _ in range(int(rng.integers(40)) if rng.random() < 0.3 else 0):
+            bench.cycle()
+    bench.finish()
+    bench.check()
+    assert bench.signalled > 30
+    assert most >= QUEUE_DEPTH - 1
+    assert bench.errors == 0
+
+
+def test_bursts_are_as_long_as_a_run_and_the_limit_allow(model):
+    bench = Bench(model)
+    bench.start(Descriptor(DmaSpace.HBM, DmaSpace.HBM, 40, source_run=16, source_stride=17 * 16,
+                           destination_address=100 * 16, destination_run=25,
+                           destination_stride=30 * 16))
+    bench.finish()
+    bench.check()
+    assert [burst[1:] for burst in bench.hbm.bursts if burst[0] == "read"] == [
+        (0, 16), (17, 16), (34, 8)]
+    assert [burst[1:] for burst in bench.hbm.bursts if burst[0] == "write"] == [
+        (100, 25), (130, 15)]
+
+
+def test_as_many_transfers_as_the_queue_has_can_be_under_way(model):
+    bench = Bench(model, mood=Mood(latency=500))
+    for number in range(QUEUE_DEPTH):
+        bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, destination_address=number,
+                               semaphore=number, signal=1))
+    before = model.cycle
+    bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, destination_address=9, signal=1))
+    assert before > 4 * DescriptorFrontEnd.CYCLES
+    assert bench.signalled >= 1  # it had to wait for the first
+    assert model.cycle - before > 300
+    bench.finish()
+    bench.check()
+
+
+def test_a_transfer_that_the_program_gives_up_is_forgotten(model):
+    rng = np.random.default_rng(3)
+    transfers = Transfers(rng)
+    bench = Bench(model, seed=3)
+    for patience in range(1, 30):
+        bench.pins.poke("dma__address", 5)
+        bench._address, bench._words = 5, transfers.good().pack()
+        bench.pins.poke("dma__valid", 1)
+        for _ in range(patience):
+            bench.cycle()
+        bench.pins.poke("dma__valid", 0)
+        bench.cycle()
+        bench.finish()
+        bench.check()
+        assert start_apart(bench, transfers.good(), host=bool(patience % 2)) == Fault.NONE
+    bench.finish()
+    bench.check()
+
+
+def test_the_host_and_the_program_take_turns(model):
+    """While the host's descriptor is checked, the program's waits, and the other way round."""
+    bench = Bench(model)
+    own = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, semaphore=1, signal=1)
+    hosts = Descriptor(DmaSpace.SMEM, DmaSpace.HBM, 2, semaphore=2, signal=1)
+    for offset in range(-20, 21):
+        taken: list[str] = []
+        bench._address, bench._words = 7, own.pack()
+        bench.pins.poke("dma__address", 7)
+        bench.pins.poke("host_descriptor", sum(
+            word << 32 * number for number, word in enumerate(hosts.pack())))
+
+        def look(taken: list[str] = taken) -> None:
+            if bench.pins.peek("dma__ready") and "program" not in taken:
+                assert bench.pins.peek("dma__fault") == Fault.NONE
+                taken.append("program")
+                bench.pins.poke("dma__taken", 1)
+                bench._expect(own)
+            elif bench.pins.peek("host_ready") and "host" not in taken:
+                assert bench.pins.peek("host_fault") == Fault.NONE
+                taken.append("host")
+                bench._expect(hosts)
+
+        for cycle in range(80):
+            bench.pins.poke("dma__valid", int(cycle >= max(0, offset) and "program" not in taken))
+            bench.pins.poke("host_valid", int(cycle >= max(0, -offset) and "host" not in taken))
+            bench.cycle(look)
+            bench.pins.poke("dma__taken", 0)
+        assert sorted(taken) == ["host", "program"]
+        bench.finish()
+        bench.check()
+
+
+# --- throughput
+
+def rows_a_cycle(times: list[int]) -> float:
+    return (len(times) - 1) / (times[-1] - times[0])
+
+
+@pytest.fixture(scope="module")
+def wide():
+    config = Config.preset("small")
+    with open_engine(config) as model:
+        yield config, model
+
+
+@pytest.mark.parametrize("latency", [0, 100])
+def test_rows_go_both_ways_at_one_a_cycle(wide, latency):
+    config, model = wide
+    for source, destination, name in ((DmaSpace.HBM, DmaSpace.VMEM, "read_times"),
+                                      (DmaSpace.VMEM, DmaSpace.HBM, "write_times"),
+                                      (DmaSpace.OTHER_VMEM, DmaSpace.HBM, "write_times"),
+                                      (DmaSpace.HBM, DmaSpace.OTHER_VMEM, "read_times")):
+        bench = Bench(model, config, Mood(latency=latency))
+        # Transfers in a row, some with short runs.
+        for number in range(3):
+            bench.start(Descriptor(
+                source, destination, 512, signal=1,
+                **({} if destination == DmaSpace.HBM else {"destination_address": 128 * number}),
+                **({"source_run": 64, "source_stride": 80 * config.row_bytes}
+                   if number == 1 and source == DmaSpace.HBM else {}),
+                **({"destination_run": 64, "destination_stride": 80 * config.row_bytes,
+                    "destination_address": 4096 * config.row_bytes}
+                   if number == 1 and destination == DmaSpace.HBM else {"destination_address":
+                   512 * number * config.row_bytes} if destination == DmaSpace.HBM else {})))
+        bench.finish()
+        assert bench.signalled == 3
+        times = getattr(bench.hbm, name)
+        assert len(times) == 3 * 512
+        assert rows_a_cycle(times) >= 0.99, (source, destination)
+
+
+def test_single_rows_and_short_transfers_lose_no_cycle(wide):
+    config, model = wide
+    bench = Bench(model, config, Mood(latency=30))
+    for number in range(3):
+        bench.start(Descriptor(
+            DmaSpace.HBM, DmaSpace.HBM, 300, source_run=1, source_stride=3 * config.row_bytes,
+            destination_address=(2000 + 1000 * number) * config.row_bytes, destination_run=1,
+            destination_stride=2 * config.row_bytes, signal=1))
+    bench.finish()
+    bench.check()
+    assert rows_a_cycle(bench.hbm.write_times) >= 0.99
+
+
+def test_words_go_at_one_a_cycle(wide):
+    config, model = wide
+    rows = 64
+    for source, destination, words in (
+            (DmaSpace.SMEM, DmaSpace.VMEM, 8 * rows), (DmaSpace.VMEM, DmaSpace.SMEM, 8 * rows),
+            (DmaSpace.HBM, DmaSpace.SMEM, 8 * rows), (DmaSpace.HBM, DmaSpace.IMEM, 8 * rows)):
+        bench = Bench(model, config)
+        begin = model.cycle
+        bench.start(Descriptor(source, destination, rows, signal=1))
+        bench.finish()
+        bench.check()
+        assert bench.words.count == (words if destination != DmaSpace.IMEM else words * 9 // 16)
+        assert model.cycle - begin < words + 50, (source, destination)
+
+
+# --- checks
+
+def open_front_end(config: Config) -> Model:
+    sources = VerilogLibrary().write("dma_front_end", lambda: DescriptorFrontEnd(config))
+    return Model(build_model("dma_front_end", sources, waivers=LINT_WAIVERS, optimise=False))
+
+
+def random_word(rng: np.random.Generator) -> int:
+    if rng.random() < 0.3:
+        return int(rng.choice([0, 1, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF]))
+    return int(rng.integers(1 << 32)) >> int(rng.integers(32))
+
+
+def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
+    """A descriptor some side of which ends at an end of its space, or just beyond."""
+    while True:
+        spaces = {name: DmaSpace(int(rng.choice(sorted(
+            space for space in known if DMA_SPACES[space].cores <= config.cores))))
+            for name, known in (("source", DMA_SOURCES), ("destination", DMA_DESTINATIONS))}
+        rows = min(DMA_MAX_ROWS, max(1, random_word(rng) >> 8))
+        rows += -rows % config.sublanes
+        values: dict[str, int] = {}
+        for name, space in spaces.items():
+            side = Side(space, 0, 0, 0)
+            unit, size = side.unit(config), side.size(config)
+            count = max(1, side.blocks(rows, config))
+            run = stride = 0
+            if side.info.runs and rng.random() < 0.8:
+                run = int(rng.integers(1, min(count, 1 << int(rng.integers(1, 25))) + 2))
+                runs = -(-count // run)
+                # As far as the runs can be apart, more or less.
+                most = max(2, 2 * (size // unit) // runs)
+                stride = int(rng.integers(-most, most + 1)) * unit
+                if rng.random() < 0.1:
+                    stride = random_word(rng) // unit * unit
+                stride = max(-(1 << 31), min((1 << 31) - unit, stride))
+            runs = -(-count // (run or count))
+            length = run or count
+            ends = [0, (runs - 1) * stride]
+            tops = [*(start + min(length, count) * unit for start in (0, (runs - 2) * stride)
+                      if start >= 0 or stride < 0),
+                    (runs - 1) * stride + (count - (runs - 1) * length) * unit]
+            if runs == 1:
+                ends, tops = [0], [count * unit]
+            grain = unit if space == DmaSpace.HBM else 16 if space == DmaSpace.IMEM else 1
+            target = int(rng.choice([-min(ends), size - max(tops)]))
+            address = target // grain * grain + int(rng.integers(-1, 2)) * grain
+            values |= {f"{name}_address": min(max(0, address), (1 << 64) - 1),
+                       f"{name}_run": run, f"{name}_stride": stride}
+        try:
+            return Descriptor(spaces["source"], spaces["destination"], rows, **values)
+        except ValueError:
+            continue
+
+
+def random_fields(rng: np.random.Generator) -> Descriptor:
+    """Any descriptor, the most of which make sense in some respect."""
+    def maybe(share: float, value: int) -> int:
+        return value if rng.random() < share else 0
+
+    return Descriptor.unpack([
+        int(rng.integers(8)) | int(rng.integers(8)) << 4 | int(rng.integers(1 << 14)) & 0x3F00
+        | maybe(0.1, 1 << int(rng.integers(32))),
+        random_word(rng) >> maybe(0.8, int(rng.integers(8, 32))),
+        random_word(rng) & (-1 if rng.random() < 0.3 else 0xFFFF_FE00),
+        maybe(0.1, random_word(rng)), maybe(0.4, random_word(rng)), maybe(0.4, random_word(rng)),
+        random_word(rng) & (-1 if rng.random() < 0.3 else 0xFFFF_FE00),
+        maybe(0.1, random_word(rng)), maybe(0.4, random_word(rng)), maybe(0.4, random_word(rng))])
+
+
+def spoiled(rng: np.random.Generator, descriptor: Descriptor) -> Descriptor:
+    """The descriptor with something of little weight added to one of its fields."""
+    name = str(rng.choice(["rows", "source_address", "source_stride", "destination_address",
+                           "destination_stride"]))
+    low = -(1 << 31) if "stride" in name else 0
+    changed = getattr(descriptor, name) + int(rng.choice([-1, 1])) * (1 << int(rng.integers(6)))
+    return replace(descriptor, **{name: max(low, min(low + (1 << 32) - 1, changed))})
+
+
+class Checks:
+    """The front end alone, with descriptors of the host."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.model = open_front_end(config)
+        self.model.reset()
+        self.model.poke("room", 1)
+
+    def check(self, descriptor: Descriptor) -> tuple[Fault, int]:
+        """The fault, and the cycles after which it was known."""
+        model = self.model
+        model.poke("host_descriptor", sum(
+            word << 32 * number for number, word in enumerate(descriptor.pack())))
+        model.poke("host_valid", 1)
+        cycles = 0
+        while not model.peek("host_ready"):
+            model.tick()
+            cycles += 1
+            assert cycles < 60, f"no answer: {descriptor}"
+        fault = Fault(model.peek("host_fault"))
+        assert model.peek("push") == (fault == Fault.NONE)
+        model.tick()
+        model.poke("host_valid", 0)
+        model.tick()
+        return fault, cycles
+
+
+CONFIGS = {
+    "small sizes": CONFIG,
+    "one core": replace(CONFIG, cores=1),
+    "v2": Config.preset("v2"),
+    "tiny": Config.preset("tiny"),
+    "large memory": Config(array=8, sublanes=1, hbm_bytes=1 << 38, hbm_channels=1,
+                           vmem_bytes=65536 * 32),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_fault_of_a_descriptor_is_found_and_no_other(name):
+    config = CONFIGS[name]
+    checks = Checks(config)
+    rng = np.random.default_rng([4, len(name)])
+    transfers = Transfers(rng, config)
+    found = dict.fromkeys((Fault.NONE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE,
+                           Fault.DMA_ALIGNMENT), 0)
+    for case in range(1500):
+        descriptor = (random_fields(rng) if case % 3 == 0 else near_the_edge(rng, config)
+                      if case % 3 == 1 or config.vmem_words > 100 else transfers.descriptor())
+        if rng.random() < 0.2:
+            descriptor = spoiled(rng, descriptor)
+        wanted = descriptor.check(config, config.cores)
+        fault, cycles = checks.check(descriptor)
+        assert fault == wanted, (case, descriptor)
+        assert cycles in (DescriptorFrontEnd.CYCLES, DescriptorFrontEnd.CYCLES_WITH_RUNS)
+        found[fault] += 1
+    assert min(found.values()) > 25, found
+
+
+def test_each_reserved_bit_and_each_limit():
+    checks = Checks(CONFIG)
+    good = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2)
+    assert checks.check(good)[0] == Fault.NONE
+    words = list(good.pack())
+    for bit in range(14, 32):
+        changed = [words[0] | 1 << bit, *words[1:]]
+        assert checks.check(Descriptor.unpack(changed))[0] == Fault.DMA_DESCRIPTOR
+    for rows, fault in ((0, Fault.DMA_DESCRIPTOR), (1 << 24, Fault.DMA_DESCRIPTOR),
+                        (DMA_MAX_ROWS - 1, Fault.DMA_RANGE), (1, Fault.DMA_ALIGNMENT),
+                        ((1 << 32) - 2, Fault.DMA_DESCRIPTOR), (42, Fault.NONE),
+                        (44, Fault.DMA_RANGE)):
+        assert checks.check(replace(good, rows=rows))[0] == fault, rows
+    for changes, fault in (
+            ({"source_space": 7}, Fault.DMA_DESCRIPTOR),
+            ({"source_space": DmaSpace.IMEM}, Fault.DMA_DESCRIPTOR),
+            ({"destination_space": DmaSpace.VREG}, Fault.DMA_DESCRIPTOR),
+            ({"destination_space": 15}, Fault.DMA_DESCRIPTOR),
+            ({"destination_address": 1 << 32}, Fault.DMA_DESCRIPTOR),
+            ({"source_address": 1 << 63}, Fault.DMA_RANGE),
+            ({"source_address": (1 << 64) - 16}, Fault.DMA_RANGE),
+            ({"source_address": (1 << 64) - 15}, Fault.DMA_ALIGNMENT),
+            ({"source_stride": 16}, Fault.DMA_DESCRIPTOR),
+            ({"source_stride": 8, "source_run": 1}, Fault.DMA_ALIGNMENT),
+            ({"source_stride": -16, "source_run": 1}, Fault.DMA_RANGE),
+            ({"source_stride": -16, "source_run": 2}, Fault.NONE),
+            ({"source_stride": -(1 << 31), "source_run": 2}, Fault.NONE),
+            ({"source_stride": -(1 << 31), "source_run": 1}, Fault.DMA_RANGE),
+            ({"source_run": (1 << 32) - 1}, Fault.NONE),
+            ({"source_space": DmaSpace.SMEM, "source_run": 1}, Fault.DMA_DESCRIPTOR),
+            ({"source_space": DmaSpace.MASK}, Fault.NONE),
+            ({"source_space": DmaSpace.MASK, "source_address": 1}, Fault.DMA_RANGE),
+            ({"source_space": DmaSpace.MASK, "rows": 4}, Fault.DMA_RANGE),
+            ({"source_space": DmaSpace.MASK, "rows": 4, "source_run": 1}, Fault.NONE)):
+        assert checks.check(replace(good, **changes))[0] == fault, changes
+
+
+def test_how_long_a_check_takes():
+    checks = Checks(CONFIG)
+    plain = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2)
+    assert checks.check(plain)[1] == DescriptorFrontEnd.CYCLES == 14
+    assert checks.check(replace(plain, source_run=1))[1] == DescriptorFrontEnd.CYCLES_WITH_RUNS
+    assert checks.check(replace(plain, destination_run=1))[1] == 23
+
+
+def test_a_fault_is_told_to_the_program_too(model):
+    bench = Bench(model, mood=MOODS["moody"])
+    rng = np.random.default_rng(5)
+    found = set()
+    for _ in range(60):
+        descriptor = random_fields(rng)
+        wanted = descriptor.check(CONFIG, CONFIG.cores)
+        if wanted == Fault.NONE:
+            continue
+        assert bench.start(descriptor) == wanted
+        found.add(wanted)
+        assert not bench.pins.peek("busy")
+    assert len(found) == 3
+    bench.check()
+
+
+# --- memory that refuses
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model, seed):
+    rng = np.random.default_rng([6, seed])
+    transfers = Transfers(rng)
+    bench = Bench(model, mood=MOODS[("exact", "moody", "slow")[seed % 3]], seed=seed)
+    bench.hbm.bad = {int(row) for row in rng.integers(CONFIG.hbm_rows, size=6)}
+    refused = kept = 0
+    for _ in range(60):
+        spaces = (DmaSpace.HBM, None) if rng.random() < 0.4 else (None, DmaSpace.HBM)
+        descriptor = transfers.good(*spaces)
+        job = Job.of(descriptor, CONFIG)
+        touched = {address // CONFIG.row_bytes for space, addresses in (job.reads, job.writes)
+                   if space == DmaSpace.HBM for address in addresses}
+        bad = bool(touched & bench.hbm.bad)
+        assert start_apart(bench, descriptor, host=False, refused=bad) == Fault.NONE
+        refused += bad
+        kept += not bad
+    bench.finish()
+    bench.check()
+    assert refused > 3
+    assert kept > 20
+    assert bench.signalled > 20
+    assert refused <= bench.errors
+
+
+def test_a_row_with_an_error_is_not_written_to_the_memory(model):
+    bench = Bench(model)
+    bench.hbm.bad = {3}
+    bench.start(Descriptor(DmaSpace.HBM, DmaSpace.HBM, 8, destination_address=100 * 16))
+    bench.finish()
+    assert bench.hbm.written == 7
+    assert bench.errors == 1
+
+
+# --- aborts
+
+@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize("seed", range(3))
+def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model, mood, seed):
+    rng = np.random.default_rng([7, seed])
+    transfers = Transfers(rng)
+    bench = Bench(model, mood=MOODS[mood], seed=seed)
+    midst = 0
+    for _ in range(25):
+        for _ in range(int(rng.integers(1, 6))):
+            start_apart(bench, transfers.good(), host=bool(rng.integers(2)))
+        for _ in range(int(rng.integers(60))):
+            bench.cycle()
+        midst += bench.pins.peek("busy")
+        written = bench.hbm.written
+        bench.pins.poke("abort", 1)
+        for _ in range(int(rng.integers(1, 4))):
+            bench.cycle()
+        bench.pins.poke("abort", int(rng.integers(2)))
+        pending = {name: len(queue) for name, queue in bench.awaited.items()}
+        bench.finish()
+        bench.pins.poke("abort", 0)
+        assert bench.hbm.written <= written + 1
+        # No signal but one that was already on its way.
+        assert all(len(queue) >= pending[name] - 1 for name, queue in bench.awaited.items())
+        bench.forget()
+        for _ in range(3):
+            start_apart(bench, transfers.good(), host=False)
+        bench.finish()
+        bench.check()
+    assert midst > 3
+
+
+def test_while_an_abort_lasts_no_transfer_starts(model):
+    bench = Bench(model)
+    bench.pins.poke("abort", 1)
+    with pytest.raises(AssertionError, match="not taken"):
+        bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2), patience=100)
+    assert not bench.hbm.bursts
+    bench.pins.poke("abort", 0)
+    bench.cycle()
+    assert bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2)) == Fault.NONE
+    bench.finish()
+    bench.check()
+
+
+def test_a_reset_in_the_midst(model):
+    rng = np.random.default_rng(8)
+    transfers = Transfers(rng)
+    for seed in range(10):
+        bench = Bench(model, mood=MOODS["moody"], seed=seed)
+        for _ in range(3):
+            start_apart(bench, transfers.good(), host=False)
+        # The next bench begins with a reset, and all memories with it.
+    bench = Bench(model)
+    assert not bench.pins.peek("busy")
+    bench.start(transfers.good())
+    bench.finish()
+    bench.check()
+
+
+def test_arguments():
+    for make in (DmaEngine, DescriptorFrontEnd, lambda config: SideCheck(config, DMA_SOURCES)):
+        with pytest.raises(TypeError, match="config must be a Config, not 'v2'"):
+            make("v2")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="array must be a power of two, not 6"):
+            make(replace(CONFIG, array=6, sublanes=2, vmem_bytes=48 * 5))

@@ -1,0 +1,1 @@
+"""Tests of the matrix unit: cell, array, lanes."""

@@ -1,0 +1,340 @@
+"""The instruction set's definition holds together, and what is written from it is up to date."""
+
+import ast
+import random
+import re
+
+import numpy as np
+import pytest
+from amaranth import Shape
+
+from golden.core import Machine
+from golden.mxu import matmul
+from golden.numerics import add_f32
+from golden.vpu import fmax
+from hdl import isa
+from hdl.config import PRESETS, Config
+from hdl.isa import Fault, Kind, Slot
+from sim.asm import slots
+from sim.asm.assembler import Assembler
+from sim.asm.descriptor import descriptor, hbm, vmem
+from sim.asm.disassembler import BANKS
+from sim.asm.operands import sem
+from sim.asm.text import assemble
+from sim.models.core import CoreModel
+from tools.docs import isa as isa_doc
+from tools.docs import slots as slot_source
+
+MANUAL = isa_doc.PATH.read_text(encoding="utf-8")
+
+
+def random_fields(rng: random.Random) -> dict[Slot, dict[str, int]]:
+    return {slot: {name: rng.getrandbits(width) for name, width in widths.items()}
+            for slot, widths in isa.SLOTS.items()}
+
+
+def test_hardware_layout_is_that_of_pack():
+    assert isa.BUNDLE_LAYOUT.size == isa.BUNDLE_BITS == 288
+    for slot, widths in isa.SLOTS.items():
+        start = isa.BUNDLE_LAYOUT[str(slot)].offset
+        for name, width in widths.items():
+            field = isa.BUNDLE_LAYOUT[str(slot)].shape[name]
+            packed = isa.pack({slot: {name: (1 << width) - 1}})
+            assert packed == (1 << width) - 1 << start + field.offset, (slot, name)
+    for number in range(isa.IMMEDIATES):
+        start = isa.BUNDLE_LAYOUT["imm"].offset + 32 * number
+        values = tuple(0xFFFFFFFF * (k == number) for k in range(isa.IMMEDIATES))
+        assert isa.pack({}, values) == 0xFFFFFFFF << start
+
+
+def test_unpack_is_the_inverse_of_pack():
+    rng = random.Random(1)
+    for _ in range(200):
+        fields = random_fields(rng)
+        values = tuple(rng.getrandbits(32) for _ in range(isa.IMMEDIATES))
+        assert isa.unpack(isa.pack(fields, values)) == (fields, values, 0)
+    everything = (1 << isa.BUNDLE_BITS) - 1
+    assert isa.unpack(everything)[2] == (1 << isa.RESERVED_BITS) - 1
+
+
+def test_words_are_the_lowest_bits_first():
+    words = isa.bundle_words(isa.pack({Slot.S0: {"op": 5}}, (0, 0, 0x89ABCDEF)))
+    assert len(words) == isa.BUNDLE_WORDS
+    assert words[0] == 5
+    assert words[-1] == 0x89ABCDEF
+
+
+@pytest.mark.parametrize(("slots_", "imm", "message"), [
+    ({"s2": {}}, (), "slot must be one of s0, .* not 's2'"),
+    ({Slot.POP: {"m": 1}}, (), "field of slot pop must be one of op, d, not 'm'"),
+    ({Slot.POP: {"d": 32}}, (), r"pop\.d must fit 5 bits, not 32"),
+    ({Slot.POP: {"d": -1}}, (), r"pop\.d must fit 5 bits, not -1"),
+    ({}, (0, 0, 0, 0), "imm must be at most 3 immediates"),
+    ({}, (0, 1 << 32), r"imm\[1\] must fit 32 bits, not 4294967296"),
+])
+def test_pack_refuses_what_does_not_fit(slots_, imm, message):
+    with pytest.raises(ValueError, match=message):
+        isa.pack(slots_, imm)
+
+
+@pytest.mark.parametrize("bundle", [-1, 1 << isa.BUNDLE_BITS])
+def test_unpack_refuses_what_is_no_bundle(bundle):
+    with pytest.raises(ValueError, match="bundle must fit 288 bits"):
+        isa.unpack(bundle)
+
+
+def test_hardware_layout_of_descriptors_is_that_of_their_pack():
+    assert isa.DESCRIPTOR_LAYOUT.size == 32 * isa.DESCRIPTOR_WORDS == 320
+    for name, field in isa.DESCRIPTOR.items():
+        member = isa.DESCRIPTOR_LAYOUT[name]
+        assert member.width == field.width
+        assert Shape.cast(member.shape).signed == field.signed
+        ones = -1 if field.signed else (1 << field.width) - 1
+        words = isa.pack_descriptor({name: ones})
+        packed = sum(word << 32 * number for number, word in enumerate(words))
+        assert packed == (1 << field.width) - 1 << member.offset, name
+        # Addresses are whole words, and nothing else is more than one.
+        first, last = member.offset // 32, (member.offset + member.width - 1) // 32
+        assert last == first or (member.offset % 32 == 0 and member.width == 64), name
+
+
+def test_unpack_is_the_inverse_of_pack_for_descriptors():
+    seed = 2
+    rng = random.Random(seed)
+    for _ in range(200):
+        words = tuple(rng.getrandbits(32) for _ in range(isa.DESCRIPTOR_WORDS))
+        fields = isa.unpack_descriptor(words)
+        assert fields.keys() == isa.DESCRIPTOR.keys()
+        assert isa.pack_descriptor(fields) == words, seed
+    assert isa.unpack_descriptor([0x3210, *[0] * 4, 0xFFFFFFF0, *[0] * 4]) == dict.fromkeys(
+        isa.DESCRIPTOR, 0) | {"destination_space": 1, "semaphore": 2, "signal": 1,
+                              "signal_other": 1, "source_stride": -16}
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"row": 1}, "field must be one of source_space, .* not 'row'"),
+    ({"semaphore": 16}, "semaphore must fit 4 bits, not 16"),
+    ({"source_address": -1}, "source_address must fit 64 bits, not -1"),
+    ({"source_stride": 1 << 31}, "source_stride must fit signed 32 bits, not 2147483648"),
+    ({"source_stride": -1 - (1 << 31)}, "source_stride must fit signed 32 bits"),
+])
+def test_descriptor_fields_that_do_not_fit(fields, message):
+    with pytest.raises(ValueError, match=message):
+        isa.pack_descriptor(fields)
+
+
+def test_every_space_is_explained():
+    assert set(isa.DMA_SPACES) == set(isa.DmaSpace)
+    assert set(isa.DmaSpace) - isa.DMA_SOURCES == {isa.DmaSpace.IMEM}
+    assert set(isa.DmaSpace) - isa.DMA_DESTINATIONS == {isa.DmaSpace.VREG, isa.DmaSpace.MASK}
+    assert max(isa.DmaSpace) < 1 << isa.DESCRIPTOR["source_space"].width
+    assert isa.SEMAPHORES == 1 << isa.DESCRIPTOR["semaphore"].width
+
+
+def test_codes_and_names_are_unique_in_each_slot():
+    for slot in isa.SLOTS:
+        operations = [operation for operation in isa.OPERATIONS if slot in operation.slots]
+        assert operations
+        assert len({operation.op.value for operation in operations}) == len(operations)
+        assert len({operation.name for operation in operations}) == len(operations)
+        for operation in operations:
+            assert isa.operation(slot, operation.op.value) is operation
+            assert 0 < operation.op.value < 1 << isa.SLOTS[slot]["op"]
+        assert isa.operation(slot, 0) is None
+
+
+def test_every_code_is_an_operation():
+    # By type and name: members of different enumerations are equal if their numbers are.
+    listed = {(type(operation.op), operation.op.name) for operation in isa.OPERATIONS}
+    assert len(listed) == len(isa.OPERATIONS)
+    enums = {enum for enum, _ in listed}
+    assert listed == {(enum, op.name) for enum in enums for op in enum if op}
+
+
+def test_operands_fit_their_fields():
+    for operation in isa.OPERATIONS:
+        fields = [operand.field for operand in operation.operands]
+        assert len(set(fields)) == len(fields)
+        for slot in operation.slots:
+            for operand in operation.operands:
+                width = isa.SLOTS[slot][operand.field]
+                if operand.kind is Kind.SOURCE:
+                    assert width == isa.SOURCE_BITS
+                elif operand.kind is Kind.VECTOR_SOURCE:
+                    assert width == isa.SOURCE_BITS + 1
+                else:
+                    assert BANKS[operand.kind][1] <= 1 << width
+
+
+def test_faults_are_explained():
+    assert set(isa.FAULTS) == set(Fault)
+    assert all(fault in isa.Fault for operation in isa.OPERATIONS for fault in operation.faults)
+
+
+def test_manual_is_what_its_source_writes():
+    assert isa_doc.document() == MANUAL, "run `make docs`"
+
+
+def test_manual_has_every_operation_once_in_its_slots():
+    for operation in isa.OPERATIONS:
+        row = f"| {operation.op.value} | {isa_doc.syntax(operation)} |"
+        _, section = MANUAL.split(f"### {isa_doc._SLOT_TITLES[operation.slots]}\n")
+        assert section.split("\n#")[0].count(row) == 1, row
+
+
+def test_manual_has_every_fault_and_preset():
+    for fault in Fault:
+        assert f"| {fault.value} | {fault.name} |" in MANUAL
+    assert f"|  | {' | '.join(f'`{name}`' for name in PRESETS)} |" in MANUAL
+
+
+def test_manual_shows_bits_of_each_field():
+    rows = re.findall(r"\| `(\w+)` \| `(\w+)` \| (\d+)(?::(\d+))? \| (\d+) \|", MANUAL)
+    assert len(rows) == sum(len(widths) for widths in isa.SLOTS.values())
+    for slot, field, high, low, width in rows:
+        ones = isa.pack({Slot(slot): {field: (1 << int(width)) - 1}})
+        assert ones == (2 << int(high)) - (1 << int(low or high))
+
+
+def test_methods_are_what_their_source_writes():
+    assert slot_source.source() == slot_source.PATH.read_text(encoding="utf-8"), "run `make docs`"
+
+
+def test_each_slot_has_a_method_for_each_of_its_operations():
+    with Assembler().bundle() as bundle:
+        for slot in isa.SLOTS:
+            methods = {name for name in dir(getattr(bundle, slot)) if not name.startswith("_")}
+            assert methods == {slot_source.method_name(operation)
+                               for operation in isa.OPERATIONS if slot in operation.slots}
+    assert set(slots.__all__) == set(slot_source.CLASSES)
+
+
+def test_parameters_name_what_operands_are():
+    scalar, vector = Slot.S1, Slot.V0
+    named = {(slot, operation.name): [slot_source.parameter(operation, operand)
+                                      for operand in operation.operands]
+             for slot in isa.SLOTS for operation in isa.OPERATIONS if slot in operation.slots}
+    assert named[scalar, "jump"] == ["target"]
+    assert named[scalar, "call"] == named[scalar, "loop"] == ["d", "target"]
+    assert named[scalar, "beq"] == ["a", "b", "target"]
+    # Their codes are those of branches.
+    assert named[vector, "ltu"] == named[vector, "geu"] == ["d", "a", "b"]
+    assert named[Slot.STORE, "store"] == ["d", "base", "offset", "mask"]
+    assert named[vector, "select"] == ["d", "a", "b", "mask"]
+    for names in named.values():
+        assert len(set(names)) == len(names)
+
+
+def example(title: str) -> str:
+    """The program under that headline."""
+    _, section = MANUAL.split(f"# {title}\n")
+    text, _, _ = section.partition("```asm\n")[2].partition("```")
+    return text
+
+
+def test_python_example_of_the_manual_builds_what_its_text_says():
+    (code,) = re.findall(r"```python\n(.*?)```", MANUAL, re.DOTALL)
+    ast.parse(code)
+    names: dict = {}
+    exec(code, names)
+    text = "loop: { v0.fadd v1, v1, 1.5f | ld.load v2, s2, 8 | s1.loop s1, loop } { s1.halt }"
+    assert names["program"] == assemble(text)
+
+
+AT_Y = 120
+"""Where the layer's result is to lie."""
+
+
+def layer(config: Config, count: int, seed: int) -> tuple[np.ndarray, list[int], np.ndarray]:
+    """Vector memory and scalar registers from s1 on for the manual's example, and its result.
+
+    The layer has ``count`` vector registers of rows.
+    """
+    rng = np.random.default_rng(seed)
+    lanes = config.lanes
+    w = rng.standard_normal((lanes, lanes)).astype(np.float32)
+    x = rng.standard_normal((count * config.sublanes, lanes)).astype(np.float32)
+    bias = rng.standard_normal(lanes).astype(np.float32)
+    vmem = np.zeros((AT_Y, config.sublanes, lanes), np.uint32)
+    at_w, at_x, at_bias = 3, 40, 2
+    vmem[at_w:at_w + config.tile_vregs] = w.view(np.uint32).reshape(-1, config.sublanes, lanes)
+    vmem[at_x:at_x + count] = x.view(np.uint32).reshape(-1, config.sublanes, lanes)
+    vmem[at_bias, 0] = bias.view(np.uint32)
+    product = add_f32(matmul(x, w, array=lanes), bias).view(np.uint32)
+    y = fmax(product, np.zeros_like(product)).reshape(-1, config.sublanes, lanes)
+    assert np.count_nonzero(y) > y.size // 4
+    return vmem, [at_w, at_x, count, at_bias, AT_Y, config.tile_vregs], y
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("full", [False, True], ids=["one", "full"])
+def test_example_of_the_manual_computes_a_layer(preset, full):
+    config = Config.preset(preset)
+    count, seed = config.result_vregs if full else 1, 7 + full
+    vmem, scalars, expected = layer(config, count, seed)
+    machine = Machine(config)
+    machine.vmem[:len(vmem)] = vmem
+    machine.scalars[1:1 + len(scalars)] = scalars
+    machine.load_program(assemble(example("Example"), config).bundles)
+    machine.start()
+    machine.run(100_000)
+    assert not machine.running
+    assert machine.fault is Fault.NONE
+    np.testing.assert_array_equal(machine.vmem[AT_Y:AT_Y + count], expected, f"seed {seed}")
+
+
+def test_example_of_the_manual_runs_on_the_core():
+    config = Config.preset("tiny")
+    count, seed = config.result_vregs, 9
+    vmem, scalars, expected = layer(config, count, seed)
+    with CoreModel(config) as core:
+        core.write_vmem(0, vmem)
+        core.write_scalars(scalars, 1)
+        core.run_program(assemble(example("Example"), config).bundles, max_cycles=10_000)
+        np.testing.assert_array_equal(core.read_vmem(AT_Y, count), expected, f"seed {seed}")
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 8])
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+def test_example_of_two_buffers_doubles_blocks(preset, blocks):
+    config = Config.preset(preset)
+    seed = 8 + blocks
+    rng = np.random.default_rng(seed)
+    machine = Machine(config)
+    rows = 4 * config.sublanes
+    block = rows * config.row_bytes
+    base = 64 * config.row_bytes
+    part = machine.hbm[64:64 + blocks * rows]
+    part[:] = rng.standard_normal(part.shape).astype(np.float32).view(np.uint32)
+    around = machine.hbm[63].copy(), machine.hbm[64 + blocks * rows].copy()
+    before = part.view(np.float32).copy()
+    for number in range(2):
+        lies = hbm(base + number * block)
+        for at, words in (
+                (16 * number, descriptor(config, lies, vmem(4 * number), rows=rows,
+                                         semaphore=sem[0])),
+                (32 + 16 * number, descriptor(config, vmem(8 + 4 * number), lies, rows=rows,
+                                              semaphore=sem[1]))):
+            machine.smem[at:at + isa.DESCRIPTOR_WORDS] = words
+    machine.scalars[1], machine.scalars[3] = 2 * block, blocks
+    machine.load_program(assemble(example("Example: two buffers"), config).bundles)
+    machine.start()
+    machine.run(10_000)
+    assert not machine.running
+    assert machine.fault is Fault.NONE
+    np.testing.assert_array_equal(part.view(np.float32), before + before, f"seed {seed}")
+    assert not machine.semaphores.any()
+    np.testing.assert_array_equal(machine.hbm[[63, 64 + blocks * rows]], around)
+
+
+def test_manual_has_every_space_and_field_of_a_descriptor():
+    for space in isa.DmaSpace:
+        assert f"\n| {space.value} | {space.name} |" in MANUAL
+    rows = re.findall(r"\n\| (\d)(?:, \d)? \| `(\w+)` \| (\d+)(?::(\d+))? \|", MANUAL)
+    assert [name for _, name, _, _ in rows] == list(isa.DESCRIPTOR)
+    for word, name, high, low in rows:
+        signed = isa.DESCRIPTOR[name].signed
+        words = isa.pack_descriptor({
+            name: -1 if signed else (1 << isa.DESCRIPTOR[name].width) - 1})
+        packed = sum(value << 32 * number for number, value in enumerate(words))
+        assert packed >> 32 * int(word) == (2 << int(high)) - (1 << int(low or high)), name

@@ -1,0 +1,1 @@
+"""Tests of the simulation, the compiler and the driver."""

@@ -1,0 +1,115 @@
+"""Two cores side by side, for tests of how a simulation shares the work of their kernels."""
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
+
+from hdl import isa
+from hdl.config import Config
+from hdl.core.core import Core
+from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
+from hdl.mxu.grid import mac_grid
+from hdl.mxu.lane import mxu_lanes
+from hdl.tiles import TileGrid, VerilogLibrary, place
+from hdl.verilog import LINT_WAIVERS
+from hdl.vpu.element import vpu_grid
+from hdl.xlu.reduce import reduce_nodes
+from hdl.xlu.transpose import transpose_banks
+from sim.kernel import compile_grid
+from sim.verilated.build import build_model
+from sim.verilated.model import Model
+
+__all__ = ["TwoCores", "TwoCoresModel", "two_cores_library"]
+
+TOP = "two_cores"
+CORES = 2
+_BLOCK_WAIVERS = "lint_off -rule UNOPTFLAT\n"
+"""Around a block that is verilated on its own, outputs count as functions of all its inputs."""
+
+
+def core_grids(config: Config) -> list[TileGrid]:
+    """The grids of a core."""
+    return [make(config) for make in (mac_grid, mxu_lanes, vpu_grid, reduce_nodes,
+                                      transpose_banks)]
+
+
+class TwoCores(wiring.Component):
+    """Two cores that have nothing but the clock in common: ports ``core_0`` and ``core_1``.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters of each.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        # Made to be asked for its ports; it is no part of the design.
+        self._shape = Core(config)
+        self._shape._MustUse__used = True
+        super().__init__({f"core_{number}": Out(self._shape.signature)
+                          for number in range(CORES)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        for number in range(CORES):
+            core = place(m, platform, f"placed_{number}", "core", lambda: Core(self.config))
+            wiring.connect(m, core, wiring.flipped(getattr(self, f"core_{number}")))
+        return m
+
+
+def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) -> pathlib.Path:
+    """The library of `TwoCores`: with tile kernels, perhaps parallel ones, or of pure Verilog."""
+    grids = core_grids(config) if kernels else []
+    verilog = VerilogLibrary().write(TOP, lambda: TwoCores(config),
+                                     leave_out=[grid.module for grid in grids])
+    cpp: dict[str, str] = {}
+    for grid in grids:
+        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
+        kernel = compile_grid(grid, "\n".join(tile.values()), parallel=parallel)
+        verilog[grid.module] = kernel.shim
+        cpp |= kernel.sources
+    blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
+    return build_model(TOP, verilog, cpp=cpp, hierarchical=blocks, optimise=False,
+                       waivers=LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else ""))
+
+
+class TwoCoresModel:
+    """Drives a model of `TwoCores` over the cores' host ports.
+
+    Parameters
+    ----------
+    model : Model
+        The verilated module.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        model.reset()
+
+    def load_program(self, core: int, bundles: Sequence[int]) -> None:
+        """Puts bundles into a core's instruction memory, a word a cycle."""
+        rows = []
+        for address, bundle in enumerate(bundles):
+            for number, word in enumerate(isa.bundle_words(bundle)):
+                at = (address << REQUEST_WORD_BITS) + number
+                request = (1 | Space.IMEM.value << 1 | at << 3
+                           | int(word) << (3 + REQUEST_ADDRESS_BITS))
+                rows.append((request & 0xFFFFFFFF, request >> 32))
+        name = f"core_{core}__request"
+        self.model.poke(f"{name}__valid", 1)
+        seen = self.model.run({f"{name}__payload": np.array(rows, np.uint32)}, [f"{name}__ready"])
+        self.model.poke(f"{name}__valid", 0)
+        if not seen[f"{name}__ready"].all():
+            raise RuntimeError(f"core {core} did not take its program at a word a cycle")
+        self.model.tick(4)
+
+    def start(self, core: int) -> None:
+        """Starts a core at bundle 0."""
+        self.model.poke(f"core_{core}__start", 1)
+        self.model.tick()
+        self.model.poke(f"core_{core}__start", 0)

@@ -1,0 +1,1 @@
+"""Tests of Verilator builds and their cache."""

@@ -1,0 +1,304 @@
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from hdl import yosys
+from sim.verilated.build import build_model
+from sim.verilated.model import Model
+from sim.verilated.toolchain import Toolchain, build_folder
+
+COUNTER = """\
+module counter(input clk, input rst, input [7:0] step, output reg [7:0] count);
+  always @(posedge clk) count <= rst ? 8'd0 : count + step;
+endmodule
+"""
+
+PAIR = """\
+module pair(input clk, input rst, input [7:0] step, output [7:0] first, output [7:0] second);
+  wire [7:0] twice = step << 1;
+  counter one(.clk(clk), .rst(rst), .step(step), .count(first));
+  counter two(.clk(clk), .rst(rst), .step(twice + first), .count(second));
+endmodule
+"""
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """A build folder that is empty but for Verilator's run-time objects, which are slow to make."""
+    shared = build_folder() / "models"
+    build_model("counter", {"counter": COUNTER}, optimise=False)
+    models = tmp_path / "build" / "models"
+    models.mkdir(parents=True)
+    for runtime in shared.glob("runtime-*"):
+        if runtime.is_dir():
+            (models / runtime.name).symlink_to(runtime)
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
+    return models
+
+
+def snapshot(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def finished(models):
+    return sorted(path.parent.name for path in models.glob("*/model.so"))
+
+
+def test_second_build_does_nothing(own_folder):
+    path = build_model("counter", {"counter": COUNTER}, optimise=False)
+    before = snapshot(own_folder)
+    assert path in before
+    assert build_model("counter", {"counter.v": COUNTER}, optimise=False) == path
+    assert snapshot(own_folder) == before
+
+
+def test_changed_source_builds_anew(own_folder):
+    paths = [build_model("counter", {"counter": text}, optimise=False)
+             for text in (COUNTER, COUNTER.replace("+", "-"))]
+    assert paths[0] != paths[1]
+    counts = []
+    for path in paths:
+        with Model(path) as model:
+            model.poke("step", 1)
+            model.tick()
+            counts.append(model.peek("count"))
+    assert counts == [1, 255]
+
+
+def test_models_of_one_source_differ_by_machine(monkeypatch):
+    identities = []
+    for march in ("x86-64", "x86-64-v3"):
+        monkeypatch.setenv("SYSTOLITH_MARCH", march)
+        identities.append(Toolchain.find().identity())
+    assert identities[0] != identities[1]
+
+
+def test_broken_verilog_raises_with_the_message(own_folder):
+    with pytest.raises(RuntimeError, match=r"syntax error, unexpected endmodule"):
+        build_model("broken", {"broken": "module broken(input clk)\nendmodule\n"})
+    assert finished(own_folder) == []
+
+
+def test_warnings_are_errors_unless_waived(own_folder):
+    source = COUNTER.replace("count + step", "count + {8'd0, step}")
+    with pytest.raises(RuntimeError, match="Warning-WIDTHTRUNC"):
+        build_model("counter", {"counter": source})
+    waivers = 'lint_off -rule WIDTHTRUNC -file "*counter.v"\nlint_off -rule WIDTHEXPAND'
+    assert build_model("counter", {"counter": source}, waivers=waivers, optimise=False).is_file()
+
+
+def test_broken_cpp_raises_with_the_message(own_folder):
+    with pytest.raises(RuntimeError, match=r"error: .*missing_type"):
+        build_model("counter", {"counter": COUNTER}, cpp={"bad.cpp": "missing_type x;\n"},
+                    optimise=False)
+    assert finished(own_folder) == []
+
+
+def test_unresolved_function_raises_at_build_time(own_folder):
+    source = """\
+module caller(input clk, output reg [31:0] y);
+  import "DPI-C" function int nowhere(input int x);
+  always @(posedge clk) y <= nowhere(y);
+endmodule
+"""
+    with pytest.raises(RuntimeError, match="undefined reference to `nowhere'"):
+        build_model("caller", {"caller": source}, optimise=False)
+
+
+def test_cpp_is_called_over_dpi_and_exported():
+    source = """\
+module caller(input clk, input [31:0] x, output reg [31:0] y);
+  import "DPI-C" function int twice(input int x);
+  always @(posedge clk) y <= twice(x);
+endmodule
+"""
+    cpp = {
+        "twice.hpp": "inline int twice_of(int x) { return 2 * x; }\n",
+        "twice.cpp": '#include "Vmodel__Dpi.h"\n#include "twice.hpp"\n'
+                     "int twice(int x) { return twice_of(x); }\n",
+        "driver.cpp": '#include "model.hpp"\n'
+                      "#include <stdexcept>\n"
+                      "SYSTOLITH_EXPORT int systolith_step(systolith::Model* model, int x) {\n"
+                      "    return model->guard([&] {\n"
+                      "        if (x < 0) throw std::invalid_argument(\"x is negative\");\n"
+                      "        model->top.x = x;\n"
+                      "        model->tick();\n"
+                      "    });\n"
+                      "}\n",
+    }
+    with Model(build_model("caller", {"caller": source}, cpp=cpp, optimise=False)) as model:
+        model.poke("x", 21)
+        model.tick()
+        assert model.peek("y") == 42
+        step = model.library.systolith_step
+        step.argtypes = (ctypes.c_void_p, ctypes.c_int)
+        model.check(step(model.handle, 4))
+        assert (model.peek("y"), model.cycle) == (8, 2)
+        with pytest.raises(RuntimeError, match="x is negative"):
+            model.check(step(model.handle, -1))
+
+
+def test_models_of_one_class_name_do_not_mix():
+    # Each library has a `Vmodel` and a function `answer` of its own.
+    source = """\
+module asker(input clk, output reg [31:0] y);
+  import "DPI-C" function int answer();
+  always @(posedge clk) y <= answer();
+endmodule
+"""
+    paths = [build_model("asker", {"asker": source}, optimise=False, cpp={
+        "answer.cpp": f'#include "Vmodel__Dpi.h"\nint answer() {{ return {number}; }}\n'})
+        for number in (1, 2)]
+    paths.append(build_model("counter", {"counter": COUNTER}, optimise=False))
+    with Model(paths[0]) as one, Model(paths[1]) as two, Model(paths[2]) as counter:
+        counter.poke("step", 5)
+        for model in (one, two, counter):
+            model.tick()
+        assert (one.peek("y"), two.peek("y"), counter.peek("count")) == (1, 2, 5)
+
+
+def test_hierarchical_build_equals_flat_build():
+    verilog = {"pair": PAIR, "counter": COUNTER}
+    step = np.random.default_rng(11).integers(0, 256, 500, dtype=np.uint32)
+    reset = (np.arange(500) % 97 == 0).astype(np.uint32)
+    results = []
+    for hierarchical in ((), ("counter",)):
+        path = build_model("pair", verilog, hierarchical=hierarchical, optimise=False)
+        # The other instance must not disturb the blocks of the one under test.
+        with Model(path) as other, Model(path) as model:
+            other.tick(3)
+            results.append(model.run({"step": step, "rst": reset}, ["first", "second"]))
+    assert results[0]["second"].any()
+    for name in ("first", "second"):
+        np.testing.assert_array_equal(results[0][name], results[1][name])
+
+
+def test_hierarchical_block_is_compiled_once(own_folder):
+    path = build_model("pair", {"pair": PAIR, "counter": COUNTER}, hierarchical=["counter"],
+                       optimise=False)
+    symbols = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
+    assert "Vcounter::eval_step()" in symbols
+
+
+def test_model_on_two_threads_equals_one():
+    step = np.arange(300, dtype=np.uint32) % 256
+    results = []
+    for threads in (1, 2):
+        path = build_model("pair", {"pair": PAIR, "counter": COUNTER}, threads=threads,
+                           optimise=False)
+        with Model(path) as model:
+            model.reset()
+            results.append(model.run({"step": step}, ["second"])["second"])
+    assert results[0].any()
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+SCRIPT = f"""\
+from sim.verilated.build import build_model
+print(build_model("counter", {{"counter": {COUNTER!r}}}, optimise=False))
+"""
+
+
+def start_build():
+    return subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True,
+                            start_new_session=True)
+
+
+def commands(path):
+    lines = (path.parent / "build.log").read_text().splitlines()
+    return [line for line in lines if line.startswith("$ ")]
+
+
+def test_concurrent_callers_build_once(own_folder):
+    with start_build() as process, ThreadPoolExecutor(3) as pool:
+        paths = set(pool.map(
+            lambda _: build_model("counter", {"counter": COUNTER}, optimise=False), range(3)))
+        paths.add(pathlib.Path(process.communicate()[0].strip()))
+    assert process.returncode == 0
+    (path,) = paths
+    assert sum(" --cc " in line for line in commands(path)) == 1
+    with Model(path) as model:
+        model.tick()
+
+
+def test_killed_build_leaves_nothing_that_looks_finished(own_folder):
+    with start_build() as process:
+        deadline = time.monotonic() + 60
+        while not list(own_folder.glob("counter-*.partial-*/build.log")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert finished(own_folder) == []
+    path = build_model("counter", {"counter": COUNTER}, optimise=False)
+    assert finished(own_folder) == [path.parent.name]
+    assert not list(own_folder.glob("counter-*.partial-*"))
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ({"top": "two words"}, ValueError, "module must be a Verilog identifier, not 'two words'"),
+    ({"verilog": {"../up": ""}}, ValueError, "plain file name, not '../up.v'"),
+    ({"verilog": {"counter": b""}}, TypeError, "source counter.v must be text, not b''"),
+    ({"cpp": {"model.hpp": ""}}, ValueError, "not 'model.hpp'"),
+    ({"cpp": {"ports.inc": ""}}, ValueError, "not 'ports.inc'"),
+    ({"hierarchical": "counter"}, TypeError, "sequence of modules, not 'counter'"),
+    ({"hierarchical": ["model"]}, ValueError, "another name, not 'model'"),
+    ({"waivers": None}, TypeError, "waivers must be text, not None"),
+    ({"threads": 0}, ValueError, "threads must be at least 1, not 0"),
+    ({"threads": True}, TypeError, "threads must be an integer, not True"),
+])
+def test_wrong_argument_is_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        build_model(**{"top": "counter", "verilog": {"counter": COUNTER}, **arguments})
+
+
+def test_inout_port_is_rejected(own_folder):
+    source = "module pin(input clk, inout io);\n  assign io = clk ? 1'b1 : 1'bz;\nendmodule\n"
+    with pytest.raises(RuntimeError, match="port io must be an input or an output, not inout"):
+        build_model("pin", {"pin": source}, optimise=False)
+
+
+def test_missing_compiler_names_the_remedy(monkeypatch):
+    monkeypatch.setenv("SYSTOLITH_CXX", "no-such-compiler -x")
+    with pytest.raises(RuntimeError, match=r"no-such-compiler.*apt-get install -y g\+\+ make perl"):
+        build_model("counter", {"counter": COUNTER})
+
+
+def test_unknown_machine_raises_with_the_compilers_message(own_folder, monkeypatch):
+    monkeypatch.setenv("SYSTOLITH_MARCH", "foo")
+    with pytest.raises(RuntimeError, match=r"SYSTOLITH_MARCH.* -march=foo [^\n]*\n.*error: .*foo"):
+        build_model("counter", {"counter": COUNTER})
+
+
+@pytest.mark.parametrize("command", [" ", "g++ '"])
+def test_compiler_that_is_no_command_is_named(monkeypatch, command):
+    monkeypatch.setenv("SYSTOLITH_CXX", command)
+    with pytest.raises(RuntimeError) as error:
+        Toolchain.find()
+    assert f"SYSTOLITH_CXX must be a command, not {command!r}" in str(error.value)
+
+
+def test_build_folder_with_space_is_rejected(monkeypatch, tmp_path):
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "a b"))
+    with pytest.raises(RuntimeError, match=r"no white space in its path, not '.*a b'"):
+        build_folder()
+
+
+def test_yosys_runs_commands_and_returns_their_output(tmp_path):
+    (tmp_path / "counter.v").write_text(COUNTER)
+    log = yosys.run("read_verilog counter.v\nproc\nwrite_json counter.json\n", cwd=tmp_path)
+    assert "Executing PROC pass" in log
+    assert '"count"' in (tmp_path / "counter.json").read_text()
+
+
+def test_yosys_error_is_raised_with_the_log(tmp_path):
+    with pytest.raises(RuntimeError, match=r"ERROR: File `missing.v' not found"):
+        yosys.run("read_verilog missing.v\n", cwd=tmp_path)

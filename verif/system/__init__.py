@@ -1,0 +1,1 @@
+"""Whole-system verification: random programs, random products, exhaustive runs."""

@@ -1,0 +1,1 @@
+"""Tests of the generators, benches and the Verilog export."""

@@ -1,0 +1,19 @@
+"""What ``make bench`` relies on that can be wrong without an error."""
+
+import pytest
+
+from hdl.sram import Sram
+from tools.bench.cell import synthesise
+from tools.bench.chip import count_cells
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "depth", "blocks", "lutram"), [(32, 256, 1, 0), (32, 4, 0, 8)])
+def test_memories_become_those_of_the_fpga(tmp_path, width, depth, blocks, lutram):
+    memory = Sram(width, depth)
+    top = memory.module(width, depth)
+    counts = count_cells(synthesise(tmp_path, top, {top: memory.verilog()},
+                                    f"synth_ecp5 -nodsp -top {top}"))
+    assert (counts["ebr"], counts["lutram"], counts["multipliers"]) == (blocks, lutram, 0)
+    # The word that is read, and what delays a write, so that a read beside it gives the old word.
+    assert width <= counts["ff"] <= 2 * width + 16
