@@ -5,7 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from golden.dma import allocate_hbm
 from hdl.config import Config
 from hdl.isa import Fault
@@ -50,8 +50,8 @@ class GoldenChip:
 
     Attributes
     ----------
-    cores : tuple of Machine
-        The cores; all that a `Machine` can do, they can.
+    cores : tuple of GoldenCore
+        The cores; all that a `GoldenCore` can do, they can.
     hbm : array of uint32, shape (hbm_rows, lanes)
         What they share. May be read and written in place; it takes memory only where it is written.
 
@@ -64,7 +64,7 @@ class GoldenChip:
     def __init__(self, config: Config) -> None:
         self.hbm: NDArray[Any] = allocate_hbm(config)
         self._config = config
-        self.cores = tuple(Machine(config, self.hbm) for _ in range(config.cores))
+        self.cores = tuple(GoldenCore(config, self.hbm) for _ in range(config.cores))
         if len(self.cores) == 2:
             self.cores[0].connect(self.cores[1])
 

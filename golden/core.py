@@ -36,7 +36,7 @@ from hdl.isa import (
     VectorOp,
 )
 
-__all__ = ["Machine"]
+__all__ = ["GoldenCore"]
 
 _MASK32 = 0xFFFFFFFF
 
@@ -102,7 +102,7 @@ def _check_hbm(hbm: object, config: Config) -> None:
         raise ValueError(f"hbm must be contiguous and of shape {shape}, not {hbm.shape}")
 
 
-class Machine:
+class GoldenCore:
     """A core as a program sees it.
 
     A transfer is done, all of it, when the bundle that starts it has done everything else. So
@@ -127,7 +127,7 @@ class Machine:
         Vector registers.
     masks : array of bool, shape (8, sublanes, lanes)
         Mask registers.
-    vmem : array of uint32, shape (vmem_words, sublanes, lanes)
+    vmem : array of uint32, shape (vmem_vectors, sublanes, lanes)
         Vector memory.
     smem : array of uint32, shape (smem_words,)
         Scalar memory.
@@ -172,13 +172,13 @@ class Machine:
             _check_hbm(hbm, config)
         self._config = config
         self._hbm = hbm
-        self._peer: Machine | None = None
+        self._peer: GoldenCore | None = None
         lanes, shape = config.lanes, (config.sublanes, config.lanes)
         self.scalars: _Words = np.zeros(isa.SCALAR_REGISTERS, np.uint32)
         self.vectors: _Words = np.zeros((isa.VECTOR_REGISTERS, *shape), np.uint32)
         self.masks = np.zeros((isa.MASKS, *shape), np.bool_)
         self.masks[0] = True
-        self.vmem: _Words = np.zeros((config.vmem_words, *shape), np.uint32)
+        self.vmem: _Words = np.zeros((config.vmem_vectors, *shape), np.uint32)
         self.smem: _Words = np.zeros(config.smem_words, np.uint32)
         self.semaphores: _Words = np.zeros(isa.SEMAPHORES, np.uint32)
         self.program: list[int] = [0] * config.imem_bundles
@@ -210,7 +210,7 @@ class Machine:
         return self._hbm
 
     @property
-    def peer(self) -> "Machine | None":
+    def peer(self) -> "GoldenCore | None":
         """The other core, if there is one."""
         return self._peer
 
@@ -226,7 +226,7 @@ class Machine:
             self._multiply()
         return [result.value.copy() for result in self._results if result.value is not None]
 
-    def connect(self, other: "Machine") -> None:
+    def connect(self, other: "GoldenCore") -> None:
         """Makes two machines the cores of one chip: each reaches the other.
 
         Without that, a machine is a chip's only core.
@@ -234,13 +234,13 @@ class Machine:
         Raises
         ------
         TypeError
-            If ``other`` is not a `Machine`.
+            If ``other`` is not a `GoldenCore`.
         ValueError
             If it is this one, either has another core already, or they differ in parameters or HBM;
             if the parameters are those of a chip of one core.
         """
-        if not isinstance(other, Machine):
-            raise TypeError(f"other must be a Machine, not {other!r}")
+        if not isinstance(other, GoldenCore):
+            raise TypeError(f"other must be a GoldenCore, not {other!r}")
         if other is self:
             raise ValueError("other must be another machine than this one")
         if self._peer is not None or other._peer is not None:
@@ -589,20 +589,20 @@ class Machine:
         self._results.append(_Result(rows, self.weights))
 
 
-def _scalar_in(machine: Machine, number: int) -> _Number:
+def _scalar_in(machine: GoldenCore, number: int) -> _Number:
     if number == 0:
         return lambda: 0
     return lambda: machine.scalars.item(number)
 
 
-def _scalar_out(machine: Machine, number: int) -> Callable[[int], None]:
+def _scalar_out(machine: GoldenCore, number: int) -> Callable[[int], None]:
     def write(value: int) -> None:
         machine.scalars[number] = value
 
     return write if number else lambda value: None
 
 
-def _splat(machine: Machine, number: int) -> _Register:
+def _splat(machine: GoldenCore, number: int) -> _Register:
     """A scalar register in an array that broadcasts."""
     if number == 0:
         zero = np.zeros(1, np.uint32)
@@ -610,18 +610,18 @@ def _splat(machine: Machine, number: int) -> _Register:
     return lambda: machine.scalars[number:number + 1]
 
 
-def _vector_in(machine: Machine, number: int) -> _Register:
+def _vector_in(machine: GoldenCore, number: int) -> _Register:
     return lambda: machine.vectors[number]
 
 
-def _vector_out(machine: Machine, number: int) -> Callable[[_Words], None]:
+def _vector_out(machine: GoldenCore, number: int) -> Callable[[_Words], None]:
     def write(value: _Words) -> None:
         machine.vectors[number] = value
 
     return write
 
 
-def _mask_out(machine: Machine, number: int) -> Callable[[_Bits], None]:
+def _mask_out(machine: GoldenCore, number: int) -> Callable[[_Bits], None]:
     def write(value: _Bits) -> None:
         machine.masks[number] = value
 
@@ -637,10 +637,10 @@ class _Decoder:
 
     Parameters
     ----------
-    machine : Machine
+    machine : GoldenCore
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: GoldenCore) -> None:
         self._machine = machine
         config = machine.config
         shape = (config.sublanes, config.lanes)
@@ -914,7 +914,7 @@ class _Decoder:
         self._do(lambda: machine._descriptor(b())[0], machine._transfer)
 
 
-def _is_fault_of(machine: Machine, address: _Number, fault: Fault) -> Callable[[], bool]:
+def _is_fault_of(machine: GoldenCore, address: _Number, fault: Fault) -> Callable[[], bool]:
     return lambda: machine._descriptor(address())[1] is fault
 
 

@@ -77,8 +77,8 @@ class Side:
         """The space, in units of addresses; of HBM, its whole rows."""
         return {
             DmaSpace.HBM: config.hbm_rows * config.row_bytes,
-            DmaSpace.VMEM: config.vmem_words,
-            DmaSpace.OTHER_VMEM: config.vmem_words,
+            DmaSpace.VMEM: config.vmem_vectors,
+            DmaSpace.OTHER_VMEM: config.vmem_vectors,
             DmaSpace.SMEM: config.smem_words,
             DmaSpace.IMEM: config.imem_bundles * BUNDLE_PITCH,
             DmaSpace.VREG: isa.VECTOR_REGISTERS,

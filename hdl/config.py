@@ -113,7 +113,7 @@ class Config:
         return self.array
 
     @property
-    def vmem_words(self) -> int:
+    def vmem_vectors(self) -> int:
         """Vector memory in units of one vector register: what its addresses count."""
         return self.vmem_bytes // (self.sublanes * self.lanes * 4)
 

@@ -7,15 +7,9 @@
 """
 
 from hdl.config import Config
-from sim.driver.device import (
-    Buffer,
-    CoreFaultError,
-    CoreHaltedError,
-    Dense,
-    Device,
-    DeviceTimeoutError,
-)
+from sim.driver.device import Buffer, Dense, Device
+from sim.errors import CoreFaultError, CoreStoppedError, DeviceTimeoutError
 from sim.models.hbm import HbmOptions
 
-__all__ = ["Buffer", "Config", "CoreFaultError", "CoreHaltedError", "Dense", "Device",
+__all__ = ["Buffer", "Config", "CoreFaultError", "CoreStoppedError", "Dense", "Device",
            "DeviceTimeoutError", "HbmOptions"]

@@ -36,8 +36,7 @@ from .registers import (
 
 __all__ = ["ControlSlave", "CoreControl", "CoreSide"]
 
-_COUNTERS = tuple(name.lower() if name == "CYCLES" else f"{name.lower()}_cycles"
-                  for name in COUNTER_REGISTERS)
+_COUNTERS = tuple(name.lower() for name in COUNTER_REGISTERS)
 """Ports of a core's counters, in the order of their registers."""
 
 

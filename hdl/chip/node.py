@@ -167,7 +167,7 @@ class CoreNode(wiring.Component):
             core.watchdog.eq(control.watchdog), core.clear_counters.eq(control.clear_counters),
             *(getattr(control, name).eq(getattr(core, name)) for name in (
                 "running", "waiting", "idle", "fault", "pc", "cycles",
-                *(f"{counter}_cycles" for counter in COUNTERS))),
+                *COUNTERS)),
             engine.host_descriptor.eq(control.host_descriptor),
             engine.host_valid.eq(control.host_valid),
             control.host_ready.eq(engine.host_ready), control.host_fault.eq(engine.host_fault),

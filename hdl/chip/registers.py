@@ -341,7 +341,7 @@ def parameters(config: Config) -> dict[str, int]:
     """What the registers hold that say which configuration this is, by name."""
     return {
         "ARRAY": config.array, "SUBLANES": config.sublanes, "CORES": config.cores,
-        "VMEM_WORDS": config.vmem_words, "SMEM_WORDS": config.smem_words,
+        "VMEM_WORDS": config.vmem_vectors, "SMEM_WORDS": config.smem_words,
         "IMEM_BUNDLES": config.imem_bundles, "HBM_BYTES_LO": config.hbm_bytes & 0xFFFFFFFF,
         "HBM_BYTES_HI": config.hbm_bytes >> 32, "HBM_CHANNELS": config.hbm_channels,
     }

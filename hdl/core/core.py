@@ -52,7 +52,7 @@ class Core(wiring.Component):
         As of `hdl.vpu.vpu.Vpu`: the host's access to vector memory and vector registers.
     clear_counters : In(1)
         Sets the counters to zero.
-    cycles, {counter}_cycles : Out(COUNTER_BITS)
+    cycles, {counter} : Out(COUNTER_BITS)
         As of `hdl.core.counters.CoreCounters`.
 
     Raises
@@ -80,7 +80,7 @@ class Core(wiring.Component):
             "host_write": In(stream.Signature(host_write_row(config))), "host_busy": Out(1),
             "clear_counters": In(1),
             "cycles": Out(COUNTER_BITS),
-            **{f"{counter}_cycles": Out(COUNTER_BITS) for counter in COUNTERS},
+            **{counter: Out(COUNTER_BITS) for counter in COUNTERS},
         })
 
     def elaborate(self, platform):
@@ -185,6 +185,5 @@ class Core(wiring.Component):
             *(getattr(counters, f"waiting_{wait}").eq(getattr(sequencer, f"waiting_{wait}"))
               for wait in WAITS),
             self.cycles.eq(counters.cycles),
-            *(getattr(self, f"{counter}_cycles").eq(getattr(counters, f"{counter}_cycles"))
-              for counter in COUNTERS),
+            *(getattr(self, counter).eq(getattr(counters, counter)) for counter in COUNTERS),
         ]

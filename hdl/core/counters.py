@@ -9,7 +9,8 @@ from .interface import WAITS
 
 __all__ = ["COUNTERS", "CoreCounters"]
 
-COUNTERS = ("array_active", "weight_load", *(f"waiting_{wait}" for wait in WAITS), "scalar_idle")
+COUNTERS = ("mxu_active_cycles", "weight_load_cycles", *(f"{wait}_wait_cycles" for wait in WAITS),
+            "idle_cycles")
 """What a cycle is charged to: the first of these that applies. Their sum is ``cycles``."""
 
 
@@ -26,7 +27,7 @@ class CoreCounters(wiring.Component):
         From the sequencer, for each of `WAITS`.
     cycles : Out(COUNTER_BITS)
         Cycles since reset or ``clear``.
-    {counter}_cycles : Out(COUNTER_BITS)
+    {counter} : Out(COUNTER_BITS)
         Those of them charged to each of `COUNTERS`.
     """
 
@@ -35,7 +36,7 @@ class CoreCounters(wiring.Component):
             "clear": In(1), "x_accepted": In(1), "w_accepted": In(1),
             **{f"waiting_{wait}": In(1) for wait in WAITS},
             "cycles": Out(COUNTER_BITS),
-            **{f"{counter}_cycles": Out(COUNTER_BITS) for counter in COUNTERS},
+            **{counter: Out(COUNTER_BITS) for counter in COUNTERS},
         })
 
     def elaborate(self, platform):
@@ -46,7 +47,7 @@ class CoreCounters(wiring.Component):
         for number in reversed(range(len(causes))):
             with m.If(causes[number]):
                 m.d.comb += charged.eq(number)
-        counts = [getattr(self, f"{counter}_cycles") for counter in COUNTERS]
+        counts = [getattr(self, counter) for counter in COUNTERS]
         with m.If(self.clear):
             m.d.sync += [self.cycles.eq(0), *(count.eq(0) for count in counts)]
         with m.Else():

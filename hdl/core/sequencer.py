@@ -287,8 +287,8 @@ class Sequencer(wiring.Component):
             Fault.CONFLICT: self._decoder.conflict,
             Fault.SMEM_RANGE: beyond(Slot.S0, Fault.SMEM_RANGE, config.smem_words) |
                               (starts & (self._operand(Slot.MISC, "b") >= room)),
-            Fault.VMEM_RANGE: beyond(Slot.LOAD, Fault.VMEM_RANGE, config.vmem_words) |
-                              beyond(Slot.STORE, Fault.VMEM_RANGE, config.vmem_words),
+            Fault.VMEM_RANGE: beyond(Slot.LOAD, Fault.VMEM_RANGE, config.vmem_vectors) |
+                              beyond(Slot.STORE, Fault.VMEM_RANGE, config.vmem_vectors),
             Fault.INDEX_RANGE: index_range,
             Fault.WEIGHT_LOAD: ledger.weight_load,
             Fault.FIFO_OVERFLOW: ledger.overflow,

@@ -44,8 +44,8 @@ def space_size(config: Config, space: DmaSpace) -> int:
     """Size of a space: rows of the HBM, vector registers, or words."""
     return {
         DmaSpace.HBM: config.hbm_rows,
-        DmaSpace.VMEM: config.vmem_words,
-        DmaSpace.OTHER_VMEM: config.vmem_words,
+        DmaSpace.VMEM: config.vmem_vectors,
+        DmaSpace.OTHER_VMEM: config.vmem_vectors,
         DmaSpace.SMEM: config.smem_words,
         DmaSpace.IMEM: config.imem_bundles * BUNDLE_PITCH,
         DmaSpace.VREG: VECTOR_REGISTERS,

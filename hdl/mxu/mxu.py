@@ -56,7 +56,7 @@ class Mxu(wiring.Component):
         Activations.
     y : Out(stream of 32 * lanes bits)
         Results, one binary32 word per array column.
-    cycles, active_cycles, weight_cycles : Out(COUNTER_BITS)
+    cycles, mxu_active_cycles, weight_load_cycles : Out(COUNTER_BITS)
         Since reset: all cycles; those in which an activation row entered; those of the others in
         which a weight row entered.
     """
@@ -70,8 +70,8 @@ class Mxu(wiring.Component):
             "x": In(stream.Signature(activation_row(config))),
             "y": Out(stream.Signature(32 * config.lanes)),
             "cycles": Out(COUNTER_BITS),
-            "active_cycles": Out(COUNTER_BITS),
-            "weight_cycles": Out(COUNTER_BITS),
+            "mxu_active_cycles": Out(COUNTER_BITS),
+            "weight_load_cycles": Out(COUNTER_BITS),
         })
 
     def elaborate(self, platform):
@@ -108,9 +108,9 @@ class Mxu(wiring.Component):
 
         m.d.sync += self.cycles.eq(self.cycles + 1)
         with m.If(x_accept):
-            m.d.sync += self.active_cycles.eq(self.active_cycles + 1)
+            m.d.sync += self.mxu_active_cycles.eq(self.mxu_active_cycles + 1)
         with m.Elif(w_accept):
-            m.d.sync += self.weight_cycles.eq(self.weight_cycles + 1)
+            m.d.sync += self.weight_load_cycles.eq(self.weight_load_cycles + 1)
         return m
 
     def _send_rows(self, m: Module, lanes, accept: Signal, swap: Signal) -> None:

@@ -196,7 +196,7 @@ class MemoryControl(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        address = ceil_log2(config.vmem_words)
+        address = ceil_log2(config.vmem_vectors)
         super().__init__({
             "load": In(LoadIssue(config)), "store": In(StoreIssue(config)),
             "written": Out(RegisterWrite()), "busy": Out(1),
@@ -271,7 +271,7 @@ class HostControl(wiring.Component):
 
     def __init__(self, config: Config) -> None:
         self._sublanes = config.sublanes
-        address = ceil_log2(config.vmem_words)
+        address = ceil_log2(config.vmem_vectors)
         super().__init__({
             "requests": In(stream.Signature(host_read_request())),
             "rows_valid": Out(1), "rows_ready": In(1),

@@ -45,7 +45,7 @@ def slot_ports(transcendental: bool) -> dict[str, int]:
 
 def _shared_ports(config: Config) -> dict[str, int]:
     """Ports of an element that all elements share."""
-    address = ceil_log2(config.vmem_words)
+    address = ceil_log2(config.vmem_vectors)
     ports = {f"{slot}_{name}": width for slot, full in SLOTS.items()
              for name, width in slot_ports(full).items()}
     for chain in _LOADED:
@@ -71,7 +71,7 @@ class VectorElement(wiring.Component):
     Parameters
     ----------
     config : Config
-        ``vmem_words`` is the depth of the memory, at least 2.
+        ``vmem_vectors`` is the depth of the memory, at least 2.
 
     Attributes
     ----------
@@ -85,13 +85,13 @@ class VectorElement(wiring.Component):
         Takes what comes from the north.
     chain_write, chain_d, chain_from_xlu : In(1), In(REGISTER_BITS), In(1)
         Writes a register from the pop chain, or from the result chain.
-    vmem_read, vmem_read_address : In(1), In(log2 vmem_words)
+    vmem_read, vmem_read_address : In(1), In(log2 vmem_vectors)
         Reads the memory.
     load_write, load_d : In(1), In(REGISTER_BITS)
         Writes a register with what was read last.
     store_read, store_d, store_m : In(1), In(REGISTER_BITS), In(MASK_BITS)
         Takes a register and a mask bit to be stored.
-    vmem_write, vmem_write_host, vmem_write_address : In(1), In(1), In(log2 vmem_words)
+    vmem_write, vmem_write_host, vmem_write_address : In(1), In(1), In(log2 vmem_vectors)
         Writes the memory: what is to be stored, where the mask bit is set; or the host's word.
     host_out_load, host_space, host_source, host_out_shift : In(1), In(2), In(REGISTER_BITS), In(1)
         Takes what was read last, a register, or the masks, as the `HostSpace` says; or what comes
@@ -103,7 +103,7 @@ class VectorElement(wiring.Component):
     def __init__(self, config: Config) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
-        if config.vmem_words < 2:
+        if config.vmem_vectors < 2:
             raise ValueError("vmem_bytes must be at least two vector registers, not "
                              f"{config.vmem_bytes!r}")
         self._config = config
@@ -168,7 +168,7 @@ class VectorElement(wiring.Component):
 
     def _memory(self, m: Module, platform: object, word: Signal, bit: Signal) -> Signal:
         """The slice of vector memory; what was read last."""
-        depth = self._config.vmem_words
+        depth = self._config.vmem_vectors
         memory = place(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
         data = Signal(32, name="store_data", reset_less=True)
         masked = Signal(name="store_masked", reset_less=True)

@@ -63,7 +63,7 @@ class LoadIssue(_Ports):
 
     def __init__(self, config: Config) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
-                          "address": Out(ceil_log2(config.vmem_words))})
+                          "address": Out(ceil_log2(config.vmem_vectors))})
 
 
 class StoreIssue(_Ports):
@@ -74,7 +74,7 @@ class StoreIssue(_Ports):
 
     def __init__(self, config: Config) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
-                          "address": Out(ceil_log2(config.vmem_words)), "m": Out(MASK_BITS)})
+                          "address": Out(ceil_log2(config.vmem_vectors)), "m": Out(MASK_BITS)})
 
 
 class ChainControl(_Ports):

@@ -38,7 +38,7 @@ class Vpu(wiring.Component):
     Parameters
     ----------
     config : Config
-        ``vmem_words`` must be from 2 to 2**16.
+        ``vmem_vectors`` must be from 2 to 2**16.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Vpu(wiring.Component):
     def __init__(self, config: Config) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
-        if not 2 <= config.vmem_words <= 1 << HOST_ADDRESS_BITS:
+        if not 2 <= config.vmem_vectors <= 1 << HOST_ADDRESS_BITS:
             raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} vector "
                              f"registers, not {config.vmem_bytes!r}")
         self._config = config

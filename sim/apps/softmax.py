@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from golden.numerics import to_bf16
 from hdl.config import PRESETS, Config
 from sim.asm.assembler import Assembler, Program, s, v
@@ -118,9 +118,9 @@ class SoftmaxLayer:
                 raise TypeError(f"{name} must be an integer, not {value!r}")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value!r}")
-        if self.words > self.config.vmem_words:
+        if self.words > self.config.vmem_vectors:
             raise ValueError(f"tiles and chunks must be such that the data fit "
-                             f"{self.config.vmem_words} words of vector memory, not {self.words}")
+                             f"{self.config.vmem_vectors} words of vector memory, not {self.words}")
 
     @property
     def groups(self) -> int:
@@ -434,7 +434,7 @@ def _report(layer: SoftmaxLayer, kernels: bool) -> tuple[str, bool]:
     program = layer.program()
     arrays = operands(layer)
     image = layer.image(*arrays)
-    machine = Machine(config)
+    machine = GoldenCore(config)
     machine.vmem[:layer.words] = image.view(np.uint32)
     machine.load_program(program.bundles)
     machine.start()
@@ -464,7 +464,8 @@ def _report(layer: SoftmaxLayer, kernels: bool) -> tuple[str, bool]:
         _row("all other state too", "yes" if same else "NO"),
         _row("largest error", f"{error:.1e}", "against float64, of the same bfloat16 operands"),
         _row("cycles", f"{cycles:,}"),
-        *(_row(name.replace("_", " "), f"{count:,}", f"{100 * count / cycles:5.1f}%")
+        *(_row(name.removesuffix("_cycles").replace("_", " "), f"{count:,}",
+               f"{100 * count / cycles:5.1f}%")
           for name, count in counters.items() if name != "cycles"),
         _row("rows into the array", f"{ideal:,}", "cycles at least"),
         _row("simulation speed", f"{cycles / seconds:,.0f}", "cycles/s"),

@@ -179,7 +179,7 @@ class Matmul:
                 raise TypeError(f"{name} must be True or False, not {flag!r}")
         config = self.config
         least = self._fixed_words + 4 * 2
-        for name, size, needed in (("vmem_words", config.vmem_words, least),
+        for name, size, needed in (("vmem_vectors", config.vmem_vectors, least),
                                    ("smem_words", config.smem_words, SMEM_WORDS),
                                    ("imem_bundles", config.imem_bundles, self.most_bundles)):
             if size < needed:
@@ -263,7 +263,7 @@ class Matmul:
         """Blocks of at most so many tiles, of that many vector registers of rows in all."""
         # Sums have two buffers; A has two, or one for each tile of the depth.
         slots = max(2, self.depth_tiles) if kept else 2
-        fit = (self.config.vmem_words - self._fixed_words) // (2 + slots) // 2 * 2
+        fit = (self.config.vmem_vectors - self._fixed_words) // (2 + slots) // 2 * 2
         most = min(even(tiles * self.config.tile_vregs), even(groups), fit)
         if most < 2:
             return None

@@ -6,7 +6,6 @@ one thread may use it at a time.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,45 +16,21 @@ from hdl.chip.registers import COUNTER_REGISTERS, EVENT_PITCH, EVENTS
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
+from sim.errors import CoreState
 from sim.models.chip import ChipModel, Until
 from sim.models.hbm import HbmOptions
 
-__all__ = ["BACKENDS", "Backend", "CoreState", "open_backend"]
+__all__ = ["BACKENDS", "Backend", "open_backend"]
 
 BACKENDS = ("rtl", "golden")
 """What a device can run on: the simulated hardware, or the numpy model of it."""
 
 Words = npt.NDArray[np.uint32]
 
-_HALT_CYCLES = 1 << 16
+_STOP_CYCLES = 1 << 16
 """Cycles within which a core stops."""
 _TURN = 64
 """Bundles of a golden core before it is the other one's turn."""
-
-
-@dataclass(frozen=True)
-class CoreState:
-    """What a core is doing.
-
-    Attributes
-    ----------
-    running : bool
-        It executes a program.
-    waiting : bool
-        The program waits for a semaphore.
-    transfers : bool
-        Transfers are under way.
-    fault : Fault
-        Why it stopped, if not by `halt` or by the host.
-    pc : int
-        The bundle to be executed next; of a core that stands by itself, that at which it stopped.
-    """
-
-    running: bool
-    waiting: bool
-    transfers: bool
-    fault: Fault
-    pc: int
 
 
 class Backend(Protocol):
@@ -82,7 +57,7 @@ class Backend(Protocol):
     def start(self, core: int, pc: int) -> None:
         """Starts a core that stands."""
 
-    def halt(self, core: int) -> None:
+    def stop(self, core: int) -> None:
         """Stops a core before its next bundle."""
 
     def reset(self, core: int) -> None:
@@ -182,7 +157,7 @@ class _GoldenBackend:
     def start(self, core: int, pc: int) -> None:
         self._chip.cores[core].start(pc)
 
-    def halt(self, core: int) -> None:
+    def stop(self, core: int) -> None:
         self._chip.cores[core].stop()
 
     def reset(self, core: int) -> None:
@@ -287,9 +262,9 @@ class _RtlBackend:
     def start(self, core: int, pc: int) -> None:
         self._chip.start(core, pc)
 
-    def halt(self, core: int) -> None:
+    def stop(self, core: int) -> None:
         self._chip.stop(core)
-        end = self.steps + _HALT_CYCLES
+        end = self.steps + _STOP_CYCLES
         while self.state(core).running:
             if self.steps > end:
                 raise RuntimeError(f"core {core} does not stop: reset it")

@@ -26,6 +26,7 @@ from hdl import isa
 from hdl.axi.interface import channel_bits
 from hdl.checks import integer, vector_words
 from hdl.config import Config
+from hdl.core.counters import COUNTERS
 from hdl.dma.interface import check_config
 from hdl.isa import Fault
 from sim.asm.assembler import Program
@@ -33,13 +34,13 @@ from sim.asm.disassembler import disassemble, label_names
 from sim.compiler.chain import Chain
 from sim.compiler.layers import Dense, checked_layer, columns_of, operand
 from sim.compiler.matmul import Matmul, Places
-from sim.driver.backend import BACKENDS, Backend, CoreState, open_backend
+from sim.driver.backend import BACKENDS, Backend, open_backend
 from sim.driver.heap import Buffer, Heap
+from sim.errors import CoreFaultError, CoreState, CoreStoppedError, DeviceTimeoutError
 from sim.models.chip import ChipModel, staging_rows
 from sim.models.hbm import HbmOptions
 
-__all__ = ["BACKENDS", "Buffer", "CoreFaultError", "CoreHaltedError", "Dense", "Device",
-           "DeviceTimeoutError"]
+__all__ = ["BACKENDS", "Buffer", "Dense", "Device"]
 
 Float32 = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
@@ -52,70 +53,7 @@ _LOOK_SECONDS = 0.2
 _MOST_SIGNAL = (1 << 28) - 1
 """Most that the host can add to a semaphore at once."""
 
-_COUNTERS = {
-    "cycles": "cycles", "array_active": "mxu_active_cycles", "weight_load": "weight_load_cycles",
-    "waiting_vector": "vector_wait_cycles", "waiting_memory": "memory_wait_cycles",
-    "waiting_semaphore": "semaphore_wait_cycles",
-    "waiting_instruction": "instruction_wait_cycles", "scalar_idle": "idle_cycles"}
-"""The device's names of the hardware's counters."""
-
-
-class CoreFaultError(RuntimeError):
-    """A core has stopped because of an error.
-
-    Attributes
-    ----------
-    core : int
-        Which.
-    cause : Fault
-        Why.
-    pc : int
-        Address of the bundle.
-    bundle : int or None
-        The bundle; None if there is none at that address.
-    text : str
-        The bundle in text form; empty if there is none.
-    """
-
-    def __init__(self, core: int, cause: Fault, pc: int, bundle: int | None, text: str) -> None:
-        self.core, self.cause, self.pc = core, cause, pc
-        self.bundle, self.text = bundle, text
-        where = f"at bundle {pc}" if cause is not Fault.BUS_ERROR else f"near bundle {pc}"
-        super().__init__(f"core {core} stopped with fault {cause.name} {where}"
-                         f"{' ' + text if text else ''}: {isa.FAULTS[cause]}")
-
-
-class CoreHaltedError(RuntimeError):
-    """A program that was waited for has been halted, or its core reset, before its end.
-
-    Attributes
-    ----------
-    core : int
-        Which.
-    pc : int
-        The bundle that it did not come to; after a reset 0.
-    """
-
-    def __init__(self, core: int, pc: int) -> None:
-        self.core, self.pc = core, pc
-        super().__init__(f"core {core} was halted or reset while its program was waited for; it "
-                         f"stands at bundle {pc}")
-
-
-class DeviceTimeoutError(TimeoutError):
-    """Programs have not ended in time, or wait for what will not come.
-
-    Attributes
-    ----------
-    states : dict of int to CoreState
-        What the cores were doing that were waited for.
-    stuck : bool
-        No core can go on, unless the host signals a semaphore.
-    """
-
-    def __init__(self, message: str, states: dict[int, CoreState], stuck: bool) -> None:
-        self.states, self.stuck = states, stuck
-        super().__init__(message)
+_COUNTERS = ("cycles", *COUNTERS)
 
 
 def _words(given: npt.ArrayLike) -> Words:
@@ -145,7 +83,7 @@ class Device:
     waits, for example to halt what it waits for. There may be several devices.
 
     Whatever ends a method that takes time (Ctrl-C, a fault, a timeout), the device can be used
-    afterwards: `halt` or `reset` ends what may still run.
+    afterwards: `stop` or `reset` ends what may still run.
     """
 
     def __init__(self, config: Config, backend: str, memory: HbmOptions | None = None,
@@ -340,7 +278,7 @@ class Device:
             If the transfer fails, or the device is closed.
         """
         with self._open() as backend:
-            first = self._range("vector memory", self._config.vmem_words, at, count)
+            first = self._range("vector memory", self._config.vmem_vectors, at, count)
             return backend.read_vmem(self._core(core), first, count)
 
     def write_vmem(self, core: int, at: int, words: npt.NDArray[Any]) -> None:
@@ -354,7 +292,7 @@ class Device:
         """
         data = vector_words(self._config, words)
         with self._open() as backend:
-            first = self._range("vector memory", self._config.vmem_words, at, len(data))
+            first = self._range("vector memory", self._config.vmem_vectors, at, len(data))
             backend.write_vmem(self._core(core), first, data)
 
     def read_scalars(self, core: int) -> Words:
@@ -442,7 +380,7 @@ class Device:
         ------
         CoreFaultError
             If one of the cores stops, or has stopped, with a fault. Others are left as they are.
-        CoreHaltedError
+        CoreStoppedError
             If another thread halts or resets one of them meanwhile.
         DeviceTimeoutError
             If a program has not ended in time; it can be waited for again. At once if all programs
@@ -511,12 +449,12 @@ class Device:
         with self._open() as backend:
             return backend.state(self._core(core))
 
-    def halt(self, core: int | None = None) -> None:
+    def stop(self, core: int | None = None) -> None:
         """Stops a core, or all, before the next bundle; `start` at its ``pc`` would go on."""
         with self._open() as backend:
             for number in self._cores(core):
                 self._kills[number] += backend.state(number).running
-                backend.halt(number)
+                backend.stop(number)
 
     def reset(self, core: int | None = None) -> None:
         """Resets a core, or the whole chip: whatever it does ends, and nothing is left of it.
@@ -609,7 +547,7 @@ class Device:
             for number in cores:
                 backend.take_counters(number)
             counts = [self._taken_counters(backend, number) for number in cores]
-            return {name: sum(count[name] for count in counts) for name in _COUNTERS.values()}
+            return {name: sum(count[name] for count in counts) for name in _COUNTERS}
 
     @property
     def last_run(self) -> dict[int, dict[str, int]]:
@@ -747,7 +685,7 @@ class Device:
     def _taken_counters(self, backend: Backend, core: int) -> dict[str, int]:
         """A core's counters since the device was opened, when they were last taken."""
         taken, before = backend.taken_counters(core), self._before[core]
-        return {name: before[hardware] + taken[hardware] for hardware, name in _COUNTERS.items()}
+        return {name: before[name] + taken[name] for name in _COUNTERS}
 
     def _core(self, core: int) -> int:
         return integer("core", core, 0, self._config.cores - 1)
@@ -819,7 +757,7 @@ class Device:
     def _raise_kill(self, cores: Iterable[int], before: Sequence[int]) -> None:
         for core in cores:
             if self._kills[core] != before[core]:
-                raise CoreHaltedError(core, self.state(core).pc)
+                raise CoreStoppedError(core, self.state(core).pc)
 
     @staticmethod
     def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTimeoutError:

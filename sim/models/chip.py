@@ -771,13 +771,13 @@ class ChipModel:
         if words.dtype != np.uint32 or words.shape[1:] != shape:
             raise TypeError(f"words must be uint32 of shape (words, {shape[0]}, {shape[1]}), not "
                             f"{words.dtype} of {words.shape!r}")
-        first = self._range("words", at, len(words), self._config.vmem_words)
+        first = self._range("words", at, len(words), self._config.vmem_vectors)
         self._put_rows(core, words.reshape(-1, self._config.lanes),
                        lambda row: vmem(first + row // self._config.sublanes))
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
         """Words of vector memory, shape (count, sublanes, lanes); otherwise as `write_vmem`."""
-        first = self._range("words", at, count, self._config.vmem_words)
+        first = self._range("words", at, count, self._config.vmem_vectors)
         return self._get_registers(core, count, lambda word: vmem(first + word))
 
     def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
@@ -797,7 +797,7 @@ class ChipModel:
         return np.concatenate(parts)
 
     def state(self, core: int) -> dict[str, Any]:
-        """All that a program on a core can see, as `golden.core.Machine.read_state` gives it.
+        """All that a program on a core can see, as `golden.core.GoldenCore.read_state` gives it.
 
         The core must have come to rest. Memory's last rows are used as in `write_vmem`.
 
@@ -816,7 +816,7 @@ class ChipModel:
                 "vectors": self._get_registers(core, isa.VECTOR_REGISTERS,
                                                lambda number: vreg(v[number])),
                 "masks": np.stack([packed >> mask & 1 for mask in range(isa.MASKS)]).astype(bool),
-                "vmem": self.read_vmem(core, 0, self._config.vmem_words),
+                "vmem": self.read_vmem(core, 0, self._config.vmem_vectors),
                 "smem": self.read_smem(core, 0, self._config.smem_words),
                 "semaphores": self.read_words(core, Space.SEMAPHORE, 0, isa.SEMAPHORES),
                 "pc": self.pc(core),

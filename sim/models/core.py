@@ -27,12 +27,13 @@ from hdl.vpu.interface import HostSpace
 from hdl.xlu.reduce import reduce_nodes
 from hdl.xlu.transpose import transpose_banks
 from sim.asm.assembler import disassemble
+from sim.errors import CoreFaultError
 from sim.kernel import compile_grid
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 
-__all__ = ["CoreFault", "CoreModel", "Processor", "core_grids", "core_library"]
+__all__ = ["CoreModel", "Processor", "core_grids", "core_library"]
 
 _TOP = "core"
 _DRIVER = pathlib.Path(__file__).with_name("cpp") / "core.cpp"
@@ -51,29 +52,8 @@ Words = npt.NDArray[np.uint32]
 Progress = Callable[[int], object]
 
 
-class CoreFault(Exception):  # noqa: N818  the instruction set calls it a fault
-    """A core stopped with a fault.
-
-    Attributes
-    ----------
-    cause : Fault
-        Why.
-    pc : int
-        The faulting bundle's address.
-    disassembly : str
-        That bundle in the text form; empty if the address is outside the instruction memory.
-    """
-
-    def __init__(self, cause: Fault, pc: int, disassembly: str) -> None:
-        self.cause = cause
-        self.pc = pc
-        self.disassembly = disassembly
-        what = f": {disassembly}" if disassembly else ""
-        super().__init__(f"{cause.name} at bundle {pc}{what}. {isa.FAULTS[cause]}")
-
-
 class Processor(Protocol):
-    """What executes programs: the golden `Machine` and the simulated `CoreModel`.
+    """What executes programs: the golden `GoldenCore` and the simulated `CoreModel`.
 
     Both take the same arguments, and refuse wrong ones with a `TypeError` or a `ValueError`. A
     program that runs until it halts, faults or waits leaves the same state in both, and so do calls
@@ -364,7 +344,7 @@ class CoreModel:
 
         Raises
         ------
-        CoreFault
+        CoreFaultError
             If it faults.
         TimeoutError
             As `run`.
@@ -380,13 +360,11 @@ class CoreModel:
             if self.running:
                 raise RuntimeError(f"the program waits for a semaphore at bundle {self.pc}")
             if self.fault:
-                raise CoreFault(self.fault, self.pc, self._disassembly(self.pc))
+                bundle = (self.read_program(self.pc)[0]
+                          if self.pc < self._config.imem_bundles else None)
+                raise CoreFaultError(0, self.fault, self.pc, bundle,
+                                     "" if bundle is None else disassemble(bundle))
             return self.counters()
-
-    def _disassembly(self, pc: int) -> str:
-        if pc >= self._config.imem_bundles:
-            return ""
-        return disassemble(self.read_program(pc)[0])
 
     @property
     def running(self) -> bool:
@@ -435,7 +413,7 @@ class CoreModel:
         """
         with self._lock:
             return {"cycles": self._peek("cycles"),
-                    **{name: self._peek(f"{name}_cycles") for name in COUNTERS}}
+                    **{name: self._peek(name) for name in COUNTERS}}
 
     def clear_counters(self) -> None:
         """Sets all counters to zero; it takes a cycle, which is not counted."""
@@ -459,14 +437,14 @@ class CoreModel:
             If the array is of another type or shape, or does not fit.
         """
         data = vector_words(self._config, words)
-        first = _range("words", address, len(data), self._config.vmem_words)
+        first = _range("words", address, len(data), self._config.vmem_vectors)
         with self._lock:
             self._move_rows("write_rows", data, HostSpace.VMEM, first)
 
     def read_vmem(self, address: int, words: int) -> Words:
         """Words of vector memory, as uint32 of shape (words, sublanes, lanes)."""
-        count = integer("words", words, 0, self._config.vmem_words)
-        first = _range("words", address, count, self._config.vmem_words)
+        count = integer("words", words, 0, self._config.vmem_vectors)
+        first = _range("words", address, count, self._config.vmem_vectors)
         return self._read_rows(HostSpace.VMEM, first, count)
 
     def read_vectors(self) -> Words:
@@ -504,13 +482,13 @@ class CoreModel:
         return self._read_words(Space.SEMAPHORE, 0, isa.SEMAPHORES, isa.SEMAPHORES)
 
     def read_state(self) -> dict[str, Any]:
-        """All that a program can see, as `golden.core.Machine.read_state` gives it."""
+        """All that a program can see, as `golden.core.GoldenCore.read_state` gives it."""
         with self._lock:
             return {
                 "scalars": self.read_scalars(),
                 "vectors": self.read_vectors(),
                 "masks": self.read_masks(),
-                "vmem": self.read_vmem(0, self._config.vmem_words),
+                "vmem": self.read_vmem(0, self._config.vmem_vectors),
                 "smem": self.read_smem(0, self._config.smem_words),
                 "semaphores": self.read_semaphores(),
                 "pc": self.pc,

@@ -110,7 +110,7 @@ class MxuModel:
         """Cycle counters since the last reset, as `hdl.mxu.mxu.Mxu` defines them."""
         with self._lock:
             cycles, active, weights = (self._model.peek(name) for name in (
-                "cycles", "active_cycles", "weight_cycles"))
+                "cycles", "mxu_active_cycles", "weight_load_cycles"))
         return {"cycles": cycles, "mxu_active_cycles": active, "weight_load_cycles": weights,
                 "idle_cycles": cycles - active - weights}
 

@@ -43,8 +43,8 @@ _HOST_TRACK = "semaphores"
 _PITCH = 100
 """Between the numbers of the first tracks of two processes: no two tracks have one number, and none
 has that of its process, which viewers would take for its main thread."""
-CAUSES = tuple(counter.replace("_", " ") for counter in COUNTERS)
-_FIRST_WAIT = COUNTERS.index(f"waiting_{WAITS[0]}")
+CAUSES = tuple(counter.removesuffix("_cycles").replace("_", " ") for counter in COUNTERS)
+_FIRST_WAIT = COUNTERS.index(f"{WAITS[0]}_wait_cycles")
 _MIDDLE = 0.5
 """Where in its cycle an arrow begins or ends, so that it is within a slice."""
 _TIME = "1 us is 1 clock cycle, counted from the first one of the simulation"

@@ -74,7 +74,7 @@ def _busy(chip: ChipModel) -> tuple[float, float]:
     first, began = chip.cycle, time.perf_counter()
     chip.run()
     seconds, cycles = time.perf_counter() - began, chip.cycle - first
-    active = min(chip.counters(core)["array_active"] for core in cores)
+    active = min(chip.counters(core)["mxu_active_cycles"] for core in cores)
     return cycles / seconds, active / cycles
 
 
@@ -91,7 +91,7 @@ def _transfer(chip: ChipModel, places: Transfers) -> float:
     The cycles in which the host starts them count, and the memory's latency.
     """
     config = chip.config
-    rows = config.vmem_words * config.sublanes
+    rows = config.vmem_vectors * config.sublanes
     first = chip.cycle
     for core in range(config.cores):
         source, destination = places(core)
@@ -109,7 +109,7 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
         If what comes back is something else.
     """
     config = chip.config
-    size, rows = config.vmem_bytes, config.vmem_words * config.sublanes
+    size, rows = config.vmem_bytes, config.vmem_vectors * config.sublanes
     used = config.cores * rows
     rng = np.random.default_rng(8)
     chip.hbm[:used] = rng.integers(0, 1 << 32, (used, config.lanes), np.uint32)
@@ -146,7 +146,7 @@ def chip_figures(config: Config) -> dict[str, float]:
             speeds["busy_one_thread"].append(_busy(chip)[0])
     return {**{f"chip_{name}_cycles_per_second": statistics.median(values)
                for name, values in speeds.items()},
-            "chip_busy_array_active_percent": 100 * active, **transfers}
+            "chip_busy_mxu_active_percent": 100 * active, **transfers}
 
 
 def ecp5_chip(config: Config) -> dict[str, int]:

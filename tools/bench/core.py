@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from tqdm import tqdm
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl.config import Config
 from sim.asm.assembler import Assembler, Program, s, v
 from sim.models.core import CoreModel
@@ -29,7 +29,7 @@ _ROWS, _WEIGHTS, _RESULTS, _LOADED, _PRODUCTS, _SUMS = (
 
 
 def _address_of_stores(config: Config) -> int:
-    return config.vmem_words // 2
+    return config.vmem_vectors // 2
 
 
 def busy_program(config: Config, loops: int) -> Program:
@@ -163,7 +163,7 @@ def _check(core: CoreModel, program: Program) -> None:
     RuntimeError
         If any state differs.
     """
-    machine = Machine(core.config)
+    machine = GoldenCore(core.config)
     rng = np.random.default_rng(7)
     data = rng.standard_normal(machine.vmem.shape).astype(np.float32)
     machine.vmem[:] = data.view(np.uint32)
@@ -204,11 +204,11 @@ def core_figures(config: Config) -> dict[str, float]:
                 counters = core.run_program()
                 speeds[name].append(counters["cycles"] / (time.perf_counter() - began))
                 if name == "busy":
-                    active = 100 * counters["array_active"] / counters["cycles"]
+                    active = 100 * counters["mxu_active_cycles"] / counters["cycles"]
         for _ in range(RUNS):
             began = time.perf_counter()
             core.model.tick(IDLE_CYCLES)
             speeds["idle"].append(IDLE_CYCLES / (time.perf_counter() - began))
     return {**{f"core_{name}_cycles_per_second": statistics.median(values)
                for name, values in speeds.items()},
-            "core_busy_array_active_percent": active}
+            "core_busy_mxu_active_percent": active}

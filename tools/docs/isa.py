@@ -118,7 +118,7 @@ def _state() -> list[str]:
 def _sizes() -> list[str]:
     measures: list[tuple[str, str]] = [
         ("lanes", "lanes"), ("sublanes", "sublanes"), ("bytes of a vector register", "bytes"),
-        ("vector memory, registers", "vmem_words"), ("scalar memory, words", "smem_words"),
+        ("vector memory, registers", "vmem_vectors"), ("scalar memory, words", "smem_words"),
         ("instruction memory, bundles", "imem_bundles"),
         ("HBM, bytes", "hbm_bytes"), ("bytes of a row", "row_bytes"),
         ("`tile_vregs`: pushes of a weight tile", "tile_vregs"),

@@ -320,7 +320,7 @@ def _vector_unit(picture: Picture, x: float, y: float) -> None:
           f"{VECTOR_REGISTERS} words, {MASKS} masks")
     _part(picture, x + 144, y + 116, 62, "ALU", "v0")
     _part(picture, x + 214, y + 116, 62, "ALU", "v1")
-    _memory(picture, x + 284, y + 116, 112, "memory", f"{_CONFIG.vmem_words:,} words")
+    _memory(picture, x + 284, y + 116, 112, "memory", f"{_CONFIG.vmem_vectors:,} words")
     picture.text(x + 24, y + 186, "chains, a", "tiny muted left")
     picture.text(x + 24, y + 201, "word of each", "tiny muted left")
     for at, kind, name in ((128, "w", "w"), (176, "x", "x"), (230, "sum", "pop"),

@@ -233,8 +233,8 @@ async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
         counts = {name: await bench.get(f"{name}_LO", 0) | await bench.get(f"{name}_HI", 0) << 32
                   for name in COUNTER_REGISTERS}
         assert counts["CYCLES"] == sum(counts.values()) - counts["CYCLES"]
-        assert counts["ARRAY_ACTIVE"] == bench.config.array
-        assert counts["WAITING_SEMAPHORE"] > 0
+        assert counts["MXU_ACTIVE_CYCLES"] == bench.config.array
+        assert counts["SEMAPHORE_WAIT_CYCLES"] > 0
     assert bench.compared == 3
     bench.finished()
 
@@ -353,7 +353,7 @@ async def descriptors_with_faults(dut: HierarchyObject) -> None:
     bad = {
         Fault.DMA_DESCRIPTOR: (good[0] | 1 << 20, *good[1:]),
         Fault.DMA_ALIGNMENT: (*good[:2], config.row_bytes // 2, *good[3:]),
-        Fault.DMA_RANGE: (*good[:6], config.vmem_words, *good[7:]),
+        Fault.DMA_RANGE: (*good[:6], config.vmem_vectors, *good[7:]),
     }
     await bench.put("INTERRUPT_ENABLE", Events.of(1, Events.FAULT))
     for fault, words in bad.items():

@@ -81,7 +81,7 @@ class CoreModel:
                          "host": port("host_descriptor")}
         self._response = {name: port(f"response__{name}") for name in ("valid", "error", "data")}
         self._host_fault = port("host_fault")
-        self._counters = [port("cycles"), *(port(f"{name}_cycles") for name in COUNTERS)]
+        self._counters = [port("cycles"), *(port(name) for name in COUNTERS)]
         self.counts = [0] * len(self._counters)
         self.outputs = {name: port(name) for name in ("start_pc", "watchdog")}
         self._respond(0, 0, 0)

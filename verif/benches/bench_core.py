@@ -11,7 +11,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
 from hdl.core.counters import COUNTERS
@@ -38,7 +38,7 @@ class CoreBench:
     config : Config
     rng : random.Random
         Of the bench's decisions, seeded with the test's seed.
-    machine : Machine
+    machine : GoldenCore
         The golden one. `reset` makes a new one.
     generator : Generator
         Of programs for it.
@@ -59,7 +59,7 @@ class CoreBench:
         self.rows = RowPort(self.domain, dut, self.rng)
         self._idle, self._waiting, self._clear, self._cycles = (
             pin(dut, name) for name in ("idle", "waiting", "clear_counters", "cycles"))
-        self._counters = {name: pin(dut, f"{name}_cycles") for name in COUNTERS}
+        self._counters = {name: pin(dut, name) for name in COUNTERS}
         self._clear.value = 0
         cocotb.start_soon(self._count())
 
@@ -75,7 +75,7 @@ class CoreBench:
         await self.domain.reset()
         self.requests.clear()
         self.rows.clear()
-        self.machine = machine = Machine(self.config)
+        self.machine = machine = GoldenCore(self.config)
         self.generator = Generator(machine, self.numbers)
         self.program.set_watchdog(0)
         machine.vmem[:] = random_words(self.numbers, machine.vmem.shape)
@@ -214,9 +214,9 @@ async def softmax_layer(dut: HierarchyObject) -> None:
     await bench.clear_counters()
     await bench.run()
     counters = bench.counters()
-    assert counters["array_active"] == layer.chunks * layer.tiles * layer.groups * (
+    assert counters["mxu_active_cycles"] == layer.chunks * layer.tiles * layer.groups * (
         bench.config.sublanes)
-    assert counters["weight_load"]
+    assert counters["weight_load_cycles"]
     await bench.compare()
     result = layer.result(bench.machine.vmem[layer.p_address:][:layer.chunks * layer.groups])
     assert np.allclose(result.sum(axis=1), 1, atol=1e-5)
@@ -269,7 +269,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
 async def host_hands_over_words(dut: HierarchyObject) -> None:
     """The host writes words while the program runs, and hands them over by a semaphore."""
     bench = await CoreBench.started(dut)
-    config, count, first = bench.config, 8, bench.config.vmem_words - 16
+    config, count, first = bench.config, 8, bench.config.vmem_vectors - 16
     bench.machine.semaphores[3] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=3)
     words = random_words(bench.numbers, bench.machine.vmem[:count].shape)
@@ -337,8 +337,8 @@ async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
     await bench.program.finish(LIMIT)
     counters = bench.counters()
     # Each word costs the program some cycles, most are its own.
-    assert counters["waiting_memory"] > 0
-    assert counters["waiting_memory"] < 4 * rounds < sum(counters.values())
+    assert counters["memory_wait_cycles"] > 0
+    assert counters["memory_wait_cycles"] < 4 * rounds < sum(counters.values())
     assert config.sublanes * 16 <= bench.rows.checked
     await bench.compare()
 

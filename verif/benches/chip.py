@@ -78,7 +78,7 @@ class ChipBench:
         self.rng = random.Random(cocotb.RANDOM_SEED)
         self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
         self.compared = 0
-        self.words = config.vmem_words
+        self.words = config.vmem_vectors
         self.domain = ClockDomain(dut)
         self.domain.start()
         self.cores = range(config.cores)

@@ -13,7 +13,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import MiscOp, Slot
@@ -81,7 +81,7 @@ class XluBench:
 
     def _clear(self) -> None:
         shape = self.config.sublanes, self.config.lanes
-        self._machine = Machine(self.config)
+        self._machine = GoldenCore(self.config)
         self._machine.vectors[:] = random_words(self._numbers, self._machine.vectors.shape)
         self._registers = self._machine.vectors.copy()
         self._chain: NDArray[np.uint32] = np.zeros(shape, np.uint32)

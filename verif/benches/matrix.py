@@ -143,7 +143,7 @@ class MxuBench:
         self.rng = random.Random(cocotb.RANDOM_SEED)
         self.results: list[int] = []
         self._counters = {name: pin(dut, name)
-                          for name in ("cycles", "active_cycles", "weight_cycles")}
+                          for name in ("cycles", "mxu_active_cycles", "weight_load_cycles")}
         self._model = MxuModel(self.config)
         digits = _WORD_BITS * self.config.lanes // 4
         self._checker: Scoreboard[int] = Scoreboard("result row", lambda row: f"{row:0{digits}x}")
@@ -201,11 +201,11 @@ class MxuBench:
         now, origin = self.domain.now, self._origin
         active = {cycle for cycle in self.x.transfers if origin < cycle < now}
         loading = {cycle for cycle in self.w.transfers if origin < cycle < now}
-        expected = {"cycles": now - origin - 1, "active_cycles": len(active),
-                    "weight_cycles": len(loading - active)}
+        expected = {"cycles": now - origin - 1, "mxu_active_cycles": len(active),
+                    "weight_load_cycles": len(loading - active)}
         got = {name: int(counter.value) for name, counter in self._counters.items()}
         assert got == expected, f"counters {got}, not {expected}"
-        assert got["active_cycles"] + got["weight_cycles"] <= got["cycles"]
+        assert got["mxu_active_cycles"] + got["weight_load_cycles"] <= got["cycles"]
 
     async def finish(self) -> None:
         """Waits for all results, and for some time, in which nothing may come any more.

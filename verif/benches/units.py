@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import cocotb
 from cocotb.handle import HierarchyObject
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.isa import Kind, PushOp, Slot, Unit
 from verif.benches.clocking import ClockDomain, pin
@@ -71,11 +71,11 @@ class _Reader:
 
     Parameters
     ----------
-    machine : Machine
+    machine : GoldenCore
         In the state before the bundle.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: GoldenCore) -> None:
         self._scalars = machine.scalars
         self._pc = machine.pc
         slots, self._imm, _ = isa.unpack(machine.program[machine.pc])
@@ -149,7 +149,7 @@ class _Reader:
             self._values[f"{port}__{name}"] = int(value)
 
 
-class TracingMachine(Machine):
+class TracingMachine(GoldenCore):
     """A golden machine that keeps account of the bundles that it executes.
 
     Attributes
@@ -160,7 +160,7 @@ class TracingMachine(Machine):
     trace: list[Issue]
 
     def step(self) -> bool:
-        """As `Machine.step`."""
+        """As `GoldenCore.step`."""
         if not hasattr(self, "trace"):
             self.trace = []
         issue = (_Reader(self).issue() if self.running and self.pc < len(self.program)

@@ -15,7 +15,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import Kind, LoadOp, Operation, Slot, Unit, VectorOp
@@ -152,7 +152,7 @@ class VpuBench:
         Of the bench's decisions, seeded with the test's seed.
     rows : RowPort
         The host.
-    machine : Machine
+    machine : GoldenCore
     gap : float
         Probability of a cycle in which no bundle is tried.
     held : int
@@ -201,7 +201,7 @@ class VpuBench:
         return bench
 
     def _clear(self) -> None:
-        self.machine = Machine(self.config)
+        self.machine = GoldenCore(self.config)
         self._queue: deque[Bundle] = deque()
         self._outstanding: set[tuple[str, int]] = set()
         self._due: dict[int, dict[tuple[str, str], int]] = {}
@@ -289,7 +289,7 @@ class VpuBench:
     @property
     def host_words(self) -> range:
         """Words of vector memory that only the host uses."""
-        return range(self.config.vmem_words - 8, self.config.vmem_words)
+        return range(self.config.vmem_vectors - 8, self.config.vmem_vectors)
 
     async def drain(self) -> None:
         """Waits until all that was sent has issued and written."""

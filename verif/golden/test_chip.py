@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from golden.chip import GoldenChip
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import DmaSpace, Fault, MiscOp, Slot
@@ -42,7 +42,7 @@ def run(machine, text, max_bundles=10_000):
 def test_a_program_loads_computes_and_stores(config):
     seed = 1
     rng = np.random.default_rng(seed)
-    machine = Machine(config)
+    machine = GoldenCore(config)
     rows = 4 * config.sublanes
     machine.hbm[:rows] = rng.normal(size=(rows, config.lanes)).astype(np.float32).view(np.uint32)
     put(machine, 0, descriptor(config, hbm(0), vmem(7), rows=rows, semaphore=sem[2]))
@@ -67,7 +67,7 @@ def test_a_program_loads_computes_and_stores(config):
 
 
 def test_a_transfer_comes_after_the_rest_of_its_bundle():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.scalars[1:4] = 77, 0, 40
     put(machine, 0, descriptor(TINY, smem(40), hbm(0), rows=1))
     # A store into the descriptor is not seen, one into the source is; a load of the destination
@@ -86,7 +86,7 @@ def test_a_transfer_comes_after_the_rest_of_its_bundle():
 
 
 def test_a_descriptor_that_was_changed_is_read_anew():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.vmem[:] = np.arange(machine.vmem.size, dtype=np.uint32).reshape(machine.vmem.shape)
     put(machine, 0, descriptor(TINY, vmem(3), hbm(0), rows=2))
     run(machine, """
@@ -104,7 +104,7 @@ def test_a_descriptor_that_was_changed_is_read_anew():
 
 def test_registers_and_masks_go_to_memory():
     rng = np.random.default_rng(3)
-    machine = Machine(SMALL)
+    machine = GoldenCore(SMALL)
     random_words(machine.vectors, rng)
     machine.masks[1:] = rng.integers(0, 2, machine.masks[1:].shape)
     s = SMALL.sublanes
@@ -119,7 +119,7 @@ def test_registers_and_masks_go_to_memory():
 
 @pytest.mark.parametrize("config", PRESETS, ids=str)
 def test_an_overlay_is_loaded_and_runs(config):
-    machine = Machine(config)
+    machine = GoldenCore(config)
     overlay = assemble("{ s0.add s5, s0, 1234 | s1.jump 3 } { s0.add s6, s0, 1 }")
     rows = overlay.rows(config)
     machine.hbm[9:9 + len(rows)] = rows
@@ -166,7 +166,7 @@ def unchanged_but_fault(machine, fault):
 ])
 def test_faults_of_a_descriptor_are_precise(word, value, fault):
     rng = np.random.default_rng(4)
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     for array in (machine.vectors, machine.vmem, machine.smem, machine.hbm):
         random_words(array, rng)
     machine.scalars[9] = 246
@@ -186,7 +186,7 @@ def test_faults_of_a_descriptor_are_precise(word, value, fault):
 
 @pytest.mark.parametrize("address", [247, 255, 256, 0x7FFFFFFF, 0xFFFFFFF6, 0xFFFFFFFF])
 def test_a_descriptor_beyond_scalar_memory(address):
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.scalars[9] = address
     # What could be read of it would be no descriptor either.
     machine.smem[:] = 0xFFFFFFFF
@@ -195,7 +195,7 @@ def test_a_descriptor_beyond_scalar_memory(address):
 
 
 def test_of_several_faults_the_least_number_counts():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     for text, fault in (
             ("{ misc.dma 0 | ld.load v1, s0, 256 }", Fault.VMEM_RANGE),
             ("{ misc.dma 0 | s0.load s1, s0, 256 }", Fault.SMEM_RANGE),
@@ -207,7 +207,7 @@ def test_of_several_faults_the_least_number_counts():
 
 
 def test_a_completion_that_overflows_is_a_fault_of_the_next_bundle():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.semaphores[4] = 0xFFFFFFFF
     put(machine, 0, descriptor(TINY, smem(0), hbm(0), rows=1, semaphore=sem[4]))
     run(machine, "{ s1.jump 3 | misc.dma 0 }")
@@ -217,7 +217,7 @@ def test_a_completion_that_overflows_is_a_fault_of_the_next_bundle():
 
 @pytest.mark.parametrize("config", [TINY, ONE_CORE], ids=["two", "one"])
 def test_alone_there_is_no_other_core(config):
-    machine = Machine(config)
+    machine = GoldenCore(config)
     machine.load_program([isa.pack({Slot.MISC: {"op": MiscOp.SIGNAL_OTHER, "d": 1}})])
     unchanged_but_fault(machine, Fault.ILLEGAL)
 
@@ -387,8 +387,8 @@ def test_cores_share_one_hbm_and_reach_each_other():
 
 
 def test_what_was_decoded_alone_is_decoded_anew():
-    first = Machine(TINY)
-    second = Machine(TINY, first.hbm)
+    first = GoldenCore(TINY)
+    second = GoldenCore(TINY, first.hbm)
     put(first, 0, descriptor(TINY, vmem(0), other_vmem(0), rows=2, other_semaphore=sem[1]))
     text = "{ misc.signal_other sem1, 1 | s1.halt }"
     assert run(first, text).fault is Fault.ILLEGAL
@@ -400,23 +400,23 @@ def test_what_was_decoded_alone_is_decoded_anew():
 
 
 def test_machines_that_are_no_chip_are_refused():
-    machine = Machine(TINY)
-    with pytest.raises(TypeError, match="other must be a Machine, not 1"):
+    machine = GoldenCore(TINY)
+    with pytest.raises(TypeError, match="other must be a GoldenCore, not 1"):
         machine.connect(cast(Any, 1))
     with pytest.raises(ValueError, match="another machine"):
         machine.connect(machine)
     with pytest.raises(ValueError, match="other must be of Config"):
-        machine.connect(Machine(SMALL))
+        machine.connect(GoldenCore(SMALL))
     with pytest.raises(ValueError, match="same HBM"):
-        machine.connect(Machine(TINY))
+        machine.connect(GoldenCore(TINY))
     with pytest.raises(ValueError, match="cores must be 2 to connect two, not 1"):
-        Machine(ONE_CORE).connect(Machine(ONE_CORE))
-    other = Machine(TINY, machine.hbm)
+        GoldenCore(ONE_CORE).connect(GoldenCore(ONE_CORE))
+    other = GoldenCore(TINY, machine.hbm)
     machine.connect(other)
     with pytest.raises(ValueError, match="connected once only"):
-        machine.connect(Machine(TINY, machine.hbm))
+        machine.connect(GoldenCore(TINY, machine.hbm))
     with pytest.raises(ValueError, match="connected once only"):
-        Machine(TINY, machine.hbm).connect(other)
+        GoldenCore(TINY, machine.hbm).connect(other)
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from golden.dma import Descriptor
 from golden.mxu import tile_matmul
 from golden.vpu import compare, evaluate
@@ -69,7 +69,7 @@ HALT = do("s1", "halt")
 def random_machine(config=TINY, seed=SEED):
     """A machine with random contents, a complete load of weights, active ones, and two results."""
     rng = np.random.default_rng(seed)
-    machine = Machine(config)
+    machine = GoldenCore(config)
     machine.scalars[1:] = rng.integers(0, 1 << 32, isa.SCALAR_REGISTERS - 1, np.uint32)
     machine.vectors[:] = rng.normal(size=machine.vectors.shape).astype(np.float32).view(np.uint32)
     machine.vectors[8:] = rng.integers(0, 1 << 32, machine.vectors[8:].shape, np.uint32)
@@ -129,7 +129,7 @@ def signed(word):
 
 
 def test_everything_is_zero_at_first_but_m0():
-    machine = Machine(ODD)
+    machine = GoldenCore(ODD)
     state = everything(machine)
     assert state["scalars"].shape == (32,)
     assert state["vectors"].shape == (32, 3, 6)
@@ -205,7 +205,7 @@ def scalar_pairs():
 
 @pytest.mark.parametrize("op", SCALAR)
 def test_scalar_operation(op):
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     for slot in ("s0", "s1"):
         one = bundle(do(slot, op.name.lower(), 3, 1, 2))
         other = bundle(do(slot, op.name.lower(), 1, 1, I1), imm=(5, 7))
@@ -219,7 +219,7 @@ def test_scalar_operation(op):
 
 
 def test_scalar_sources():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     rng = np.random.default_rng(SEED)
     machine.scalars[1:] = rng.integers(0, 1 << 32, 31, np.uint32)
     old = machine.scalars.copy()
@@ -275,7 +275,7 @@ def test_scalar_memory():
 
 @pytest.mark.parametrize("op", BRANCHES)
 def test_conditional_branch(op):
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     for number in range(3):
         imm = tuple(17 if k == number else 200 + k for k in range(3))
         one = bundle(do("s1", op.name.lower(), 1, 2, number), imm=imm)
@@ -286,7 +286,7 @@ def test_conditional_branch(op):
 
 
 def test_jump_call_loop_and_halt():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.scalars[3] = 77
     assert execute(machine, bundle(do("s1", "jump", 3)), pc=9)
     assert machine.pc == 77
@@ -314,7 +314,7 @@ def test_jump_call_loop_and_halt():
 @pytest.mark.parametrize("config", [TINY, ODD])
 def test_program_counter_beyond_the_memory(config):
     last = config.imem_bundles - 1
-    machine = Machine(config)
+    machine = GoldenCore(config)
     assert execute(machine, bundle(do("s0", "add", 1, 0, inline(3))), pc=last)
     assert (machine.pc, machine.running, machine.fault) == (last + 1, True, Fault.NONE)
     before = everything(machine)
@@ -411,7 +411,7 @@ def test_mask_operations_with_m0():
 @pytest.mark.parametrize("config", [TINY, ODD])
 def test_vector_memory(config):
     machine = random_machine(config)
-    words = config.vmem_words
+    words = config.vmem_vectors
     for address in (0, 1, words - 1):
         for base, offset in ((address, inline(0)), ((address - 15) & MASK32, inline(15)),
                              (address + 8, inline(-8)), ((address - 5) & MASK32, I0)):
@@ -504,7 +504,7 @@ def ready_for(operation):
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
         machine.loaded = 0
     if operation.unit is isa.Unit.OTHER_CORE:
-        machine.connect(Machine(machine.config, machine.hbm))
+        machine.connect(GoldenCore(machine.config, machine.hbm))
     if operation.unit is isa.Unit.DMA:
         # To HBM, so that nothing changes here.
         transfer = Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 4, source_address=3)
@@ -663,7 +663,7 @@ def test_files_do_not_conflict_with_each_other():
 def at_fault(name, config=TINY):
     """A machine and an operation that has a fault on it."""
     machine = random_machine(config)
-    machine.scalars[1:4] = 0xFFFFFFF0, config.vmem_words, config.smem_words
+    machine.scalars[1:4] = 0xFFFFFFF0, config.vmem_vectors, config.smem_words
     machine.semaphores[4] = 0xFFFFFFFE
     lanes, sublanes, groups = config.lanes, config.sublanes, config.tile_vregs
     fault, _, which = name.partition(" ")
@@ -744,7 +744,7 @@ def test_fault_stops_the_machine_and_changes_nothing_else(name, config):
 def test_limits_themselves_are_no_faults():
     config = ODD
     machine = random_machine(config)
-    machine.scalars[1:4] = 0, config.vmem_words - 1, config.smem_words - 1
+    machine.scalars[1:4] = 0, config.vmem_vectors - 1, config.smem_words - 1
     machine.semaphores[4] = 0xFFFFFFFE
     for one in (do("s0", "load", 5, 3, inline(0)), do("ld", "load", 5, 2, inline(0)),
                 do("misc", "rotate_lanes", 5, 6, inline(5)),
@@ -827,7 +827,7 @@ def test_waiting_holds_the_whole_bundle():
 
 
 def test_waits_compare_without_sign_and_subtract():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     for count, least, goes in ((0, 0, True), (5, 5, True), (4, 5, False), (0x80000000, 1, True),
                                (1, 0x80000000, False), (MASK32, MASK32, True), (7, 3, True)):
         machine.semaphores[15] = count
@@ -883,7 +883,7 @@ def test_reading_and_signalling_semaphores():
 
 
 def test_stopping_and_going_on():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
     machine.start(0)
     assert machine.run(2) == 2
@@ -899,7 +899,7 @@ def test_stopping_and_going_on():
 
 
 def test_a_watchdog_from_outside_stops_a_program_that_waits():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.load_program([bundle(do("misc", "wait", 3, inline(1))), bundle(HALT)])
     machine.start(0)
     assert machine.run(9) == 0
@@ -939,7 +939,7 @@ def test_program_sums_the_scalar_memory():
 
 
 def test_program_calls_and_returns():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     program = [bundle(do("s1", "call", 31, I0), imm=(100,)),
                bundle(do("s1", "call", 31, I0), do("s0", "add", 1, 1, 1), imm=(100,)),
                bundle(HALT)]
@@ -975,7 +975,7 @@ def recursive_program():
 
 def test_program_recurses_through_a_stack():
     fib, routine = recursive_program()
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     machine.load_program([bundle(do("s0", "add", 1, 0, inline(10)), do("s1", "call", 31, I0),
                                  imm=(fib,)), bundle(HALT)])
     machine.load_program(routine, at=fib)
@@ -995,7 +995,7 @@ def load_weights(config, first, kind="weights"):
 @pytest.mark.parametrize("kind", ["weights", "weights_t"])
 def test_program_multiplies_matrices(config, kind):
     rng = np.random.default_rng(SEED)
-    machine = Machine(config)
+    machine = GoldenCore(config)
     lanes, sublanes, groups = config.lanes, config.sublanes, config.tile_vregs
     first, second = rng.normal(size=(2, lanes, lanes)).astype(np.float32)
     x = rng.normal(size=(5, sublanes, lanes)).astype(np.float32)
@@ -1090,7 +1090,7 @@ def test_rows_keep_the_weights_that_were_active_when_they_were_pushed():
 
 
 def test_rows_before_the_first_swap_are_a_fault_even_with_weights_loaded():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     assert_fault(machine, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
     for one in load_weights(TINY, 0):
         assert execute(machine, one)
@@ -1240,7 +1240,7 @@ def test_a_bundle_means_the_same_whenever_it_is_executed_again():
 
 
 def test_decoded_bundles_do_not_pile_up():
-    machine = Machine(TINY)
+    machine = GoldenCore(TINY)
     for word in range(2_500):
         assert execute(machine, bundle(do("s0", "add", 1, 0, I0), imm=(word,)))
         assert machine.scalars[1] == word
@@ -1251,7 +1251,7 @@ def test_decoded_bundles_do_not_pile_up():
 
 
 def test_programs_are_loaded_where_they_are_wanted():
-    machine = Machine(ODD)
+    machine = GoldenCore(ODD)
     machine.load_program([1, 2, 3], at=6)
     assert machine.program == [0, 0, 0, 0, 0, 0, 1, 2, 3]
     machine.load_program(iter([9]))
@@ -1259,11 +1259,11 @@ def test_programs_are_loaded_where_they_are_wanted():
     assert machine.program == [9, 0, 0, 0, 0, 0, 1, 2, 3]
 
 
-MACHINE = Machine(TINY)
+MACHINE = GoldenCore(TINY)
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda: Machine(cast(Any, "tiny")), TypeError, "config must be a Config, not 'tiny'"),
+    (lambda: GoldenCore(cast(Any, "tiny")), TypeError, "config must be a Config, not 'tiny'"),
     (lambda: MACHINE.load_program([0, cast(Any, "nop")]), TypeError,
      "bundle 1 must be an integer, not 'nop'"),
     (lambda: MACHINE.load_program([1 << 288]), ValueError, "bundle 0 must fit 288 bits, not 0x1"),

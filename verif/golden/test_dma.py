@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from golden.dma import Descriptor, allocate_hbm
 from hdl import isa
 from hdl.config import Config
@@ -30,7 +30,7 @@ def pair(config, rng):
     """Two cores with random contents."""
     hbm = allocate_hbm(config)
     hbm[:] = rng.integers(0, 1 << 32, hbm.shape, np.uint32)
-    machines = Machine(config, hbm), Machine(config, hbm)
+    machines = GoldenCore(config, hbm), GoldenCore(config, hbm)
     machines[0].connect(machines[1])
     for machine in machines:
         for array in (machine.vmem, machine.smem, machine.vectors):
@@ -60,7 +60,7 @@ def capacity(name, config):
     """Words of a space, counting those that bundles have not."""
     register = config.sublanes * config.lanes
     return {"HBM": config.hbm_bytes // (4 * config.lanes) * config.lanes,
-            "VMEM": config.vmem_words * register, "OTHER_VMEM": config.vmem_words * register,
+            "VMEM": config.vmem_vectors * register, "OTHER_VMEM": config.vmem_vectors * register,
             "SMEM": config.smem_words, "IMEM": 16 * config.imem_bundles,
             "VREG": 32 * register, "MASK": register}[name]
 
@@ -345,7 +345,7 @@ def test_the_other_core_needs_two():
                    {"signal_other": 1, "rows": 7}, {"signal_other": 1, "source_address": 1 << 40}):
         descriptor = Descriptor(**GOOD | change)
         assert descriptor.check(TINY, 1) is Fault.DMA_DESCRIPTOR
-        alone = Machine(TINY)
+        alone = GoldenCore(TINY)
         assert alone.transfer(descriptor) is Fault.DMA_DESCRIPTOR
     assert Descriptor(**GOOD | {"signal_other": 1}).check(TINY, 2) is Fault.NONE
 
@@ -413,7 +413,7 @@ def test_hbm_takes_memory_only_where_it_is_written():
     assert hbm.dtype == np.uint32
     assert hbm.flags.c_contiguous
     assert hbm.flags.writeable
-    machine = Machine(config, hbm)
+    machine = GoldenCore(config, hbm)
     machine.vmem[3] = 7
     last = (1 << 36) - 8 * config.row_bytes
     assert machine.transfer(Descriptor(
@@ -430,14 +430,14 @@ def test_hbm_takes_memory_only_where_it_is_written():
 ])
 def test_wrong_hbm_is_refused(hbm, error, message):
     with pytest.raises(error, match=message):
-        Machine(TINY, hbm)
+        GoldenCore(TINY, hbm)
 
 
 def test_wrong_arguments_are_refused():
     with pytest.raises(TypeError, match="config must be a Config, not None"):
         allocate_hbm(cast(Any, None))
     with pytest.raises(TypeError, match="descriptor must be a Descriptor, not 3"):
-        Machine(TINY).transfer(cast(Any, 3))
+        GoldenCore(TINY).transfer(cast(Any, 3))
     with pytest.raises(ValueError, match="words must be 10, not 9"):
         Descriptor.unpack([0] * 9)
     with pytest.raises(ValueError, match=r"words\[2\] must fit 32 bits, not -1"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from amaranth import Shape
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from golden.mxu import matmul
 from golden.numerics import add_f32
 from golden.vpu import fmax
@@ -272,7 +272,7 @@ def test_example_of_the_manual_computes_a_layer(preset, full):
     config = Config.preset(preset)
     count, seed = config.result_vregs if full else 1, 7 + full
     vmem, scalars, expected = layer(config, count, seed)
-    machine = Machine(config)
+    machine = GoldenCore(config)
     machine.vmem[:len(vmem)] = vmem
     machine.scalars[1:1 + len(scalars)] = scalars
     machine.load_program(assemble(example("Example"), config).bundles)
@@ -300,7 +300,7 @@ def test_example_of_two_buffers_doubles_blocks(preset, blocks):
     config = Config.preset(preset)
     seed = 8 + blocks
     rng = np.random.default_rng(seed)
-    machine = Machine(config)
+    machine = GoldenCore(config)
     rows = 4 * config.sublanes
     block = rows * config.row_bytes
     base = 64 * config.row_bytes

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from golden.stimulus import mac_operands
 from hdl import isa
 from hdl.config import Config
@@ -98,7 +98,7 @@ def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
 def fill_registers(config: Config) -> list[int]:
     """Bundles that give registers, masks and transposer values from the first words of memory."""
     bundles = [isa.pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.FIRST_IMMEDIATE}},
-                        (number % config.vmem_words,))
+                        (number % config.vmem_vectors,))
                for number in range(isa.VECTOR_REGISTERS)]
     bundles += [isa.pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": group % isa.VECTOR_REGISTERS,
                                       "b": isa.FIRST_IMMEDIATE}}, (group,))
@@ -125,7 +125,7 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
         Fault.SMEM_RANGE: ({Slot.S0: {"op": ScalarOp.LOAD, "d": 3, "b": first}},
                            (config.smem_words,)),
         Fault.VMEM_RANGE: ({Slot.S0: write, Slot.LOAD: {"op": LoadOp.LOAD, "b": first}},
-                           (config.vmem_words,)),
+                           (config.vmem_vectors,)),
         Fault.INDEX_RANGE: ({Slot.S0: write, Slot.MISC: {"op": MiscOp.ROTATE_LANES, "b": first}},
                             (config.lanes,)),
         Fault.WEIGHT_LOAD: ({Slot.S0: write, Slot.PUSH: {"op": PushOp.ROWS}}, ()),
@@ -136,7 +136,7 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
     return {fault: isa.pack(slots, imm) for fault, (slots, imm) in bad.items()}
 
 
-def flush(machine: Machine) -> list[int]:
+def flush(machine: GoldenCore) -> list[int]:
     """Bundles that bring into vector memory what no host can read: results held, the transposer,
     both weight tiles, and by their faults, if any, what the array's rules count.
 
@@ -151,7 +151,7 @@ def flush(machine: Machine) -> list[int]:
 
     def store(register: int) -> None:
         nonlocal stored
-        add(Slot.STORE, (stored % config.vmem_words,), op=StoreOp.STORE, d=register,
+        add(Slot.STORE, (stored % config.vmem_vectors,), op=StoreOp.STORE, d=register,
             b=isa.FIRST_IMMEDIATE)
         stored += 1
 
@@ -276,7 +276,7 @@ class Generator:
 
     Parameters
     ----------
-    machine : Machine
+    machine : GoldenCore
         The golden machine, whose state carries over from program to program.
     rng : numpy Generator
         Source of all choices.
@@ -285,7 +285,7 @@ class Generator:
         program's ``signals``.
     """
 
-    def __init__(self, machine: Machine, rng: np.random.Generator, *,
+    def __init__(self, machine: GoldenCore, rng: np.random.Generator, *,
                  signals: bool = False) -> None:
         self._machine = machine
         self._config: Config = machine.config
@@ -597,7 +597,7 @@ class Generator:
     def _memory(self, draft: _Draft, operation: Operation) -> dict[str, int]:
         """A load or store: base in some register, and an offset that makes the sum legal."""
         words = (self._config.smem_words if operation.unit is Unit.SMEM
-                 else self._config.vmem_words)
+                 else self._config.vmem_vectors)
         # A few addresses only, so that loads meet stores.
         address = int(self._rng.integers(min(words, 12))) if self._chance(0.7) else int(
             self._rng.integers(words))
@@ -789,7 +789,7 @@ class Generator:
         """A load or store beyond the memory."""
         operation = self._pick([operation for operation in isa.OPERATIONS
                                 if fault in operation.faults])
-        size = (self._config.smem_words if fault is Fault.SMEM_RANGE else self._config.vmem_words)
+        size = (self._config.smem_words if fault is Fault.SMEM_RANGE else self._config.vmem_vectors)
         base = self._pick((0, *STABLE))
         offset = self._beyond(size) - int(self._machine.scalars[base])
         fields = {"a": base, "b": draft.source(offset)}

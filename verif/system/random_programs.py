@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tqdm import tqdm
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import PRESETS, Config
 from hdl.isa import Fault, MiscOp, Operation, ScalarOp, Slot, Unit
@@ -77,7 +77,7 @@ def differences(golden: dict, rtl: dict) -> list[str]:
     return lines
 
 
-def prepare(machine: Machine, core: CoreModel, rng: np.random.Generator) -> None:
+def prepare(machine: GoldenCore, core: CoreModel, rng: np.random.Generator) -> None:
     """The same random contents for both: memories, registers and masks."""
     config = machine.config
     vmem = random_words(rng, machine.vmem.shape)
@@ -92,7 +92,7 @@ def prepare(machine: Machine, core: CoreModel, rng: np.random.Generator) -> None
     run_both(machine, core, fill_registers(config))
 
 
-def run_both(machine: Machine, core: CoreModel, bundles: list[int]) -> None:
+def run_both(machine: GoldenCore, core: CoreModel, bundles: list[int]) -> None:
     """Runs bundles without branches in both, in as many programs as they need."""
     size = machine.config.imem_bundles - 1
     for first in range(0, len(bundles), size):
@@ -105,7 +105,7 @@ def run_both(machine: Machine, core: CoreModel, bundles: list[int]) -> None:
         core.run(_limit(machine.config, len(program)))
 
 
-def run_flush(machine: Machine, core: CoreModel) -> list[str]:
+def run_flush(machine: GoldenCore, core: CoreModel) -> list[str]:
     """Brings what cannot be read into vector memory, in both, and returns what differs then."""
     run_both(machine, core, flush(machine))
     return differences(machine.read_state(array=False), core.read_state())
@@ -150,7 +150,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
         the message has the seed and the program's number, and names a file with its listing.
     """
     rng = np.random.default_rng(seed)
-    machine = Machine(config)
+    machine = GoldenCore(config)
     core.reset()
     prepare(machine, core, rng)
     generator = Generator(machine, rng, signals=True)
@@ -187,7 +187,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
 class _Run:
     """Runs a program on the core that the golden machine has executed."""
 
-    def __init__(self, core: CoreModel, machine: Machine, program: RandomProgram,
+    def __init__(self, core: CoreModel, machine: GoldenCore, program: RandomProgram,
                  rng: np.random.Generator, outcome: Outcome) -> None:
         self._core = core
         self._machine = machine
@@ -241,8 +241,8 @@ class _Run:
             if choice == 0:
                 self._stop()
             elif choice == 1:
-                first = int(rng.integers(self._machine.config.vmem_words))
-                core.read_vmem(first, min(2, self._machine.config.vmem_words - first))
+                first = int(rng.integers(self._machine.config.vmem_vectors))
+                core.read_vmem(first, min(2, self._machine.config.vmem_vectors - first))
                 self._outcome.accesses += 1
             elif choice == 2:
                 core.read_masks()

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import Fault, MiscOp, PopOp, PushOp, ScalarOp, Slot, Unit, VectorOp
@@ -57,7 +57,7 @@ def goes_back(bundle: int, address: int) -> bool:
 
 
 def test_every_fault_is_made_in_its_turn():
-    machine = Machine(Config.preset("tiny"))
+    machine = GoldenCore(Config.preset("tiny"))
     machine.semaphores[:] = 5000
     generator = Generator(machine, np.random.default_rng(11))
     faults: Counter[Fault] = Counter()
@@ -76,7 +76,7 @@ def test_every_fault_is_made_in_its_turn():
 
 
 def test_waits_of_random_programs_are_for_the_host_to_end():
-    machine = Machine(Config.preset("tiny"))
+    machine = GoldenCore(Config.preset("tiny"))
     machine.semaphores[:] = 5000
     generator = Generator(machine, np.random.default_rng(12), signals=True)
     programs = [generator.program(80, fault=False, busy_halt=True) for _ in range(8)]
@@ -95,7 +95,7 @@ def test_schedules_of_a_sequence_give_one_state(seed):
     config = Config.preset("tiny")
     rng = np.random.default_rng(seed)
     with CoreModel(config) as core:
-        golden = Machine(config)
+        golden = GoldenCore(config)
         prepare(golden, core, np.random.default_rng(seed))
         sequence = Generator(golden, rng).sequence(150)
         expected = golden.read_state(array=False)
@@ -104,7 +104,7 @@ def test_schedules_of_a_sequence_give_one_state(seed):
         assert len({len(bundles) for bundles in schedules}) > 2
         assert len(schedules[1]) < 100  # operations share bundles
         for bundles in schedules:
-            machine = Machine(config)
+            machine = GoldenCore(config)
             core.reset()
             prepare(machine, core, np.random.default_rng(seed))
             for target in (machine, core):
@@ -183,7 +183,7 @@ def test_a_flush_shows_what_cannot_be_read(same, different):
     config = Config.preset("tiny")
     with CoreModel(config) as core:
         for more in [different[:0], different]:
-            machine = Machine(config)
+            machine = GoldenCore(config)
             core.reset()
             prepare(machine, core, np.random.default_rng(20))
             for processor, bundles in ((machine, same), (core, [*same, *more])):
@@ -197,7 +197,7 @@ def test_a_flush_shows_what_cannot_be_read(same, different):
 
 
 def test_a_flush_leaves_an_empty_array():
-    machine = Machine(Config.preset("tiny"))
+    machine = GoldenCore(Config.preset("tiny"))
     machine.semaphores[:] = 5000
     generator = Generator(machine, np.random.default_rng(21))
     held = set()

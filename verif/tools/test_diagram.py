@@ -39,7 +39,7 @@ def test_diagram_shows_the_units_of_the_core_and_their_sizes():
     config = PRESETS["v2"]
     assert f"{config.imem_bundles:,} bundles of 288 bits" in texts
     assert texts.count(f"{config.smem_words:,} words") == 2  # vector memory has as many registers
-    assert config.smem_words == config.vmem_words
+    assert config.smem_words == config.vmem_vectors
     assert f"{config.sublanes * config.lanes:,} elements" in texts
 
 

@@ -183,7 +183,7 @@ class Oracle:
             return Fault.SMEM_RANGE
         if misc and misc.op == MiscOp.DMA and self.descriptor(parts) is None:
             return Fault.SMEM_RANGE
-        if any(self.address(parts, slot) >= config.vmem_words for slot in (Slot.LOAD, Slot.STORE)
+        if any(self.address(parts, slot) >= config.vmem_vectors for slot in (Slot.LOAD, Slot.STORE)
                if slot in operations):
             return Fault.VMEM_RANGE
         if misc and Fault.INDEX_RANGE in misc.faults:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
 from hdl.core.core import Core
@@ -15,7 +15,8 @@ from hdl.core.counters import COUNTERS
 from hdl.isa import Fault, Slot
 from hdl.vpu.interface import HostSpace
 from sim.asm.assembler import Assembler, m, s, sem, v
-from sim.models.core import CoreFault, CoreModel, Processor
+from sim.errors import CoreFaultError
+from sim.models.core import CoreModel, Processor
 from tools.bench.core import busy_program, scalar_program, vector_program
 from verif.system.random_programs import run_flush
 
@@ -38,10 +39,10 @@ def tiny() -> Iterator[CoreModel]:
         yield model
 
 
-def with_data(core: CoreModel, seed: int) -> Machine:
+def with_data(core: CoreModel, seed: int) -> GoldenCore:
     """A golden machine with the same random memories as the core, which is reset."""
     rng = np.random.default_rng(seed)
-    machine = Machine(core.config)
+    machine = GoldenCore(core.config)
     core.reset()
     floats = rng.standard_normal(machine.vmem.shape).astype(np.float32).view(np.uint32)
     words = rng.integers(0, 1 << 32, machine.vmem.shape, dtype=np.uint32)
@@ -56,7 +57,7 @@ def with_data(core: CoreModel, seed: int) -> Machine:
     return machine
 
 
-def assert_same(core: CoreModel, machine: Machine) -> None:
+def assert_same(core: CoreModel, machine: GoldenCore) -> None:
     state, expected = core.read_state(), machine.read_state(array=False)
     assert state.keys() == expected.keys()
     for part, value in expected.items():
@@ -64,7 +65,7 @@ def assert_same(core: CoreModel, machine: Machine) -> None:
         assert not len(wrong), f"{part} differs in {len(wrong)} places, first {wrong[0]}"
 
 
-def run_both(core: CoreModel, machine: Machine, asm: Assembler) -> dict[str, int]:
+def run_both(core: CoreModel, machine: GoldenCore, asm: Assembler) -> dict[str, int]:
     """Runs the program, with a halt behind, to its end in both, and compares everything."""
     with asm.bundle() as b:
         b.s1.halt()
@@ -163,7 +164,7 @@ def test_vector_operations_in_both_slots(core):
                 b.operation(slot, operation.name, *operands)
             b.st.store(v[8 + (2 * number) % 24], s[0], 20 + number % 50, m[number % 8])
     counters = run_both(core, machine, asm)
-    assert counters["waiting_vector"] > 0
+    assert counters["vector_wait_cycles"] > 0
 
 
 def test_loads_and_stores_under_masks(core):
@@ -180,7 +181,7 @@ def test_loads_and_stores_under_masks(core):
     with asm.bundle() as b:
         b.ld.load(v[20], s[0], 30)
     with asm.bundle() as b:
-        b.st.store(v[20], s[0], core.config.vmem_words - 1)
+        b.st.store(v[20], s[0], core.config.vmem_vectors - 1)
     run_both(core, machine, asm)
 
 
@@ -245,8 +246,8 @@ def test_matrix_products(core, transposed):
         with asm.bundle() as b:
             b.pop.pop(v[28 + group])
     counters = run_both(core, machine, asm)
-    assert counters["array_active"] == 12 * config.sublanes
-    assert counters["weight_load"] > 0
+    assert counters["mxu_active_cycles"] == 12 * config.sublanes
+    assert counters["weight_load_cycles"] > 0
 
 
 def test_semaphores_of_the_program(core):
@@ -273,7 +274,7 @@ def test_busy_loops(make):
         counters = core.run_program(program.bundles, max_cycles=LIMIT)
         assert_same(core, machine)
         if make is scalar_program:
-            assert counters["array_active"] == counters["waiting_vector"] == 0
+            assert counters["mxu_active_cycles"] == counters["vector_wait_cycles"] == 0
 
 
 def full_array(asm: Assembler, config: Config) -> None:
@@ -310,7 +311,7 @@ FAULTS = {
     "conflict": (Fault.CONFLICT, None, lambda b, c: b.raw("pop", op=1, d=9)),
     "scalar load": (Fault.SMEM_RANGE, None, lambda b, c: b.s0.load(s[20], s[0], c.smem_words)),
     "scalar store": (Fault.SMEM_RANGE, None, lambda b, c: b.s0.store(s[20], s[0], -1)),
-    "vector store": (Fault.VMEM_RANGE, None, lambda b, c: b.st.store(v[1], s[0], c.vmem_words)),
+    "vector store": (Fault.VMEM_RANGE, None, lambda b, c: b.st.store(v[1], s[0], c.vmem_vectors)),
     "lane": (Fault.INDEX_RANGE, None, lambda b, c: b.misc.rotate_lanes(v[20], v[1], c.lanes)),
     "group": (Fault.INDEX_RANGE, None, lambda b, c: b.misc.transpose_in(v[1], c.tile_vregs)),
     "rows before a swap": (Fault.WEIGHT_LOAD, nothing, lambda b, c: b.push.rows(v[1])),
@@ -358,7 +359,7 @@ def test_a_faulting_bundle_changes_nothing(core, name):
     machine.start()
     machine.run(LIMIT)
     assert (machine.fault, machine.pc) == (cause, faulting)
-    with pytest.raises(CoreFault) as caught:
+    with pytest.raises(CoreFaultError) as caught:
         core.run_program(bundles, max_cycles=LIMIT)
     assert (caught.value.cause, caught.value.pc) == (cause, faulting)
     assert f"{cause.name} at bundle {faulting}: {{" in str(caught.value)
@@ -390,7 +391,7 @@ def test_start_outside_the_instruction_memory_faults(core, pc):
         processor.run(LIMIT)
     assert (core.fault, core.pc) == (Fault.PC_RANGE, pc)
     assert_same(core, machine)
-    with pytest.raises(CoreFault, match="PC_RANGE at bundle"):
+    with pytest.raises(CoreFaultError, match="PC_RANGE at bundle"):
         core.run_program(pc=pc)
 
 
@@ -482,7 +483,7 @@ def test_a_wait_ends_by_a_signal(core):
         processor.run(1000)
         assert not processor.running
     assert_same(core, machine)
-    assert core.counters()["waiting_semaphore"] > 0
+    assert core.counters()["semaphore_wait_cycles"] > 0
     with pytest.raises(RuntimeError, match="waits for a semaphore at bundle 0"):
         core.run_program()
     core.stop()
@@ -534,7 +535,7 @@ def test_the_watchdog_ends_a_wait(core):
         b.misc.wait(sem[0], 1)
         b.s0.add(s[1], s[0], 4)
     core.set_watchdog(100)
-    with pytest.raises(CoreFault, match=r"WATCHDOG at bundle 1: .*wait"):
+    with pytest.raises(CoreFaultError, match=r"WATCHDOG at bundle 1: .*wait"):
         core.run_program(asm.assemble().bundles, max_cycles=LIMIT)
     assert 100 <= core.counters()["cycles"] < 120
     assert core.read_scalars()[1] == 3
@@ -591,7 +592,7 @@ def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(c
     assert core.running
     # A word takes its rows, eight cycles of patience, and three that the program waits.
     assert counters["cycles"] <= (32 + 46) * (config.sublanes + 12) + 20
-    assert counters["waiting_memory"] <= 3 * (32 + 46)
+    assert counters["memory_wait_cycles"] <= 3 * (32 + 46)
     core.stop()
     core.run()
     machine.run(1000)
@@ -622,8 +623,8 @@ def test_host_reads_what_it_wrote(core):
     rng = np.random.default_rng(15)
     config = core.config
     core.reset()
-    shape = (config.vmem_words, config.sublanes, config.lanes)
-    assert not core.read_vmem(0, config.vmem_words).any()
+    shape = (config.vmem_vectors, config.sublanes, config.lanes)
+    assert not core.read_vmem(0, config.vmem_vectors).any()
     assert not core.read_vectors().any()
     assert core.read_masks()[0].all()
     assert not core.read_masks()[1:].any()
@@ -653,7 +654,7 @@ def test_host_reads_what_it_wrote(core):
 def test_counters_are_cleared_and_sum_to_the_cycles(tiny):
     tiny.reset()
     tiny.model.tick(100)
-    assert tiny.counters()["cycles"] == tiny.counters()["scalar_idle"] == 100
+    assert tiny.counters()["cycles"] == tiny.counters()["idle_cycles"] == 100
     tiny.clear_counters()
     assert set(tiny.counters().values()) == {0}
     assert list(tiny.counters()) == ["cycles", *COUNTERS]
@@ -753,7 +754,7 @@ LATE = {
 }
 
 
-def rest(core: CoreModel, machine: Machine, asm: Assembler) -> None:
+def rest(core: CoreModel, machine: GoldenCore, asm: Assembler) -> None:
     """Runs a program in both, in the core up to the first cycle in which it is at rest."""
     bundles = asm.assemble().bundles
     processors: list[Processor] = [core, machine]

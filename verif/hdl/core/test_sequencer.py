@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl.core.interface import Space
 from hdl.core.scalar import ScalarAlu
 from hdl.core.scoreboard import WritePort
@@ -160,7 +160,7 @@ def test_random_scalar_programs_do_the_same_on_the_golden_machine(seed):
     program = programs.scalar_program(45)
     oracle = random_oracle(programs)
     oracle.semaphores = [1000] * 16  # no wait
-    machine = Machine(CONFIG)
+    machine = GoldenCore(CONFIG)
     machine.load_program(program)
     machine.scalars[:] = oracle.scalars
     machine.smem[:] = oracle.smem

@@ -56,7 +56,7 @@ def random_memories(config: Config, rng: np.random.Generator) -> Memories:
         DmaSpace.SMEM: (config.smem_words,),
         DmaSpace.IMEM: (config.imem_bundles * BUNDLE_PITCH,),
         **{space: (words, config.sublanes, config.lanes) for space, words in (
-            (DmaSpace.VMEM, config.vmem_words), (DmaSpace.OTHER_VMEM, config.vmem_words),
+            (DmaSpace.VMEM, config.vmem_vectors), (DmaSpace.OTHER_VMEM, config.vmem_vectors),
             (DmaSpace.VREG, VECTOR_REGISTERS), (DmaSpace.MASK, 1))},
     }
     return {space: rng.integers(1 << 32, size=shape, dtype=np.uint32)
@@ -201,7 +201,7 @@ class VectorUnit:
         self.delay = max(0, self.delay - 1)
         if (row := self.write.sample()) is not None:
             address, data = row & 0xFFFF, row >> 16
-            assert address < self.config.vmem_words
+            assert address < self.config.vmem_vectors
             self.entered.append((address, data))
             if len(self.entered) == self.config.sublanes:
                 self.delay = (int(self.rng.integers(self.mood.latency + 1))

@@ -350,7 +350,7 @@ def test_every_fault_of_a_descriptor_is_found_and_no_other(name):
                            Fault.DMA_ALIGNMENT), 0)
     for case in range(1500):
         descriptor = (random_fields(rng) if case % 3 == 0 else near_the_edge(rng, config)
-                      if case % 3 == 1 or config.vmem_words > 100 else transfers.descriptor())
+                      if case % 3 == 1 or config.vmem_vectors > 100 else transfers.descriptor())
         if rng.random() < 0.2:
             descriptor = spoiled(rng, descriptor)
         wanted = descriptor.check(config, config.cores)

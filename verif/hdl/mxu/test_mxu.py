@@ -102,8 +102,9 @@ def test_random_traffic_gives_golden_rows_in_order(array, mac_latency):
             tiles = random_tiles(rng, array, 10)
             got, _, _ = stream(model, tiles, traffic, rng)
             assert np.array_equal(got, expected(tiles)), traffic
-            assert model.peek("active_cycles") == len(got)
-            assert model.peek("active_cycles") + model.peek("weight_cycles") < model.peek("cycles")
+            assert model.peek("mxu_active_cycles") == len(got)
+            cycles = model.peek("cycles")
+            assert model.peek("mxu_active_cycles") + model.peek("weight_load_cycles") < cycles
 
 
 @pytest.mark.parametrize("transpose", [False, True])
@@ -163,13 +164,13 @@ def test_reset_in_the_middle_forgets_everything(mac_latency):
             model.poke("rst", 1)
             model.tick()
             model.poke("rst", 0)
-            for counter in ("cycles", "active_cycles", "weight_cycles"):
+            for counter in ("cycles", "mxu_active_cycles", "weight_load_cycles"):
                 assert model.peek(counter) == 0
             tiles = random_tiles(rng, size, 3)
             got, _, _ = stream(model, tiles, moods[index // 4 % 4], rng)
             assert np.array_equal(got, expected(tiles)), index
-            assert model.peek("active_cycles") == len(got)
-            assert model.peek("weight_cycles") <= 3 * size
+            assert model.peek("mxu_active_cycles") == len(got)
+            assert model.peek("weight_load_cycles") <= 3 * size
     # Rows were on their way at the resets, and others had come before.
     assert rows_in - rows_out > resets
     assert rows_out > resets

@@ -145,7 +145,7 @@ def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells, array, m
             if quiet > 2 * config.array_latency:
                 break
             await ctx.tick()
-        assert ctx.get(mxu.active_cycles) == len(work.activations)
+        assert ctx.get(mxu.mxu_active_cycles) == len(work.activations)
 
     simulator = Simulator(mxu)
     simulator.add_clock(1e-6)

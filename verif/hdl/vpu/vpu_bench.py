@@ -113,7 +113,7 @@ class Golden:
         self.vectors = np.zeros((32, *shape), np.uint32)
         self.masks = np.zeros((8, *shape), bool)
         self.masks[0] = True
-        self.vmem = np.zeros((config.vmem_words, *shape), np.uint32)
+        self.vmem = np.zeros((config.vmem_vectors, *shape), np.uint32)
         self.chains = {name: np.zeros(shape, np.uint32)
                        for name in ("x", "w", "xlu", "pop", "result")}
         self._now = 0
@@ -213,7 +213,7 @@ def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
     """The ports' values, a row of words for each cycle. Fields of what is not valid are random."""
     rng = np.random.default_rng(len(cycles))
     count = len(cycles)
-    address = max(1, (config.vmem_words - 1).bit_length())
+    address = max(1, (config.vmem_vectors - 1).bit_length())
     widths = {"d": 5, "a": 5, "b": 5, "op": 6, "m": 3, "use_scalar": 1, "scalar": 32,
               "address": address, "source": 5, "from_xlu": 1}
     inputs: dict[str, np.ndarray] = {}

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl.config import Config
 from sim.apps import softmax
 from sim.apps.softmax import SoftmaxLayer, operands, reference
@@ -14,8 +14,8 @@ from sim.models.core import CoreModel
 LIMIT = 100_000
 
 
-def golden(layer: SoftmaxLayer, seed: int) -> Machine:
-    machine = Machine(layer.config)
+def golden(layer: SoftmaxLayer, seed: int) -> GoldenCore:
+    machine = GoldenCore(layer.config)
     machine.vmem[:layer.words] = layer.image(*operands(layer, seed)).view(np.uint32)
     machine.load_program(layer.program().bundles)
     machine.start()
@@ -41,7 +41,7 @@ def test_core_and_golden_machine_agree_in_every_bit(config, kernels):
             state, expected = core.read_state(), machine.read_state(array=False)
             for part, value in expected.items():
                 assert np.array_equal(state[part], value), (tiles, chunks, part)
-            assert counters["array_active"] == layer.rows * tiles
+            assert counters["mxu_active_cycles"] == layer.rows * tiles
 
 
 @pytest.mark.parametrize("config", ["tiny", "small", "v2"])
@@ -82,7 +82,7 @@ def test_command_reports_and_tells_failure(monkeypatch, capsys):
     program = SoftmaxLayer(Config.preset("tiny")).program()
     monkeypatch.undo()
     monkeypatch.setattr(sys, "argv", ["softmax", "tiny"])
-    monkeypatch.setattr(Machine, "load_program",
+    monkeypatch.setattr(GoldenCore, "load_program",
                         lambda self, bundles, at=0: self.program.__setitem__(
                             slice(0, len(program.bundles)), program.bundles))
     assert softmax.main() == 1

@@ -264,7 +264,7 @@ def test_each_core_does_its_share():
     ((Config.preset("tiny"), 1, 1, True), TypeError, "columns must be an integer, not True"),
     ((Config.preset("tiny"), 1, 1, 1, 1), TypeError, "transpose_b must be True or False, not 1"),
     ((Config.preset("tiny", vmem_bytes=512), 1, 1, 1), ValueError,
-     "vmem_words must be at least 17 for a product, not 16"),
+     "vmem_vectors must be at least 17 for a product, not 16"),
     ((Config.preset("tiny", imem_bundles=100), 1, 1, 1), ValueError,
      "imem_bundles must be at least 192 for a product, not 100"),
     ((Config.preset("tiny", smem_words=32), 1, 1, 1), ValueError,

@@ -21,7 +21,7 @@ from sim.compiler.matmul import Matmul
 from sim.driver.device import BACKENDS
 from sim.models.hbm import HbmOptions
 from sim.models.mxu import MxuModel
-from systolith import Buffer, CoreFaultError, CoreHaltedError, Device, DeviceTimeoutError
+from systolith import Buffer, CoreFaultError, CoreStoppedError, Device, DeviceTimeoutError
 
 SEED = 7
 TINY = Config.preset("tiny")
@@ -480,9 +480,9 @@ def test_host_and_programs_may_use_memory_at_the_same_time(backend, memory):
             for number in (0, int(rng.integers(200)), 199):
                 assert device._backend is not None
                 assert device._backend.bundle(0, number) == bundles[number]
-            words = rng.integers(0, 1 << 32, (TINY.vmem_words, 2, 4), np.uint32)
+            words = rng.integers(0, 1 << 32, (TINY.vmem_vectors, 2, 4), np.uint32)
             device.write_vmem(0, 0, words)
-            np.testing.assert_array_equal(device.read_vmem(0, 0, TINY.vmem_words), words)
+            np.testing.assert_array_equal(device.read_vmem(0, 0, TINY.vmem_vectors), words)
             looks += 1
             if device.running(1):
                 with contextlib.suppress(DeviceTimeoutError):
@@ -526,7 +526,7 @@ def test_an_endless_program_is_a_timeout(device, poll):
         device.load(0, HALT)
     with pytest.raises(RuntimeError, match="a program runs on core 0"):
         device.start(0)
-    device.halt(0)
+    device.stop(0)
     assert not device.running(0)
     device.wait(cycles=0, poll=poll)
     check_product(device)
@@ -594,7 +594,7 @@ def test_a_watchdog_ends_a_wait_on_either_backend(device):
 def test_both_backends_show_the_same_of_a_core(memory):
     """Vector memory, registers, semaphores: as they are written, and as a program leaves them."""
     rng = np.random.default_rng(SEED)
-    words = rng.integers(0, 1 << 32, (TINY.vmem_words, 2, 4), np.uint32)
+    words = rng.integers(0, 1 << 32, (TINY.vmem_vectors, 2, 4), np.uint32)
     floats = rng.standard_normal((3, 2, 4)).astype(np.float32)
     scalars = rng.integers(0, 1 << 32, 32, np.uint32)
     program = assemble("""{ ld.load v1, s0, 250 } { v0.fadd v1, v1, v1 } { st.store v1, s0, 7 }
@@ -612,7 +612,7 @@ def test_both_backends_show_the_same_of_a_core(memory):
                 device.signal(core, 9, 5)
             device.run(dict.fromkeys((0, 1), program))
             for core in (0, 1):
-                shown = [device.read_vmem(core, 0, TINY.vmem_words), device.read_scalars(core),
+                shown = [device.read_vmem(core, 0, TINY.vmem_vectors), device.read_scalars(core),
                          device.read_semaphores(core), device.read_vmem(core, 256, 0)]
                 expected = words[::1 - 2 * core].copy()
                 expected[250:253 - core] = floats[core:].view(np.uint32)
@@ -648,7 +648,7 @@ def test_a_running_core_shows_its_memory_but_not_its_registers(device):
     with pytest.raises(RuntimeError, match="a program runs on core 0"):
         device.write_scalars(0, 1, [1])
     assert device.fault(0) is Fault.NONE
-    device.halt(0)
+    device.stop(0)
     assert device.read_scalars(0)[1] > 100
 
 
@@ -798,7 +798,7 @@ def test_another_thread_can_end_what_is_waited_for(device):
         for work in (lambda: device.wait(seconds=60), lambda: device.run({0: SPIN}, seconds=60)):
             timer = threading.Timer(0.1, end)
             timer.start()
-            with pytest.raises(CoreHaltedError, match="core 0 was halted or reset while") as raised:
+            with pytest.raises(CoreStoppedError, match="core 0 was stopped or reset") as raised:
                 work()
             timer.join()
             assert (raised.value.core, raised.value.pc) == (0, device.state(0).pc)
@@ -806,9 +806,9 @@ def test_another_thread_can_end_what_is_waited_for(device):
         check_product(device)
         device.load(0, SPIN)
         device.start(0)
-    device.halt()
+    device.stop()
     device.start(0, device.state(0).pc)
-    device.halt(0)
+    device.stop(0)
     device.wait()  # nobody has waited when it was halted
     device.start(0)
     timer = threading.Timer(0.1, device.close)
@@ -824,7 +824,7 @@ def test_two_devices_run_at_once():
         for device in (first, second, third):
             device.load(0, SPIN)
             device.start(0)
-        second.halt()
+        second.stop()
         check_product(second)
         assert first.running(0)
         assert third.running(0)
@@ -851,7 +851,7 @@ USES = {
     "load": lambda device: device.load(0, HALT),
     "start": lambda device: device.start(0),
     "wait": lambda device: device.wait(),
-    "halt": lambda device: device.halt(),
+    "stop": lambda device: device.stop(),
     "reset": lambda device: device.reset(),
     "signal": lambda device: device.signal(0, 0),
     "state": lambda device: device.state(0),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sim.verilated
-from golden.core import Machine
+from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import ScalarOp, Slot
@@ -169,11 +169,11 @@ def test_wrong_number_of_threads_is_named(lockstep, arguments, message):
 def stimuli(config, rng, rounds, cycles):
     """Programs of both cores and random words at their host's ports, for each round."""
     for _ in range(rounds):
-        programs = [[*Generator(Machine(config), rng).sequence(120), HALT] for _ in range(CORES)]
+        programs = [[*Generator(GoldenCore(config), rng).sequence(120), HALT] for _ in range(CORES)]
         inputs = {}
         for core in range(CORES):
             rows = random_words(rng, 32 * config.lanes + 16, cycles)
-            rows[:, 0] = (rows[:, 0] & 0xFFFF0000) | (rows[:, 0] & 0xFFFF) % config.vmem_words
+            rows[:, 0] = (rows[:, 0] & 0xFFFF0000) | (rows[:, 0] & 0xFFFF) % config.vmem_vectors
             inputs[f"core_{core}__host_write__payload"] = rows
             for name, density in (("write__valid", 0.2), ("rows__ready", 0.7)):
                 inputs[f"core_{core}__host_{name}"] = (rng.random(cycles) < density).astype(

@@ -290,7 +290,7 @@ def test_an_interrupted_run_goes_on(chip):
 
 
 @pytest.mark.parametrize("use", [
-    lambda chip: chip.read_vmem(0, 0, TINY.vmem_words),
+    lambda chip: chip.read_vmem(0, 0, TINY.vmem_vectors),
     lambda chip: chip.load_programs({0: [5] * 200, 1: [6] * 100})], ids=["vmem", "programs"])
 def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch, use):
     chip.hbm[:] = 7
@@ -307,7 +307,7 @@ def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch, use)
     assert not chip.status(0)["DMA_BUSY"]
     run(500, until=Until.NEVER)
     assert (chip.hbm == 7).all()
-    assert not chip.read_vmem(0, 0, TINY.vmem_words).any()
+    assert not chip.read_vmem(0, 0, TINY.vmem_vectors).any()
 
 
 def test_models_do_not_disturb_each_other():
@@ -593,7 +593,7 @@ GOOD = descriptor(TINY, hbm(0), vmem(0), rows=4, semaphore=sem[1])
     (bad(GOOD, word1=0), Fault.DMA_DESCRIPTOR),
     (bad(GOOD, word0=DmaSpace.IMEM), Fault.DMA_DESCRIPTOR),
     (bad(GOOD, word3=1), Fault.DMA_RANGE),
-    (bad(GOOD, word6=TINY.vmem_words - 1), Fault.DMA_RANGE),
+    (bad(GOOD, word6=TINY.vmem_vectors - 1), Fault.DMA_RANGE),
 ])
 def test_wrong_descriptors_are_faults_of_program_and_host(chip, words, fault):
     pair = Pair(chip, [Core("{ s0.add s3, s0, 7 } { misc.dma 0 | s0.add s3, s0, 8 } { s1.halt }",
@@ -676,13 +676,13 @@ def long_core(core):
         { misc.wait sem1, 3 | s1.loop s1, again }
         { s1.halt }
     """
-    rows = 2 * TINY.vmem_words // 4
+    rows = 2 * TINY.vmem_vectors // 4
     at = 1000 + 2000 * core
     return Core(text, {
         0: descriptor(TINY, hbm(at * ROW), vmem(0), rows=rows, semaphore=sem[1]),
-        16: descriptor(TINY, vmem(TINY.vmem_words // 2), hbm((at + 1000) * ROW), rows=rows,
+        16: descriptor(TINY, vmem(TINY.vmem_vectors // 2), hbm((at + 1000) * ROW), rows=rows,
                        semaphore=sem[1]),
-        32: descriptor(TINY, hbm((at + 500) * ROW), other_vmem(TINY.vmem_words * 3 // 4),
+        32: descriptor(TINY, hbm((at + 500) * ROW), other_vmem(TINY.vmem_vectors * 3 // 4),
                        rows=rows, semaphore=sem[1])})
 
 

@@ -1,0 +1,91 @@
+"""Errors that end a run: a core's fault, a stop by the host, a timeout."""
+
+from dataclasses import dataclass
+
+from hdl.isa import FAULTS, Fault
+
+__all__ = ["CoreFaultError", "CoreState", "CoreStoppedError", "DeviceTimeoutError"]
+
+
+class CoreFaultError(RuntimeError):
+    """A core stopped with a fault.
+
+    Attributes
+    ----------
+    core : int
+        Number of the core.
+    cause : Fault
+        The fault.
+    pc : int
+        Address of the faulting bundle. A BUS_ERROR is found some bundles later.
+    bundle : int or None
+        The bundle; None if ``pc`` is outside instruction memory.
+    text : str
+        The bundle in text form; empty if ``bundle`` is None.
+    """
+
+    def __init__(self, core: int, cause: Fault, pc: int, bundle: int | None, text: str) -> None:
+        self.core, self.cause, self.pc = core, cause, pc
+        self.bundle, self.text = bundle, text
+        where = f"at bundle {pc}" if cause is not Fault.BUS_ERROR else f"near bundle {pc}"
+        super().__init__(f"core {core} stopped with fault {cause.name} {where}"
+                         f"{': ' + text if text else ''}. {FAULTS[cause]}")
+
+
+class CoreStoppedError(RuntimeError):
+    """A core was stopped or reset while a thread waited for its program.
+
+    Attributes
+    ----------
+    core : int
+        Number of the core.
+    pc : int
+        Address of the next bundle to execute; 0 after a reset.
+    """
+
+    def __init__(self, core: int, pc: int) -> None:
+        self.core, self.pc = core, pc
+        super().__init__(f"core {core} was stopped or reset before its program ended; the next "
+                         f"bundle to execute is {pc}")
+
+
+@dataclass(frozen=True)
+class CoreState:
+    """State of a core at one moment.
+
+    Attributes
+    ----------
+    running : bool
+        The core executes a program.
+    waiting : bool
+        The program waits for a semaphore.
+    transfers : bool
+        DMA transfers are queued or under way.
+    fault : Fault
+        Why the core stopped; `Fault.NONE` after a halt or a stop.
+    pc : int
+        Address of the next bundle to execute; after a halt or a fault, of the bundle that caused
+        it.
+    """
+
+    running: bool
+    waiting: bool
+    transfers: bool
+    fault: Fault
+    pc: int
+
+
+class DeviceTimeoutError(TimeoutError):
+    """Programs did not end in time, or can never end.
+
+    Attributes
+    ----------
+    states : dict of int to CoreState
+        State of each core that was waited for.
+    stuck : bool
+        No core can continue unless the host signals a semaphore.
+    """
+
+    def __init__(self, message: str, states: dict[int, CoreState], stuck: bool) -> None:
+        self.states, self.stuck = states, stuck
+        super().__init__(message)
