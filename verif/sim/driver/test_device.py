@@ -559,7 +559,7 @@ def test_a_watchdog_ends_a_wait_on_either_backend(device):
     device.set_watchdog(1, 4000)
     device.start(0)
     device.start(1)
-    with pytest.raises(CoreFaultError, match="core 1 stopped with fault WATCHDOG at bundle 1 "
+    with pytest.raises(CoreFaultError, match="core 1 stopped with fault WATCHDOG at bundle 1: "
                                              r"\{ misc\.wait sem2, 1") as raised:
         device.wait(cycles=20_000)
     assert raised.value.cause is Fault.WATCHDOG
@@ -794,7 +794,7 @@ def test_ctrl_c_ends_a_wait(device):
 def test_another_thread_can_end_what_is_waited_for(device):
     device.load(0, SPIN)
     device.start(0)
-    for end in (device.halt, device.reset, lambda: device.reset(0)):
+    for end in (device.stop, device.reset, lambda: device.reset(0)):
         for work in (lambda: device.wait(seconds=60), lambda: device.run({0: SPIN}, seconds=60)):
             timer = threading.Timer(0.1, end)
             timer.start()
@@ -809,7 +809,7 @@ def test_another_thread_can_end_what_is_waited_for(device):
     device.stop()
     device.start(0, device.state(0).pc)
     device.stop(0)
-    device.wait()  # nobody has waited when it was halted
+    device.wait()  # nobody has waited when it was stopped
     device.start(0)
     timer = threading.Timer(0.1, device.close)
     timer.start()
