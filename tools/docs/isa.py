@@ -461,8 +461,8 @@ it.
   same register. `reserved=…` sets the reserved bits. So every bundle has a text that assembles to
   its very bits.
 
-In Python, `sim.asm.assembler` builds the same, with operations as methods of slots ({keywords} with
-an underscore):
+In Python, `sim.asm.assembler` builds the same, with operations as methods of slots
+({keywords} with an underscore):
 
 ```python
 from sim.asm.assembler import Assembler, s, v

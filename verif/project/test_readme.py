@@ -1,16 +1,17 @@
-"""What the README shows can be typed in, and what it names exists."""
+"""The README's Python sessions run as they are printed."""
 
 import pathlib
 import re
 from typing import Any
 
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_sessions_run(capsys):
+def test_sessions_run(capsys: pytest.CaptureFixture[str]) -> None:
     matmul, program = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(matmul, {})
     assert "mxu_active_cycles" in capsys.readouterr().out
@@ -21,16 +22,5 @@ def test_sessions_run(capsys):
     assert "mxu_active_cycles" in capsys.readouterr().out
 
 
-def test_linked_files_and_make_targets_exist():
-    for path in re.findall(r"\]\(([^)]+)\)", README):
-        assert (ROOT / path).is_file(), path
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"`make ([a-z-]+)[` ]", README))
-    assert len(named) > 5
-    assert named <= targets
-
-
-def test_pages_have_no_gaps_left_to_fill():
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        text = path.read_text(encoding="utf-8")
-        assert not re.findall(r"\b(?:TODO|TBD|FIXME|XXX)\b|\?\?\?|@[A-Z]+@", text), path.name
+def test_fits_on_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
