@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from golden.core import GoldenCore
 from golden.dma import allocate_hbm
+from hdl.checks import integer
 from hdl.config import Config
 from hdl.isa import Fault
 
@@ -91,11 +92,8 @@ class GoldenChip:
         TypeError, ValueError
             If an argument is not an integer, ``max_bundles`` is negative, or ``turn`` not positive.
         """
-        for name, value, least in (("max_bundles", max_bundles, 0), ("turn", turn, 1)):
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an integer, not {value!r}")
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value!r}")
+        integer("max_bundles", max_bundles, 0)
+        integer("turn", turn, 1)
         executed = [0] * len(self.cores)
         going = True
         while going:

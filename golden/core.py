@@ -19,6 +19,7 @@ from golden.mxu import tile_matmul
 from golden.numerics import bf16, to_bf16
 from golden.vpu import compare, evaluate
 from hdl import isa
+from hdl.checks import integer
 from hdl.config import Config
 from hdl.isa import (
     BUNDLE_PITCH,
@@ -85,13 +86,6 @@ class _Result:
     rows: NDArray[Any]
     weights: NDArray[Any]
     value: _Words | None = None
-
-
-def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
 
 
 def _check_hbm(hbm: object, config: Config) -> None:
@@ -276,11 +270,9 @@ class GoldenCore:
         """
         new = list(bundles)
         size = self._config.imem_bundles
-        _check_integer("at", at, 0, size)
+        integer("at", at, 0, size)
         for number, bundle in enumerate(new):
-            if not isinstance(bundle, int | np.integer) or isinstance(bundle, bool):
-                raise TypeError(f"bundle {number} must be an integer, not {bundle!r}")
-            if not 0 <= bundle < 1 << isa.BUNDLE_BITS:
+            if not 0 <= integer(f"bundle {number}", bundle) < 1 << isa.BUNDLE_BITS:
                 raise ValueError(f"bundle {number} must fit {isa.BUNDLE_BITS} bits, "
                                  f"not {bundle:#x}")
         if at + len(new) > size:
@@ -304,7 +296,7 @@ class GoldenCore:
         RuntimeError
             If a program runs. (The hardware ignores a start then.)
         """
-        _check_integer("pc", pc, 0, _MASK32)
+        integer("pc", pc, 0, _MASK32)
         if self.running:
             raise RuntimeError(f"a program runs, at bundle {self.pc}: stop it to start a program")
         self.pc = int(pc)
@@ -359,8 +351,8 @@ class GoldenCore:
         TypeError, ValueError
             If an argument is of another type or out of range.
         """
-        _check_integer("index", index, 0, isa.SEMAPHORES - 1)
-        _check_integer("amount", amount, 0, _MASK32)
+        integer("index", index, 0, isa.SEMAPHORES - 1)
+        integer("amount", amount, 0, _MASK32)
         total = int(self.semaphores[index]) + int(amount)
         if total > _MASK32:
             self._stop(Fault.SEMAPHORE)
@@ -439,10 +431,7 @@ class GoldenCore:
         TypeError, ValueError
             If ``max_bundles`` is not an integer, or negative.
         """
-        if not isinstance(max_bundles, int) or isinstance(max_bundles, bool):
-            raise TypeError(f"max_bundles must be an integer, not {max_bundles!r}")
-        if max_bundles < 0:
-            raise ValueError(f"max_bundles must be at least 0, not {max_bundles!r}")
+        integer("max_bundles", max_bundles, 0)
         executed = 0
         while executed < max_bundles and self.step():
             executed += 1

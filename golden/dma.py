@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdl import isa
+from hdl.checks import integer
 from hdl.config import Config
 from hdl.isa import BUNDLE_PITCH, DMA_SPACES, DmaSpace, DmaSpaceInfo, Fault
 
@@ -153,9 +154,9 @@ class Descriptor:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, int | np.integer):
-                raise TypeError(f"{field.name} must be an integer, not {value!r}")
-            object.__setattr__(self, field.name, int(value))
+            # Flags may be bools.
+            number = int(value) if isinstance(value, bool) else integer(field.name, value)
+            object.__setattr__(self, field.name, number)
         self.pack()
 
     def pack(self) -> tuple[int, ...]:

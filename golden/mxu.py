@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from golden.numerics import add_f32, bf16, canonical, mac, to_bf16, to_f32
 from golden.vpu import fmax
+from hdl.checks import integer
 
 __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 
@@ -184,10 +185,7 @@ def matmul(a: ArrayLike, b: ArrayLike, array: int) -> NDArray[np.float32]:
     ValueError
         If an array is not a matrix, the sizes K differ, or ``array`` is less than 1.
     """
-    if not isinstance(array, int) or isinstance(array, bool):
-        raise TypeError(f"array must be an integer, not {array!r}")
-    if array < 1:
-        raise ValueError(f"array must be at least 1, not {array!r}")
+    integer("array", array, 1)
     x, w = _matrices("a", a, "b", b)
     acc = _tile(x[:, :array], w[:array])
     for k in range(array, x.shape[1], array):

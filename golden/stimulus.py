@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hdl.checks import integer
+
 __all__ = ["MAC_CLASSES", "mac_operands"]
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
@@ -290,10 +292,7 @@ def mac_operands(rng: np.random.Generator, count: int
     """
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng must be a numpy.random.Generator, not {rng!r}")
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"count must be an integer, not {count!r}")
-    if count < 0:
-        raise ValueError(f"count must be at least 0, not {count!r}")
+    integer("count", count, 0)
     acc = np.empty(count, np.uint32)
     x = np.empty(count, np.uint16)
     w = np.empty(count, np.uint16)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from golden import transcendental
 from golden.numerics import F32_INF, F32_NAN, add_f32, to_bf16, to_f32
 from golden.transcendental import Function
+from hdl.checks import integer
 from hdl.isa import VectorOp
 
 __all__ = ["compare", "evaluate", "fmax", "fmin", "fmul", "threefry2x32"]
@@ -271,10 +272,7 @@ def threefry2x32(counter: tuple[ArrayLike, ArrayLike], key: tuple[ArrayLike, Arr
     ValueError
         If ``rounds`` is negative, or the shapes do not broadcast.
     """
-    if not isinstance(rounds, int) or isinstance(rounds, bool):
-        raise TypeError(f"rounds must be an integer, not {rounds!r}")
-    if rounds < 0:
-        raise ValueError(f"rounds must be at least 0, not {rounds!r}")
+    integer("rounds", rounds, 0)
     c0, c1 = (_checked(f"counter[{i}]", word) for i, word in enumerate(counter))
     k0, k1 = (_checked(f"key[{i}]", word) for i, word in enumerate(key))
     keys = (k0, k1, k0 ^ k1 ^ np.uint32(_PARITY))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from golden.vpu import evaluate, fmax
+from hdl.checks import integer
 from hdl.isa import VectorOp
 
 __all__ = ["broadcast_lane", "broadcast_sublane", "max_lanes", "rotate_lanes", "rotate_sublanes",
@@ -29,13 +30,6 @@ def _register(value: ArrayLike) -> _Words:
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"a must have sublanes and lanes, not shape {array.shape!r}")
     return array
-
-
-def _check_number(name: str, value: object, limit: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if not 0 <= value < limit:
-        raise ValueError(f"{name} must be from 0 to {limit - 1}, not {value!r}")
 
 
 def rotate_lanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
@@ -57,7 +51,7 @@ def rotate_lanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
         If an argument is of another type, shape, or out of range.
     """
     a = _register(a)
-    _check_number("distance", distance, a.shape[1])
+    integer("distance", distance, 0, a.shape[1] - 1)
     return np.roll(a, distance, axis=1)
 
 
@@ -80,7 +74,7 @@ def rotate_sublanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
         If an argument is of another type, shape, or out of range.
     """
     a = _register(a)
-    _check_number("distance", distance, a.shape[0])
+    integer("distance", distance, 0, a.shape[0] - 1)
     return np.roll(a, distance, axis=0)
 
 
@@ -102,7 +96,7 @@ def broadcast_lane(a: ArrayLike, lane: int) -> NDArray[np.uint32]:
         If an argument is of another type, shape, or out of range.
     """
     a = _register(a)
-    _check_number("lane", lane, a.shape[1])
+    integer("lane", lane, 0, a.shape[1] - 1)
     return np.repeat(a[:, lane:lane + 1], a.shape[1], axis=1)
 
 
@@ -124,7 +118,7 @@ def broadcast_sublane(a: ArrayLike, sublane: int) -> NDArray[np.uint32]:
         If an argument is of another type, shape, or out of range.
     """
     a = _register(a)
-    _check_number("sublane", sublane, a.shape[0])
+    integer("sublane", sublane, 0, a.shape[0] - 1)
     return np.repeat(a[sublane:sublane + 1], a.shape[0], axis=0)
 
 
@@ -220,7 +214,7 @@ def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
     sublanes, lanes = a.shape
     if lanes != tile.shape[1]:
         raise ValueError(f"a must have {tile.shape[1]} lanes, not shape {a.shape!r}")
-    _check_number("group", group, lanes // sublanes)
+    integer("group", group, 0, lanes // sublanes - 1)
     tile[group * sublanes:(group + 1) * sublanes] = a
 
 
@@ -246,9 +240,6 @@ def transpose_out(tile: NDArray[np.uint32], group: int, sublanes: int) -> NDArra
     """
     _check_tile(tile)
     lanes = tile.shape[0]
-    if not isinstance(sublanes, int) or isinstance(sublanes, bool):
-        raise TypeError(f"sublanes must be an integer, not {sublanes!r}")
-    if not 1 <= sublanes <= lanes:
-        raise ValueError(f"sublanes must be from 1 to {lanes}, not {sublanes!r}")
-    _check_number("group", group, lanes // sublanes)
+    integer("sublanes", sublanes, 1, lanes)
+    integer("group", group, 0, lanes // sublanes - 1)
     return tile[:, group * sublanes:(group + 1) * sublanes].T.copy()

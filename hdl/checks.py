@@ -1,45 +1,68 @@
-"""Checks of arguments that several modules share."""
+"""Argument checks that all packages share."""
 
-import operator
-from typing import SupportsIndex
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import Config
-
-__all__ = ["integer", "vector_words"]
+__all__ = ["integer", "vectors"]
 
 
-def integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
-    """The integer ``value``, which must be from ``low`` to ``high``.
+def integer(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
+    """Check that an argument is an integer within its bounds, and return it as an ``int``.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the message.
+    value : int or numpy integer
+        The argument. A bool is not an integer here.
+    low, high : int, optional
+        Least and greatest value. ``high`` requires ``low``.
 
     Raises
     ------
-    TypeError, ValueError
-        If it is none, or not in the range.
+    TypeError
+        If ``value`` is not an integer.
+    ValueError
+        If ``value`` is out of bounds.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, not {value!r}")
-    number = operator.index(value)
-    if not low <= number <= high:
+    number = int(value)
+    if low is None:
+        assert high is None
+    elif high is None:
+        if number < low:
+            raise ValueError(f"{name} must be at least {low}, not {value!r}")
+    elif not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
     return number
 
 
-def vector_words(config: Config, words: object) -> npt.NDArray[np.uint32]:
-    """Words for vector memory, shape (words, sublanes, lanes), contiguous and as bits.
+def vectors(name: str, value: object, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:
+    """Check an array of vectors, and return its bits as a contiguous array of uint32.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the messages.
+    value : array of float32 or uint32, shape (count, sublanes, lanes)
+        The argument.
+    shape : tuple of int
+        Sublanes and lanes.
 
     Raises
     ------
-    TypeError, ValueError
-        If they are no array of float32 or uint32, or of another shape.
+    TypeError
+        If ``value`` is not an array of float32 or uint32.
+    ValueError
+        If ``value`` has another shape.
     """
-    shape = (config.sublanes, config.lanes)
-    if not isinstance(words, np.ndarray) or words.dtype not in (np.float32, np.uint32):
-        what = words.dtype if isinstance(words, np.ndarray) else repr(words)
-        raise TypeError(f"words must be an array of float32 or uint32, not {what}")
-    if words.ndim != 3 or words.shape[1:] != shape:
-        raise ValueError(f"words must have shape (words, {shape[0]}, {shape[1]}), "
-                         f"not {words.shape!r}")
-    return np.ascontiguousarray(words).view(np.uint32)
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.float32, np.uint32):
+        what: Any = value.dtype if isinstance(value, np.ndarray) else repr(value)
+        raise TypeError(f"{name} must be an array of float32 or uint32, not {what}")
+    if value.ndim != 3 or value.shape[1:] != shape:
+        raise ValueError(f"{name} must have shape (count, {shape[0]}, {shape[1]}), "
+                         f"not {value.shape!r}")
+    return np.ascontiguousarray(value).view(np.uint32)

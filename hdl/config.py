@@ -7,14 +7,22 @@ from dataclasses import dataclass, fields, replace
 
 from amaranth.utils import ceil_log2
 
+from .checks import integer
+
 __all__ = ["PRESETS", "Config"]
 
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+_BOUNDS = {
+    "array": (2, 256),
+    "sublanes": (1, 8),
+    "cores": (1, 2),
+    "mac_latency": (1, 6),
+    "vmem_bytes": (1, 1 << 30),
+    "smem_words": (2, 1 << 16),
+    "imem_bundles": (2, 1 << 16),
+    "hbm_bytes": (1 << 12, 1 << 40),
+    "hbm_channels": (1, 32),
+}
+"""Least and greatest value of each parameter."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +37,6 @@ class Config:
         Words that one lane holds of a vector register, 1 to 8; divides ``array``.
     cores : int
         Tensor cores on the chip, 1 or 2.
-    mxus_per_core : int
-        Systolic arrays in a core, 1 or 2.
     vmem_bytes : int
         Vector memory of a core, in bytes; a multiple of one vector register.
     smem_words : int
@@ -56,7 +62,6 @@ class Config:
     array: int = 128
     sublanes: int = 8
     cores: int = 2
-    mxus_per_core: int = 1
     vmem_bytes: int = 16 << 20
     smem_words: int = 4096
     imem_bundles: int = 2048
@@ -65,16 +70,8 @@ class Config:
     mac_latency: int = 2
 
     def __post_init__(self) -> None:
-        _check_int("array", self.array, 2, 256)
-        _check_int("sublanes", self.sublanes, 1, 8)
-        _check_int("cores", self.cores, 1, 2)
-        _check_int("mxus_per_core", self.mxus_per_core, 1, 2)
-        _check_int("mac_latency", self.mac_latency, 1, 6)
-        _check_int("vmem_bytes", self.vmem_bytes, 1, 1 << 30)
-        _check_int("smem_words", self.smem_words, 2, 1 << 16)
-        _check_int("imem_bundles", self.imem_bundles, 2, 1 << 16)
-        _check_int("hbm_bytes", self.hbm_bytes, 1 << 12, 1 << 40)
-        _check_int("hbm_channels", self.hbm_channels, 1, 32)
+        for name, (low, high) in _BOUNDS.items():
+            object.__setattr__(self, name, integer(name, getattr(self, name), low, high))
         for name in ("hbm_bytes", "hbm_channels"):
             value = getattr(self, name)
             if value & (value - 1):

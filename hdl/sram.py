@@ -6,6 +6,8 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from .checks import integer
+
 __all__ = ["Sram"]
 
 
@@ -33,12 +35,8 @@ class Sram(wiring.Component):
     """
 
     def __init__(self, width: int, depth: int) -> None:
-        if not isinstance(width, int) or width < 1:
-            raise ValueError(f"width must be a positive integer, not {width!r}")
-        if not isinstance(depth, int) or depth < 2:
-            raise ValueError(f"depth must be an integer of at least 2, not {depth!r}")
-        self.width = width
-        self.depth = depth
+        self.width = width = integer("width", width, 1)
+        self.depth = depth = integer("depth", depth, 2)
         self.address_bits = ceil_log2(depth)
         super().__init__({
             "write": In(1), "write_address": In(self.address_bits), "write_data": In(width),

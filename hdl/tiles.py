@@ -18,6 +18,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from . import yosys
+from .checks import integer
 
 __all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "VerilogLibrary",
            "place", "port_widths"]
@@ -85,13 +86,6 @@ def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str
         for path, member, _ in component.signature.flatten(component)
         if member.flow == direction
     }
-
-
-def _check_size(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value!r}")
 
 
 def _as_bundle(component: wiring.Component) -> wiring.Component:
@@ -254,8 +248,8 @@ class TileGrid(wiring.Component):
     def __init__(self, module: str, tile_module: str,
                  make_tile: Callable[[], wiring.Component], rows: int, cols: int,
                  links: Sequence[Link]) -> None:
-        _check_size("rows", rows)
-        _check_size("cols", cols)
+        rows = integer("rows", rows, 1)
+        cols = integer("cols", cols, 1)
         # A grid also serves as the description of its structure, without being elaborated.
         _as_bundle(self)
         self.module = module

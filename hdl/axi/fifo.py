@@ -5,6 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import integer
 from ..sram import Sram
 from ..tiles import place
 
@@ -30,17 +31,15 @@ class Fifo(wiring.Component):
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         If the width or the depth is not one of these.
     """
 
     def __init__(self, width: int, depth: int) -> None:
-        if not isinstance(width, int) or width < 1:
-            raise ValueError(f"width must be a positive integer, not {width!r}")
-        if not isinstance(depth, int) or depth < 2 or depth & (depth - 1):
+        self._width = width = integer("width", width, 1)
+        self._depth = depth = integer("depth", depth)
+        if depth < 2 or depth & (depth - 1):
             raise ValueError(f"depth must be a power of two of at least 2, not {depth!r}")
-        self._width = width
-        self._depth = depth
         super().__init__({"input": In(stream.Signature(width)),
                           "output": Out(stream.Signature(width))})
 

@@ -8,6 +8,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import integer
 from ..config import Config
 from ..vpu.interface import row_bits
 
@@ -73,9 +74,8 @@ class Axi4(_AxiSignature):
     """
 
     def __init__(self, address_bits: int, data_bits: int) -> None:
-        _check_address(address_bits)
-        _check_int("data_bits", data_bits)
-        if data_bits not in [8 << power for power in range(8)]:
+        address_bits = integer("address_bits", address_bits, 1, 64)
+        if integer("data_bits", data_bits) not in [8 << power for power in range(8)]:
             raise ValueError(f"data_bits must be a power of two from 8 to 1024, not {data_bits!r}")
         self.address_bits = address_bits
         self.data_bits = data_bits
@@ -114,7 +114,7 @@ class Axi4Lite(_AxiSignature):
     """
 
     def __init__(self, address_bits: int) -> None:
-        _check_address(address_bits)
+        address_bits = integer("address_bits", address_bits, 1, 64)
         self.address_bits = address_bits
         super().__init__({
             "awaddr": Out(address_bits), "awprot": Out(3), "awvalid": Out(1), "awready": In(1),
@@ -123,17 +123,6 @@ class Axi4Lite(_AxiSignature):
             "araddr": Out(address_bits), "arprot": Out(3), "arvalid": Out(1), "arready": In(1),
             "rdata": In(32), "rresp": In(2), "rvalid": In(1), "rready": Out(1),
         })
-
-
-def _check_int(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-
-
-def _check_address(address_bits: int) -> None:
-    _check_int("address_bits", address_bits)
-    if not 1 <= address_bits <= 64:
-        raise ValueError(f"address_bits must be from 1 to 64, not {address_bits!r}")
 
 
 def hbm_prefix(core: int, channel: int) -> str:

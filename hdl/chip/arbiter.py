@@ -7,19 +7,13 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..checks import integer
 from ..config import Config
 from ..core.interface import Response, SemaphoreSignal, core_request, semaphore_addition
 from ..tiles import place
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 
 __all__ = ["RequestArbiter", "RoundRobin", "SignalArbiter", "VectorPort"]
-
-
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value!r}")
 
 
 def _chosen(choice: Signal, values):
@@ -53,7 +47,7 @@ class RoundRobin(wiring.Component):
     """
 
     def __init__(self, count: int) -> None:
-        _check_count("count", count)
+        count = integer("count", count, 1)
         self.combinational = count == 1  # no turn to remember
         super().__init__({"wants": In(count), "choice": Out(count), "turn": In(1)})
 
@@ -104,7 +98,7 @@ class SignalArbiter(wiring.Component):
     """
 
     def __init__(self, sources: int) -> None:
-        _check_count("sources", sources)
+        sources = integer("sources", sources, 1)
         self._sources = sources
         super().__init__({"source": In(stream.Signature(semaphore_addition())).array(sources),
                           "signal": Out(SemaphoreSignal())})
@@ -153,7 +147,7 @@ class RequestArbiter(wiring.Component):
     """
 
     def __init__(self, clients: int) -> None:
-        _check_count("clients", clients)
+        clients = integer("clients", clients, 1)
         self._clients = clients
         request = stream.Signature(core_request())
         super().__init__({
@@ -225,7 +219,7 @@ class VectorPort(wiring.Component):
     def __init__(self, config: Config, clients: int) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
-        _check_count("clients", clients)
+        clients = integer("clients", clients, 1)
         self._config = config
         self._clients = clients
         read, rows, write = (stream.Signature(shape) for shape in (

@@ -64,8 +64,6 @@ class Core(wiring.Component):
     def __init__(self, config: Config) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
-        if config.mxus_per_core != 1:
-            raise ValueError(f"mxus_per_core must be 1, not {config.mxus_per_core!r}")
         self._config = config
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),

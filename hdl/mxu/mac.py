@@ -15,6 +15,8 @@ from amaranth import C, Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, Signature
 
+from ..checks import integer
+
 __all__ = ["STEPS", "Add", "AlignCoarse", "AlignFine", "Compare", "Multiply", "NormalizeCoarse",
            "NormalizeFine", "NormalizeMedium", "Round", "Unpacked", "shift_out_zeros"]
 
@@ -211,10 +213,7 @@ class Compare(_Step):
     """
 
     def __init__(self, fraction: int = PRODUCT_FRACTION) -> None:
-        if not isinstance(fraction, int) or isinstance(fraction, bool):
-            raise TypeError(f"fraction must be an integer, not {fraction!r}")
-        if not 1 <= fraction <= F32_FRACTION:
-            raise ValueError(f"fraction must be from 1 to {F32_FRACTION}, not {fraction!r}")
+        fraction = integer("fraction", fraction, 1, F32_FRACTION)
         self._tail = F32_FRACTION - fraction
         super().__init__({"i": In(number(fraction)), "acc": In(32), "o": Out(Ordered)})
 

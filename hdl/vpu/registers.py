@@ -5,18 +5,11 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from ..checks import integer
 from ..isa import MASKS, VECTOR_REGISTERS
 from .interface import MASK_BITS, REGISTER_BITS
 
 __all__ = ["MaskFile", "RegisterFile"]
-
-
-def _check_ports(**counts: object) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool):
-            raise TypeError(f"{name} must be an integer, not {count!r}")
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, not {count!r}")
 
 
 class RegisterFile(wiring.Component):
@@ -39,7 +32,7 @@ class RegisterFile(wiring.Component):
     """
 
     def __init__(self, reads: int, writes: int) -> None:
-        _check_ports(reads=reads, writes=writes)
+        reads, writes = integer("reads", reads, 1), integer("writes", writes, 1)
         self.reads = reads
         self.writes = writes
         ports: dict[str, wiring.Member] = {}
@@ -116,7 +109,7 @@ class MaskFile(wiring.Component):
     """
 
     def __init__(self, reads: int, writes: int) -> None:
-        _check_ports(reads=reads, writes=writes)
+        reads, writes = integer("reads", reads, 1), integer("writes", writes, 1)
         self.reads = reads
         self.writes = writes
         ports: dict[str, wiring.Member] = {"masks": Out(MASKS)}

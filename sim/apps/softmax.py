@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from golden.core import GoldenCore
 from golden.numerics import to_bf16
+from hdl.checks import integer
 from hdl.config import PRESETS, Config
 from sim.asm.assembler import Assembler, Program, s, v
 from sim.models.core import CoreModel
@@ -113,11 +114,7 @@ class SoftmaxLayer:
         if not isinstance(self.config, Config):
             raise TypeError(f"config must be a Config, not {self.config!r}")
         for name in ("tiles", "chunks"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an integer, not {value!r}")
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value!r}")
+            object.__setattr__(self, name, integer(name, getattr(self, name), 1))
         if self.words > self.config.vmem_vectors:
             raise ValueError(f"tiles and chunks must be such that the data fit "
                              f"{self.config.vmem_vectors} words of vector memory, not {self.words}")

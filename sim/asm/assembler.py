@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdl import isa
+from hdl.checks import integer
 from hdl.config import Config
 from hdl.isa import Kind, Operand, Operation, Slot
 from sim.asm.disassembler import BANKS, disassemble, label_names, written_registers
@@ -504,7 +505,5 @@ def _check_label(name: str) -> None:
 
 
 def _check_bits(what: str, value: int, width: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an integer, not {value!r}")
-    if not 0 <= value < 1 << width:
+    if not 0 <= integer(what, value) < 1 << width:
         raise ValueError(f"{what} must fit {width} bits, not {value!r}")

@@ -8,14 +8,12 @@ word 32 on, and then adds 1 to semaphore 3. The words go to scalar memory, where
 the transfer by their address, as often as it likes.
 """
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from golden.dma import Descriptor, Side
 from hdl import isa
+from hdl.checks import integer
 from hdl.config import Config
 from hdl.isa import BUNDLE_PITCH, DmaSpace, Fault
 from sim.asm.operands import Semaphore, Vector
@@ -44,16 +42,10 @@ class Place:
     stride: int = 0
 
 
-def _integer(name: str, value: Any) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    return operator.index(value)
-
-
 def _place(space: DmaSpace, address_name: str, address: Any, run: Any = 0,
            stride: Any = 0) -> Place:
-    place = Place(space, _integer(address_name, address), _integer("run", run),
-                  _integer("stride", stride))
+    place = Place(space, integer(address_name, address), integer("run", run),
+                  integer("stride", stride))
     bits = 64 if space is DmaSpace.HBM else 32
     if not 0 <= place.address < 1 << bits:
         raise ValueError(f"{address_name} must be from 0 to 2**{bits} - 1, not {address!r}")
@@ -133,7 +125,7 @@ def imem(bundle: int) -> Place:
     TypeError, ValueError
         If ``bundle`` is not an integer or out of range.
     """
-    number = _integer("bundle", bundle)
+    number = integer("bundle", bundle)
     last = (1 << 32) // BUNDLE_PITCH - 1
     if not 0 <= number <= last:
         raise ValueError(f"bundle must be from 0 to {last}, not {bundle!r}")
@@ -184,7 +176,7 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
     """
     if not isinstance(config, Config):
         raise TypeError(f"config must be a Config, not {config!r}")
-    count = _integer("rows", rows)
+    count = integer("rows", rows)
     if not 1 <= count <= isa.DMA_MAX_ROWS:
         raise ValueError(f"rows must be from 1 to {isa.DMA_MAX_ROWS}, not {rows!r}")
     _check_place("source", source, isa.DMA_SOURCES, count, config)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from hdl import isa
+from hdl.checks import integer
 
 __all__ = [
     "Immediate", "Mask", "Number", "Register", "Scalar", "Semaphore", "SlotMethods", "Source",
@@ -39,11 +40,8 @@ class Register:
     noun: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.number, int) or isinstance(self.number, bool):
-            raise TypeError(f"{self.noun} number must be an integer, not {self.number!r}")
-        if not 0 <= self.number < self.count:
-            raise ValueError(f"{self.noun} number must be from 0 to {self.count - 1}, "
-                             f"not {self.number!r}")
+        number = integer(f"{self.noun} number", self.number, 0, self.count - 1)
+        object.__setattr__(self, "number", number)
 
     def __str__(self) -> str:
         return f"{self.prefix}{self.number}"

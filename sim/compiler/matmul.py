@@ -34,6 +34,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from hdl.checks import integer
 from hdl.config import Config
 
 __all__ = ["NEGATIVE_ZERO", "SMEM_WORDS", "TAIL_WORDS", "Matmul", "Places", "Shape", "Share",
@@ -168,11 +169,7 @@ class Matmul:
         if not isinstance(self.config, Config):
             raise TypeError(f"config must be a Config, not {self.config!r}")
         for name in ("rows", "depth", "columns"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an integer, not {value!r}")
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value!r}")
+            object.__setattr__(self, name, integer(name, getattr(self, name), 1))
         for name in ("transpose_b", "bias", "relu", "zero_pads"):
             flag = getattr(self, name)
             if not isinstance(flag, bool):
@@ -184,8 +181,7 @@ class Matmul:
                                    ("imem_bundles", config.imem_bundles, self.most_bundles)):
             if size < needed:
                 raise ValueError(f"{name} must be at least {needed} for a product, not {size!r}")
-        if not isinstance(self.panel_rows, int) or isinstance(self.panel_rows, bool):
-            raise TypeError(f"panel_rows must be an integer, not {self.panel_rows!r}")
+        object.__setattr__(self, "panel_rows", integer("panel_rows", self.panel_rows))
         if self.panel_rows and self.panel_rows < self.padded_rows:
             raise ValueError(f"panel_rows must be 0 or at least {self.padded_rows}, not "
                              f"{self.panel_rows!r}")

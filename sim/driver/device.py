@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from hdl import isa
 from hdl.axi.interface import channel_bits
-from hdl.checks import integer, vector_words
+from hdl.checks import integer, vectors
 from hdl.config import Config
 from hdl.core.counters import COUNTERS
 from hdl.dma.interface import check_config
@@ -290,7 +290,7 @@ class Device:
             Where: the first word.
         words : array of float32 or uint32, shape (words, sublanes, lanes)
         """
-        data = vector_words(self._config, words)
+        data = vectors("words", words, (self._config.sublanes, self._config.lanes))
         with self._open() as backend:
             first = self._range("vector memory", self._config.vmem_vectors, at, len(data))
             backend.write_vmem(self._core(core), first, data)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl import isa
-from hdl.checks import integer, vector_words
+from hdl.checks import integer, vectors
 from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.counters import COUNTERS
@@ -436,7 +436,7 @@ class CoreModel:
         TypeError, ValueError
             If the array is of another type or shape, or does not fit.
         """
-        data = vector_words(self._config, words)
+        data = vectors("words", words, (self._config.sublanes, self._config.lanes))
         first = _range("words", address, len(data), self._config.vmem_vectors)
         with self._lock:
             self._move_rows("write_rows", data, HostSpace.VMEM, first)

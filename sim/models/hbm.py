@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from hdl.checks import integer
 from sim.verilated.build import build_library
 
 __all__ = ["HBM_SOURCES", "AxiPins", "Hbm", "HbmOptions", "hbm_library"]
@@ -51,11 +52,7 @@ class HbmOptions:
                 ("latency", 1, 1 << 32), ("beats", 0, 1 << 31), ("cycles", 1, 1 << 31),
                 ("outstanding", 1, 1 << 20), ("stalls", 0, (1 << 16) - 1),
                 ("seed", 0, (1 << 64) - 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an integer, not {value!r}")
-            if not low <= value <= high:
-                raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+            object.__setattr__(self, name, integer(name, getattr(self, name), low, high))
 
 
 _COUNTERS = ("cycles", "read_bursts", "read_beats", "write_bursts", "write_beats",

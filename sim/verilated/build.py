@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from hdl.checks import integer
 from sim.verilated.cache import code_text
 from sim.verilated.toolchain import Toolchain, build_folder
 
@@ -175,10 +176,7 @@ def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
                              f"own, not {name!r}")
     if not isinstance(waivers, str):
         raise TypeError(f"waivers must be text, not {waivers!r}")
-    if not isinstance(threads, int) or isinstance(threads, bool):
-        raise TypeError(f"threads must be an integer, not {threads!r}")
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, not {threads!r}")
+    integer("threads", threads, 1)
 
 
 @contextlib.contextmanager

@@ -8,11 +8,11 @@ from hdl.config import PRESETS, Config
 
 
 def test_presets_are_those_of_the_documentation():
-    assert {name: (c.array, c.lanes, c.sublanes, c.cores, c.mxus_per_core, c.vmem_bytes)
+    assert {name: (c.array, c.lanes, c.sublanes, c.cores, c.vmem_bytes)
             for name, c in PRESETS.items()} == {
-        "tiny": (4, 4, 2, 2, 1, 8 << 10),
-        "small": (8, 8, 4, 2, 1, 64 << 10),
-        "v2": (128, 128, 8, 2, 1, 16 << 20),
+        "tiny": (4, 4, 2, 2, 8 << 10),
+        "small": (8, 8, 4, 2, 64 << 10),
+        "v2": (128, 128, 8, 2, 16 << 20),
     }
 
 

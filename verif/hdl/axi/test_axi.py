@@ -99,7 +99,7 @@ def test_flat_ports_are_joined_with_those_inside():
     (lambda: HbmPort(Config.preset("v2", hbm_channels=1)), "hbm_channels must not be 1"),
     (lambda: HbmPort(Config(array=6, sublanes=2, vmem_bytes=480, hbm_channels=1)),
      "hbm_channels must not be 1"),
-    (lambda: Fifo(0, 4), "width must be a positive integer, not 0"),
+    (lambda: Fifo(0, 4), "width must be at least 1, not 0"),
     (lambda: Fifo(4, 6), "depth must be a power of two of at least 2, not 6"),
 ])
 def test_wrong_sizes_are_refused(make, message):

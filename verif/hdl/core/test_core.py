@@ -694,8 +694,6 @@ def test_wrong_arguments_are_refused(tiny):
         CoreModel("tiny")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         Core("tiny")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="mxus_per_core must be 1, not 2"):
-        Core(Config(mxus_per_core=2))
 
 
 def test_a_closed_core_says_so():

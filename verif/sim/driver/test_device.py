@@ -898,7 +898,7 @@ def test_nothing_works_after_close(use):
      "words must be an array of float32 or uint32, not float64"),
     (lambda d: d.write_vmem(0, 0, [1]), TypeError, r"of float32 or uint32, not \[1\]"),
     (lambda d: d.write_vmem(0, 0, np.zeros((2, 4), np.uint32)), ValueError,
-     r"words must have shape \(words, 2, 4\), not \(2, 4\)"),
+     r"words must have shape \(count, 2, 4\), not \(2, 4\)"),
     (lambda d: d.write_scalars(0, 31, [1, 2]), ValueError, "lie within 32 words of scalar regis"),
     (lambda d: d.write_scalars(0, 0, [1 << 32]), ValueError, r"words must be from 0 to 2\*\*32"),
     (lambda d: d.read_scalars(True), TypeError, "core must be an integer, not True"),
