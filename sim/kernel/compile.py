@@ -4,9 +4,11 @@ import pathlib
 from dataclasses import dataclass
 
 from hdl.tiles import TileGrid
-from sim.kernel import emit
+from sim.kernel.emit import cpp_source
+from sim.kernel.layout import can_skip
 from sim.kernel.netlist import PASSES, read_tile
 from sim.kernel.plan import plan_grid
+from sim.kernel.shim import verilog_shim
 
 __all__ = ["Kernel", "compile_grid"]
 
@@ -77,5 +79,5 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES,
     """
     tile = read_tile(tile_verilog, grid.tile_module, passes=passes)
     plan = plan_grid(grid, tile)
-    return Kernel(grid.module, emit.cpp(grid, plan, parallel), emit.shim(grid, plan, parallel),
-                  emit.can_skip(grid, plan))
+    return Kernel(grid.module, cpp_source(grid, plan, parallel=parallel),
+                  verilog_shim(grid, plan, parallel=parallel), can_skip(grid, plan))

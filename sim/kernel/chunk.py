@@ -1,0 +1,158 @@
+"""The C++ function that steps one chunk: 64 adjacent tiles of a row."""
+
+from sim.kernel.lanes import LaneValues
+from sim.kernel.layout import element_type, register_pointer
+from sim.kernel.plan import Group, MemoryWrite, Plan, Update, lane_for, storage
+from sim.kernel.values import ChunkBits, Constants, Scope, UniformValues
+
+__all__ = ["chunk_body"]
+
+
+def chunk_body(plan: Plan, uniform: UniformValues, constants: Constants, *,
+               partial: bool) -> list[str]:
+    """Statements that step the tiles ``valid`` of chunk ``c`` of row ``row`` of the state ``g``.
+
+    They return a word that is zero only if all tiles are idle afterwards.
+
+    Parameters
+    ----------
+    plan : Plan
+        What the clock edge does.
+    uniform, constants
+        Collect the uniform values and constants that the statements need.
+    partial : bool
+        Whether the last chunk of a row has fewer tiles, so that others must be masked.
+    """
+    return _Chunk(plan, uniform, constants, partial).lines()
+
+
+class _Chunk:
+    def __init__(self, plan: Plan, uniform: UniformValues, constants: Constants,
+                 partial: bool) -> None:
+        self._plan = plan
+        self._bits = ChunkBits(plan, uniform)
+        self._scope = Scope(plan, uniform, self._bits, constants)
+        self._valid = " & valid" if partial else ""
+
+    def lines(self) -> list[str]:
+        # What needs bits is emitted first: it adds to the statements that compute them.
+        enables = self._enables()
+        groups = [line for group in self._plan.groups for line in self._group(group)]
+        late = [line for group in self._plan.groups if group.late for line in self._late(group)]
+        stores = self._bit_registers()
+        return [*self._bits.lines, *stores, *enables, *groups, *late,
+                f"return {' | '.join(self._active()) or '0'};"]
+
+    def _bit_registers(self) -> list[str]:
+        """Updates of the registers that are computed from bits alone: all values, then stores."""
+        values = [f"const uint64_t next{index} = {self._bits.name(value)}{self._valid};"
+                  for index, value in self._plan.bits]
+        return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
+
+    def _active(self) -> list[str]:
+        """Words that are zero only if the registers that make a tile active are."""
+        plan = self._plan
+        direct = {index for index, _ in plan.bits}
+        words = []
+        for index in plan.active or []:
+            if plan.registers[index].width > 1:
+                place = register_pointer(plan, index, lane="64 * c")
+                words.append(f"uint64_t(any_set({place}))")
+            else:
+                words.append(f"next{index}" if index in direct else f"g.b{index}[row + 1][c]")
+        return words
+
+    def _enables(self) -> list[str]:
+        """Bits that need vectors and decide what the groups do."""
+        enables = self._plan.lane_enables
+        if not enables:
+            return []
+        lane = lane_for(self._plan, [(node, 1) for node in enables])
+        values = LaneValues(self._scope, lane, [(node, 1) for node in enables])
+        for index, node in enumerate(enables):
+            self._bits.define(node, f"enable{index}")
+        return [*(f"uint64_t enable{index} = 0;" for index in range(len(enables))),
+                f"for (int s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
+                f"  const uint64_t present = part<{lane}>(valid, s);",
+                "  if (!present) continue;",
+                "  [[maybe_unused]] const int lane = 64 * c + s;",
+                *(f"  {line}" for line in values.lines),
+                *(f"  put_at(enable{index}, s, present, {values.name(node)});"
+                  for index, node in enumerate(enables)), "}"]
+
+    def _group(self, group: Group) -> list[str]:
+        """A group: its values and stores, a vector of tiles at a time."""
+        lane = group.lane
+        values = LaneValues(self._scope, lane, list(group.words()))
+        enable = self._bits.name(group.enable)
+        inner = [f"const uint64_t present = part<{lane}>(enable, s);",
+                 "if (!present) continue;",
+                 "[[maybe_unused]] const int lane = 64 * c + s;", *values.lines]
+        for index, task in enumerate(group.tasks):
+            if task.enable is group.enable:
+                present = "present"
+            else:
+                present = f"present{index}"
+                own = self._bits.name(task.enable)
+                inner.append(f"const uint64_t {present} = part<{lane}>({own}{self._valid}, s);")
+            inner.append(self._update(group, task, values, present) if isinstance(task, Update)
+                         else self._write(group, task, values, present))
+        return [*(f"{line};" for line in self._buffers(group)),
+                f"if (const uint64_t enable = {enable} & valid) {{",
+                f"  for (int s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
+                *(f"    {line}" for line in inner), "  }", "}"]
+
+    def _update(self, group: Group, update: Update, values: LaneValues, present: str) -> str:
+        """Stores a register, or its buffer if the group stores late."""
+        value = values.name(update.value)
+        if update.width == 1:
+            place = self._buffer(group, update) if group.late else \
+                f"g.b{update.register}[row + 1][c]"
+            return f"put_at({place}, s, {present}, {value});"
+        place = f"&{self._buffer(group, update)}[s]" if group.late else \
+            register_pointer(self._plan, update.register)
+        return f"store({place}, bits_at<{group.lane}>({present}, 0), {value});"
+
+    def _write(self, group: Group, write: MemoryWrite, values: LaneValues, present: str) -> str:
+        """Stores a word of a memory."""
+        memory = f"g.m{write.memory}[row]"
+        data = values.name(write.data)
+        if self._plan.uniform(write.address) and write.mask is None:
+            return (f"store(&{memory}[{self._scope.uniform.name(write.address)}][lane], "
+                    f"bits_at<{group.lane}>({present}, 0), {data});")
+        mask = "" if write.mask is None else f", {values.name(write.mask)}"
+        return (f"scatter(&{memory}[0][lane], LANES_PER_ROW, {values.name(write.address)}, "
+                f"{present}, {data}{mask});")
+
+    # Groups that store late
+
+    def _buffer(self, group: Group, update: Update) -> str:
+        """Variable that keeps an update of a group that stores late."""
+        return f"late{self._plan.groups.index(group)}_{update.register}"
+
+    def _buffers(self, group: Group) -> list[str]:
+        """Declarations of the buffers of a group that stores late."""
+        if not group.late:
+            return []
+        return [f"uint64_t {self._buffer(group, update)} = 0" if update.width == 1 else
+                f"alignas(64) {element_type(update.width)} {self._buffer(group, update)}[64]"
+                for update in group.updates]
+
+    def _late(self, group: Group) -> list[str]:
+        """Stores the buffers of a group."""
+        enable = self._bits.name(group.enable)
+        inner = []
+        for update in group.updates:
+            own = enable if update.enable is group.enable else self._bits.name(update.enable)
+            own += " & valid"
+            kept = self._buffer(group, update)
+            if update.width == 1:
+                place = f"g.b{update.register}[row + 1][c]"
+                inner.append(f"  {place} = ({place} & ~({own})) | ({kept} & ({own}));")
+                continue
+            lane = storage(update.width)
+            place = register_pointer(self._plan, update.register, lane="64 * c + s")
+            inner += [f"  for (int s = 0; s < 64; s += LANES<{lane}>)",
+                      f"    store({place}, bits_at<{lane}>(part<{lane}>({own}, s), 0), "
+                      f"load<{lane}>(&{kept}[s]));"]
+        return [f"if (({enable}) & valid) {{", *inner, "}"]

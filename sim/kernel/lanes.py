@@ -1,0 +1,194 @@
+"""C++ expressions for the values of a vector of tiles, one lane for each tile."""
+
+from collections.abc import Mapping, Sequence
+
+from sim.kernel.fusion import COMPARES, Fusion, is_zero
+from sim.kernel.ir import Node, demands, low
+from sim.kernel.layout import input_index, register_pointer
+from sim.kernel.netlist import Read
+from sim.kernel.values import Scope
+
+__all__ = ["LaneValues"]
+
+
+class LaneValues:
+    """Values of a vector of tiles, with the functions of ``vec.hpp``.
+
+    ``lines`` are the statements that compute them. They refer to the variables ``row``, ``lane``
+    (the vector's first tile), ``s`` (its place in the chunk) and ``present`` (its tiles that
+    count).
+
+    Parameters
+    ----------
+    scope : Scope
+        Values outside vectors.
+    lane : int
+        Width of the lanes: 16, 32 or 64 bits.
+    roots : sequence of (Node, int)
+        Values to be computed, and which of their bits are used.
+    """
+
+    def __init__(self, scope: Scope, lane: int, roots: Sequence[tuple[Node, int]]) -> None:
+        self._scope = scope
+        self._plan = scope.plan
+        self._lane = lane
+        self._needed = demands(roots, self._outside)
+        self._fusion = Fusion(self._needed, (root for root, _ in roots), self._outside)
+        self._names: dict[Node, str] = {}
+        self.lines: list[str] = []
+        for node in self._needed:
+            if node not in self._fusion.merged:
+                self._names[node] = self._add(node)
+
+    def name(self, node: Node) -> str:
+        """Variable or expression of a value."""
+        return self._names[node]
+
+    def _outside(self, node: Node) -> bool:
+        return self._plan.pure(node) or self._plan.uniform(node)
+
+    def _add(self, node: Node) -> str:
+        expression = self._bit(node) if node.is_bit else self._number(node)
+        if node.op == "const" or (self._plan.uniform(node) and not node.is_bit):
+            return expression
+        name = f"v{node.index}"
+        self.lines.append(f"const auto {name} = {expression};")
+        return name
+
+    # Numbers
+
+    def _number(self, node: Node) -> str:
+        if node.op == "const":
+            return self._const(node.number)
+        if self._plan.uniform(node):
+            return f"bcast<{self._lane}>({self._scope.uniform.name(node)})"
+        if node in self._fusion.conditional:
+            return self._conditional(node)
+        if node in self._fusion.logic:
+            return self._logic(node)
+        return self._operation(node)
+
+    def _const(self, value: int) -> str:
+        value &= low(self._lane)
+        return self._scope.constants.name(self._lane, value) if value else f"zero<{self._lane}>()"
+
+    def _conditional(self, node: Node) -> str:
+        """A sum or an or of which one operand counts only under a mask."""
+        chosen = self._fusion.conditional[node]
+        other = node.args[1] if node.args[0] is chosen else node.args[0]
+        return (f"{node.op}_if({self._names[other]}, {self._names[chosen.args[0]]}, "
+                f"{self._names[self._fusion.arms(chosen)[0]]})")
+
+    def _logic(self, node: Node) -> str:
+        """A bitwise operation: with three operands, a truth table."""
+        leaves = self._fusion.logic[node]
+        if len(leaves) != 3:
+            return self._nested(node)
+        a, b, c = leaves
+        table = _truth_table(node, {a: 0xF0, b: 0xCC, c: 0xAA})
+        return (f"SYSTOLITH_LOGIC({table:#x}, {self._names[a]}, {self._names[b]}, "
+                f"{self._names[c]}, {self._nested(node)})")
+
+    def _nested(self, node: Node) -> str:
+        """A bitwise operation as calls, with merged operands spelled out."""
+        args = [self._names[arg] if arg in self._names else self._nested(arg) for arg in node.args]
+        return f"{node.op}_({args[0]}, {args[1]})"
+
+    def _operation(self, node: Node) -> str:
+        args = [self._names[arg] for arg in node.args]
+        match node.op:
+            case "leaf":
+                return f"load<{self._lane}>({self._pointer(node)})"
+            case "add" | "sub" | "shlv" | "shrv":
+                return f"{node.op}({args[0]}, {args[1]})"
+            case "mul":
+                return f"{self._mul(node)}({args[0]}, {args[1]})"
+            case "shl" | "shr":
+                return f"{node.op}<{node.attr}>({args[0]})"
+            case "sel":
+                x, y = self._fusion.arms(node)
+                if is_zero(y):
+                    return f"only({args[0]}, {self._names[x]})"
+                return f"sel({args[0]}, {self._names[x]}, {self._names[y]})"
+            case _:
+                return self._read(node)
+
+    def _mul(self, node: Node) -> str:
+        """The cheapest function that multiplies operands of these sizes."""
+        x, y = (arg.bits for arg in node.args)
+        if self._lane == 32 and max(x, y) < 1 << 15:
+            return "mul15"
+        if self._lane > 16 and (self._needed[node] < 1 << 16
+                                or (max(x, y) < 1 << 16 and node.bits < 1 << 16)):
+            return "mul16"
+        return "mul32" if self._lane == 64 and max(x, y) < 1 << 32 else "mul"
+
+    def _pointer(self, node: Node) -> str:
+        """Where a vector of a leaf begins in memory."""
+        kind, key = node.origin
+        if kind == "reg":
+            return register_pointer(self._plan, key)
+        source = self._plan.inputs[key]
+        match source.kind:
+            case "each":
+                return f"&g.each_{input_index(self._plan, key)}[lane]"
+            case "south":
+                return register_pointer(self._plan, source.source, row="row")
+            case _:
+                return register_pointer(self._plan, source.source, lane="lane - 1")
+
+    def _read(self, node: Node) -> str:
+        assert isinstance(node.attr, Read)
+        memory = self._plan.memories.index(node.attr.memory)
+        address = node.args[0]
+        uniform = self._plan.uniform(address)
+        where = self._scope.uniform.name(address) if uniform else self._names[address]
+        if not node.attr.memory.writes:
+            if uniform:
+                return f"bcast<{self._lane}>(table{memory}[{where}])"
+            return f"lookup(table{memory}, {where})"
+        if uniform:
+            return f"load<{self._lane}>(&g.m{memory}[row][{where}][lane])"
+        return (f"gather<{self._lane}>(&g.m{memory}[row][0][lane], LANES_PER_ROW, "
+                f"{where}, present)")
+
+    # Bits
+
+    def _bit(self, node: Node) -> str:
+        if self._outside(node):
+            return f"bits_at<{self._lane}>({self._scope.bits.name(node)}, s)"
+        fusion = self._fusion
+        if node in fusion.masked:
+            chosen = fusion.masked[node]
+            other = node.args[1] if node.args[0] is chosen else node.args[0]
+            return self._compare(chosen, self._names[other] + ", ")
+        if node.op in COMPARES or (node.op == "notb" and node.args[0] in fusion.merged):
+            return self._compare(node, "")
+        if node.op == "andb":
+            for one, other in (node.args, node.args[::-1]):
+                if one in fusion.merged or (one.op == "notb" and other not in fusion.merged
+                                            and one.args[0] in self._names):
+                    return f"andnb({self._names[one.args[0]]}, {self._names[other]})"
+        args = [self._names[arg] for arg in node.args]
+        if node.op == "selb":
+            return f"orb(andb({args[0]}, {args[1]}), andnb({args[0]}, {args[2]}))"
+        return f"{node.op}({', '.join(args)})"
+
+    def _compare(self, node: Node, under: str) -> str:
+        """A comparison, perhaps negated, after the text ``under`` of a mask."""
+        inverted = node.op == "notb" or node in self._fusion.inverted
+        if node.op == "notb":
+            node = node.args[0]
+        operation = COMPARES[node.op][inverted]
+        operands = [self._names[arg] for arg in node.args]
+        if node.op == "test":
+            operands.append(self._const(node.number))
+        return f"{operation}({under}{operands[0]}, {operands[1]})"
+
+
+def _truth_table(node: Node, leaves: Mapping[Node, int]) -> int:
+    """The table of a bitwise operation, given those of its operands."""
+    if node in leaves:
+        return leaves[node]
+    x, y = (_truth_table(arg, leaves) for arg in node.args)
+    return x & y if node.op == "and" else x | y if node.op == "or" else x ^ y

@@ -1,0 +1,87 @@
+"""The C++ structure of a grid's registers and memories, and the tables that all tiles share."""
+
+from hdl.tiles import TileGrid
+from sim.kernel.layout import can_skip, element_type, input_index, padding
+from sim.kernel.netlist import Memory, Register
+from sim.kernel.plan import Plan, storage
+from sim.kernel.values import Constants
+
+__all__ = ["state_struct", "tables"]
+
+
+def tables(plan: Plan) -> list[str]:
+    """The memories that nothing writes: one copy for all tiles, in words that gathers can read."""
+    lines = []
+    for index, memory in enumerate(plan.memories):
+        if memory.writes:
+            continue
+        size = 1 << memory.address_bits
+        words = [*memory.init, *[0] * (size - len(memory.init))]
+        lines += [f"// {memory.name}",
+                  f"alignas(64) constexpr uint{max(32, storage(memory.width))}_t "
+                  f"table{index}[{size}] = {{",
+                  *("  " + " ".join(f"{word:#x}," for word in words[begin:begin + 8])
+                    for begin in range(0, size, 8)),
+                  "};", ""]
+    return lines
+
+
+def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
+    """The structure of all registers and memories; its constructor sets their initial values."""
+    lines = ["// Row 0 and the words before lane 0 of each register are what lies beyond the "
+             "grid's edge.", "struct State {"]
+    start: list[str] = []
+    for index, register in enumerate(plan.registers):
+        lines.append(f"  {_register(index, register)}  // {register.name}")
+        if register.init:
+            start.append(_register_start(index, register))
+    for index, memory in enumerate(plan.memories):
+        if memory.writes:
+            lines.append(f"  alignas(64) {element_type(memory.width)} m{index}[ROWS]"
+                         f"[{1 << memory.address_bits}][LANES_PER_ROW] = {{}};  // {memory.name}")
+            start += _memory_start(index, memory)
+    lines += [f"  {line}" for line in _edges(plan)]
+    if can_skip(grid, plan):
+        # Readers take eight rows at once.
+        lines.append("  // Of each row from -1 on, which chunks are active: at first, all.")
+        lines.append("  uint8_t active[ROWS + 1];")
+        start.append("for (auto& row : active) row = 0xff;")
+    lines += [f"  {line}" for line in constants.members()]
+    start += constants.start()
+    if start:
+        lines += ["  State() {", *(f"    {line}" for line in start), "  }"]
+    return [*lines, "};", ""]
+
+
+def _register(index: int, register: Register) -> str:
+    if register.width == 1:
+        return f"uint64_t b{index}[ROWS + 1][CHUNKS] = {{}};"
+    return (f"alignas(64) {element_type(register.width)} r{index}[ROWS + 1]"
+            f"[{padding(register.width)} + LANES_PER_ROW] = {{}};")
+
+
+def _register_start(index: int, register: Register) -> str:
+    if register.width == 1:
+        return (f"for (int r = 1; r <= ROWS; ++r) for (int c = 0; c < CHUNKS; ++c) "
+                f"b{index}[r][c] = c == CHUNKS - 1 ? LAST_CHUNK : ~uint64_t(0);")
+    return (f"for (int r = 1; r <= ROWS; ++r) for (int i = 0; i < LANES_PER_ROW; "
+            f"++i) r{index}[r][{padding(register.width)} + i] = {register.init:#x}ull;")
+
+
+def _memory_start(index: int, memory: Memory) -> list[str]:
+    return [f"for (int r = 0; r < ROWS; ++r) for (int i = 0; i < LANES_PER_ROW; "
+            f"++i) m{index}[r][{address}][i] = {value:#x}ull;"
+            for address, value in enumerate(memory.init) if value]
+
+
+def _edges(plan: Plan) -> list[str]:
+    """Inputs of the row that is being stepped: bits from the west edge, and tiles' own slices."""
+    west = sorted({source.source for source in plan.inputs.values()
+                   if source.kind == "east" and source.width == 1 and source.source is not None})
+    lines = [f"uint64_t west{register} = 0;" for register in west]
+    for name, source in plan.inputs.items():
+        if source.kind == "each":
+            index = input_index(plan, name)
+            lines.append(f"uint64_t each_{index}[CHUNKS];" if source.width == 1 else
+                         f"alignas(64) {element_type(source.width)} each_{index}[LANES_PER_ROW];")
+    return lines

@@ -1,0 +1,253 @@
+"""C++ statements around the chunks: uniform values, inputs, which chunks to step, and outputs.
+
+Rows are stepped from the last to the first and chunks from right to left, so that a tile's
+neighbours to the north and the west still show their registers as they were before the clock edge.
+
+A kernel that skips keeps, for each row, which of its chunks are active (`Plan.active`). A chunk is
+stepped if it is active, if its neighbour to the north or the west is, or if an input wakes it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hdl.tiles import Chain, Link, TileGrid
+from sim.kernel.ir import low
+from sim.kernel.layout import (
+    CHUNK,
+    Port,
+    Ports,
+    can_skip,
+    input_index,
+    linked_port,
+    linked_register,
+    padding,
+    wakers,
+)
+from sim.kernel.plan import Input, Plan, storage
+from sim.kernel.values import UniformValues
+
+__all__ = ["outputs_body", "step_body", "work_estimate"]
+
+
+def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) -> list[str]:
+    """Statements that step the grid of state ``g``; they set ``stepped`` if any tile was stepped.
+
+    If none was, the outputs are what they were.
+    """
+    loads = _loads(plan, ports)
+    rows = _step_active(grid, plan, ports, loads) if can_skip(grid, plan) else _step_all(loads)
+    return [
+        "Uniform u;",
+        *(f"const uint32_t {port.variable}[] = {{{port.variable}_bit}};"
+          for port in ports.inputs.values() if port.is_bit),
+        *(f"[[maybe_unused]] const uint64_t port{input_index(plan, name)} = "
+          f"get_bits({ports.inputs[name].variable}, 0, {ports.inputs[name].width});"
+          for name, source in plan.inputs.items() if source.kind == "shared"),
+        *uniform.lines,
+        "(void)u;",
+        *loads.north_bits,
+        *rows,
+    ]
+
+
+# Inputs
+
+@dataclass(frozen=True)
+class _Loads:
+    """Statements that bring the grid's inputs to where tiles read them.
+
+    Attributes
+    ----------
+    north_bits : list of str
+        Registers of one bit beyond the north edge: once, before all rows.
+    north : list of str
+        Wider ones: when row 0 is stepped.
+    west : list of str
+        Registers beyond the west edge: in each row.
+    slices : list of str
+        The tiles' own slices of ports: in each row.
+    """
+
+    north_bits: list[str]
+    north: list[str]
+    west: list[str]
+    slices: list[str]
+
+
+def _loads(plan: Plan, ports: Ports) -> _Loads:
+    north_bits, north, west = [], [], []
+    for register, port, width in _edge_registers(plan, ports, "south"):
+        if width == 1:
+            north_bits.append(f"unpack_bits(g.b{register}[0], {port.variable}, 0, COLS);")
+        else:
+            north.append(f"unpack(g.r{register}[0] + {padding(width)}, {port.variable}, 0, COLS, "
+                         f"{width});")
+    for register, port, width in _edge_registers(plan, ports, "east"):
+        target = f"g.west{register}" if width == 1 else \
+            f"g.r{register}[row + 1][{padding(width)} - 1]"
+        west.append(f"{target} = get_bits({port.variable}, size_t(row) * {width}, {width});")
+    slices = []
+    for name, source in plan.inputs.items():
+        if source.kind == "each":
+            unpack, tail = _packing("unpack", source.width)
+            slices.append(f"{unpack}(g.each_{input_index(plan, name)}, "
+                          f"{ports.inputs[source.port or ''].variable}, size_t(row) * COLS, "
+                          f"COLS{tail});")
+    return _Loads(north_bits, north, west, slices)
+
+
+def _edge_registers(plan: Plan, ports: Ports,
+                    toward: str) -> Iterable[tuple[int | None, Port, int]]:
+    """Registers whose place beyond the edge takes a port, each once, with port and width."""
+    return dict.fromkeys((source.source, ports.inputs[source.port], source.width)
+                         for source in plan.inputs.values()
+                         if source.kind == toward and source.port is not None)
+
+
+def _packing(function: str, width: int) -> tuple[str, str]:
+    """The function that packs or unpacks elements, and its last argument."""
+    return (f"{function}_bits", "") if width == 1 else (function, f", {width}")
+
+
+def _row_0(loads: _Loads) -> list[str]:
+    if not loads.north:
+        return []
+    return ["  if (row == 0) {", *(f"    {line}" for line in loads.north), "  }"]
+
+
+# Rows
+
+def _step_all(loads: _Loads) -> list[str]:
+    """Steps all chunks of all rows."""
+    return ["bool stepped = true;",
+            "for (int row = ROWS - 1; row >= 0; --row) {",
+            *(f"  {line}" for line in [*loads.slices, *loads.west]),
+            *_row_0(loads),
+            "  for (int c = CHUNKS - 1; c >= 0; --c) step_chunk(g, u, row, c);", "}"]
+
+
+def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> list[str]:
+    """Steps the chunks that can change; eight idle rows are skipped at once."""
+    west = [ports.inputs[source.port].variable
+            for source in _waking(plan, "east") if source.port is not None]
+    slices = [name for name in plan.activity if plan.inputs[name].kind == "each"]
+    quiet = ["!everything", *(["!any_west"] if west else [])]
+    lines = _wake_up(grid, plan, west)
+    lines.append("for (int row = ROWS - 1; row >= 0; --row) {")
+    if not slices and grid.rows >= 8:
+        lines += [f"  while ({' && '.join(quiet)} && row >= 7) {{",
+                  "    uint64_t eight;",
+                  "    std::memcpy(&eight, &g.active[row - 6], 8);",
+                  "    if (eight | g.active[row - 7]) break;",
+                  "    row -= 8;",
+                  "  }",
+                  "  if (row < 0) break;"]
+    if slices:
+        lines += [f"  {line}" for line in loads.slices]
+    lines += ["  const unsigned own = g.active[row + 1];",
+              "  unsigned due = own | own << 1 | g.active[row];"]
+    if west:
+        lines.append("  due |= west[row / 32] >> (row % 32) & 1;")
+    if slices:
+        bits = " | ".join(f"g.each_{input_index(plan, name)}[c]" for name in slices)
+        lines.append(f"  for (int c = 0; c < CHUNKS; ++c) due |= unsigned(({bits}) != 0) << c;")
+    lines += ["  due = everything ? ALL_CHUNKS : due & ALL_CHUNKS;", "  if (!due) continue;",
+              "  stepped = true;"]
+    if not slices:
+        lines += [f"  {line}" for line in loads.slices]
+    return [*lines,
+            *(f"  {line}" for line in loads.west),
+            *_row_0(loads),
+            "  unsigned after = 0;",
+            "  while (due) {",
+            "    const int c = 31 - __builtin_clz(due);",
+            "    due ^= 1u << c;",
+            "    after |= unsigned(step_chunk(g, u, row, c) != 0) << c;",
+            "  }",
+            "  g.active[row + 1] = uint8_t(after);",
+            "}"]
+
+
+def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
+    """What the inputs wake: all tiles, chunks of row 0, rows from the west."""
+    shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
+              if source.kind == "shared" and name in wakers(plan)]
+    north = [source.source for source in _waking(plan, "south") if source.port is not None]
+    lines = ["bool stepped = false;",
+             f"constexpr unsigned ALL_CHUNKS = {low(-(-grid.cols // CHUNK)):#x};",
+             f"const bool everything = {' | '.join(shared) or '0'};",
+             "unsigned north = 0;"]
+    if north:
+        bits = " | ".join(f"g.b{register}[0][c]" for register in north)
+        lines.append(f"for (int c = 0; c < CHUNKS; ++c) north |= unsigned(({bits}) != 0) << c;")
+    lines.append("g.active[0] = uint8_t(north);")
+    if west:
+        words = -(-grid.rows // 32)
+        any_port = " | ".join(f"{variable}[i]" for variable in west)
+        lines += [f"uint32_t west[{words}];", "uint32_t any_west = 0;",
+                  f"for (int i = 0; i < {words}; ++i) any_west |= west[i] = {any_port};"]
+    return lines
+
+
+def _waking(plan: Plan, kind: str) -> list[Input]:
+    """Inputs of a kind that wake a tile."""
+    return [plan.inputs[name] for name in plan.activity if plan.inputs[name].kind == kind]
+
+
+def work_estimate(grid: TileGrid, plan: Plan, ports: Ports, row_cost: int) -> list[str]:
+    """Statements that return how much work a step is: all rows, or those active so far."""
+    full = f"return ROWS * {row_cost};"
+    if not can_skip(grid, plan):
+        return [full]
+    moving = [ports.inputs[source.port or name] for name, source in plan.inputs.items()
+              if source.kind == "shared" and name in wakers(plan)]
+    lines = [f"if ({port.variable}_bit) {full}" if port.is_bit else
+             f"if (get_bits({port.variable}, 0, {port.width})) {full}" for port in moving]
+    return [*lines,
+            "uint64_t rows = 0;",
+            "for (int row = 1; row <= ROWS; ++row) rows += g.active[row] != 0;",
+            f"return rows * {row_cost};"]
+
+
+# Outputs
+
+def outputs_body(grid: TileGrid, plan: Plan, ports: Ports) -> list[str]:
+    """Statements that copy the grid's outputs from the registers of state ``g``."""
+    lines = []
+    for link in grid.links:
+        name = linked_port(link)
+        if name in ports.outputs:
+            port = ports.outputs[name]
+            lines += _output(grid, plan, link, port)
+            if port.is_bit:
+                lines.append(f"*{port.variable}_bit = {port.variable}[0];")
+    return lines
+
+
+def _output(grid: TileGrid, plan: Plan, link: Link, port: Port) -> list[str]:
+    register = linked_register(plan, link)
+    width = plan.registers[register].width
+    toward = link.toward if isinstance(link, Chain) else None
+    lines = []
+    if port.is_bit:
+        lines.append(f"uint32_t {port.variable}[1];")
+    if width != storage(width) or toward == "east":
+        # Bits are set one element after the other.
+        lines.append(f"std::memset({port.variable}, 0, {4 * -(-port.width // 32)});")
+    pack, tail = _packing("pack", width)
+
+    def elements(row: str) -> str:
+        return f"g.b{register}[{row}]" if width == 1 else \
+            f"g.r{register}[{row}] + {padding(width)}"
+
+    if toward == "south":
+        lines.append(f"{pack}({port.variable}, 0, {elements('ROWS')}, COLS{tail});")
+    elif toward == "east":
+        value = f"g.b{register}[row + 1][CHUNKS - 1] >> {(grid.cols - 1) % CHUNK} & 1" \
+            if width == 1 else f"g.r{register}[row + 1][{padding(width)} + COLS - 1]"
+        lines.append(f"for (int row = 0; row < ROWS; ++row) put_bits({port.variable}, "
+                     f"size_t(row) * {width}, {width}, {value});")
+    else:
+        lines.append(f"for (int row = 0; row < ROWS; ++row) {pack}({port.variable}, "
+                     f"size_t(row) * COLS, {elements('row + 1')}, COLS{tail});")
+    return lines
