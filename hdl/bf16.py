@@ -25,7 +25,7 @@ class RoundToBf16(wiring.Component):
     i: In(32)
     o: Out(16)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         exponent = self.i[23:31]
         zero = Signal()

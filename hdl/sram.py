@@ -71,7 +71,7 @@ module {self.module(self.width, self.depth)} (
 endmodule
 """
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.words = words = Memory(shape=self.width, depth=self.depth, init=[])
         write = words.write_port()

@@ -13,7 +13,7 @@ from typing import Literal
 
 from amaranth import ClockSignal, Instance, Module, ResetInserter, ResetSignal, Signal
 from amaranth.back import rtlil
-from amaranth.hdl import Shape
+from amaranth.hdl import Shape, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -342,7 +342,7 @@ class TileGrid(wiring.Component):
 
     def _wire(self, m: Module, tiles: list[wiring.Component], rows: int, cols: int,
               links: Sequence[Link]) -> None:
-        def slice_of(port, index, width):
+        def slice_of(port: Signal, index: int, width: int) -> Value:
             return port[index * width:(index + 1) * width]
 
         for link in links:

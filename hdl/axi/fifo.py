@@ -48,7 +48,7 @@ class Fifo(wiring.Component):
         """Name of the Verilog module."""
         return f"fifo_{width}x{depth}"
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         width, depth = self._width, self._depth
         memory = place(m, platform, "memory", Sram.module(width, depth), lambda: Sram(width, depth))

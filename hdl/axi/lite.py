@@ -1,6 +1,6 @@
 """The AXI4-Lite slave: turns two address channels into one access at a time."""
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -68,7 +68,7 @@ class AxiLiteSlave(wiring.Component):
             raise ValueError(f"address_bits must be at least 3, not {address_bits!r}")
         super().__init__({"axi": In(signature), "access": Out(RegisterAccess(address_bits))})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         axi, access = self.axi, self.access
         # What was taken from the three channels and waits for its turn.
@@ -109,17 +109,17 @@ class AxiLiteSlave(wiring.Component):
             with m.If(wants_write):
                 m.d.sync += [full["aw"].eq(0), full["w"].eq(0)]
                 with m.If(~strobes.all()):
-                    m.d.sync += [axi.bvalid.eq(1), self._resp(axi.bresp, strobes.any())]
+                    m.d.sync += [axi.bvalid.eq(1), axi.bresp.eq(self._resp(strobes.any()))]
             with m.Else():
                 m.d.sync += full["ar"].eq(0)
         with m.If(access.valid & access.done):
             m.d.sync += access.valid.eq(0)
             with m.If(access.write):
-                m.d.sync += [axi.bvalid.eq(1), self._resp(axi.bresp, access.error)]
+                m.d.sync += [axi.bvalid.eq(1), axi.bresp.eq(self._resp(access.error))]
             with m.Else():
-                m.d.sync += [axi.rvalid.eq(1), self._resp(axi.rresp, access.error),
+                m.d.sync += [axi.rvalid.eq(1), axi.rresp.eq(self._resp(access.error)),
                              axi.rdata.eq(Mux(access.error, 0, access.value))]
         return m
 
-    def _resp(self, resp: Signal, error):
-        return resp.eq(Mux(error, Resp.SLVERR.value, Resp.OKAY.value))
+    def _resp(self, error: Value) -> Value:
+        return Mux(error, Resp.SLVERR.value, Resp.OKAY.value)

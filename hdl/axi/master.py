@@ -80,7 +80,7 @@ class BurstCutter(wiring.Component):
         super().__init__({"burst": In(stream.Signature(hbm_burst(config))),
                           "piece": Out(stream.Signature(_piece(config)))})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         piece = self.piece.payload
         row = Signal.like(self.burst.payload.row, reset_less=True)
@@ -171,7 +171,7 @@ class HbmReader(wiring.Component):
             "busy": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         cutter = place(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
@@ -236,7 +236,7 @@ class WriteOrder(wiring.Component):
         super().__init__({"address_valid": In(1), "address_ready": In(1), "last": In(1),
                           "allowed": Out(1)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         # Bursts whose address was offered before this cycle, and whose data are not all taken.
         open_bursts = Signal(range(WRITES + 1))
@@ -289,7 +289,7 @@ class HbmWriter(wiring.Component):
             "busy": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         cutter = place(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
@@ -304,7 +304,8 @@ class HbmWriter(wiring.Component):
         m.d.comb += self.busy.eq(cutter.piece.valid | (pending != 0) | self.done.valid)
         return m
 
-    def _gather(self, m: Module, platform, cutter, pending: Signal) -> Signal:
+    def _gather(self, m: Module, platform: object, cutter: BurstCutter,
+                pending: Signal) -> Signal:
         """Rows to the channels; gives the cycle in which the last row of a piece is taken."""
         config = self._config
         piece = cutter.piece.payload
@@ -343,7 +344,8 @@ class HbmWriter(wiring.Component):
             ]
         return last
 
-    def _join_responses(self, m: Module, platform, piece, last: Signal, ended: Signal) -> None:
+    def _join_responses(self, m: Module, platform: object, piece: data.View, last: Signal,
+                        ended: Signal) -> None:
         """``ended``: all channels have answered the oldest piece."""
         ends = _queue(m, platform, "ends", 1, WRITES)
         answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)
@@ -434,7 +436,7 @@ class HbmPort(wiring.Component):
             "busy": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         reader = place(m, platform, "reader", "hbm_reader", lambda: HbmReader(config))
@@ -466,7 +468,8 @@ class HbmPort(wiring.Component):
             ]
         return m
 
-    def _connect_address(self, m: Module, axi, channel: str, address) -> None:
+    def _connect_address(self, m: Module, axi: wiring.PureInterface, channel: str,
+                         address: wiring.PureInterface) -> None:
         constants = {"size": exact_log2(self._config.channel_bytes), "burst": Burst.INCR.value,
                      "cache": _NORMAL_BUFFERABLE}
         m.d.comb += [

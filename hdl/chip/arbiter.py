@@ -1,9 +1,11 @@
 """Who is next: several that want one thing of a core share it, each in its turn."""
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value
+from amaranth.hdl import ValueLike
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -16,7 +18,7 @@ from ..vpu.interface import host_read_request, host_write_row, row_bits
 __all__ = ["RequestArbiter", "RoundRobin", "SignalArbiter", "VectorPort"]
 
 
-def _chosen(choice: Signal, values):
+def _chosen(choice: Signal, values: Iterable[ValueLike]) -> Value:
     """Of ``values`` the one whose bit is set in ``choice``; zero if none is."""
     return reduce(or_, (Mux(choice[number], value, 0) for number, value in enumerate(values)))
 
@@ -56,7 +58,7 @@ class RoundRobin(wiring.Component):
         """Name of the Verilog module."""
         return f"round_robin_{count}"
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         count = len(self.wants)
         later = Signal(count)  # those behind the one that had the last turn
@@ -103,7 +105,7 @@ class SignalArbiter(wiring.Component):
         super().__init__({"source": In(stream.Signature(semaphore_addition())).array(sources),
                           "signal": Out(SemaphoreSignal())})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         turns = _round_robin(m, platform, "turns", self._sources)
         chosen = Signal(semaphore_addition())
@@ -155,7 +157,7 @@ class RequestArbiter(wiring.Component):
             "core_request": Out(request), "core_response": In(Response()),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         turns = _round_robin(m, platform, "turns", self._clients)
         owner = Signal(self._clients)  # of the response
@@ -231,14 +233,15 @@ class VectorPort(wiring.Component):
             "reset": In(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.d.comb += self.busy.eq(~self.host_write.ready)
         self._write(m, platform)
         self._return_rows(m, self._read(m, platform))
         return m
 
-    def _choose(self, m: Module, platform: object, name: str, ports, ended: Signal) -> Signal:
+    def _choose(self, m: Module, platform: object, name: str,
+                ports: Iterable[wiring.PureInterface], ended: Signal) -> Signal:
         """Who is next; it stays that until ``ended``."""
         turns = _round_robin(m, platform, f"{name}_turns", self._clients)
         kept = Signal(self._clients, name=f"{name}_kept")

@@ -63,7 +63,7 @@ class Chip(wiring.Component):
             **flat_members({prefix: memory for core in self._prefixes for prefix in core}),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         control = place(m, platform, "control", "control_slave", lambda: ControlSlave(config))

@@ -77,7 +77,7 @@ class CoreSide(wiring.Signature):
         return hash(CoreSide)
 
 
-def _fields(register: Register, word) -> dict[str, Signal]:
+def _fields(register: Register, word: Signal) -> dict[str, Signal]:
     """The fields of a word, by name."""
     return {field.name: word[field.low:field.low + field.width] for field in register.fields}
 
@@ -99,7 +99,7 @@ class CoreControl(wiring.Component):
         super().__init__({"access": In(RegisterAccess(OFFSET_BITS)), "core": Out(CoreSide()),
                           "events": Out(len(EVENTS))})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         core = self.core
         block = place(m, platform, "block", "core_registers",
@@ -122,7 +122,7 @@ class CoreControl(wiring.Component):
         self._find_events(m)
         return m
 
-    def _command(self, m: Module, block) -> None:
+    def _command(self, m: Module, block: RegisterBlock) -> None:
         core = self.core
         bits = _fields(CORE_REGISTERS["CONTROL"], self.access.data)
         good = Signal()
@@ -148,7 +148,7 @@ class CoreControl(wiring.Component):
             m.d.sync += waited.eq(waited + 1)
         return expired
 
-    def _access_words(self, m: Module, block, expired: Signal) -> None:
+    def _access_words(self, m: Module, block: RegisterBlock, expired: Signal) -> None:
         """ACCESS_ADDRESS and ACCESS_DATA: a request to the core for each access."""
         core = self.core
         request = core.request.payload
@@ -199,7 +199,7 @@ class CoreControl(wiring.Component):
             with m.Else():
                 m.d.sync += address.eq(address + 1)
 
-    def _add_to_semaphore(self, m: Module, block, expired: Signal) -> None:
+    def _add_to_semaphore(self, m: Module, block: RegisterBlock, expired: Signal) -> None:
         core = self.core
         fields = _fields(CORE_REGISTERS["SEMAPHORE_ADD"], self.access.data)
         gives_up = Signal()
@@ -212,7 +212,7 @@ class CoreControl(wiring.Component):
             block.semaphore_add_error.eq(gives_up),
         ]
 
-    def _start_transfer(self, m: Module, block, expired: Signal) -> None:
+    def _start_transfer(self, m: Module, block: RegisterBlock, expired: Signal) -> None:
         core = self.core
         gives_up = Signal()
         go = Signal()
@@ -237,7 +237,7 @@ class CoreControl(wiring.Component):
             with m.Else():
                 m.d.sync += fault.eq(core.host_fault)
 
-    def _take_counters(self, m: Module, block) -> None:
+    def _take_counters(self, m: Module, block: RegisterBlock) -> None:
         """Reading CYCLES_LO shows that counter as it is, and takes all the rest."""
         m.d.comb += [
             block.cycles_lo.eq(self.core.cycles[:32]),
@@ -293,7 +293,7 @@ class ControlSlave(wiring.Component):
         super().__init__({"axi": In(Axi4Lite(CONTROL_ADDRESS_BITS)),
                           "core": Out(CoreSide()).array(config.cores), "interrupt": Out(1)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         slave = place(m, platform, "slave", "axi_lite_slave",
                       lambda: AxiLiteSlave(CONTROL_ADDRESS_BITS))
@@ -316,7 +316,8 @@ class ControlSlave(wiring.Component):
         m.d.sync += self.interrupt.eq(pending.any())
         return m
 
-    def _choose(self, m: Module, access, blocks: list) -> None:
+    def _choose(self, m: Module, access: wiring.PureInterface,
+                blocks: list[wiring.PureInterface]) -> None:
         """Each block has the addresses that begin with its number; beyond them there is nothing."""
         number = access.address[OFFSET_BITS:]
         m.d.comb += [access.done.eq(1), access.error.eq(1)]
@@ -327,7 +328,7 @@ class ControlSlave(wiring.Component):
                 m.d.comb += [block.valid.eq(access.valid), access.done.eq(block.done),
                              access.error.eq(block.error), access.value.eq(block.value)]
 
-    def _show(self, m: Module, block) -> None:
+    def _show(self, m: Module, block: RegisterBlock) -> None:
         constants = parameters(self._config) | {
             name: register.reset for name, register in GLOBAL_REGISTERS.items()
             if name in ("ID", "VERSION")}

@@ -75,7 +75,7 @@ class CoreReset(wiring.Component):
         super().__init__({"request": In(1), "at_rest": In(1), "resetting": Out(1),
                           "reset": Out(1)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         count = Signal(range(max(RESET_CYCLES, _SETTLE_CYCLES)))
         with m.FSM(name="phase") as fsm:
@@ -141,7 +141,7 @@ class CoreNode(wiring.Component):
             **({"peer": Out(NodeLink(config)), "guest": In(NodeLink(config))} if self._two else {}),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         resets = place(m, platform, "resets", "core_reset", CoreReset)
@@ -158,7 +158,7 @@ class CoreNode(wiring.Component):
         self._share_semaphores(m, platform)
         return m
 
-    def _connect_control(self, m: Module, resets) -> None:
+    def _connect_control(self, m: Module, resets: CoreReset) -> None:
         """Commands and state; and the reset, which stops what the core does by itself."""
         control, core, engine = self.control, self._core, self._engine
         m.d.comb += [
@@ -242,7 +242,8 @@ class CoreNode(wiring.Component):
         connect(m, engine.other_signal, flipped(self.peer.transfer_signal))
         connect(m, core.other_signal, flipped(self.peer.program_signal))
 
-    def _count_one(self, m: Module, index, source) -> None:
+    def _count_one(self, m: Module, index: wiring.PureInterface,
+                   source: wiring.PureInterface) -> None:
         """What is signalled by its number adds 1."""
         m.d.comb += [source.valid.eq(index.valid), source.payload.index.eq(index.payload),
                      source.payload.amount.eq(1), index.ready.eq(source.ready)]

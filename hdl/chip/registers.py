@@ -398,7 +398,7 @@ class RegisterBlock(wiring.Component):
                     ports[f"{name}_set"] = In(32)
         super().__init__(ports)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.d.comb += [self.access.done.eq(1), self.access.error.eq(1)]
         for register in self._registers.values():

@@ -81,7 +81,7 @@ class Core(wiring.Component):
             **{counter: Out(COUNTER_BITS) for counter in COUNTERS},
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         sequencer = place(m, platform, "sequencer", "sequencer", lambda: Sequencer(config))
@@ -112,7 +112,7 @@ class Core(wiring.Component):
         self._count(m, platform, sequencer, mxu)
         return m
 
-    def _connect_host(self, m: Module, sequencer, vpu) -> None:
+    def _connect_host(self, m: Module, sequencer: Sequencer, vpu: Vpu) -> None:
         for name in ("start", "start_pc", "stop", "watchdog", "bus_error"):
             m.d.comb += getattr(sequencer, name).eq(getattr(self, name))
         for name in ("running", "fault", "pc"):
@@ -132,7 +132,8 @@ class Core(wiring.Component):
             sequencer.urgent_write.eq(vpu.urgent_write),
         ]
 
-    def _feed(self, m: Module, sequencer, vpu, mxu, feeder, name: str) -> None:
+    def _feed(self, m: Module, sequencer: Sequencer, vpu: Vpu, mxu: Mxu, feeder: RowFeeder,
+              name: str) -> None:
         """Pushes of the sequencer to the array's stream ``name``, by a chain of that name."""
         rows = getattr(mxu, name)
         connect(m, getattr(sequencer, f"push_{name}"), feeder.push)
@@ -146,7 +147,7 @@ class Core(wiring.Component):
             feeder.row_ready.eq(rows.ready),
         ]
 
-    def _cross(self, m: Module, sequencer, vpu, xlu) -> None:
+    def _cross(self, m: Module, sequencer: Sequencer, vpu: Vpu, xlu: Xlu) -> None:
         """Operations of the cross-lane unit, by chains of its own."""
         connect(m, sequencer.xlu, xlu.start)
         connect(m, xlu.pending, sequencer.xlu_pending)
@@ -158,7 +159,8 @@ class Core(wiring.Component):
             xlu.row.eq(vpu.xlu_row),
         ]
 
-    def _collect(self, m: Module, sequencer, vpu, mxu, collector, xlu) -> None:
+    def _collect(self, m: Module, sequencer: Sequencer, vpu: Vpu, mxu: Mxu,
+                 collector: RowCollector, xlu: Xlu) -> None:
         """The array's results to pops; and who writes registers from a chain."""
         connect(m, sequencer.pop, collector.pop)
         m.d.comb += [
@@ -174,7 +176,7 @@ class Core(wiring.Component):
             vpu.chain_write.from_xlu.eq(xlu.write.valid),
         ]
 
-    def _count(self, m: Module, platform, sequencer, mxu) -> None:
+    def _count(self, m: Module, platform: object, sequencer: Sequencer, mxu: Mxu) -> None:
         counters = place(m, platform, "counters", "core_counters", CoreCounters)
         m.d.comb += [
             counters.clear.eq(self.clear_counters),

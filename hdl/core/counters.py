@@ -39,7 +39,7 @@ class CoreCounters(wiring.Component):
             **{counter: Out(COUNTER_BITS) for counter in COUNTERS},
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         causes = [self.x_accepted, self.w_accepted,
                   *(getattr(self, f"waiting_{wait}") for wait in WAITS)]

@@ -147,7 +147,7 @@ class BundleDecoder(wiring.Component):
             "push_overwritten": Out(1), "misc_overwritten": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         self._fields = data.View(BUNDLE_LAYOUT, self.bundle)
         self._illegal: list[Value] = [self._fields.reserved != 0]

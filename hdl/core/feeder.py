@@ -52,7 +52,7 @@ class RowFeeder(wiring.Component):
             "idle": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         rows = self._config.sublanes
         waiting = Signal()
@@ -126,7 +126,7 @@ class RowCollector(wiring.Component):
             "write": Out(RegisterWrite()), "grant": In(1), "idle": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         rows = self._config.sublanes
         waiting = Signal()

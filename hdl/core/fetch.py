@@ -39,7 +39,7 @@ class InstructionMemory(wiring.Component):
             "write_word": In(REQUEST_WORD_BITS), "write_data": In(32),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         depth = self._config.imem_bundles
         words = []
@@ -99,7 +99,7 @@ class ProgramControl(wiring.Component):
             "read": Out(1), "read_address": Out(ceil_log2(config.imem_bundles)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         fetched = Signal()
         in_range = Signal()

@@ -66,7 +66,7 @@ class HostPort(wiring.Component):
             "scalar_value": In(32), "semaphore_value": In(32),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         request = self.request.payload
         bundle = Signal(REQUEST_ADDRESS_BITS - REQUEST_WORD_BITS)

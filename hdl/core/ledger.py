@@ -44,7 +44,7 @@ class ArrayLedger(wiring.Component):
             "weight_load": Out(1), "overflow": Out(1), "underflow": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         whole, most = self._config.tile_vregs, self._config.result_vregs
         loaded = Signal(range(whole + 1))  # pushes of the next tile

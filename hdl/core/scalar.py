@@ -50,7 +50,7 @@ class ScalarSource(wiring.Component):
         super().__init__({"code": In(SOURCE_BITS), "register": In(32),
                           **{f"imm_{i}": In(32) for i in range(IMMEDIATES)}, "value": Out(32)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         inline = Signal(32)
         m.d.comb += inline.eq(self.code - INLINE_BASE)
@@ -93,7 +93,7 @@ class ScalarOperands(wiring.Component):
             "host_register": In(REGISTER_BITS), "host_value": Out(32),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         fields = data.View(BUNDLE_LAYOUT, self.bundle)
         reads, writes = len(SCALAR_PORTS) + 1, len(SCALAR_WRITERS)
@@ -143,7 +143,7 @@ class ScalarAlu(wiring.Component):
     def __init__(self) -> None:
         super().__init__({"op": In(_OP_BITS), "a": In(32), "b": In(32), "result": Out(32)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         a, b = self.a, self.b
         far = Signal()  # a shift by the whole word or more
@@ -208,7 +208,7 @@ class BranchUnit(wiring.Component):
                           "a": In(32), "b": In(32), "d": In(32),
                           "next_pc": Out(32), "halt": Out(1), "result": Out(32)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         fields = data.View(BUNDLE_LAYOUT, self.bundle)
         op = fields.s1.op

@@ -62,7 +62,7 @@ class WritePort(wiring.Component):
                        if (codes := unit_codes(slot, unit))}
         super().__init__({"op": In(SLOTS[slot]["op"]), "issue": In(1), "taken": Out(1)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         # Bit i: the port writes i cycles from now.
         reserved = Signal(max(self._codes) + 1)
@@ -121,7 +121,7 @@ class Scoreboard(wiring.Component):
             "vector_hazard": Out(1), "memory_hazard": Out(1), "busy": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         vectors = Signal(VECTOR_REGISTERS)  # outstanding, as of the beginning of this cycle
         loading = Signal(VECTOR_REGISTERS)  # of these, those that come from memory

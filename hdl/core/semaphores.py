@@ -48,7 +48,7 @@ class Semaphores(wiring.Component):
             "host_index": In(SEMAPHORE_BITS), "host_value": Out(32),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         values = Array(Signal(32, name=f"semaphore_{i}") for i in range(SEMAPHORES))
         value = Signal(32)

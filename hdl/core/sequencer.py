@@ -145,7 +145,7 @@ class Sequencer(wiring.Component):
             "issue": Out(1), "busy": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         self._control = control = place(m, platform, "control", "program_control",

@@ -95,7 +95,7 @@ class SideCheck(wiring.Component):
             "malformed": Out(1), "misaligned": Out(1), "outside": Out(1), "side": Out(side(config)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         self._look(m)
         size, far, stride_far = self._convert(m)
@@ -274,7 +274,7 @@ class DescriptorFrontEnd(wiring.Component):
             "room": In(1), "push": Out(1), "transfer": Out(transfer(config)), "busy": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         words = Signal(32 * DESCRIPTOR_WORDS, reset_less=True)
         fields = data.View(DESCRIPTOR_LAYOUT, words)
@@ -311,7 +311,8 @@ class DescriptorFrontEnd(wiring.Component):
                          self.transfer.destination.eq(destination.side)]
         return m
 
-    def _control(self, m: Module, words: Signal, fault: Signal, source, destination) -> Signal:
+    def _control(self, m: Module, words: Signal, fault: Signal, source: SideCheck,
+                 destination: SideCheck) -> Signal:
         """The order of things; gives the cycle in which all checks are through."""
         from_host = Signal()
         given_up = Signal()

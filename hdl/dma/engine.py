@@ -105,7 +105,7 @@ class DmaEngine(wiring.Component):
             "hbm_write_done": In(stream.Signature(hbm_done())),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         self._front = place(m, platform, "front", "dma_front_end",

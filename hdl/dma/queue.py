@@ -44,7 +44,7 @@ class TransferQueue(wiring.Component):
                 (f"{stage}_place", Out(self._bits)), (f"{stage}_take", In(1)))},
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         bits = self._bits
         places = Array(Signal(transfer(self._config), name=f"place_{number}", reset_less=True)

@@ -1,6 +1,6 @@
 """The first half of a transfer: asking for rows, and collecting them."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -63,7 +63,7 @@ class Reader(wiring.Component):
             "asked_rows": Out(range(MAX_BURST + 1)), "stop": In(1), "idle": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         walk = place(m, platform, "walk", "dma_address_walk", lambda: AddressWalk(self._config))
         active = Signal()
@@ -148,7 +148,7 @@ class Collector(wiring.Component):
             "stop": In(1), "idle": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         gatherer = place(m, platform, "gatherer", "dma_word_gatherer",
                          lambda: WordGatherer(self._config))
@@ -179,7 +179,8 @@ class Collector(wiring.Component):
         m.d.comb += self.idle.eq(~gatherer.busy & self._outstanding(m))
         return m
 
-    def _choose(self, m: Module, active, space: Signal, gatherer) -> None:
+    def _choose(self, m: Module, active: Value, space: Signal,
+                gatherer: WordGatherer) -> None:
         """The source of the transfer goes through; with ``stop`` all of them go nowhere."""
         for rows in (self.hbm_rows, self.vmem_rows, self.other_rows):
             m.d.comb += rows.ready.eq(self.stop)
@@ -200,7 +201,7 @@ class Collector(wiring.Component):
                              self.output.payload.data.eq(self.vmem_rows.payload),
                              self.vmem_rows.ready.eq(self.output.ready)]
 
-    def _outstanding(self, m: Module):
+    def _outstanding(self, m: Module) -> Value:
         """Counts the rows that were asked for; whether there are none."""
         none = []
         register = self._config.sublanes

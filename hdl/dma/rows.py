@@ -28,7 +28,7 @@ class RowBuffer(wiring.Component):
         row = stream.Signature(hbm_row(config))
         super().__init__({"input": In(row), "output": Out(row), "clear": In(1)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         first = Signal(self.output.payload.shape(), reset_less=True)
         second = Signal(self.output.payload.shape(), reset_less=True)
@@ -86,7 +86,7 @@ class WordGatherer(wiring.Component):
             "row_valid": Out(1), "row": Out(row_bits(config)), "room": In(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         index = Signal(row_words_log2(self._config))  # of the word to ask for
         left = Signal(BLOCK_BITS)  # rows not yet asked for to their end

@@ -38,7 +38,7 @@ class AddressWalk(wiring.Component):
             "last": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         start = Signal.like(self.address, reset_less=True)  # of the run
         stride = Signal.like(self.side.stride, reset_less=True)

@@ -60,7 +60,7 @@ class BurstIssuer(wiring.Component):
             "issued_at": Out(_PLACE_BITS), "stop": In(1), "idle": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         walk = place(m, platform, "walk", "dma_address_walk", lambda: AddressWalk(self._config))
         active = Signal()
@@ -128,7 +128,7 @@ class Writer(wiring.Component):
             "done": Out(1), "stop": In(1), "clear": In(1), "idle": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         self._walk = walk = place(m, platform, "walk", "dma_address_walk",
                                   lambda: AddressWalk(self._config))
@@ -290,7 +290,7 @@ class Completion(wiring.Component):
             "stop": In(1), "clear": In(1), "idle": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         written = Signal(range(QUEUE_DEPTH + 1))  # and not ended
         failed = Array(Signal(name=f"failed_{number}") for number in range(QUEUE_DEPTH))

@@ -74,7 +74,7 @@ class MacCell(wiring.Component):
         """Cycles from ``x`` to ``p_south``."""
         return len(self._cuts) + 1
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         weight = self._elaborate_weights(m)
         self._elaborate_datapath(m, platform, weight)
@@ -127,7 +127,8 @@ class MacCell(wiring.Component):
         m.d.comb += [self.p_south.eq(bundle.bits), self.p_valid.eq(valid)]
 
 
-def _register(m: Module, name: str, bundle, valid: Signal):
+def _register(m: Module, name: str, bundle: wiring.PureInterface,
+              valid: Signal) -> tuple[wiring.PureInterface, Signal]:
     """A copy of ``bundle`` one cycle later, held while ``valid`` is not set; and ``valid``."""
     later_valid = Signal(name=f"{name}_stage_valid")
     m.d.sync += later_valid.eq(valid)

@@ -73,7 +73,7 @@ class MxuLane(wiring.Component):
             "y": Out(32),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         skew = self._config.row_skew
 

@@ -155,7 +155,7 @@ class Multiply(_Step):
     i: In(Operands)
     o: Out(Product)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
 
         x = Unpacked(m, "x", self.i.x, BF16_FRACTION)
@@ -217,7 +217,7 @@ class Compare(_Step):
         self._tail = F32_FRACTION - fraction
         super().__init__({"i": In(number(fraction)), "acc": In(32), "o": Out(Ordered)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         tail = self._tail
         acc = Signal(31)
@@ -282,7 +282,7 @@ class AlignCoarse(_Step):
     i: In(Ordered)
     o: Out(CoarseAligned)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         wide = Signal(ALIGNED)
         m.d.comb += [
@@ -300,7 +300,7 @@ class AlignFine(_Step):
     i: In(CoarseAligned)
     o: Out(Aligned)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.d.comb += self.o.small.eq(_shift_right_sticky(m, self.i.small, self.i.distance))
         self._pass(m, "sign", "subtract", "nan", "infinite", "exponent", "large")
@@ -313,7 +313,7 @@ class Add(_Step):
     i: In(Aligned)
     o: Out(Sum)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         small = Signal(SUM)
         inverted = Signal(SUM)
@@ -352,7 +352,7 @@ class NormalizeCoarse(_Step):
     i: In(Sum)
     o: Out(CoarseSum)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         word, taken = shift_out_zeros(m, self.i.sum, (16,))
         m.d.comb += [self.o.sum.eq(word), self.o.zeros.eq(Cat(*taken))]
@@ -366,7 +366,7 @@ class NormalizeMedium(_Step):
     i: In(CoarseSum)
     o: Out(MediumSum)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         word, taken = shift_out_zeros(m, self.i.sum, (8,))
         m.d.comb += [self.o.sum.eq(word), self.o.zeros.eq(Cat(*taken, self.i.zeros))]
@@ -380,7 +380,7 @@ class NormalizeFine(_Step):
     i: In(MediumSum)
     o: Out(NormalizedSum)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         word, taken = shift_out_zeros(m, self.i.sum, (4, 2, 1))
         m.d.comb += [
@@ -402,7 +402,7 @@ class Round(_Step):
     i: In(NormalizedSum)
     o: Out(Float32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         up = Signal()
         significand = Signal(F32_FRACTION + 2)

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from ..config import Config
-from ..tiles import place
+from ..tiles import TileGrid, place
 from .grid import mac_grid
 from .lane import mxu_lanes
 
@@ -74,7 +74,7 @@ class Mxu(wiring.Component):
             "weight_load_cycles": Out(COUNTER_BITS),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         lanes = place(m, platform, "lanes", "mxu_lanes", lambda: mxu_lanes(self._config))
         grid = place(m, platform, "grid", "mac_grid", lambda: mac_grid(self._config))
@@ -113,7 +113,7 @@ class Mxu(wiring.Component):
             m.d.sync += self.weight_load_cycles.eq(self.weight_load_cycles + 1)
         return m
 
-    def _send_rows(self, m: Module, lanes, accept: Signal, swap: Signal) -> None:
+    def _send_rows(self, m: Module, lanes: TileGrid, accept: Signal, swap: Signal) -> None:
         address = Signal(ceil_log2(self._config.operand_depth), name="x_address")
         m.d.comb += [
             lanes.x_in.eq(self.x.payload.data),
@@ -126,7 +126,7 @@ class Mxu(wiring.Component):
         # row reaches every cell after its weight.
         m.d.sync += [lanes.x_token.eq(accept), lanes.swap_token.eq(swap)]
 
-    def _load_weights(self, m: Module, lanes, accept: Signal, swap: Signal) -> Signal:
+    def _load_weights(self, m: Module, lanes: TileGrid, accept: Signal, swap: Signal) -> Signal:
         """Whether a load is complete."""
         rows = self._config.array
         lag = self._config.row_skew - 1
@@ -174,7 +174,7 @@ class Mxu(wiring.Component):
             m.d.comb += may_follow.eq((since_swap >= due) & (since_transposed == limit))
         return loaded
 
-    def _collect_rows(self, m: Module, lanes, accept: Signal, arrived: Signal) -> Signal:
+    def _collect_rows(self, m: Module, lanes: TileGrid, accept: Signal, arrived: Signal) -> Signal:
         """Whether there is room for the result of one more row.
 
         ``arrived``: the last column of a row has come, and with it the whole row.

@@ -116,7 +116,7 @@ class VectorAlu(wiring.Component):
         """Name of the Verilog module."""
         return "vpu_alu_full" if transcendental else "vpu_alu"
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         a = Signal(32, reset_less=True)
         b = Signal(32, reset_less=True)

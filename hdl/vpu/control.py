@@ -90,7 +90,7 @@ class SlotControl(wiring.Component):
         """Name of the Verilog module."""
         return "vpu_slot_control_full" if transcendental else "vpu_slot_control"
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         op, d = self._operands(m)
         starts = {}
@@ -206,7 +206,7 @@ class MemoryControl(wiring.Component):
             "vmem_write": Out(1), "vmem_write_address": Out(address),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         # A cycle without effect, so that loads and stores meet the memory together.
         load_valid = Signal()
@@ -284,7 +284,7 @@ class HostControl(wiring.Component):
             "in_shift": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         entered = Signal(range(self._sublanes + 1))
         complete = Signal()

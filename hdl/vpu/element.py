@@ -114,7 +114,7 @@ class VectorElement(wiring.Component):
             **{f"{chain}_south": Out(32) for chain in CHAINS},
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         registers = place(m, platform, "registers", RegisterFile.module(len(_READS), len(_WRITES)),
                           lambda: RegisterFile(len(_READS), len(_WRITES)))
@@ -134,7 +134,8 @@ class VectorElement(wiring.Component):
                          d.eq(getattr(self, f"{port}_d"))]
         return m
 
-    def _read(self, m: Module, file, ports: tuple[str, ...]) -> dict[str, Signal]:
+    def _read(self, m: Module, file: RegisterFile | MaskFile,
+              ports: tuple[str, ...]) -> dict[str, Signal]:
         """Connects the read ports of a file; their data by the names of the element's ports."""
         read = {}
         for i, name in enumerate(ports):
@@ -143,8 +144,8 @@ class VectorElement(wiring.Component):
             read[name] = data
         return read
 
-    def _slot(self, m: Module, platform: object, masks, slot: str, words: dict[str, Signal],
-              bits: dict[str, Signal]) -> Signal:
+    def _slot(self, m: Module, platform: object, masks: MaskFile, slot: str,
+              words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:
         """The ALU of a slot; its result for the register file."""
         full = SLOTS[slot]
         alu = place(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))

@@ -39,7 +39,8 @@ ExactProduct = Signature({
 })
 
 
-def _latch(m: Module, name: str, bundle, enable: Signal):
+def _latch(m: Module, name: str, bundle: wiring.PureInterface,
+           enable: Signal) -> wiring.PureInterface:
     """A copy of ``bundle`` in registers that load where ``enable`` is set."""
     later = bundle.signature.create(path=(name,))
     for field, member in bundle.signature.members.items():
@@ -50,7 +51,8 @@ def _latch(m: Module, name: str, bundle, enable: Signal):
     return later
 
 
-def _through(m: Module, platform: object, bundle, steps: dict[str, type]):
+def _through(m: Module, platform: object, bundle: wiring.PureInterface,
+             steps: dict[str, type]) -> wiring.PureInterface:
     """What combinational steps of the array's datapath make of ``bundle``."""
     for name, make_step in steps.items():
         step = place(m, platform, name, f"mac_{name}", make_step)
@@ -85,7 +87,7 @@ class FloatAdd(wiring.Component):
     b: In(32)
     sum: Out(32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         compare = place(m, platform, "compare", "float_compare",
                         lambda: mac.Compare(F32_FRACTION))
@@ -125,7 +127,7 @@ class IntToFloat(wiring.Component):
     a: In(32)
     number: Out(32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         sign = Signal(reset_less=True)
         word = Signal(32, reset_less=True)
@@ -168,7 +170,7 @@ class Multiply(wiring.Component):
     i: In(Operands)
     o: Out(ExactProduct)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
 
         a = Unpacked(m, "a", self.i.a, F32_FRACTION)
@@ -212,7 +214,7 @@ class RoundProduct(wiring.Component):
     i: In(ExactProduct)
     o: Out(mac.Float32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         # Significands in [1, 2) give a product in [1, 4): one conditional shift normalises it.
         carry = Signal()
@@ -268,7 +270,7 @@ class FloatMultiply(wiring.Component):
     b: In(32)
     product: Out(32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         multiply = place(m, platform, "multiply", "float_multiply", Multiply)
         round_ = place(m, platform, "round", "float_round_product", RoundProduct)

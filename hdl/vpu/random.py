@@ -42,7 +42,7 @@ class Random(wiring.Component):
     b: In(32)
     y: Out(32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         # The key is added to the counter first; the second words of both are zero.
         first = Signal(32)

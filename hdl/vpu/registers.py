@@ -79,7 +79,7 @@ class RegisterFile(wiring.Component):
         ]
         return "\n".join(lines)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.words = words = Memory(shape=32, depth=VECTOR_REGISTERS, init=[])
         for i in range(self.reads):
@@ -127,7 +127,7 @@ class MaskFile(wiring.Component):
     read_port = RegisterFile.read_port
     write_port = RegisterFile.write_port
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.d.comb += self.masks[0].eq(1)
         for number in range(1, MASKS):

@@ -71,7 +71,7 @@ class Order(wiring.Component):
     same: Out(1)
     below: Out(1)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         lower = Signal()
         signs_differ = Signal()
@@ -120,7 +120,7 @@ class Shift(wiring.Component):
     nan: In(1)
     o: Out(32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         exponent = self.a[F32_FRACTION:31]
         places = Signal(5)
@@ -199,7 +199,7 @@ class Simple(wiring.Component):
     result: Out(32)
     flag: Out(1)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         compares_numbers = self._decode(m, "compares_numbers", *NUMBER_COMPARES)
         compares_integers = self._decode(m, "compares_integers", *INTEGER_COMPARES)

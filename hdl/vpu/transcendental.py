@@ -6,7 +6,7 @@
 word that is not a product or a sum of products has at most 32 bits.
 """
 
-from amaranth import C, Cat, Module, Mux, Signal, signed
+from amaranth import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -106,7 +106,7 @@ module transcendental_table (
 endmodule
 """
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.words = memory = Memory(shape=64, depth=ENTRIES, init=words())
         port = memory.read_port()
@@ -142,7 +142,7 @@ class Transcendental(wiring.Component):
             "enable": In(self.latency), "functions": In(FUNCTION_BITS * self.latency),
             "x": In(32), "y": Out(32)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         self._elaborate_reduce(m, platform)
         self._elaborate_interpolate(m)
@@ -158,7 +158,7 @@ class Transcendental(wiring.Component):
             m.d.comb += decoded[function].eq(self.functions[:FUNCTION_BITS] == function)
         return decoded
 
-    def _register(self, m: Module, stage: int, name: str, word):
+    def _register(self, m: Module, stage: int, name: str, word: Value) -> Signal:
         """A copy of ``word`` that a stage holds."""
         register = Signal(word.shape(), name=f"stage{stage}_{name}", reset_less=True)
         with m.If(self.enable[stage]):

@@ -1,11 +1,11 @@
 """The vector unit: lanes of vector registers, ALUs and vector memory, and their control."""
 
-from amaranth import C, Module, Mux
+from amaranth import C, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..config import Config
-from ..tiles import place
+from ..tiles import TileGrid, place
 from .control import HostControl, MemoryControl, SlotControl
 from .element import SLOTS, slot_ports, vpu_grid
 from .interface import (
@@ -104,7 +104,7 @@ class Vpu(wiring.Component):
             "host_busy": Out(1), "urgent_read": Out(1), "urgent_write": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         grid = place(m, platform, "grid", "vpu_grid", lambda: vpu_grid(self._config))
         busy = C(0, 1)
@@ -131,7 +131,7 @@ class Vpu(wiring.Component):
             value |= (lane | sublanes - 1 - row << 8) << 16 * index
         return C(value, 16 * sublanes * lanes)
 
-    def _slot(self, m: Module, platform: object, grid, slot: str, full: bool):
+    def _slot(self, m: Module, platform: object, grid: TileGrid, slot: str, full: bool) -> Signal:
         """The control pipeline of a vector slot; whether it is busy."""
         control = place(m, platform, f"{slot}_control", SlotControl.module(full),
                         lambda: SlotControl(full))
@@ -142,7 +142,7 @@ class Vpu(wiring.Component):
             m.d.comb += getattr(grid, f"{slot}_{name}").eq(getattr(control, name))
         return control.busy
 
-    def _chains(self, m: Module, grid) -> None:
+    def _chains(self, m: Module, grid: TileGrid) -> None:
         for chain in ("x", "w", "xlu"):
             control = getattr(self, f"{chain}_chain")
             for name in ("load", "source", "shift"):
@@ -160,7 +160,7 @@ class Vpu(wiring.Component):
             self.written.chain.d.eq(self.chain_write.d),
         ]
 
-    def _host(self, m: Module, platform: object, grid, memory) -> None:
+    def _host(self, m: Module, platform: object, grid: TileGrid, memory: MemoryControl) -> None:
         host = place(m, platform, "host_control", "vpu_host_control",
                      lambda: HostControl(self._config))
         wiring.connect(m, wiring.flipped(self.host_read), host.requests)

@@ -49,11 +49,11 @@ class FloatLarger(wiring.Component):
     b: In(32)
     o: Out(32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
 
         class Operand:
-            def __init__(self, name, bits):
+            def __init__(self, name: str, bits: Signal) -> None:
                 self.sign = bits[31]
                 self.magnitude = Signal(31, name=f"{name}_magnitude")
                 self.nan = Signal(name=f"{name}_nan")
@@ -100,7 +100,7 @@ class ReduceNode(wiring.Component):
     result_maximum: Out(1)
     result: Out(32)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         adder = place(m, platform, "adder", "vpu_float_add", FloatAdd)
         compare = place(m, platform, "compare", "xlu_float_larger", FloatLarger)
@@ -167,7 +167,7 @@ class Reduce(wiring.Component):
             "valid": In(1), "maximum": In(1), "row": In(row_bits(config)), "result": Out(32),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         nodes = place(m, platform, "nodes", "xlu_reduce_nodes", lambda: reduce_nodes(self._config))
         leaves = 1 << _levels(self._config)

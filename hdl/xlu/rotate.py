@@ -49,7 +49,7 @@ class Rotator(wiring.Component):
             "rotated": Out(row_bits(config)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         row: Value = self.row
         valid: Value = self.valid

@@ -47,7 +47,7 @@ class TransposeBank(wiring.Component):
             "read": In(1), "read_column": In(address), "read_data": Out(32),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         buffer = place(m, platform, "buffer", Sram.module(32, self._lanes),
                        lambda: Sram(32, self._lanes))

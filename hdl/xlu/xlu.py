@@ -96,7 +96,7 @@ class XluControl(wiring.Component):
             "blocked": In(1), "busy": Out(1),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         waits = Signal()
         waiting = Signal(_operation(self._config), reset_less=True)
@@ -235,7 +235,7 @@ class Xlu(wiring.Component):
         """Cycles from a slot to the result row, through the tree; more than ``latency``."""
         return reduce_latency(self._config) + 2
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         control = place(m, platform, "control", "xlu_control", lambda: XluControl(self._config))
         for name in ("start", "pending", "chain"):
