@@ -18,7 +18,8 @@ from hdl.core.counters import COUNTERS
 from hdl.core.interface import Space
 from hdl.isa import Fault, LoadOp, MiscOp, ScalarOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
-from sim.apps.softmax import SoftmaxLayer, operands
+from sim.apps.softmax import operands
+from sim.compiler.softmax import SoftmaxLayer
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.host import ProgramPort, RequestPort, RowPort
 from verif.system.programs import STABLE, Generator, faulty_bundles, fill_registers, random_words
