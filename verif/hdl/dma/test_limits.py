@@ -1,0 +1,131 @@
+"""Limits of a transfer's sides, one at a time, and errors of memory that come during an abort."""
+
+import pytest
+from amaranth.sim import Simulator
+
+from golden.dma import Descriptor, Side
+from hdl.dma.descriptor import DIVISION_CYCLES, SideCheck
+from hdl.dma.interface import BLOCK_BITS, address_bits
+from hdl.dma.writer import Completion
+from hdl.isa import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace, Fault
+from verif.hdl.dma.dma_bench import CONFIG, Bench, Mood, open_engine
+
+ROW = CONFIG.row_bytes
+
+
+def check_sides(*sides: tuple[Side, int]) -> list[tuple[bool, int]]:
+    """Of each side with its rows, whether it is found outside of its space, and its run."""
+    dut = SideCheck(CONFIG, DMA_DESTINATIONS)
+    found: list[tuple[bool, int]] = []
+
+    async def process(ctx):
+        for side, rows in sides:
+            for name in ("space", "address", "run", "stride"):
+                ctx.set(getattr(dut, name), getattr(side, name))
+            ctx.set(dut.rows, rows)
+            ctx.set(dut.start, 1)
+            await ctx.tick()
+            ctx.set(dut.start, 0)
+            for _ in range(DIVISION_CYCLES + 1):
+                if ctx.get(dut.done):
+                    break
+                await ctx.tick()
+            assert ctx.get(dut.done), "the division does not end"
+            ctx.set(dut.finish, 1)
+            await ctx.tick()
+            ctx.set(dut.finish, 0)
+            assert not ctx.get(dut.malformed), side
+            assert not ctx.get(dut.misaligned), side
+            found.append((bool(ctx.get(dut.outside)), ctx.get(dut.side.run)))
+
+    simulate(dut, process)
+    assert len(found) == len(sides) > 0
+    return found
+
+
+def simulate(dut, process) -> None:
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+
+
+def check_against_golden(*sides: tuple[Side, int]) -> None:
+    for (side, rows), (outside, _) in zip(sides, check_sides(*sides), strict=True):
+        assert outside != side.fits(rows, CONFIG), (side, rows)
+
+
+@pytest.mark.parametrize("space", [DmaSpace.SMEM, DmaSpace.IMEM])
+def test_words_that_overflow_their_count_are_outside(space):
+    """The number of words needs more bits than `BLOCK_BITS`; its low bits alone would fit."""
+    side = Side(space, 0, 0, 0)
+    rows = ((1 << BLOCK_BITS) // CONFIG.lanes + 1, (1 << BLOCK_BITS) // CONFIG.lanes, DMA_MAX_ROWS)
+    assert check_sides(*((side, count) for count in rows)) == [(True, DMA_MAX_ROWS)] * 3
+    # The other side can be inside, so nothing else stops such a transfer.
+    descriptor = Descriptor(DmaSpace.HBM, space, rows[0], source_run=1)
+    assert descriptor.check(CONFIG, CONFIG.cores) == Fault.DMA_RANGE
+
+
+def test_an_offset_that_overflows_before_its_last_bit_is_outside():
+    """Truncated, the offset is 0 again at the end: that it was too large must be remembered."""
+    run = 2
+    for runs in (65, 129, 1025):
+        up = Side(DmaSpace.HBM, 0, run, 16 * ROW)
+        down = Side(DmaSpace.HBM, CONFIG.hbm_bytes - run * ROW, run, -16 * ROW)
+        assert (runs - 1) * 16 % (1 << address_bits(CONFIG) + 1) == 0
+        assert [outside for outside, _ in check_sides((up, run * runs), (down, run * runs))] == [
+            True, True], runs
+
+
+def test_a_run_longer_than_any_transfer_is_one_run():
+    """Its low bits alone would be a short run, and the stride lead out of the memory."""
+    sides = [(Side(DmaSpace.HBM, 0, run, CONFIG.hbm_bytes), 9) for run in (
+        (1 << BLOCK_BITS) + 1, 1 << BLOCK_BITS, (1 << 31) + 3, DMA_MAX_ROWS, DMA_MAX_ROWS + 2)]
+    assert check_sides(*sides) == [(False, DMA_MAX_ROWS)] * len(sides)
+
+
+def test_as_many_runs_as_fit_are_inside_and_one_more_is_outside():
+    check_against_golden(*(
+        (Side(DmaSpace.HBM, 0, 1, CONFIG.hbm_bytes // runs // ROW * ROW), runs + more)
+        for runs in (1, 2, 15, 16, 255, 256) for more in (0, 1)))
+
+
+def test_no_bus_error_is_reported_during_an_abort():
+    """What was given up cannot fail: the host would see a fault that no transfer has."""
+    dut = Completion()
+
+    async def process(ctx):
+        for stop in (0, 1, 0):
+            for failed, refused in ((1, 0), (0, 1), (1, 1)):
+                ctx.set(dut.stop, stop)
+                ctx.set(dut.failed, failed)
+                ctx.set(dut.hbm_write_done.valid, refused)
+                ctx.set(dut.hbm_write_done.payload.error, refused)
+                await ctx.tick()
+                assert ctx.get(dut.bus_error) == (not stop), (stop, failed, refused)
+        ctx.set(dut.failed, 0)
+        ctx.set(dut.hbm_write_done.valid, 0)
+        await ctx.tick()
+        assert not ctx.get(dut.bus_error)
+
+    simulate(dut, process)
+
+
+def test_memory_that_refuses_an_aborted_transfer_causes_no_bus_error():
+    with open_engine() as model:
+        bench = Bench(model, mood=Mood(latency=30))
+        bench.hbm.bad = set(range(CONFIG.hbm_rows))
+        bench.start(Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 8, signal=1))
+        for _ in range(200):
+            if bench.hbm.answers:
+                break
+            bench.cycle()
+        assert bench.hbm.answers, "no burst was written"
+        assert bench.errors == 0
+        bench.pins.poke("abort", 1)
+        bench.cycle()
+        bench.pins.poke("abort", 0)
+        bench.finish()
+        assert not bench.hbm.answers
+        assert bench.errors == 0
+        assert bench.signalled == 0
