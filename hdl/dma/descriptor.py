@@ -189,7 +189,7 @@ class SideCheck(wiring.Component):
                 further.eq((at_offset << 1) + Mux(fits, stride, 0)),
                 near.eq(further),
                 found.eq(at_several | fits),
-                beyond.eq(further != near),
+                beyond.eq(at_far | (further != near)),
             ]
             at_remainder, at_offset, at_several, at_far = rest, near, found, beyond
         m.d.comb += self.done.eq(left == 0)
