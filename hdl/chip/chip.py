@@ -1,6 +1,6 @@
 """The chip: its cores, the host's control of them, and all pins."""
 
-from amaranth import Module
+from amaranth import Cat, Const, Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out, connect
 
@@ -19,6 +19,7 @@ from ..dma.interface import check_config
 from ..tiles import place
 from .control import ControlSlave
 from .node import CoreNode
+from .registers import CORE_REGISTERS
 
 __all__ = ["Chip"]
 
@@ -34,6 +35,11 @@ class Chip(wiring.Component):
     config : Config
         Parameters; ``array`` must be a power of two, and ``hbm_channels`` divide a row into powers
         of two from 4 to 128 bytes.
+    status : bool
+        Add the outputs ``status_{core}`` and ``pc_{core}``, with which a simulation sees the cores'
+        registers STATUS and PC without an access.
+    probes : Component, optional
+        Place this component, which has only outputs, in the chip, and make its outputs the chip's.
 
     Attributes
     ----------
@@ -44,6 +50,8 @@ class Chip(wiring.Component):
         r lies at r * channel_bytes of each channel.
     interrupt : Out(1)
         Level: a bit is set both in INTERRUPT_STATUS and in INTERRUPT_ENABLE.
+    status_{core}, pc_{core} : Out(32)
+        Only with ``status``: the registers STATUS and PC of each core in this cycle.
 
     Raises
     ------
@@ -51,9 +59,12 @@ class Chip(wiring.Component):
         If ``config`` is not a `Config`, or not one of a chip.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, status: bool = False,
+                 probes: wiring.Component | None = None) -> None:
         check_config(config)
         self._config = config
+        self._status = status
+        self._probes = probes
         memory = Axi4(config.hbm_address_bits, channel_bits(config))
         self._prefixes = [[hbm_prefix(core, channel) for channel in range(config.hbm_channels)]
                           for core in range(config.cores)]
@@ -61,6 +72,9 @@ class Chip(wiring.Component):
             "interrupt": Out(1),
             **flat_members({CONTROL_PREFIX: Axi4Lite(CONTROL_ADDRESS_BITS).flip()}),
             **flat_members({prefix: memory for core in self._prefixes for prefix in core}),
+            **{f"{name}_{core}": Out(32) for name in ("status", "pc")
+               for core in range(config.cores) if status},
+            **(dict(probes.signature.members.items()) if probes else {}),
         })
 
     def elaborate(self, platform: object) -> Module:
@@ -78,4 +92,20 @@ class Chip(wiring.Component):
         if len(nodes) == 2:
             connect(m, nodes[0].peer, nodes[1].guest)
             connect(m, nodes[1].peer, nodes[0].guest)
+        if self._status:
+            self._show_status(m, control)
+        if self._probes:
+            probes = place(m, platform, "probes", "probes", lambda: self._probes)
+            m.d.comb += [getattr(self, name).eq(getattr(probes, name))
+                         for name in probes.signature.members]
         return m
+
+    def _show_status(self, m: Module, control: ControlSlave) -> None:
+        """Drives the status ports from what the cores tell the control slave."""
+        for number, core in enumerate(control.core):
+            parts, end = [], 0
+            for field in CORE_REGISTERS["STATUS"].fields:
+                parts += [Const(0, field.low - end), getattr(core, field.name.lower())]
+                end = field.low + field.width
+            m.d.comb += [getattr(self, f"status_{number}").eq(Cat(parts)),
+                         getattr(self, f"pc_{number}").eq(core.pc)]

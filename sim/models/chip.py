@@ -17,9 +17,6 @@ from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
-from amaranth import Cat, Const, Module
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
 
 from golden.dma import allocate_hbm
 from hdl import isa
@@ -38,16 +35,14 @@ from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Fault
 from hdl.mxu.grid import mac_grid
-from hdl.tiles import VerilogLibrary
-from hdl.tiles import place as place_block
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
 from sim.asm.operands import v
-from sim.kernel import compile_grid
 from sim.models.core import core_grids
 from sim.models.hbm import HBM_SOURCES, Hbm, HbmOptions
-from sim.trace.probes import Probes, hide, port, record_layout
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
+from sim.trace.probes import Probes, hide, port
 from sim.trace.tracer import Tracer, trace_paths
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
@@ -58,11 +53,6 @@ __all__ = ["ChipModel", "DescriptorError", "RegisterError", "Until", "chip_libra
 
 _TOP = "chip"
 _DRIVER = pathlib.Path(__file__).with_name("cpp") / "chip.cpp"
-_CONTROL = "control_slave"
-_BLOCK_WAIVERS = """\
-// Around a block that is verilated on its own, its outputs count as functions of all its inputs.
-lint_off -rule UNOPTFLAT
-"""
 _NO_LIMIT = 1 << 62
 _PATIENCE = 1 << 20
 """Cycles that a core's reset, or room for a transfer, may take."""
@@ -135,68 +125,11 @@ def _register_name(place: int) -> str:
     return f"address {place:#x}"
 
 
-class _Library(VerilogLibrary):
-    """Remembers the signals at the control slave, to which all state of the cores comes."""
-
-    control: Any = None
-
-    def instance(self, name: str, make: Any, placed: Any, reset: Any = None) -> Any:
-        if name == _CONTROL:
-            self.control = placed
-        return super().instance(name, make, placed, reset)
-
-
-class _Observed(wiring.Component):
-    """A `Chip` that also shows, in ``status_{core}`` and ``pc_{core}``, these registers of its
-    cores: to look at them takes no time then, and they are of one moment. With ``trace``, what
-    `Probes` shows too.
-    """
-
-    def __init__(self, config: Config, trace: bool) -> None:
-        self._config = config
-        self._chip = Chip(config)
-        self._chip._MustUse__used = True  # elaborated below, not by Amaranth
-        self._cores = range(config.cores)
-        self._trace = trace
-        size = record_layout(config).size
-        super().__init__({
-            **dict(self._chip.signature.members.items()),
-            **{f"{name}_{core}": Out(32) for name in ("status", "pc") for core in self._cores},
-            **{port(core): Out(size) for core in self._cores if trace}})
-
-    def elaborate(self, platform: _Library) -> Module:
-        m = self._chip.elaborate(platform)
-        for name, member in self._chip.signature.members.items():
-            outer, inner = getattr(self, name), getattr(self._chip, name)
-            m.d.comb += inner.eq(outer) if member.flow == In else outer.eq(inner)
-        for core in self._cores:
-            side = platform.control.core[core]
-            parts, end = [], 0
-            for field in _STATUS.fields:
-                parts += [Const(0, field.low - end), getattr(side, field.name.lower())]
-                end = field.low + field.width
-            m.d.comb += [getattr(self, f"status_{core}").eq(Cat(parts)),
-                         getattr(self, f"pc_{core}").eq(side.pc)]
-        if self._trace:
-            probes = place_block(m, platform, "probes", Probes.module,
-                                 lambda: Probes(self._config, _TOP))
-            m.d.comb += [getattr(self, port(core)).eq(getattr(probes, port(core)))
-                         for core in self._cores]
-        return m
-
-
-def _sources(config: Config, kernels: bool, trace: bool) -> dict[str, dict[str, str]]:
-    """The model's Verilog and C++ files, by name."""
-    cpp = {_DRIVER.name: _DRIVER.read_text(), **HBM_SOURCES}
-    grids = core_grids(config) if kernels else []
-    verilog = _Library().write(_TOP, lambda: _Observed(config, trace),
-                               leave_out=[grid.module for grid in grids])
-    for grid in grids:
-        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-        kernel = compile_grid(grid, "\n".join(tile.values()), parallel=True)
-        verilog[grid.module] = kernel.shim
-        cpp |= kernel.sources
-    return {"verilog": verilog, "cpp": cpp}
+def _sources(config: Config, kernels: bool, trace: bool) -> ModelSources:
+    return with_kernels(
+        _TOP, lambda: Chip(config, status=True, probes=Probes(config, _TOP) if trace else None),
+        core_grids(config) if kernels else [],
+        cpp={_DRIVER.name: _DRIVER.read_text(), **HBM_SOURCES}, parallel=True)
 
 
 def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -> pathlib.Path:
@@ -225,7 +158,7 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
     name = f"chip-{'traced' if trace else 'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels, trace))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    waivers = LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else "")
+    waivers = LINT_WAIVERS + (BLOCK_WAIVERS if blocks else "")
     if trace:
         waivers += hide(sources["verilog"], (
             Probes.module, *(grid.module for grid in core_grids(config))))

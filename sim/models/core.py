@@ -20,7 +20,7 @@ from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
 from hdl.isa import Fault
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
-from hdl.tiles import TileGrid, VerilogLibrary
+from hdl.tiles import TileGrid
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from hdl.vpu.interface import HostSpace
@@ -28,7 +28,7 @@ from hdl.xlu.reduce import reduce_nodes
 from hdl.xlu.transpose import transpose_banks
 from sim.asm.assembler import disassemble
 from sim.errors import CoreFaultError
-from sim.kernel import compile_grid
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -37,10 +37,6 @@ __all__ = ["CoreModel", "Processor", "core_grids", "core_library"]
 
 _TOP = "core"
 _DRIVER = pathlib.Path(__file__).with_name("cpp") / "core.cpp"
-_BLOCK_WAIVERS = """\
-// Around a block that is verilated on its own, its outputs count as functions of all its inputs.
-lint_off -rule UNOPTFLAT
-"""
 _NO_LIMIT = 1 << 62
 _IMEM_STRIDE = 1 << REQUEST_WORD_BITS
 _SPACE_SHIFT = np.uint64(1)
@@ -100,20 +96,9 @@ def core_grids(config: Config) -> list[TileGrid]:
                                       transpose_banks)]
 
 
-def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
-    """The model's Verilog and C++ files, by name."""
-    cpp = {_DRIVER.name: _DRIVER.read_text()}
-    library = VerilogLibrary()
-    if not kernels:
-        return {"verilog": library.write(_TOP, lambda: Core(config)), "cpp": cpp}
-    grids = core_grids(config)
-    verilog = library.write(_TOP, lambda: Core(config), leave_out=[grid.module for grid in grids])
-    for grid in grids:
-        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-        kernel = compile_grid(grid, "\n".join(tile.values()))
-        verilog[grid.module] = kernel.shim
-        cpp |= kernel.sources
-    return {"verilog": verilog, "cpp": cpp}
+def _sources(config: Config, kernels: bool) -> ModelSources:
+    return with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
+                        cpp={_DRIVER.name: _DRIVER.read_text()})
 
 
 def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
@@ -138,7 +123,7 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
     return build_model(_TOP, sources["verilog"], cpp=sources["cpp"],
-                       waivers=LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else ""),
+                       waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""),
                        hierarchical=blocks, optimise=kernels)
 
 

@@ -15,9 +15,8 @@ from hdl.config import Config
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.mxu.mxu import Mxu
-from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
-from sim.kernel import compile_grid
+from sim.models.kernels import ModelSources, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -30,20 +29,10 @@ _CYCLES_PER_CALL = 4096
 """Short enough to interrupt and to show progress, long enough that a call costs nothing."""
 
 
-def _sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
-    """The model's Verilog and C++ files, by name."""
-    cpp = {_DRIVER.name: _DRIVER.read_text()}
-    library = VerilogLibrary()
-    if not kernels:
-        return {"verilog": library.write(_TOP, lambda: Mxu(config)), "cpp": cpp}
-    grids = (mac_grid(config), mxu_lanes(config))
-    verilog = library.write(_TOP, lambda: Mxu(config), leave_out=[grid.module for grid in grids])
-    for grid in grids:
-        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-        kernel = compile_grid(grid, "\n".join(tile.values()))
-        verilog[grid.module] = kernel.shim
-        cpp |= kernel.sources
-    return {"verilog": verilog, "cpp": cpp}
+def _sources(config: Config, kernels: bool) -> ModelSources:
+    grids = (mac_grid(config), mxu_lanes(config)) if kernels else ()
+    return with_kernels(_TOP, lambda: Mxu(config), grids,
+                        cpp={_DRIVER.name: _DRIVER.read_text()})
 
 
 def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:

@@ -13,9 +13,8 @@ from golden.mxu import tile_matmul
 from golden.numerics import bits, to_bf16
 from hdl.config import Config
 from hdl.mxu.grid import mac_grid
-from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
-from sim.kernel import compile_grid
+from sim.models.kernels import ModelSources, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -31,14 +30,9 @@ VERILATOR_CYCLES = 300
 Words = npt.NDArray[np.uint32]
 
 
-def _grid_sources(config: Config, kernels: bool) -> dict[str, dict[str, str]]:
+def _grid_sources(config: Config, kernels: bool) -> ModelSources:
     grid = mac_grid(config)
-    if not kernels:
-        return {"verilog": VerilogLibrary().write(grid.module, lambda: mac_grid(config)),
-                "cpp": {}}
-    tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-    kernel = compile_grid(grid, "\n".join(tile.values()))
-    return {"verilog": {grid.module: kernel.shim}, "cpp": kernel.sources}
+    return with_kernels(grid.module, lambda: mac_grid(config), [grid] if kernels else [])
 
 
 class Grid:

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
-from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
-from sim.kernel import compile_grid
 from sim.kernel.netlist import read_tile
 from sim.kernel.plan import plan_grid
+from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from verif.hdl.vpu.test_vpu import fill
-from verif.hdl.vpu.vpu_bench import BLOCK_WAIVERS, Bench, Traffic, vpu_library
+from verif.hdl.vpu.vpu_bench import Bench, Traffic, vpu_library
 from verif.sim.kernel.lockstep import random_words, sparse, tile_verilog
 
 TINY = Config.preset("tiny")
@@ -58,11 +57,11 @@ def test_grid_in_lockstep_with_verilog(preset):
     """Every output of the grid in every cycle, with enables and words that mean nothing."""
     config = Config.preset(preset)
     grid = vpu_grid(config)
-    kernel = compile_grid(grid, tile_verilog(grid))
-    pure = VerilogLibrary().write(grid.module, lambda: vpu_grid(config))
-    with (Model(build_model(grid.module, {grid.module: kernel.shim}, cpp=kernel.sources,
+    kernel = with_kernels(grid.module, lambda: grid, [grid])
+    pure = with_kernels(grid.module, lambda: vpu_grid(config))
+    with (Model(build_model(grid.module, kernel["verilog"], cpp=kernel["cpp"],
                             waivers=LINT_WAIVERS)) as fast,
-          Model(build_model(grid.module, pure, waivers=LINT_WAIVERS + BLOCK_WAIVERS,
+          Model(build_model(grid.module, pure["verilog"], waivers=LINT_WAIVERS + BLOCK_WAIVERS,
                             optimise=False, hierarchical=[grid.tile_module])) as reference):
         outputs = [name for name, port in reference.ports.items() if not port.is_input]
         for seed, density in enumerate((0.5, 0.1, 0.9)):

@@ -14,7 +14,7 @@ import verif.system.transcendental_error as error_sweep
 from golden import transcendental
 from golden.numerics import F32_INF, F32_NAN, bits, from_bits
 from golden.transcendental import evaluate
-from hdl.tiles import Each, Shared, TileGrid, VerilogLibrary
+from hdl.tiles import Each, Shared, TileGrid
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.tables import (
     C0_BITS,
@@ -27,7 +27,7 @@ from hdl.vpu.tables import (
     words,
 )
 from hdl.vpu.transcendental import Transcendental
-from sim.kernel import compile_grid
+from sim.models.kernels import with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from verif.sim.kernel.lockstep import packed
@@ -314,15 +314,10 @@ def grid(module):
 
 @cache
 def library(kernel):
-    tile = VerilogLibrary()
-    made = grid("transcendentals")
-    if not kernel:
-        return build_model("transcendental", tile.write("transcendental", Transcendental),
-                           waivers=LINT_WAIVERS)
-    compiled = compile_grid(made, "\n".join(
-        tile.write("transcendental", Transcendental).values()))
-    return build_model("transcendentals", {"transcendentals.sv": compiled.shim},
-                       cpp=compiled.sources, waivers=LINT_WAIVERS)
+    units = grid("transcendentals")
+    top = units.module if kernel else units.tile_module
+    sources = with_kernels(top, Transcendental, [units] if kernel else [])
+    return build_model(top, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS)
 
 
 @pytest.fixture(params=[False, True], ids=["verilog", "kernel"])

@@ -19,19 +19,14 @@ from hdl.isa import (
     Slot,
     VectorOp,
 )
-from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.vpu import Vpu
-from sim.kernel import compile_grid
+from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 
-BLOCK_WAIVERS = """\
-// A block that is verilated on its own looks as if all its outputs depended on all its inputs.
-lint_off -rule UNOPTFLAT
-"""
 VECTOR = {operation.op: operation for operation in OPERATIONS
           if isinstance(operation.op, VectorOp)}
 MASK_OPS = {VectorOp.MAND: lambda a, b: a & b, VectorOp.MOR: lambda a, b: a | b,
@@ -270,15 +265,10 @@ def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
 def vpu_library(config: Config, *, kernels: bool):
     """The unit's model, its grid by a kernel or all of it in pure Verilog."""
     grid = vpu_grid(config)
-    if not kernels:
-        sources = VerilogLibrary().write("vpu", partial(Vpu, config))
-        return build_model("vpu", sources, waivers=LINT_WAIVERS + BLOCK_WAIVERS, optimise=False,
-                           hierarchical=[grid.tile_module])
-    sources = VerilogLibrary().write("vpu", partial(Vpu, config), leave_out=[grid.module])
-    tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-    kernel = compile_grid(grid, "\n".join(tile.values()))
-    return build_model("vpu", {**sources, grid.module: kernel.shim}, cpp=kernel.sources,
-                       waivers=LINT_WAIVERS)
+    sources = with_kernels("vpu", partial(Vpu, config), [grid] if kernels else [])
+    return build_model("vpu", sources["verilog"], cpp=sources["cpp"], optimise=kernels,
+                       hierarchical=[] if kernels else [grid.tile_module],
+                       waivers=LINT_WAIVERS + ("" if kernels else BLOCK_WAIVERS))
 
 
 class Bench:

@@ -10,12 +10,11 @@ from golden import xlu as golden
 from hdl import isa
 from hdl.config import Config
 from hdl.isa import VECTOR_REGISTERS, MiscOp
-from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from hdl.xlu.reduce import reduce_nodes
 from hdl.xlu.transpose import transpose_banks
 from hdl.xlu.xlu import Xlu
-from sim.kernel import compile_grid
+from sim.models.kernels import with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 
@@ -31,15 +30,9 @@ def config_of(array: int, sublanes: int) -> Config:
 def xlu_model(config: Config, *, kernels: bool = False) -> Model:
     """The unit in pure Verilog, or its tree and banks by tile kernels."""
     grids = (reduce_nodes(config), transpose_banks(config)) if kernels else ()
-    cpp: dict[str, str] = {}
-    verilog = VerilogLibrary().write("xlu", lambda: Xlu(config),
-                                     leave_out=[grid.module for grid in grids])
-    for grid in grids:
-        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-        kernel = compile_grid(grid, "\n".join(tile.values()))
-        verilog[grid.module] = kernel.shim
-        cpp |= kernel.sources
-    return Model(build_model("xlu", verilog, cpp=cpp, waivers=LINT_WAIVERS, optimise=kernels))
+    sources = with_kernels("xlu", lambda: Xlu(config), grids)
+    return Model(build_model("xlu", sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
+                             optimise=kernels))
 
 
 def limit(config: Config, op: MiscOp) -> int:

@@ -13,13 +13,11 @@ from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
 from hdl.mxu.grid import mac_grid
-from hdl.mxu.lane import mxu_lanes
-from hdl.tiles import TileGrid, VerilogLibrary, place
+from hdl.tiles import place
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
-from hdl.xlu.reduce import reduce_nodes
-from hdl.xlu.transpose import transpose_banks
-from sim.kernel import compile_grid
+from sim.models.core import core_grids
+from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 
@@ -27,14 +25,6 @@ __all__ = ["TwoCores", "TwoCoresModel", "two_cores_library"]
 
 TOP = "two_cores"
 CORES = 2
-_BLOCK_WAIVERS = "lint_off -rule UNOPTFLAT\n"
-"""Around a block that is verilated on its own, outputs count as functions of all its inputs."""
-
-
-def core_grids(config: Config) -> list[TileGrid]:
-    """The grids of a core."""
-    return [make(config) for make in (mac_grid, mxu_lanes, vpu_grid, reduce_nodes,
-                                      transpose_banks)]
 
 
 class TwoCores(wiring.Component):
@@ -64,18 +54,11 @@ class TwoCores(wiring.Component):
 
 def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) -> pathlib.Path:
     """The library of `TwoCores`: with tile kernels, perhaps parallel ones, or of pure Verilog."""
-    grids = core_grids(config) if kernels else []
-    verilog = VerilogLibrary().write(TOP, lambda: TwoCores(config),
-                                     leave_out=[grid.module for grid in grids])
-    cpp: dict[str, str] = {}
-    for grid in grids:
-        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-        kernel = compile_grid(grid, "\n".join(tile.values()), parallel=parallel)
-        verilog[grid.module] = kernel.shim
-        cpp |= kernel.sources
+    sources = with_kernels(TOP, lambda: TwoCores(config), core_grids(config) if kernels else [],
+                           parallel=parallel)
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    return build_model(TOP, verilog, cpp=cpp, hierarchical=blocks, optimise=False,
-                       waivers=LINT_WAIVERS + (_BLOCK_WAIVERS if blocks else ""))
+    return build_model(TOP, sources["verilog"], cpp=sources["cpp"], hierarchical=blocks,
+                       optimise=False, waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""))
 
 
 class TwoCoresModel:

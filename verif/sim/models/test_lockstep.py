@@ -11,6 +11,7 @@ from hdl.mxu.mxu import Mxu
 from hdl.tiles import TileGrid, VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.kernel import compile_grid
+from sim.models.kernels import with_kernels
 from sim.models.mxu import MxuModel, mxu_library
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
@@ -26,12 +27,11 @@ def config_of(array: int, mac_latency: int) -> Config:
 def grid_models(make_grid, config: Config) -> tuple[Model, Model]:
     """The grid by tile kernels, and in pure Verilog."""
     grid = make_grid(config)
-    tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
-    kernel = compile_grid(grid, "\n".join(tile.values()))
-    pure = VerilogLibrary().write(grid.module, lambda: make_grid(config))
-    return (Model(build_model(grid.module, {grid.module: kernel.shim}, cpp=kernel.sources,
+    kernel = with_kernels(grid.module, lambda: grid, [grid])
+    pure = with_kernels(grid.module, lambda: make_grid(config))
+    return (Model(build_model(grid.module, kernel["verilog"], cpp=kernel["cpp"],
                               waivers=LINT_WAIVERS)),
-            Model(build_model(grid.module, pure, waivers=LINT_WAIVERS, optimise=False,
+            Model(build_model(grid.module, pure["verilog"], waivers=LINT_WAIVERS, optimise=False,
                               hierarchical=blocks(grid))))
 
 

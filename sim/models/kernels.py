@@ -1,0 +1,56 @@
+"""Sources of a model in which tile kernels simulate the grids."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
+
+from amaranth.lib import wiring
+
+from hdl.tiles import TileGrid, VerilogLibrary
+from sim.kernel import compile_grid
+
+__all__ = ["BLOCK_WAIVERS", "ModelSources", "with_kernels"]
+
+BLOCK_WAIVERS = """\
+// Verilator assumes that each output of a separately verilated block depends on all its inputs.
+lint_off -rule UNOPTFLAT
+"""
+"""Waivers for a model with hierarchical blocks, for `sim.verilated.build.build_model`."""
+
+
+class ModelSources(TypedDict):
+    """Source texts by file or module name, for `sim.verilated.build.build_model`."""
+
+    verilog: dict[str, str]
+    cpp: dict[str, str]
+
+
+def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence[TileGrid] = (),
+                 *, cpp: Mapping[str, str] | None = None, parallel: bool = False) -> ModelSources:
+    """Writes a design as Verilog, with a tile kernel in place of each of ``grids``.
+
+    Parameters
+    ----------
+    top : str
+        Name of the top module. It may be the module of a grid.
+    make : callable returning a Component
+        Builds the design.
+    grids : sequence of TileGrid
+        Grids of the design to compile to kernels. Everything else is pure Verilog.
+    cpp : mapping of str to str, optional
+        Further C++ files of the model.
+    parallel : bool
+        As in `sim.kernel.compile_grid`.
+
+    Returns
+    -------
+    ModelSources
+        Verilog by module name, a shim for each grid; C++ by file name.
+    """
+    verilog = VerilogLibrary().write(top, make, leave_out=[grid.module for grid in grids])
+    files = dict(cpp or {})
+    for grid in grids:
+        tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
+        kernel = compile_grid(grid, "\n".join(tile.values()), parallel=parallel)
+        verilog[grid.module] = kernel.shim
+        files |= kernel.sources
+    return {"verilog": verilog, "cpp": files}
