@@ -21,10 +21,10 @@ from golden.vpu import compare, evaluate
 from hdl import isa
 from hdl.checks import integer
 from hdl.config import Config
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.encoding import unpack
 from hdl.isa import (
     BUNDLE_PITCH,
-    DESCRIPTOR_WORDS,
-    DmaSpace,
     Fault,
     Kind,
     LoadOp,
@@ -257,7 +257,7 @@ class GoldenCore:
         Parameters
         ----------
         bundles : iterable of int
-            As `hdl.isa.pack` makes them.
+            As `hdl.encoding.pack` makes them.
         at : int
             Address of the first.
 
@@ -652,7 +652,7 @@ class _Decoder:
 
     def decode(self, bundle: int) -> _Decoded:
         """The bundle's checks and actions."""
-        slots, self._imm, reserved = isa.unpack(bundle)
+        slots, self._imm, reserved = unpack(bundle)
         self._checks, self._actions, self._wait = [], [], None
         try:
             if reserved:

@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 from hdl import isa
 from hdl.checks import integer
 from hdl.config import Config
-from hdl.isa import BUNDLE_PITCH, DMA_SPACES, DmaSpace, DmaSpaceInfo, Fault
+from hdl.dma.format import (
+    DESCRIPTOR,
+    DMA_DESTINATIONS,
+    DMA_MAX_ROWS,
+    DMA_SOURCES,
+    DMA_SPACES,
+    DmaSpace,
+    DmaSpaceInfo,
+    pack_descriptor,
+    unpack_descriptor,
+)
+from hdl.isa import BUNDLE_PITCH, Fault
 
 __all__ = ["Descriptor", "Side", "allocate_hbm", "copy", "read_bundles", "write_bundles"]
 
@@ -109,7 +120,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a transfer does: the fields of `hdl.isa.DESCRIPTOR`.
+    """What a transfer does: the fields of `hdl.dma.format.DESCRIPTOR`.
 
     Anything that fits the fields is a descriptor; `check` says whether it is a good one.
 
@@ -161,7 +172,7 @@ class Descriptor:
 
     def pack(self) -> tuple[int, ...]:
         """The words, as they lie in scalar memory."""
-        return isa.pack_descriptor({name: getattr(self, name) for name in isa.DESCRIPTOR})
+        return pack_descriptor({name: getattr(self, name) for name in DESCRIPTOR})
 
     @classmethod
     def unpack(cls, words: Sequence[int] | _Words) -> "Descriptor":
@@ -170,9 +181,9 @@ class Descriptor:
         Raises
         ------
         ValueError
-            If there are not `hdl.isa.DESCRIPTOR_WORDS`, or one is not of 32 bits.
+            If there are not `hdl.dma.format.DESCRIPTOR_WORDS`, or one is not of 32 bits.
         """
-        return cls(**isa.unpack_descriptor([int(word) for word in words]))
+        return cls(**unpack_descriptor([int(word) for word in words]))
 
     @property
     def source(self) -> Side:
@@ -205,9 +216,9 @@ class Descriptor:
         return Fault.NONE
 
     def _malformed(self, cores: int) -> bool:
-        if (self.source_space not in isa.DMA_SOURCES
-                or self.destination_space not in isa.DMA_DESTINATIONS
-                or self.reserved or not 1 <= self.rows <= isa.DMA_MAX_ROWS
+        if (self.source_space not in DMA_SOURCES
+                or self.destination_space not in DMA_DESTINATIONS
+                or self.reserved or not 1 <= self.rows <= DMA_MAX_ROWS
                 or (self.signal_other and cores == 1)):
             return True
         return any(

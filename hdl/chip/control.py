@@ -17,7 +17,8 @@ from ..core.interface import (
     core_request,
     semaphore_addition,
 )
-from ..isa import BUNDLE_WORDS, DESCRIPTOR_WORDS
+from ..dma.format import DESCRIPTOR_WORDS
+from ..isa import BUNDLE_WORDS
 from ..mxu.mxu import COUNTER_BITS
 from ..tiles import place
 from .registers import (

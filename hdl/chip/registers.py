@@ -19,7 +19,8 @@ from ..core.interface import (
     SEMAPHORE_BITS,
     SPACE_BITS,
 )
-from ..isa import BUNDLE_WORDS, DESCRIPTOR_WORDS
+from ..dma.format import DESCRIPTOR_WORDS
+from ..isa import BUNDLE_WORDS
 
 __all__ = ["ACCESS_ADDRESS_BITS", "CORE_PITCH", "CORE_REGISTERS", "COUNTER_REGISTERS", "EVENTS",
            "EVENT_PITCH", "GLOBAL_REGISTERS", "IDENTITY", "MAX_CORES", "OFFSET_BITS", "VERSION",

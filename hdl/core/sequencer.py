@@ -7,9 +7,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..config import Config
+from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import (
     BUNDLE_LAYOUT,
-    DESCRIPTOR_WORDS,
     OPERATIONS,
     SOURCE_BITS,
     Fault,

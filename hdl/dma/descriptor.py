@@ -17,8 +17,9 @@ from amaranth.utils import exact_log2
 
 from ..config import Config
 from ..core.interface import FAULT_BITS, DmaIssue
-from ..isa import (
-    BUNDLE_PITCH,
+from ..isa import BUNDLE_PITCH, Fault
+from ..tiles import place
+from .format import (
     DESCRIPTOR_LAYOUT,
     DESCRIPTOR_WORDS,
     DMA_DESTINATIONS,
@@ -26,9 +27,7 @@ from ..isa import (
     DMA_SOURCES,
     DMA_SPACES,
     DmaSpace,
-    Fault,
 )
-from ..tiles import place
 from .interface import (
     BLOCK_BITS,
     VECTOR_SPACES,

@@ -14,10 +14,10 @@ from ..core.interface import (
     Space,
     core_request,
 )
-from ..isa import DESCRIPTOR_WORDS
 from ..tiles import place
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 from .descriptor import DescriptorFrontEnd
+from .format import DESCRIPTOR_WORDS
 from .interface import check_config
 from .queue import STAGES, TransferQueue
 from .reader import Collector, Reader

@@ -6,7 +6,8 @@ from amaranth.utils import ceil_log2, exact_log2
 
 from ..config import Config
 from ..core.interface import SEMAPHORE_BITS
-from ..isa import BUNDLE_PITCH, DMA_MAX_ROWS, DMA_SPACES, VECTOR_REGISTERS, DmaSpace
+from ..isa import BUNDLE_PITCH, VECTOR_REGISTERS
+from .format import DMA_MAX_ROWS, DMA_SPACES, DmaSpace
 
 __all__ = ["BLOCK_BITS", "MAX_BURST", "QUEUE_DEPTH", "SPACE_BITS", "VECTOR_SPACES", "WORD_SPACES",
            "address_bits", "check_config", "row_words_log2", "side", "space_size", "transfer"]

@@ -7,9 +7,9 @@ from amaranth.utils import exact_log2
 
 from ..axi.interface import hbm_burst, hbm_row
 from ..config import Config
-from ..isa import DmaSpace
 from ..tiles import place
 from ..vpu.interface import HostSpace, host_read_request, row_bits
+from .format import DmaSpace
 from .interface import (
     BLOCK_BITS,
     MAX_BURST,

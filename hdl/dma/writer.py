@@ -8,9 +8,10 @@ from amaranth.utils import exact_log2
 from ..axi.interface import hbm_burst, hbm_done, hbm_row
 from ..config import Config
 from ..core.interface import SEMAPHORE_BITS, Space, core_request
-from ..isa import BUNDLE_PITCH, BUNDLE_WORDS, DmaSpace
+from ..isa import BUNDLE_PITCH, BUNDLE_WORDS
 from ..tiles import place
 from ..vpu.interface import host_write_row, row_bits
+from .format import DmaSpace
 from .interface import (
     BLOCK_BITS,
     MAX_BURST,

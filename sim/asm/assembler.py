@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from hdl import isa
 from hdl.checks import integer
 from hdl.config import Config
+from hdl.encoding import bundle_words, pack
 from hdl.isa import Kind, Operand, Operation, Slot
 from sim.asm.disassembler import BANKS, disassemble, label_names, written_registers
 from sim.asm.naming import default, parameter
@@ -96,7 +97,7 @@ class Program(Sequence[int]):
 
     def words(self) -> NDArray[np.uint32]:
         """The bundles as they lie in instruction memory, shape (bundles, `BUNDLE_WORDS`)."""
-        rows = [isa.bundle_words(bundle) for bundle in self.bundles]
+        rows = [bundle_words(bundle) for bundle in self.bundles]
         return np.array(rows, np.uint32).reshape(len(rows), isa.BUNDLE_WORDS)
 
     def rows(self, config: Config) -> NDArray[np.uint32]:
@@ -486,7 +487,7 @@ class Bundle:
                 raise ValueError(f"bundle {self._number}: label {key!r} is not defined")
         values = tuple(labels[key] if isinstance(key, str) else key or 0 for key in self._keys)
         position = isa.BUNDLE_BITS - 32 * isa.IMMEDIATES - isa.RESERVED_BITS
-        return isa.pack(self._slots, values) | self._reserved << position
+        return pack(self._slots, values) | self._reserved << position
 
 
 def _shown(key: int | str | None) -> str:

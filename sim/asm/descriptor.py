@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from golden.dma import Descriptor, Side
-from hdl import isa
 from hdl.checks import integer
 from hdl.config import Config
-from hdl.isa import BUNDLE_PITCH, DmaSpace, Fault
+from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DmaSpace
+from hdl.isa import BUNDLE_PITCH, Fault
 from sim.asm.operands import Semaphore, Vector
 
 __all__ = ["Place", "descriptor", "hbm", "imem", "masks", "other_vmem", "smem", "vmem", "vreg"]
@@ -153,7 +153,7 @@ def masks() -> Place:
 def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
                semaphore: Semaphore | None = None,
                other_semaphore: Semaphore | None = None) -> tuple[int, ...]:
-    """The `hdl.isa.DESCRIPTOR_WORDS` words of a descriptor that has no fault on that chip.
+    """The `hdl.dma.format.DESCRIPTOR_WORDS` words of a descriptor that has no fault on that chip.
 
     Parameters
     ----------
@@ -177,10 +177,10 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
     if not isinstance(config, Config):
         raise TypeError(f"config must be a Config, not {config!r}")
     count = integer("rows", rows)
-    if not 1 <= count <= isa.DMA_MAX_ROWS:
-        raise ValueError(f"rows must be from 1 to {isa.DMA_MAX_ROWS}, not {rows!r}")
-    _check_place("source", source, isa.DMA_SOURCES, count, config)
-    _check_place("destination", destination, isa.DMA_DESTINATIONS, count, config)
+    if not 1 <= count <= DMA_MAX_ROWS:
+        raise ValueError(f"rows must be from 1 to {DMA_MAX_ROWS}, not {rows!r}")
+    _check_place("source", source, DMA_SOURCES, count, config)
+    _check_place("destination", destination, DMA_DESTINATIONS, count, config)
     made = Descriptor(
         source.space, destination.space, count,
         source.address, source.run, source.stride,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hdl import isa
+from hdl.encoding import unpack
 from hdl.isa import Kind, Operand, Operation, Slot, Unit, VectorOp
 from sim.asm.naming import default
 
@@ -73,7 +74,7 @@ def disassemble(bundle: int, names: Mapping[int, str] | None = None) -> str:
     ValueError
         If the bundle is not of `hdl.isa.BUNDLE_BITS`.
     """
-    slots, immediates, reserved = isa.unpack(bundle)
+    slots, immediates, reserved = unpack(bundle)
     placed = _Text(immediates, names or {})
     items = placed.slots(slots)
     if not placed.natural:

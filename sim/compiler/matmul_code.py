@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hdl.isa import DESCRIPTOR_WORDS
+from hdl.dma.format import DESCRIPTOR_WORDS
 from sim.asm.assembler import Assembler, s, sem, v
 from sim.asm.descriptor import descriptor, hbm, vmem
 from sim.compiler.matmul import (

@@ -33,6 +33,8 @@ from hdl.chip.registers import (
 )
 from hdl.config import Config
 from hdl.core.interface import Space
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.encoding import bundle_words
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Fault
 from hdl.mxu.grid import mac_grid
 from hdl.verilog import LINT_WAIVERS
@@ -479,7 +481,7 @@ class ChipModel:
             first = self._range("program", at, len(bundles), self._config.imem_bundles)
             words[self._core(core)] = rows = np.zeros((len(bundles), BUNDLE_PITCH), np.uint32)
             for number, bundle in enumerate(bundles):
-                rows[number, :BUNDLE_WORDS] = isa.bundle_words(
+                rows[number, :BUNDLE_WORDS] = bundle_words(
                     integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
         in_row = max(1, self._config.lanes // BUNDLE_PITCH)
         least = max(1, BUNDLE_PITCH // self._config.lanes)
@@ -644,8 +646,8 @@ class ChipModel:
         TimeoutError
             If there is no room for a long time.
         """
-        if len(words) != isa.DESCRIPTOR_WORDS:
-            raise ValueError(f"descriptor must have {isa.DESCRIPTOR_WORDS} words, not "
+        if len(words) != DESCRIPTOR_WORDS:
+            raise ValueError(f"descriptor must have {DESCRIPTOR_WORDS} words, not "
                              f"{len(words)}")
         with self._lock:
             for number, word in enumerate(words):

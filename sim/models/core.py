@@ -17,6 +17,7 @@ from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
+from hdl.encoding import bundle_words
 from hdl.isa import Fault
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
@@ -230,7 +231,7 @@ class CoreModel:
         """
         bundles = list(bundles)
         first = _range("program", at, len(bundles), self._config.imem_bundles, "bundles")
-        words = [isa.bundle_words(integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
+        words = [bundle_words(integer("bundle", bundle, 0, (1 << isa.BUNDLE_BITS) - 1))
                  for bundle in bundles]
         addresses = ((first + np.arange(len(bundles)))[:, np.newaxis] * _IMEM_STRIDE
                      + np.arange(isa.BUNDLE_WORDS))

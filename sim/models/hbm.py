@@ -92,7 +92,7 @@ class AxiPins(ctypes.Structure):
 def hbm_library() -> pathlib.Path:
     """The library of the memory alone, built unless it exists."""
     return build_library("hbm", HBM_SOURCES | {
-        "export.hpp": (_CPP / "export.hpp").read_text()})
+        "export.hpp": (_CPP.parents[1] / "verilated" / "cpp" / "export.hpp").read_text()})
 
 
 def _declare(library: ctypes.CDLL) -> None:

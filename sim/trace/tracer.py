@@ -19,8 +19,9 @@ import numpy.typing as npt
 from hdl.config import Config
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import WAITS
+from hdl.dma.format import DmaSpace
 from hdl.dma.interface import QUEUE_DEPTH
-from hdl.isa import BUNDLE_BITS, OPERATIONS, SEMAPHORES, SLOTS, DmaSpace, Fault, MiscOp, Slot
+from hdl.isa import BUNDLE_BITS, OPERATIONS, SEMAPHORES, SLOTS, Fault, MiscOp, Slot
 from sim.asm.disassembler import disassemble
 from sim.trace.probes import ADDERS, Values, read_probe, record_layout
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from hdl import isa
 from hdl.config import PRESETS, Config
+from hdl.dma.format import DESCRIPTOR, DESCRIPTOR_WORDS, DMA_SPACES, DmaSpaceInfo
 from hdl.isa import Kind, Operand, Operation, Slot, Unit
 from sim.asm import text as assembly
 from sim.asm.naming import default, method_name
@@ -360,7 +361,7 @@ _DMA = f"""\
 ## Transfers
 
 `dma` starts a transfer: rows of lanes words are copied from one **space** to another while the
-program goes on. What is copied stands in a **descriptor**, {isa.DESCRIPTOR_WORDS} words of scalar
+program goes on. What is copied stands in a **descriptor**, {DESCRIPTOR_WORDS} words of scalar
 memory, which `sim.asm.descriptor` makes from named arguments. Spaces and descriptor:
 """
 
@@ -513,7 +514,7 @@ results:
 
 
 def _spaces() -> list[str]:
-    def sides(info: isa.DmaSpaceInfo) -> str:
+    def sides(info: DmaSpaceInfo) -> str:
         return " and ".join(name for name, able in (
             ("source", info.source), ("destination", info.destination)) if able)
 
@@ -521,13 +522,13 @@ def _spaces() -> list[str]:
         ["code", "space", "what it is", "address", "block", "side"],
         [[space.value, space.name, info.meaning, info.address,
           "register" if info.vector else "row", sides(info)]
-         for space, info in isa.DMA_SPACES.items()])
+         for space, info in DMA_SPACES.items()])
 
 
 def _descriptor() -> list[str]:
     rows: list[list[object]] = []
     position = 0
-    for name, field in isa.DESCRIPTOR.items():
+    for name, field in DESCRIPTOR.items():
         word, low = divmod(position, 32)
         words = f"{word}, {word + 1}" if field.width > 32 else str(word)
         rows.append([words, f"`{name}`", _range(low, field.width), _cell(field.meaning)])

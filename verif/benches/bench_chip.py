@@ -15,7 +15,8 @@ from hdl.axi.interface import max_beats
 from hdl.chip.registers import CORE_REGISTERS, COUNTER_REGISTERS, IDENTITY, parameters
 from hdl.config import Config
 from hdl.core.interface import Space
-from hdl.isa import DmaSpace, Fault
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.isa import Fault
 from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, other_vmem, smem, vmem, vreg
 from sim.asm.operands import sem, v
 from sim.asm.text import assemble
@@ -29,7 +30,7 @@ TRANSFERS = 10
 STREAMS, STREAM_ROWS = 4, 192
 """Transfers of each core, and their rows, while both want all of a memory's time: together many
 times what buffers hold."""
-PITCH = isa.DESCRIPTOR_WORDS
+PITCH = DESCRIPTOR_WORDS
 
 
 def rounds(bench: ChipBench, count: int) -> int:

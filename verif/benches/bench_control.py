@@ -27,7 +27,8 @@ from hdl.chip.registers import (
 from hdl.config import Config
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
-from hdl.isa import BUNDLE_WORDS, DESCRIPTOR_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.isa import BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
 from verif.benches.axi_watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 

@@ -16,6 +16,7 @@ from hdl import isa
 from hdl.config import Config
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import Space
+from hdl.encoding import pack
 from hdl.isa import Fault, LoadOp, MiscOp, ScalarOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
 from sim.apps.softmax import operands
@@ -26,7 +27,7 @@ from verif.system.programs import STABLE, Generator, faulty_bundles, fill_regist
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
-HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
+HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 LIMIT = 20_000
 """Cycles within which every program here stops."""
 
@@ -230,10 +231,10 @@ async def every_fault(dut: HierarchyObject) -> None:
     bench = await CoreBench.started(dut)
     bench.machine.semaphores[0] = 1
     bench.requests.write(Space.SEMAPHORE, [1])
-    under_way = isa.pack({Slot.V0: {"op": VectorOp.FADD, "d": 5, "a": 6, "b": isa.VECTOR_FLAG | 7},
-                          Slot.V1: {"op": VectorOp.TANH, "d": 8, "a": 9},
-                          Slot.MISC: {"op": MiscOp.SUM_LANES, "d": 10, "a": 11},
-                          Slot.STORE: {"op": StoreOp.STORE, "d": 12}})
+    under_way = pack({Slot.V0: {"op": VectorOp.FADD, "d": 5, "a": 6, "b": isa.VECTOR_FLAG | 7},
+                      Slot.V1: {"op": VectorOp.TANH, "d": 8, "a": 9},
+                      Slot.MISC: {"op": MiscOp.SUM_LANES, "d": 10, "a": 11},
+                      Slot.STORE: {"op": StoreOp.STORE, "d": 12}})
     bad = faulty_bundles(bench.config)
     for fault, bundle in bad.items():
         bench.load(under_way, bundle, under_way, HALT)
@@ -279,13 +280,13 @@ async def host_hands_over_words(dut: HierarchyObject) -> None:
     bench.requests.write(Space.SCALAR, (count, first), at=1)
     one = isa.INLINE_BASE + 1
     program = [
-        isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 3, "b": one}}),
-        isa.pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": 1, "a": 2, "b": 0}}),
-        isa.pack({Slot.V0: {"op": VectorOp.FADD, "d": 2, "a": 1, "b": isa.VECTOR_FLAG | 1},
-                  Slot.S0: {"op": ScalarOp.ADD, "d": 2, "a": 2, "b": one}}),
-        isa.pack({Slot.STORE: {"op": StoreOp.STORE, "d": 2, "a": 2,
-                               "b": isa.INLINE_BASE + count - 1},
-                  Slot.S1: {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}}, (0,)),
+        pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 3, "b": one}}),
+        pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": 1, "a": 2, "b": 0}}),
+        pack({Slot.V0: {"op": VectorOp.FADD, "d": 2, "a": 1, "b": isa.VECTOR_FLAG | 1},
+              Slot.S0: {"op": ScalarOp.ADD, "d": 2, "a": 2, "b": one}}),
+        pack({Slot.STORE: {"op": StoreOp.STORE, "d": 2, "a": 2,
+                           "b": isa.INLINE_BASE + count - 1},
+              Slot.S1: {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}}, (0,)),
         HALT]
     # The golden machine gets all words at once.
     bench.machine.vmem[first:first + count] = words
@@ -318,7 +319,7 @@ async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
         for number in range(4)]
     body[-1][Slot.S1] = {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}
     words = random_words(bench.numbers, bench.machine.vmem[16:].shape)
-    bench.load(*map(isa.pack, body), HALT)
+    bench.load(*map(pack, body), HALT)
     await bench.ready()
     await bench.clear_counters()
     await bench.program.start()
@@ -351,8 +352,8 @@ async def watchdog(dut: HierarchyObject) -> None:
     bench.machine.semaphores[5] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=5)
     bench.program.set_watchdog(25)
-    bench.load(0, isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": isa.INLINE_BASE + 2},
-                            Slot.S0: {"op": ScalarOp.ADD, "d": 1, "b": isa.INLINE_BASE + 9}}), HALT)
+    bench.load(0, pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": isa.INLINE_BASE + 2},
+                        Slot.S0: {"op": ScalarOp.ADD, "d": 1, "b": isa.INLINE_BASE + 9}}), HALT)
     assert bench.machine.waiting
     await bench.run()
     bench.program.check(1, Fault.WATCHDOG)

@@ -13,6 +13,7 @@ from cocotb.handle import HierarchyObject
 from hdl import isa
 from hdl.config import Config
 from hdl.core.interface import Space
+from hdl.encoding import bundle_words, pack
 from hdl.isa import Fault, MiscOp, PushOp, ScalarOp, Slot, VectorOp
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.host import ProgramPort, RequestPort
@@ -23,7 +24,7 @@ bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 MOODS = (Mood(), Mood(late=9), Mood(ready=0.4, free=0.4, slow=6),
          Mood(late=3, ready=0.7, free=0.5, slow=3), Mood(late=2, urgent=0.5))
-HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
+HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 
 def inline(value: int) -> int:
@@ -158,8 +159,8 @@ async def every_fault(dut: HierarchyObject) -> None:
     config = bench.config
     bench.machine.semaphores[0] = 1
     bench.requests.write(Space.SEMAPHORE, [1])
-    before = isa.pack({Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)},
-                       Slot.V1: {"op": VectorOp.EXP2, "d": 1, "a": 2}})
+    before = pack({Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)},
+                   Slot.V1: {"op": VectorOp.EXP2, "d": 1, "a": 2}})
     bad = faulty_bundles(config)
     for fault, bundle in bad.items():
         # What comes after must not happen.
@@ -168,8 +169,8 @@ async def every_fault(dut: HierarchyObject) -> None:
         pc = config.imem_bundles if fault is Fault.PC_RANGE else 2
         assert (bench.machine.fault, bench.machine.pc) == (fault, pc)
         await bench.run()
-    push = [isa.pack({Slot.PUSH: {"op": op, "a": 4}}) for op in (PushOp.WEIGHTS, PushOp.ROWS_SWAP,
-                                                                 PushOp.ROWS)]
+    push = [pack({Slot.PUSH: {"op": op, "a": 4}}) for op in (PushOp.WEIGHTS, PushOp.ROWS_SWAP,
+                                                             PushOp.ROWS)]
     bench.load(*[push[0]] * config.tile_vregs, push[1], *[push[2]] * config.result_vregs, HALT)
     assert bench.machine.fault is Fault.FIFO_OVERFLOW
     await bench.run()
@@ -181,9 +182,9 @@ async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
     """Waits are released by signals of the host, and counts are right after all of them."""
     bench = await SequencerBench.started(dut)
     amounts = [bench.rng.randint(1, 15) for _ in range(40)]
-    waits = [isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": number % isa.SEMAPHORES,
-                                   "b": inline(amount)},
-                       Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)}})
+    waits = [pack({Slot.MISC: {"op": MiscOp.WAIT, "d": number % isa.SEMAPHORES,
+                               "b": inline(amount)},
+                   Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)}})
              for number, amount in enumerate(amounts)]
     bench.machine.semaphores[:] = 0
     bench.requests.write(Space.SEMAPHORE, bench.machine.semaphores)
@@ -241,7 +242,7 @@ async def watchdog(dut: HierarchyObject) -> None:
     bench = await SequencerBench.started(dut)
     bench.machine.semaphores[5] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=5)
-    wait = isa.pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": inline(1)}})
+    wait = pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": inline(1)}})
     for limit in (1, 2, 7, 50):
         bench.machine.stop()
         bench.load(*[0] * 5, wait, HALT)
@@ -277,7 +278,7 @@ async def host_accesses(dut: HierarchyObject) -> None:
     bench.requests.send(True, Space.IMEM, config.imem_bundles * 16, error=True)
     bench.requests.send(True, Space.IMEM, isa.BUNDLE_WORDS, error=True)
     for place, bundle in zip(places, bundles, strict=True):
-        bench.requests.expect(Space.IMEM, isa.bundle_words(bundle), place * 16)
+        bench.requests.expect(Space.IMEM, bundle_words(bundle), place * 16)
     await bench.requests.drain()
     bench.requests.finish()
     assert bench.requests.checked >= 30 * 2 * isa.BUNDLE_WORDS + config.smem_words

@@ -20,6 +20,8 @@ from hdl.axi.interface import CONTROL_PREFIX, Resp, hbm_prefix, max_beats
 from hdl.chip.registers import CORE_REGISTERS, EVENT_PITCH, EVENTS, address
 from hdl.config import Config
 from hdl.core.interface import Space
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.encoding import pack
 from hdl.isa import Fault
 from sim.asm.assembler import Program
 from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
@@ -36,7 +38,7 @@ WORDS = 256
 """Words of vector memory that tests use; `tiny` has no others."""
 _LIMIT = 20_000
 _BUNDLES = 100_000
-_HALT = isa.pack({isa.Slot.S1: {"op": isa.ScalarOp.HALT}})
+_HALT = pack({isa.Slot.S1: {"op": isa.ScalarOp.HALT}})
 _SEMAPHORE_ADD = CORE_REGISTERS["SEMAPHORE_ADD"]
 
 
@@ -143,7 +145,7 @@ class ChipBench:
         self.set_pauses(0.0)
         self.golden = GoldenChip(config)
         self._next_row = 0
-        self._descriptors = {core: [None] * isa.DESCRIPTOR_WORDS for core in self.cores}
+        self._descriptors = {core: [None] * DESCRIPTOR_WORDS for core in self.cores}
         for memory in self.memories:
             memory.bad.clear()
             bytearray.__setitem__(memory, slice(0, len(memory)), bytes(len(memory)))

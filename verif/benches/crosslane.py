@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
+from hdl.encoding import pack
 from hdl.isa import MiscOp, Slot
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.matrix import pack_row
@@ -170,8 +171,8 @@ class XluBench:
                           amount=operation.amount)
         machine = self._machine
         # The amount is a source of the bundle, an immediate.
-        code = isa.pack({Slot.MISC: {"op": operation.op, "d": operation.d, "a": operation.a,
-                                     "b": isa.FIRST_IMMEDIATE}}, (operation.amount,))
+        code = pack({Slot.MISC: {"op": operation.op, "d": operation.d, "a": operation.a,
+                                 "b": isa.FIRST_IMMEDIATE}}, (operation.amount,))
         machine.load_program([code])
         machine.start()
         assert machine.step(), f"{operation} must be legal"

@@ -10,7 +10,7 @@ from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
 from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
-from hdl.isa import bundle_words
+from hdl.encoding import bundle_words
 from hdl.vpu.interface import HOST_ADDRESS_BITS, HostSpace
 from verif.benches.clocking import ClockDomain, pin
 from verif.benches.matrix import pack_row

@@ -14,6 +14,7 @@ from cocotb.handle import HierarchyObject
 
 from golden.core import GoldenCore
 from hdl import isa
+from hdl.encoding import unpack
 from hdl.isa import Kind, PushOp, Slot, Unit
 from verif.benches.clocking import ClockDomain, pin
 from verif.benches.ports import Ports
@@ -78,7 +79,7 @@ class _Reader:
     def __init__(self, machine: GoldenCore) -> None:
         self._scalars = machine.scalars
         self._pc = machine.pc
-        slots, self._imm, _ = isa.unpack(machine.program[machine.pc])
+        slots, self._imm, _ = unpack(machine.program[machine.pc])
         self._values = {f"{port}__valid": 0 for port in _PORTS}
         self._reads: set[tuple[str, int]] = set()
         self._writes: list[tuple[Slot, Write]] = []

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
+from hdl.encoding import pack
 from hdl.isa import Kind, LoadOp, Operation, Slot, Unit, VectorOp
 from hdl.vpu.interface import HostSpace
 from verif.benches.clocking import ClockDomain, config_argument, pin
@@ -62,7 +63,7 @@ class Bundle:
 
     def __init__(self, fields: dict[Slot, dict[str, int]], scalars: dict[Slot, int]) -> None:
         self.scalars = scalars
-        self.code = isa.pack(fields)
+        self.code = pack(fields)
         self.ports: dict[Slot, dict[str, int]] = {}
         self.reads: set[tuple[str, int]] = set()
         self.writes: list[Write] = []

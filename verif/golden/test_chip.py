@@ -9,7 +9,9 @@ from golden.chip import GoldenChip
 from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
-from hdl.isa import DmaSpace, Fault, MiscOp, Slot
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.encoding import bundle_words, pack
+from hdl.isa import Fault, MiscOp, Slot
 from sim.asm.descriptor import descriptor, hbm, imem, masks, other_vmem, smem, vmem, vreg
 from sim.asm.operands import sem, v
 from sim.asm.text import assemble
@@ -25,7 +27,7 @@ def random_words(array, rng):
 
 
 def put(machine, address, words):
-    machine.smem[address:address + isa.DESCRIPTOR_WORDS] = words
+    machine.smem[address:address + DESCRIPTOR_WORDS] = words
 
 
 def run(machine, text, max_bundles=10_000):
@@ -218,7 +220,7 @@ def test_a_completion_that_overflows_is_a_fault_of_the_next_bundle():
 @pytest.mark.parametrize("config", [TINY, ONE_CORE], ids=["two", "one"])
 def test_alone_there_is_no_other_core(config):
     machine = GoldenCore(config)
-    machine.load_program([isa.pack({Slot.MISC: {"op": MiscOp.SIGNAL_OTHER, "d": 1}})])
+    machine.load_program([pack({Slot.MISC: {"op": MiscOp.SIGNAL_OTHER, "d": 1}})])
     unchanged_but_fault(machine, Fault.ILLEGAL)
 
 
@@ -501,5 +503,5 @@ def test_rows_of_an_overlay(config):
     flat = rows.reshape(-1)
     for number, bundle in enumerate(program.bundles):
         part = flat[16 * number:16 * number + 16].tolist()
-        assert part == [*isa.bundle_words(bundle), *[0] * 7]
+        assert part == [*bundle_words(bundle), *[0] * 7]
     assert not flat[6 * 16:].any()

@@ -14,10 +14,11 @@ from golden.vpu import compare, evaluate
 from golden.xlu import max_lanes, sum_lanes
 from hdl import isa
 from hdl.config import Config
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.encoding import pack, unpack
 from hdl.isa import (
     OPERATIONS,
     SLOTS,
-    DmaSpace,
     Fault,
     Kind,
     MiscOp,
@@ -60,7 +61,7 @@ def do(slot, name, *operands):
 def bundle(*parts, imm=()):
     slots = dict(parts)
     assert len(slots) == len(parts)
-    return isa.pack(slots, imm)
+    return pack(slots, imm)
 
 
 HALT = do("s1", "halt")
@@ -361,7 +362,7 @@ def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation
                     values["b"] = 127
                 if operation.operands[1:2] and operation.operands[1].kind is Kind.MASK_IN:
                     values |= {"a": d - 2, "b": number}
-                one = isa.pack({slot: {"op": operation.op.value, **values}}, (1, 0x3FC00000, 3))
+                one = pack({slot: {"op": operation.op.value, **values}}, (1, 0x3FC00000, 3))
                 assert execute(machine, one), machine.fault
                 vectors, masks = before["vectors"], before["masks"]
                 file, expected = vector_result(operation, values, before)
@@ -508,7 +509,7 @@ def ready_for(operation):
     if operation.unit is isa.Unit.DMA:
         # To HBM, so that nothing changes here.
         transfer = Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 4, source_address=3)
-        machine.smem[1:1 + isa.DESCRIPTOR_WORDS] = transfer.pack()
+        machine.smem[1:1 + DESCRIPTOR_WORDS] = transfer.pack()
     return machine
 
 
@@ -524,7 +525,7 @@ def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(sl
         fields |= named | {"op": operation.op.value}
         machine = ready_for(operation)
         before = everything(machine)
-        assert execute(machine, isa.pack({slot: fields}, (1, 2, 3))), (fields, machine.fault)
+        assert execute(machine, pack({slot: fields}, (1, 2, 3))), (fields, machine.fault)
         after = everything(machine)
         ignored = ["pc", "running"]
         if isinstance(operation.op, PushOp | isa.PopOp):
@@ -571,7 +572,7 @@ def beside(part):
     """A bundle of an operation and all bystanders."""
     parts = dict(BYSTANDERS)
     parts[part[0]] = part[1]
-    return isa.pack(parts, (0, 0, 0))
+    return pack(parts, (0, 0, 0))
 
 
 def test_bystanders_do_happen_without_a_fault():
@@ -613,7 +614,7 @@ def test_operands_that_do_not_exist(slot, operation):
             fields = legal | {"op": operation.op.value, operand.field: value}
             if value in ILLEGAL.get(operand.kind, ()):
                 assert_fault(machine, beside((slot, fields)), Fault.ILLEGAL)
-    assert execute(machine, isa.pack({slot: legal | {"op": operation.op.value}}, (1, 2, 3)))
+    assert execute(machine, pack({slot: legal | {"op": operation.op.value}}, (1, 2, 3)))
 
 
 def test_reserved_bits():
@@ -732,7 +733,7 @@ def test_fault_stops_the_machine_and_changes_nothing_else(name, config):
         del parts[Slot.PUSH]
         del parts[Slot.POP]
     parts[part[0]] = part[1]
-    assert_fault(machine, isa.pack(parts), fault, pc=5)
+    assert_fault(machine, pack(parts), fault, pc=5)
     # The machine can go on after it.
     machine.load_program([bundle(do("s0", "add", 8, 0, inline(7)))], at=6)
     machine.start(6)
@@ -807,7 +808,7 @@ def test_waiting_holds_the_whole_bundle():
     machine.semaphores[:] = 0
     parts = dict(BYSTANDERS)
     parts[Slot.MISC] = do("misc", "wait", 3, I0)[1]
-    machine.load_program([isa.pack(parts, (5,))])
+    machine.load_program([pack(parts, (5,))])
     machine.start(0)
     before = everything(machine)
     assert machine.run(10) == 0
@@ -1165,12 +1166,12 @@ def random_bundle(rng: np.random.Generator) -> int:
             elif operand.kind is Kind.SCALAR_IN:
                 fields[operand.field] = int(rng.integers(0, 3))
         slots[slot] = fields
-    return isa.pack(slots, tuple(int(word) for word in rng.integers(0, 40, isa.IMMEDIATES)))
+    return pack(slots, tuple(int(word) for word in rng.integers(0, 40, isa.IMMEDIATES)))
 
 
 def written_by(one):
     """Registers that a bundle may write, from its fields."""
-    slots, _, _ = isa.unpack(one)
+    slots, _, _ = unpack(one)
     places = {("pc",), ("running",)}
     for slot, fields in slots.items():
         operation = isa.operation(slot, fields["op"])

@@ -11,9 +11,10 @@ import pytest
 
 from golden.core import GoldenCore
 from golden.dma import Descriptor, allocate_hbm
-from hdl import isa
 from hdl.config import Config
-from hdl.isa import DmaSpace, Fault
+from hdl.dma.format import DESCRIPTOR, DmaSpace
+from hdl.encoding import bundle_words
+from hdl.isa import Fault
 
 TINY = Config.preset("tiny")
 ODD = Config(array=6, sublanes=3, vmem_bytes=72 * 7, smem_words=150, imem_bundles=9,
@@ -178,8 +179,8 @@ def some_descriptor(source, destination, config, rng, wrong=0.0):
         values |= {f"{side}_space": SPACES[name], f"{side}_address": address,
                    f"{side}_run": run, f"{side}_stride": stride}
     if rng.random() < wrong:
-        name = str(rng.choice([name for name in isa.DESCRIPTOR if name != "signal_other"]))
-        field = isa.DESCRIPTOR[name]
+        name = str(rng.choice([name for name in DESCRIPTOR if name != "signal_other"]))
+        field = DESCRIPTOR[name]
         small = int(rng.integers(-8, 40))
         low = -1 << field.width - 1 if field.signed else 0
         values[name] = min(max(small, low), low + (1 << field.width) - 1)
@@ -380,9 +381,9 @@ def test_a_partly_written_bundle_keeps_its_other_words():
     words = [int(word) for word in machine.smem[:20]]
     assert machine.program[:3] == before[:3]
     assert machine.program[5:] == before[5:]
-    assert isa.bundle_words(machine.program[3]) == tuple(words[:9])
-    assert isa.bundle_words(machine.program[4]) == (
-        *words[16:20], *isa.bundle_words(before[4])[4:])
+    assert bundle_words(machine.program[3]) == tuple(words[:9])
+    assert bundle_words(machine.program[4]) == (
+        *words[16:20], *bundle_words(before[4])[4:])
 
 
 def test_completion_signals():

@@ -14,6 +14,18 @@ from golden.numerics import add_f32
 from golden.vpu import fmax
 from hdl import isa
 from hdl.config import PRESETS, Config
+from hdl.dma.format import (
+    DESCRIPTOR,
+    DESCRIPTOR_LAYOUT,
+    DESCRIPTOR_WORDS,
+    DMA_DESTINATIONS,
+    DMA_SOURCES,
+    DMA_SPACES,
+    DmaSpace,
+    pack_descriptor,
+    unpack_descriptor,
+)
+from hdl.encoding import bundle_words, pack, unpack
 from hdl.isa import Fault, Kind, Slot
 from sim.asm import slots
 from sim.asm.assembler import Assembler
@@ -39,12 +51,12 @@ def test_hardware_layout_is_that_of_pack():
         start = isa.BUNDLE_LAYOUT[str(slot)].offset
         for name, width in widths.items():
             field = isa.BUNDLE_LAYOUT[str(slot)].shape[name]
-            packed = isa.pack({slot: {name: (1 << width) - 1}})
+            packed = pack({slot: {name: (1 << width) - 1}})
             assert packed == (1 << width) - 1 << start + field.offset, (slot, name)
     for number in range(isa.IMMEDIATES):
         start = isa.BUNDLE_LAYOUT["imm"].offset + 32 * number
         values = tuple(0xFFFFFFFF * (k == number) for k in range(isa.IMMEDIATES))
-        assert isa.pack({}, values) == 0xFFFFFFFF << start
+        assert pack({}, values) == 0xFFFFFFFF << start
 
 
 def test_unpack_is_the_inverse_of_pack():
@@ -52,13 +64,13 @@ def test_unpack_is_the_inverse_of_pack():
     for _ in range(200):
         fields = random_fields(rng)
         values = tuple(rng.getrandbits(32) for _ in range(isa.IMMEDIATES))
-        assert isa.unpack(isa.pack(fields, values)) == (fields, values, 0)
+        assert unpack(pack(fields, values)) == (fields, values, 0)
     everything = (1 << isa.BUNDLE_BITS) - 1
-    assert isa.unpack(everything)[2] == (1 << isa.RESERVED_BITS) - 1
+    assert unpack(everything)[2] == (1 << isa.RESERVED_BITS) - 1
 
 
 def test_words_are_the_lowest_bits_first():
-    words = isa.bundle_words(isa.pack({Slot.S0: {"op": 5}}, (0, 0, 0x89ABCDEF)))
+    words = bundle_words(pack({Slot.S0: {"op": 5}}, (0, 0, 0x89ABCDEF)))
     assert len(words) == isa.BUNDLE_WORDS
     assert words[0] == 5
     assert words[-1] == 0x89ABCDEF
@@ -74,23 +86,23 @@ def test_words_are_the_lowest_bits_first():
 ])
 def test_pack_refuses_what_does_not_fit(slots_, imm, message):
     with pytest.raises(ValueError, match=message):
-        isa.pack(slots_, imm)
+        pack(slots_, imm)
 
 
 @pytest.mark.parametrize("bundle", [-1, 1 << isa.BUNDLE_BITS])
 def test_unpack_refuses_what_is_no_bundle(bundle):
     with pytest.raises(ValueError, match="bundle must fit 288 bits"):
-        isa.unpack(bundle)
+        unpack(bundle)
 
 
 def test_hardware_layout_of_descriptors_is_that_of_their_pack():
-    assert isa.DESCRIPTOR_LAYOUT.size == 32 * isa.DESCRIPTOR_WORDS == 320
-    for name, field in isa.DESCRIPTOR.items():
-        member = isa.DESCRIPTOR_LAYOUT[name]
+    assert DESCRIPTOR_LAYOUT.size == 32 * DESCRIPTOR_WORDS == 320
+    for name, field in DESCRIPTOR.items():
+        member = DESCRIPTOR_LAYOUT[name]
         assert member.width == field.width
         assert Shape.cast(member.shape).signed == field.signed
         ones = -1 if field.signed else (1 << field.width) - 1
-        words = isa.pack_descriptor({name: ones})
+        words = pack_descriptor({name: ones})
         packed = sum(word << 32 * number for number, word in enumerate(words))
         assert packed == (1 << field.width) - 1 << member.offset, name
         # Addresses are whole words, and nothing else is more than one.
@@ -102,13 +114,13 @@ def test_unpack_is_the_inverse_of_pack_for_descriptors():
     seed = 2
     rng = random.Random(seed)
     for _ in range(200):
-        words = tuple(rng.getrandbits(32) for _ in range(isa.DESCRIPTOR_WORDS))
-        fields = isa.unpack_descriptor(words)
-        assert fields.keys() == isa.DESCRIPTOR.keys()
-        assert isa.pack_descriptor(fields) == words, seed
-    assert isa.unpack_descriptor([0x3210, *[0] * 4, 0xFFFFFFF0, *[0] * 4]) == dict.fromkeys(
-        isa.DESCRIPTOR, 0) | {"destination_space": 1, "semaphore": 2, "signal": 1,
-                              "signal_other": 1, "source_stride": -16}
+        words = tuple(rng.getrandbits(32) for _ in range(DESCRIPTOR_WORDS))
+        fields = unpack_descriptor(words)
+        assert fields.keys() == DESCRIPTOR.keys()
+        assert pack_descriptor(fields) == words, seed
+    assert unpack_descriptor([0x3210, *[0] * 4, 0xFFFFFFF0, *[0] * 4]) == dict.fromkeys(
+        DESCRIPTOR, 0) | {"destination_space": 1, "semaphore": 2, "signal": 1,
+                          "signal_other": 1, "source_stride": -16}
 
 
 @pytest.mark.parametrize(("fields", "message"), [
@@ -120,15 +132,15 @@ def test_unpack_is_the_inverse_of_pack_for_descriptors():
 ])
 def test_descriptor_fields_that_do_not_fit(fields, message):
     with pytest.raises(ValueError, match=message):
-        isa.pack_descriptor(fields)
+        pack_descriptor(fields)
 
 
 def test_every_space_is_explained():
-    assert set(isa.DMA_SPACES) == set(isa.DmaSpace)
-    assert set(isa.DmaSpace) - isa.DMA_SOURCES == {isa.DmaSpace.IMEM}
-    assert set(isa.DmaSpace) - isa.DMA_DESTINATIONS == {isa.DmaSpace.VREG, isa.DmaSpace.MASK}
-    assert max(isa.DmaSpace) < 1 << isa.DESCRIPTOR["source_space"].width
-    assert isa.SEMAPHORES == 1 << isa.DESCRIPTOR["semaphore"].width
+    assert set(DMA_SPACES) == set(DmaSpace)
+    assert set(DmaSpace) - DMA_SOURCES == {DmaSpace.IMEM}
+    assert set(DmaSpace) - DMA_DESTINATIONS == {DmaSpace.VREG, DmaSpace.MASK}
+    assert max(DmaSpace) < 1 << DESCRIPTOR["source_space"].width
+    assert isa.SEMAPHORES == 1 << DESCRIPTOR["semaphore"].width
 
 
 def test_codes_and_names_are_unique_in_each_slot():
@@ -192,7 +204,7 @@ def test_manual_shows_bits_of_each_field():
     rows = re.findall(r"\| `(\w+)` \| `(\w+)` \| (\d+)(?::(\d+))? \| (\d+) \|", MANUAL)
     assert len(rows) == sum(len(widths) for widths in isa.SLOTS.values())
     for slot, field, high, low, width in rows:
-        ones = isa.pack({Slot(slot): {field: (1 << int(width)) - 1}})
+        ones = pack({Slot(slot): {field: (1 << int(width)) - 1}})
         assert ones == (2 << int(high)) - (1 << int(low or high))
 
 
@@ -315,7 +327,7 @@ def test_example_of_two_buffers_doubles_blocks(preset, blocks):
                                          semaphore=sem[0])),
                 (32 + 16 * number, descriptor(config, vmem(8 + 4 * number), lies, rows=rows,
                                               semaphore=sem[1]))):
-            machine.smem[at:at + isa.DESCRIPTOR_WORDS] = words
+            machine.smem[at:at + DESCRIPTOR_WORDS] = words
     machine.scalars[1], machine.scalars[3] = 2 * block, blocks
     machine.load_program(assemble(example("Example: two buffers"), config).bundles)
     machine.start()
@@ -328,13 +340,13 @@ def test_example_of_two_buffers_doubles_blocks(preset, blocks):
 
 
 def test_manual_has_every_space_and_field_of_a_descriptor():
-    for space in isa.DmaSpace:
+    for space in DmaSpace:
         assert f"\n| {space.value} | {space.name} |" in MANUAL
     rows = re.findall(r"\n\| (\d)(?:, \d)? \| `(\w+)` \| (\d+)(?::(\d+))? \|", MANUAL)
-    assert [name for _, name, _, _ in rows] == list(isa.DESCRIPTOR)
+    assert [name for _, name, _, _ in rows] == list(DESCRIPTOR)
     for word, name, high, low in rows:
-        signed = isa.DESCRIPTOR[name].signed
-        words = isa.pack_descriptor({
-            name: -1 if signed else (1 << isa.DESCRIPTOR[name].width) - 1})
+        signed = DESCRIPTOR[name].signed
+        words = pack_descriptor({
+            name: -1 if signed else (1 << DESCRIPTOR[name].width) - 1})
         packed = sum(value << 32 * number for number, value in enumerate(words))
         assert packed >> 32 * int(word) == (2 << int(high)) - (1 << int(low or high)), name

@@ -22,7 +22,8 @@ LAYERS = (
 )
 """Packages from the lowest layer to the highest; one imports lower layers and its own."""
 
-GOLDEN_FROM_HDL = ("hdl.isa", "hdl.config", "hdl.checks", "hdl.vpu.tables")
+GOLDEN_FROM_HDL = ("hdl.isa", "hdl.encoding", "hdl.dma.format", "hdl.config", "hdl.checks",
+                   "hdl.vpu.tables")
 """What the golden model shares with the hardware: definitions, and no datapath."""
 
 PACKAGES = ("hdl", "golden", "sim", "systolith", "tools", "verif")

@@ -19,6 +19,7 @@ from golden.core import GoldenCore
 from golden.stimulus import mac_operands
 from hdl import isa
 from hdl.config import Config
+from hdl.encoding import pack, unpack
 from hdl.isa import (
     Fault,
     Kind,
@@ -97,14 +98,14 @@ def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
 
 def fill_registers(config: Config) -> list[int]:
     """Bundles that give registers, masks and transposer values from the first words of memory."""
-    bundles = [isa.pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.FIRST_IMMEDIATE}},
-                        (number % config.vmem_vectors,))
+    bundles = [pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.FIRST_IMMEDIATE}},
+                    (number % config.vmem_vectors,))
                for number in range(isa.VECTOR_REGISTERS)]
-    bundles += [isa.pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": group % isa.VECTOR_REGISTERS,
-                                      "b": isa.FIRST_IMMEDIATE}}, (group,))
+    bundles += [pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": group % isa.VECTOR_REGISTERS,
+                                  "b": isa.FIRST_IMMEDIATE}}, (group,))
                 for group in range(config.tile_vregs)]
-    bundles += [isa.pack({Slot.V0: {"op": VectorOp.LT, "d": number, "a": number,
-                                    "b": isa.VECTOR_FLAG | number + isa.MASKS}})
+    bundles += [pack({Slot.V0: {"op": VectorOp.LT, "d": number, "a": number,
+                                "b": isa.VECTOR_FLAG | number + isa.MASKS}})
                 for number in range(1, isa.MASKS)]
     return bundles
 
@@ -133,7 +134,7 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
         Fault.SEMAPHORE: ({Slot.S0: write, Slot.MISC: {"op": MiscOp.SIGNAL, "b": first}},
                           (0xFFFFFFFF,)),
     }
-    return {fault: isa.pack(slots, imm) for fault, (slots, imm) in bad.items()}
+    return {fault: pack(slots, imm) for fault, (slots, imm) in bad.items()}
 
 
 def flush(machine: GoldenCore) -> list[int]:
@@ -147,7 +148,7 @@ def flush(machine: GoldenCore) -> list[int]:
     bundles: list[int] = []
 
     def add(slot: Slot, imm: tuple[int, ...] = (), **fields: int) -> None:
-        bundles.append(isa.pack({slot: fields}, imm))
+        bundles.append(pack({slot: fields}, imm))
 
     def store(register: int) -> None:
         nonlocal stored
@@ -250,7 +251,7 @@ class _Draft:
         return other
 
     def bundle(self) -> int:
-        return isa.pack(self.fields, tuple(self.imm))
+        return pack(self.fields, tuple(self.imm))
 
 
 class _ImpossibleError(Exception):
@@ -384,7 +385,7 @@ class Generator:
     def _signal(self, bundle: int) -> tuple[int, int]:
         """Signals the semaphore that the bundle waits for: enough, or not yet."""
         machine = self._machine
-        slots, imm, _ = isa.unpack(bundle)
+        slots, imm, _ = unpack(bundle)
         index, source = slots[Slot.MISC]["d"], slots[Slot.MISC]["b"]
         if source < isa.SCALAR_REGISTERS:
             wanted = int(machine.scalars[source])
@@ -419,7 +420,7 @@ class Generator:
     def _nearly_legal(self) -> int:
         """Any fault may come of it. If none does, the program runs out of the memory, or goes on
         in bundles of nothing."""
-        slots, imm, _ = isa.unpack(self._bundle(self._length - 1))
+        slots, imm, _ = unpack(self._bundle(self._length - 1))
         slots[Slot.S1] = {}
         if slots[Slot.MISC]["op"] == MiscOp.WAIT:
             slots[Slot.MISC] = {}
@@ -429,7 +430,7 @@ class Generator:
             slots[slot][field] = int(self._rng.integers(1 << isa.SLOTS[slot][field]))
         misc = slots[Slot.MISC]
         misc["b"] = int(self._rng.integers(1 << isa.SOURCE_BITS))
-        return isa.pack(slots, imm)
+        return pack(slots, imm)
 
     def _bundle(self, pc: int) -> int:
         draft = _Draft()
@@ -743,7 +744,7 @@ class Generator:
                                int(self._rng.integers(limit, 1 << 32)))))
 
     def _make_illegal(self, bundle: int) -> int:
-        slots, imm, _ = isa.unpack(bundle)
+        slots, imm, _ = unpack(bundle)
         faults: list[tuple[Slot, str, list[int]]] = []
         for slot, widths in isa.SLOTS.items():
             codes = [code for code in range(1, 1 << widths["op"])
@@ -759,7 +760,7 @@ class Generator:
             return bundle | reserved << isa.BUNDLE_BITS - 32 * isa.IMMEDIATES - isa.RESERVED_BITS
         slot, field, values = self._pick([fault for fault in faults if fault[2]])
         slots[slot][field] = int(self._pick(values))
-        return isa.pack(slots, imm)
+        return pack(slots, imm)
 
     def _conflict(self, draft: _Draft) -> None:
         """Two operations that write one register."""
@@ -838,7 +839,7 @@ class Generator:
 def _operations(bundles: Iterable[int]) -> frozenset[Operation]:
     found = set()
     for bundle in bundles:
-        for slot, fields in isa.unpack(bundle)[0].items():
+        for slot, fields in unpack(bundle)[0].items():
             operation = isa.operation(slot, fields["op"])
             if operation is not None:
                 found.add(operation)
@@ -869,7 +870,7 @@ class _Step:
 
 def _step(bundle: int) -> _Step:
     """The only operation of a bundle."""
-    slots, imm, _ = isa.unpack(bundle)
+    slots, imm, _ = unpack(bundle)
     [(slot, fields)] = [(slot, fields) for slot, fields in slots.items() if fields["op"]]
     operation = isa.operation(slot, fields["op"])
     assert operation is not None

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import PRESETS, Config
+from hdl.encoding import pack, unpack
 from hdl.isa import Fault, MiscOp, Operation, ScalarOp, Slot, Unit
 from sim.asm.disassembler import disassemble
 from sim.models.core import CoreModel
@@ -26,7 +27,7 @@ from verif.system.programs import (
 
 __all__ = ["Outcome", "compare_random", "differences", "prepare", "run_both", "run_flush"]
 
-HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
+HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 
 @dataclass
@@ -276,7 +277,7 @@ def _unnamed_semaphores(bundles: tuple[int, ...]) -> list[int]:
     """Semaphores that no bundle reads or writes."""
     named: set[int] = set()
     for bundle in bundles:
-        misc = isa.unpack(bundle)[0][Slot.MISC]
+        misc = unpack(bundle)[0][Slot.MISC]
         operation = isa.operation(Slot.MISC, misc["op"])
         if operation is not None and operation.unit is Unit.SEMAPHORE:
             named.add(misc["a" if operation.op == MiscOp.READ_SEMAPHORE else "d"])

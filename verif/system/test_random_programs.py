@@ -9,6 +9,7 @@ import pytest
 from golden.core import GoldenCore
 from hdl import isa
 from hdl.config import Config
+from hdl.encoding import pack, unpack
 from hdl.isa import Fault, MiscOp, PopOp, PushOp, ScalarOp, Slot, Unit, VectorOp
 from sim.models.core import CoreModel
 from verif.system import random_programs
@@ -51,7 +52,7 @@ def test_random_programs_have_all_operations_faults_and_hosts():
 
 def goes_back(bundle: int, address: int) -> bool:
     """Whether a bundle at that address has a conditional branch to before it."""
-    slots, imm, _ = isa.unpack(bundle)
+    slots, imm, _ = unpack(bundle)
     op, number = slots[Slot.S1]["op"], slots[Slot.S1]["d"]
     return ScalarOp.BEQ <= op <= ScalarOp.BGEU and number < len(imm) and imm[number] <= address
 
@@ -67,7 +68,7 @@ def test_every_fault_is_made_in_its_turn():
         bundles = generator.program(30, fault=True).bundles
         faults[machine.fault] += 1
         if machine.pc < len(bundles):
-            slots = isa.unpack(bundles[machine.pc])[0].values()
+            slots = unpack(bundles[machine.pc])[0].values()
             used.append(sum(fields["op"] > 0 for fields in slots))
         back += sum(goes_back(bundle, address) for address, bundle in enumerate(bundles))
     assert min(faults[fault] for fault in BUNDLE_FAULTS) >= 2, faults
@@ -125,10 +126,10 @@ def test_a_difference_is_found_and_reported(monkeypatch, tmp_path, capsys):
         """Subtracts where the program adds."""
         fixed = []
         for bundle in bundles:
-            slots, imm, reserved = isa.unpack(bundle)
+            slots, imm, reserved = unpack(bundle)
             if slots[Slot.V0]["op"] == VectorOp.ADD and not reserved:
                 slots[Slot.V0]["op"] = VectorOp.SUB
-                fixed.append(isa.pack(slots, imm))
+                fixed.append(pack(slots, imm))
             else:
                 fixed.append(bundle)
         load(core, fixed, at)
@@ -166,11 +167,11 @@ def test_a_wait_without_its_signal_is_reported(monkeypatch, tmp_path):
         compare_random(config, core, 2000, seed=5)
 
 
-PUSH_WEIGHTS = isa.pack({Slot.PUSH: {"op": PushOp.WEIGHTS, "a": 4}})
-SWAP = isa.pack({Slot.PUSH: {"op": PushOp.ROWS_SWAP, "a": 5}})
-POP = isa.pack({Slot.POP: {"op": PopOp.POP, "d": 31}})
-TRANSPOSE = isa.pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": 6,
-                                  "b": isa.INLINE_BASE + 1}})
+PUSH_WEIGHTS = pack({Slot.PUSH: {"op": PushOp.WEIGHTS, "a": 4}})
+SWAP = pack({Slot.PUSH: {"op": PushOp.ROWS_SWAP, "a": 5}})
+POP = pack({Slot.POP: {"op": PopOp.POP, "d": 31}})
+TRANSPOSE = pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": 6,
+                              "b": isa.INLINE_BASE + 1}})
 
 
 @pytest.mark.parametrize(("same", "different"), [

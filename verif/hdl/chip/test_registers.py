@@ -30,7 +30,8 @@ from hdl.chip.registers import (
 from hdl.config import PRESETS, Config
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import Space
-from hdl.isa import BUNDLE_WORDS, DESCRIPTOR_WORDS, Fault
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.isa import BUNDLE_WORDS, Fault
 from tools.docs import registers as register_doc
 from verif.benches.axi_checker import AxiChecker
 

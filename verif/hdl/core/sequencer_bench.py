@@ -15,8 +15,9 @@ from hdl.config import Config
 from hdl.core.interface import WAITS, Space
 from hdl.core.scoreboard import VECTOR_LATENCIES
 from hdl.core.sequencer import Sequencer
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.encoding import bundle_words, pack, unpack
 from hdl.isa import (
-    DESCRIPTOR_WORDS,
     LOAD_LATENCY,
     OPERATIONS,
     SEMAPHORES,
@@ -32,10 +33,7 @@ from hdl.isa import (
     StoreOp,
     Unit,
     VectorOp,
-    bundle_words,
     operation,
-    pack,
-    unpack,
 )
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hdl.config import Config
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.encoding import unpack
 from hdl.isa import (
-    DESCRIPTOR_WORDS,
     INLINE_BASE,
     MASKS,
     SEMAPHORES,
@@ -26,7 +27,6 @@ from hdl.isa import (
     Slot,
     Unit,
     operation,
-    unpack,
 )
 
 WORD = 0xFFFF_FFFF

@@ -12,6 +12,7 @@ from hdl import isa
 from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.counters import COUNTERS
+from hdl.encoding import pack, unpack
 from hdl.isa import Fault, Slot
 from hdl.vpu.interface import HostSpace
 from sim.asm.assembler import Assembler, m, s, sem, v
@@ -377,10 +378,10 @@ def test_a_faulting_bundle_changes_nothing(core, name):
 
 def with_operations(bundle: int, more: dict[Slot, dict[str, int]]) -> int:
     """The bundle, with operations in slots that it does not use."""
-    slots, imm, reserved = isa.unpack(bundle)
+    slots, imm, reserved = unpack(bundle)
     free = {slot: fields for slot, fields in more.items() if not slots[slot]["op"]}
     position = isa.BUNDLE_BITS - 32 * isa.IMMEDIATES - isa.RESERVED_BITS
-    return isa.pack(slots | free, imm) | reserved << position
+    return pack(slots | free, imm) | reserved << position
 
 
 @pytest.mark.parametrize("pc", [1 << 20, 0xFFFFFFFF])
@@ -399,8 +400,8 @@ def test_running_past_the_last_bundle_faults(core):
     machine = with_data(core, 11)
     last = core.config.imem_bundles - 1
     for processor in (core, machine):
-        processor.load_program([isa.pack({Slot.S0: {"op": isa.ScalarOp.ADD, "d": 1, "a": 1,
-                                                    "b": isa.INLINE_BASE + 1}})], last)
+        processor.load_program([pack({Slot.S0: {"op": isa.ScalarOp.ADD, "d": 1, "a": 1,
+                                                "b": isa.INLINE_BASE + 1}})], last)
         processor.start(last)
         processor.run(LIMIT)
     assert (core.fault, core.pc) == (Fault.PC_RANGE, last + 1)
@@ -506,8 +507,8 @@ def test_a_signal_that_overflows_stops_the_core(core):
 
 def test_the_first_fault_is_kept_until_the_next_start(core):
     machine = with_data(core, 19)
-    illegal = isa.pack({Slot.MISC: {"op": 9}})
-    halt = isa.pack({Slot.S1: {"op": isa.ScalarOp.HALT}})
+    illegal = pack({Slot.MISC: {"op": 9}})
+    halt = pack({Slot.S1: {"op": isa.ScalarOp.HALT}})
     for processor in (core, machine):
         processor.load_program([illegal, halt])
         processor.start()

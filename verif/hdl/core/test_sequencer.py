@@ -12,9 +12,10 @@ from hdl.core.interface import Space
 from hdl.core.scalar import ScalarAlu
 from hdl.core.scoreboard import WritePort
 from hdl.core.sequencer import Sequencer
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.encoding import pack, unpack
 from hdl.isa import (
     BUNDLE_BITS,
-    DESCRIPTOR_WORDS,
     FLOAT_LATENCY,
     LOAD_LATENCY,
     OPERATIONS,
@@ -32,8 +33,6 @@ from hdl.isa import (
     StoreOp,
     Unit,
     VectorOp,
-    pack,
-    unpack,
 )
 from sim.verilated.model import Model
 from verif.hdl.core.sequencer_bench import (

@@ -10,16 +10,8 @@ from golden.dma import Descriptor, Side, copy
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.dma.engine import DmaEngine
-from hdl.isa import (
-    BUNDLE_PITCH,
-    BUNDLE_WORDS,
-    DESCRIPTOR_WORDS,
-    DMA_DESTINATIONS,
-    DMA_SOURCES,
-    VECTOR_REGISTERS,
-    DmaSpace,
-    Fault,
-)
+from hdl.dma.format import DESCRIPTOR_WORDS, DMA_DESTINATIONS, DMA_SOURCES, DmaSpace
+from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, VECTOR_REGISTERS, Fault
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.interface import HostSpace

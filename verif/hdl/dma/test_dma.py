@@ -9,8 +9,9 @@ from golden.dma import Descriptor, Side
 from hdl.config import Config
 from hdl.dma.descriptor import DescriptorFrontEnd, SideCheck
 from hdl.dma.engine import DmaEngine
+from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DMA_SPACES, DmaSpace
 from hdl.dma.interface import QUEUE_DEPTH
-from hdl.isa import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DMA_SPACES, DmaSpace, Fault
+from hdl.isa import Fault
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model

@@ -5,9 +5,10 @@ from amaranth.sim import Simulator
 
 from golden.dma import Descriptor, Side
 from hdl.dma.descriptor import DIVISION_CYCLES, SideCheck
+from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace
 from hdl.dma.interface import BLOCK_BITS, address_bits
 from hdl.dma.writer import Completion
-from hdl.isa import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace, Fault
+from hdl.isa import Fault
 from verif.hdl.dma.dma_bench import CONFIG, Bench, Mood, open_engine
 
 ROW = CONFIG.row_bytes

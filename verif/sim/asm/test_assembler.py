@@ -9,6 +9,7 @@ import pytest
 
 from hdl import isa
 from hdl.config import Config
+from hdl.encoding import bundle_words, pack, unpack
 from hdl.isa import Kind, Operand, Operation, ScalarOp, Slot, VectorOp
 from sim.asm.assembler import Assembler, Bundle, Program, imm, m, s, sem, v
 from sim.asm.disassembler import BANKS, disassemble, operand_fault, written_registers
@@ -22,7 +23,7 @@ def built(fill) -> tuple[dict, tuple[int, ...]]:
     asm = Assembler()
     with asm.bundle() as b:
         fill(b)
-    slots, values, reserved = isa.unpack(asm.assemble().bundles[0])
+    slots, values, reserved = unpack(asm.assemble().bundles[0])
     assert reserved == 0
     return slots, values
 
@@ -54,7 +55,7 @@ def random_bundle(rng: random.Random, tidy: bool) -> tuple[int, list[Operation]]
         operations.append(operation)
     values = [rng.choice([rng.getrandbits(32), 1000, 5, 0, 0x3F800000, 0x7FC00000])
               for _ in range(isa.IMMEDIATES)]
-    return isa.pack(slots, tuple(values)), operations
+    return pack(slots, tuple(values)), operations
 
 
 def test_text_of_every_legal_bundle_assembles_to_its_bits():
@@ -90,9 +91,9 @@ def test_listing_of_a_random_program_assembles_to_it():
     bundles = []
     for _ in range(60):
         bundle, _ = random_bundle(rng, tidy=True)
-        slots, values, _ = isa.unpack(bundle)
+        slots, values, _ = unpack(bundle)
         target = rng.choice([0, 20, 60, 3])
-        bundles.append(isa.pack(slots, tuple(rng.choice([target, value]) for value in values)))
+        bundles.append(pack(slots, tuple(rng.choice([target, value]) for value in values)))
     program = Program(tuple(bundles), names)
     again = assemble(program.listing())
     assert again == program, seed
@@ -125,7 +126,7 @@ def test_calls_and_text_of_each_operation_make_the_same_fields(slot):
         text = f"here: {{ {slot}.{operation.name} {', '.join(word for word, _ in pairs)} }}"
         program = asm.assemble()
         assert program == assemble(text), text
-        fields = isa.unpack(program.bundles[0])[0]
+        fields = unpack(program.bundles[0])[0]
         used = {operand.field for operand in operation.operands}
         for operand in operation.operands:
             expected = {Kind.IMMEDIATE: 1, Kind.SOURCE: isa.FIRST_IMMEDIATE,
@@ -200,9 +201,9 @@ def test_labels_reach_forward_and_back():
     program = asm.assemble()
     assert program.labels == {"top": 0, "end": 2}
     assert asm.here == len(program) == 2
-    assert isa.unpack(program.bundles[0])[1] == (2, 0, 0)
-    assert isa.unpack(program.bundles[1])[1] == (2, 0, 0)
-    slots = isa.unpack(program.bundles[1])[0]
+    assert unpack(program.bundles[0])[1] == (2, 0, 0)
+    assert unpack(program.bundles[1])[1] == (2, 0, 0)
+    slots = unpack(program.bundles[1])[0]
     assert (slots[Slot.S0]["b"], slots[Slot.S1]["b"]) == (32, 33)
 
 
@@ -213,7 +214,7 @@ def test_words_are_those_of_the_bundles():
     words = program.words()
     assert words.dtype == np.uint32
     assert words.shape == (2, isa.BUNDLE_WORDS)
-    assert words.tolist() == [list(isa.bundle_words(bundle)) for bundle in program.bundles]
+    assert words.tolist() == [list(bundle_words(bundle)) for bundle in program.bundles]
     assert words[1, -1] == 0x89ABCDEF
     assert Assembler().assemble().words().shape == (0, isa.BUNDLE_WORDS)
 
@@ -426,7 +427,7 @@ def test_registers_show_themselves():
      "{ ld.load v3, s0, s0 | pop.conflict op=1, d=3 }"),
 ])
 def test_disassembler_writes(slots, values, text):
-    bundle = isa.pack(slots, values)
+    bundle = pack(slots, values)
     assert disassemble(bundle) == text
     assert assemble(text).bundles == (bundle,)
 
@@ -598,7 +599,7 @@ def test_transfers_and_the_other_core():
     assert program == assemble(text)
     assert [disassemble(bundle) for bundle in program.bundles] == [
         "{ misc.dma s3 }", "{ misc.dma 200 }", "{ misc.signal_other sem4, 1 }"]
-    slots, values, _ = isa.unpack(program.bundles[1])
+    slots, values, _ = unpack(program.bundles[1])
     assert slots[Slot.MISC] == {"op": 24, "d": 0, "a": 0, "b": 32}
     assert values[0] == 200
     message = re.escape("bundle 3, misc.dma: descriptor must be a scalar register, ")

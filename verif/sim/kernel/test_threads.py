@@ -8,8 +8,8 @@ import pytest
 
 import sim.verilated
 from golden.core import GoldenCore
-from hdl import isa
 from hdl.config import Config
+from hdl.encoding import pack
 from hdl.isa import ScalarOp, Slot
 from sim.verilated.model import Model
 from sim.verilated.toolchain import Toolchain
@@ -20,7 +20,7 @@ from verif.system.programs import Generator
 
 SEED = 76
 CYCLES = 1500
-HALT = isa.pack({Slot.S1: {"op": ScalarOp.HALT}})
+HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 POOL = os.path.join(os.path.dirname(sim.verilated.__file__), "cpp")
 
 POOL_TEST = r"""

@@ -8,10 +8,10 @@ from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
-from hdl import isa
 from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
+from hdl.encoding import bundle_words
 from hdl.mxu.grid import mac_grid
 from hdl.tiles import place
 from hdl.verilog import LINT_WAIVERS
@@ -78,7 +78,7 @@ class TwoCoresModel:
         """Puts bundles into a core's instruction memory, a word a cycle."""
         rows = []
         for address, bundle in enumerate(bundles):
-            for number, word in enumerate(isa.bundle_words(bundle)):
+            for number, word in enumerate(bundle_words(bundle)):
                 at = (address << REQUEST_WORD_BITS) + number
                 request = (1 | Space.IMEM.value << 1 | at << 3
                            | int(word) << (3 + REQUEST_ADDRESS_BITS))

@@ -13,7 +13,9 @@ from hdl.axi.interface import Resp
 from hdl.chip.registers import IDENTITY, address, parameters
 from hdl.config import Config
 from hdl.core.interface import Space
-from hdl.isa import DmaSpace, Fault
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.encoding import bundle_words
+from hdl.isa import Fault
 from sim.asm.descriptor import descriptor, hbm, imem, other_vmem, smem, vmem
 from sim.asm.operands import sem
 from sim.asm.text import assemble
@@ -203,7 +205,7 @@ def test_data_pass_through_few_rows(monkeypatch, rows):
             program[7:7 + len(other)] = other
             words = chip.read_words(core, Space.IMEM, 0, 40 * isa.BUNDLE_WORDS)
             np.testing.assert_array_equal(words.reshape(40, -1),
-                                          [isa.bundle_words(bundle) for bundle in program])
+                                          [bundle_words(bundle) for bundle in program])
         np.testing.assert_array_equal(chip.read_vmem(1, 5, 21), vectors)
         np.testing.assert_array_equal(chip.read_smem(1, 0, 256), kept[:64].ravel())
         np.testing.assert_array_equal(chip.hbm, kept)
@@ -235,7 +237,7 @@ def test_a_program_that_does_not_fill_rows_of_many_bundles():
             for core in range(2):
                 words = chip.read_words(core, Space.IMEM, 0, 64 * isa.BUNDLE_WORDS)
                 np.testing.assert_array_equal(
-                    words.reshape(64, -1), [isa.bundle_words(bundle) for bundle in memory])
+                    words.reshape(64, -1), [bundle_words(bundle) for bundle in memory])
 
 
 def test_what_ends_a_run(chip):
@@ -475,7 +477,7 @@ BARRIER = 15
 FIRST_FREE_BUNDLE = 150
 Place = tuple[DmaSpace, int | None, int]
 """A space, whose it is, an address."""
-DESCRIPTORS = range(0, PHASES * TRANSFERS_AT_ONCE * isa.DESCRIPTOR_WORDS, isa.DESCRIPTOR_WORDS)
+DESCRIPTORS = range(0, PHASES * TRANSFERS_AT_ONCE * DESCRIPTOR_WORDS, DESCRIPTOR_WORDS)
 
 
 class Phases:
@@ -559,7 +561,7 @@ def check_random_transfers(config, seed):
             words = model.read_words(number, Space.IMEM, FIRST_FREE_BUNDLE * isa.BUNDLE_PITCH,
                                      behind * isa.BUNDLE_WORDS).reshape(behind, -1)
             np.testing.assert_array_equal(words, [
-                isa.bundle_words(bundle) for bundle in machine.program[FIRST_FREE_BUNDLE:]])
+                bundle_words(bundle) for bundle in machine.program[FIRST_FREE_BUNDLE:]])
 
 
 @pytest.mark.parametrize("seed", range(12))
