@@ -74,6 +74,7 @@ docs: setup  ## write the generated parts: instruction set manual, assembler met
 	$(PY) -m tools.docs.slots
 	$(PY) -m tools.docs.isa
 	$(PY) -m tools.docs.registers
+	$(PY) -m tools.docs.timing
 
 fresh:  ## run sim and test in a minimal Debian 12 (a chroot, needs root); ONLY=sim runs one
 	@$(PYTHON) -m tools.fresh $(ONLY)
