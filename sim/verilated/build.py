@@ -1,30 +1,24 @@
 """Builds verilated models as shared libraries, once per content of their inputs."""
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import pathlib
 import re
 import secrets
 import shutil
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 
 from hdl.checks import integer
 from sim.verilated.cache import code_text
+from sim.verilated.objects import JOBS, compile_units, locked, run_tool, shared_objects
 from sim.verilated.toolchain import Toolchain, build_folder
 
 __all__ = ["build_library", "build_model"]
 
-_JOBS = 2
 _CPP = pathlib.Path(__file__).resolve().parent / "cpp"
 _GLUE = ("export.hpp", "model.cpp", "model.hpp", "pool.hpp")
 _LIBRARY = "model.so"
 _TOP_NAME = "model"
-_TAIL_LINES = 40
 
 _FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
@@ -56,7 +50,8 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         include each other, ``Vmodel__Dpi.h`` (the prototypes of the functions that the Verilog
         imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, with which functions that
         the library is to export can use the model. Their static variables are shared by all
-        instances of the model.
+        instances of the model. A file that includes none of these three is compiled without the
+        model's macros, and once for all models that contain it.
     hierarchical : sequence of str
         Modules to verilate on their own, once for all instances.
     waivers : str
@@ -96,7 +91,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     if library.is_file():
         return library
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    with locked(folder.with_name(f"{folder.name}.lock")):
         if not library.is_file():
             for left in folder.parent.glob(f"{folder.name}.partial-*"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -136,13 +131,13 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
     folder = build_folder() / "libraries" / f"{name}-{digest}"
     library = folder / f"{name}.so"
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    with locked(folder.with_name(f"{folder.name}.lock")):
         if not library.is_file():
             for file, text in cpp.items():
                 (folder / file).write_text(text)
             (folder / "exports.map").write_text(_VERSION_SCRIPT)
             partial = folder / f"{name}.partial-{secrets.token_hex(4)}"
-            _run([*tools.cxx, *tools.cxx_flags, "-shared", "-o", str(partial),
+            run_tool([*tools.cxx, *tools.cxx_flags, "-shared", "-o", str(partial),
                   *(file for file in cpp if file.endswith(".cpp")),
                   "-Wl,--version-script=exports.map"], folder, tools.environment(),
                  folder / "build.log")
@@ -151,8 +146,10 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
 
 
 def _recipe_text() -> str:
-    """This file's code: how a library is built is part of what it depends on."""
-    return code_text(pathlib.Path(__file__).read_text())
+    """The code that builds a library, on which the library depends."""
+    here = pathlib.Path(__file__)
+    return "\n".join(code_text(path.read_text())
+                     for path in (here, here.with_name("objects.py")))
 
 
 def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
@@ -179,14 +176,6 @@ def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
     integer("threads", threads, 1)
 
 
-@contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[None]:
-    """Holds the lock file ``path``, waiting for others; a killed holder releases it."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[str, str],
            cpp: Mapping[str, str], hierarchical: Sequence[str], waivers: str, optimise: bool,
            threads: int, trace: bool) -> None:
@@ -199,7 +188,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[st
     (folder / "exports.map").write_text(_VERSION_SCRIPT)
 
     def run(*command: str, cwd: pathlib.Path = folder) -> None:
-        _run(command, cwd, tools.environment(), folder / "build.log")
+        run_tool(command, cwd, tools.environment(), folder / "build.log")
 
     run(*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
         "--top-module", top, "--Mdir", "obj", "--threads", str(threads),
@@ -210,22 +199,23 @@ def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[st
     if hierarchical:
         # One job: Verilator's makefile would start two runs for a block's two outputs.
         run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
-    run(tools.make, f"-j{_JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
+    run(tools.make, f"-j{JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
 
     macros = {"VERILATOR": 1, "VM_COVERAGE": 0, "VM_SC": 0, "VM_TIMING": 0, "VM_TRACE": int(trace),
               "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": int(trace)}
-    flags = [*tools.cxx_flags, *(f"-D{name}={value}" for name, value in macros.items())]
+    flags = [*tools.cxx_flags, *tools.include_flags,
+             *(f"-D{name}={value}" for name, value in macros.items())]
     log = folder / "build.log"
     runtime = _runtime(tools, flags, (obj / "Vmodel_classes.mk").read_text(), log)
     units = [name for name in cpp if name.endswith(".cpp")]
-    _compile([(folder / name, folder / f"{name}.o") for name in units], tools,
-             [*flags, f"-DSYSTOLITH_THREADS={threads}", f"-I{folder}", f"-I{obj}"], log)
-    run(*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *(f"{name}.o" for name in units),
-        "obj/libVmodel.a", *map(str, runtime), "-Wl,--version-script=exports.map",
-        "-Wl,-Bsymbolic", "-Wl,-z,defs")
-    for name in units:
-        (folder / f"{name}.o").unlink()
+    shared = shared_objects(units, cpp, tools, log)
+    own = {name: obj / f"{name}.o" for name in units if name not in shared}
+    compile_units([(folder / name, target) for name, target in own.items()], tools,
+                  [*flags, f"-DSYSTOLITH_THREADS={threads}", f"-I{folder}", f"-I{obj}"], log)
+    objects = [str((shared | own)[name]) for name in units]
+    run(*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *objects, "obj/libVmodel.a",
+        *map(str, runtime), "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic", "-Wl,-z,defs")
     shutil.rmtree(obj)
 
 
@@ -240,45 +230,11 @@ def _runtime(tools: Toolchain, flags: Sequence[str], classes: str,
     digest = hashlib.sha256(json.dumps([tools.identity(), flags]).encode()).hexdigest()[:16]
     folder = build_folder() / "models" / f"runtime-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    with locked(folder.with_name(f"{folder.name}.lock")):
         include = tools.verilator_root / "include"
-        _compile([(include / f"{name}.cpp", folder / f"{name}.o") for name in names
-                  if not (folder / f"{name}.o").is_file()], tools, flags, log)
+        compile_units([(include / f"{name}.cpp", folder / f"{name}.o") for name in names
+                       if not (folder / f"{name}.o").is_file()], tools, flags, log)
     return [folder / f"{name}.o" for name in names]
-
-
-def _compile(units: Sequence[tuple[pathlib.Path, pathlib.Path]], tools: Toolchain,
-             flags: Sequence[str], log: pathlib.Path) -> None:
-    """Compiles C++ files to objects that appear when they are complete."""
-    def compile_one(unit: tuple[pathlib.Path, pathlib.Path]) -> None:
-        source, target = unit
-        partial = target.with_suffix(f".partial-{secrets.token_hex(4)}")
-        _run([*tools.cxx, *flags, "-c", str(source), "-o", str(partial)], source.parent,
-             tools.environment(), log)
-        partial.rename(target)
-
-    with ThreadPoolExecutor(_JOBS) as pool:
-        list(pool.map(compile_one, units))
-
-
-def _run(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str, str],
-         log: pathlib.Path) -> None:
-    """Runs a tool and appends its output to ``log``.
-
-    Raises
-    ------
-    RuntimeError
-        If it fails; with the last lines of its output.
-    """
-    done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", check=False)
-    with log.open("a") as file:
-        file.write(f"$ {' '.join(command)}\n{done.stdout}")
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise RuntimeError(f"{os.path.basename(command[0])} failed ({done.returncode}); the whole "
-                           f"output is in {log}\n{tail}")
 
 
 def _ports(header: str) -> str:

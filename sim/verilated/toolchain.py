@@ -120,9 +120,14 @@ class Toolchain:
 
     @property
     def cxx_flags(self) -> tuple[str, ...]:
-        """The compiler's arguments for one optimised object of a model."""
+        """The compiler's arguments for an optimised object."""
+        return (*_CXX_FLAGS, *self.optimisation())
+
+    @property
+    def include_flags(self) -> tuple[str, ...]:
+        """The compiler's arguments for an object that includes Verilator's headers."""
         include = self.verilator_root / "include"
-        return (*_CXX_FLAGS, *self.optimisation(), f"-I{include}", f"-I{include / 'vltstd'}")
+        return f"-I{include}", f"-I{include / 'vltstd'}"
 
     def optimisation(self, optimise: bool = True) -> tuple[str, ...]:
         """The compiler's optimisation arguments, for speed of the model or of the build."""

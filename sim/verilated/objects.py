@@ -1,0 +1,164 @@
+"""Compiles C++ to object files; those that no model's own headers reach are kept for all models."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sim.verilated.toolchain import Toolchain, build_folder
+
+__all__ = ["JOBS", "compile_units", "locked", "run_tool", "shared_objects"]
+
+JOBS = 2
+"""Compilers that run at a time."""
+_TAIL_LINES = 40
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
+_VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")
+
+
+def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolchain,
+                   log: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Object files of the units that do not depend on a verilated class, compiled at most once.
+
+    A unit's key is its text, the texts of the given headers that it includes, directly or not, the
+    compiler's flags and the tools' identity. It is compiled in a folder that holds nothing else.
+
+    Parameters
+    ----------
+    units : sequence of str
+        Names of the C++ files to compile.
+    files : mapping of str to str
+        Texts of these and of the headers that they may include.
+    tools : Toolchain
+        The compiler.
+    log : pathlib.Path
+        The compiler's output is appended to this file.
+
+    Returns
+    -------
+    dict of str to pathlib.Path
+        Object by unit. Left out: units that include a header which is neither a system's header
+        nor among ``files``. Only a model can compile these.
+
+    Raises
+    ------
+    RuntimeError
+        If the compiler rejects a unit.
+    """
+    needs = {unit: _needs(unit, files) for unit in units}
+    shared = {unit: needed for unit, needed in needs.items() if needed is not None}
+    with ThreadPoolExecutor(JOBS) as pool:
+        objects = pool.map(lambda unit: _object(unit, shared[unit], tools, log), shared)
+        return dict(zip(shared, objects, strict=True))
+
+
+def _needs(unit: str, files: Mapping[str, str]) -> dict[str, str] | None:
+    """The unit and the given headers that it includes; None if it includes a model's headers."""
+    needed: dict[str, str] = {}
+    left = [unit]
+    while left:
+        name = left.pop()
+        if name in needed:
+            continue
+        needed[name] = files[name]
+        for quoted, system in _INCLUDE.findall(files[name]):
+            included = quoted or system
+            if included in files:
+                left.append(included)
+            elif not system or _VERILATOR_HEADER.match(system):
+                return None  # also for a name that a macro makes
+    return dict(sorted(needed.items()))
+
+
+def _object(unit: str, needed: Mapping[str, str], tools: Toolchain,
+            log: pathlib.Path) -> pathlib.Path:
+    flags = (*tools.cxx_flags, "-I.")
+    key = json.dumps([unit, needed, flags, tools.identity()], sort_keys=True)
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    target = build_folder() / "objects" / f"{pathlib.Path(unit).stem}-{digest}.o"
+    if target.is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.with_suffix(".lock")):
+        if not target.is_file():
+            for left in target.parent.glob(f"{target.stem}.partial-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            # A new name: a compiler that outlived a killed build may still write to the old one.
+            partial = target.with_name(f"{target.stem}.partial-{secrets.token_hex(4)}")
+            partial.mkdir()
+            try:
+                for name, text in needed.items():
+                    (partial / name).write_text(text)
+                run_tool([*tools.cxx, *flags, "-c", unit, "-o", target.name], partial,
+                         tools.environment(), log)
+                (partial / target.name).rename(target)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path]], tools: Toolchain,
+                  flags: Sequence[str], log: pathlib.Path) -> None:
+    """Compiles C++ files to objects, each of which appears when it is complete.
+
+    Parameters
+    ----------
+    units : sequence of (pathlib.Path, pathlib.Path)
+        Source and object of each.
+    tools : Toolchain
+        The compiler.
+    flags : sequence of str
+        All of its arguments but the files.
+    log : pathlib.Path
+        The compiler's output is appended to this file.
+
+    Raises
+    ------
+    RuntimeError
+        If the compiler rejects a unit.
+    """
+    def compile_one(unit: tuple[pathlib.Path, pathlib.Path]) -> None:
+        source, target = unit
+        partial = target.with_suffix(f".partial-{secrets.token_hex(4)}")
+        run_tool([*tools.cxx, *flags, "-c", str(source), "-o", str(partial)], source.parent,
+                 tools.environment(), log)
+        partial.rename(target)
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        list(pool.map(compile_one, units))
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """Holds the lock file ``path``, waiting for others; a killed holder releases it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run_tool(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str, str],
+             log: pathlib.Path) -> None:
+    """Runs a tool and appends its output to ``log``.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails; with the last lines of its output.
+    """
+    done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", check=False)
+    with log.open("a") as file:
+        file.write(f"$ {' '.join(command)}\n{done.stdout}")
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise RuntimeError(f"{os.path.basename(command[0])} failed ({done.returncode}); the whole "
+                           f"output is in {log}\n{tail}")

@@ -1,0 +1,128 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sim.verilated.build import build_model
+from sim.verilated.objects import shared_objects
+from sim.verilated.toolchain import Toolchain
+
+FILES = {
+    "twice.cpp": '#include "twice.hpp"\n#include <cstdint>\nint twice(int x) { return TWO * x; }\n',
+    "twice.hpp": '  #  include "number.hpp"\n',
+    "number.hpp": "#define TWO 2\n",
+    "other.hpp": "",
+}
+
+
+@pytest.fixture
+def objects(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
+    return tmp_path / "build" / "objects"
+
+
+def compile_shared(tmp_path, **changes):
+    files = FILES | {name.replace("_", "."): text for name, text in changes.items()}
+    units = [name for name in files if name.endswith(".cpp")]
+    return shared_objects(units, files, Toolchain.find(), tmp_path / "log")
+
+
+def compilations(tmp_path):
+    return (tmp_path / "log").read_text().count("$ ")
+
+
+def test_unit_is_compiled_once(objects, tmp_path):
+    first = compile_shared(tmp_path)
+    assert list(first) == ["twice.cpp"]
+    assert compile_shared(tmp_path, other_hpp="#define OTHER\n") == first
+    assert compilations(tmp_path) == 1
+    assert {path.suffix for path in objects.iterdir()} == {".o", ".lock"}
+    symbols = subprocess.run(["nm", "-C", first["twice.cpp"]], capture_output=True, text=True,
+                             check=True).stdout
+    assert "T twice(int)" in symbols
+
+
+def test_changed_text_header_or_machine_compiles_anew(objects, tmp_path, monkeypatch):
+    paths = [compile_shared(tmp_path)["twice.cpp"],
+             compile_shared(tmp_path, twice_cpp=FILES["twice.cpp"] + "int more;\n")["twice.cpp"],
+             compile_shared(tmp_path, number_hpp="#define TWO 3\n")["twice.cpp"]]
+    monkeypatch.setenv("SYSTOLITH_MARCH", "x86-64")
+    paths.append(compile_shared(tmp_path)["twice.cpp"])
+    assert len(set(paths)) == len(paths) == compilations(tmp_path)
+
+
+@pytest.mark.parametrize("text", [
+    '#include "Vmodel.h"\n',
+    "#include <verilated.h>\n",
+    "#include <Vmodel__Dpi.h>\n",
+    "#include <svdpi.h>\n",
+    '#define HEADER "number.hpp"\n#include HEADER\n',
+])
+def test_unit_that_may_depend_on_a_model_is_left_out(objects, tmp_path, text):
+    assert compile_shared(tmp_path, twice_hpp=text) == {}
+    assert not objects.exists()
+
+
+def test_broken_unit_raises_and_leaves_no_object(objects, tmp_path):
+    with pytest.raises(RuntimeError, match=r"twice.hpp:1:.*error: .*missing_type"):
+        compile_shared(tmp_path, twice_hpp="missing_type x;\n")
+    assert {path.suffix for path in objects.iterdir()} == {".lock"}
+
+
+SCRIPT = f"""\
+import pathlib, sys
+from sim.verilated.objects import shared_objects
+from sim.verilated.toolchain import Toolchain
+log = pathlib.Path(sys.argv[1])
+shared_objects(["twice.cpp"], {FILES!r}, Toolchain.find(), log)
+"""
+
+
+def start(tmp_path):
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / "log")],
+                            start_new_session=True)
+
+
+def test_concurrent_callers_compile_once(objects, tmp_path):
+    with start(tmp_path) as process, ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda _: compile_shared(tmp_path), range(3)))
+    assert process.returncode == 0
+    assert all(result == results[0] for result in results)
+    assert compilations(tmp_path) == 1
+
+
+def test_killed_compilation_leaves_nothing_that_looks_finished(objects, tmp_path, monkeypatch):
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *" -c "*) sleep 60;; esac\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("SYSTOLITH_CXX", str(compiler))
+    with start(tmp_path) as process:
+        deadline = time.monotonic() + 60
+        while not list(objects.glob("*.partial-*/twice.cpp")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not list(objects.glob("*.o"))
+    compiler.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    path = compile_shared(tmp_path)["twice.cpp"]
+    assert list(objects.glob("*.o")) == [path]
+    assert not list(objects.glob("*.partial-*"))
+
+
+def test_models_share_the_object_of_a_unit(objects, tmp_path):
+    source = """\
+module {name}(input clk, input [31:0] x, output reg [31:0] y);
+  import "DPI-C" function int twice(input int x);
+  always @(posedge clk) y <= twice(x);
+endmodule
+"""
+    files = FILES | {"twice.cpp": FILES["twice.cpp"].replace("int twice", 'extern "C" int twice')}
+    logs = [(build_model(name, {name: source.format(name=name)}, cpp=files,
+                         optimise=False).parent / "build.log").read_text()
+            for name in ("one", "two")]
+    assert [" -c twice.cpp" in log for log in logs] == [True, False]
