@@ -97,7 +97,7 @@ def _host(picture: Picture) -> None:
     _box(picture, 44, upper, 290, 58, "golden chip", [
         "the same state, no cycles:", "golden/chip.py"])
     _box(picture, 44, lower, 290, 58, "ChipModel", [
-        "the chip in RTL, driven by its pins:", "sim/models/chip.py"])
+        "the chip in RTL, driven by its pins:", "sim/models/chip/"])
     _both_ways(picture, [(189, upper + 58), (189, lower)])
     picture.text(198, upper + 75, "=", "head left")
     _box(picture, 410, upper, 290, 140, "Device", [

@@ -5,8 +5,8 @@
 // progress and be interrupted. Between two calls the clock stands still.
 #include "hbm.hpp"
 #include "model.hpp"
+#include "watch.hpp"
 
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -21,31 +21,16 @@ using systolith::Pin;
 using systolith::Port;
 using systolith::PORT_COUNT;
 using systolith::PORTS;
+using systolith::Watch;
 
 namespace {
 
-constexpr auto PATIENCE = std::chrono::milliseconds(30);
-constexpr uint64_t CYCLES_PER_LOOK = 16;  // a look at the clock costs as much as an idle cycle
 constexpr uint64_t STANDSTILL = 1 << 16;  // cycles without an answer that end an access
 // Cycles in a row for which all must look at rest: what one core or engine does to another core
 // shows in that one's state a few cycles later.
 constexpr uint32_t STILL = 8;
 
-// Tells when a call has taken long enough.
-class Watch {
-public:
-    bool late() {
-        if (++calls_ % CYCLES_PER_LOOK == 0) late_ = std::chrono::steady_clock::now() >= end_;
-        return late_;
-    }
-
-private:
-    std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + PATIENCE;
-    uint64_t calls_ = 0;
-    bool late_ = false;
-};
-
-// Mirrors `_ACCESS` in sim/models/chip.py: an access of the host.
+// Mirrors `_ACCESS` in sim/models/chip/registers.py: an access of the host.
 struct Access {
     uint32_t address;
     uint32_t data;
@@ -53,7 +38,7 @@ struct Access {
     uint32_t response;
 };
 
-// Mirrors `_Run` in sim/models/chip.py.
+// Mirrors `_Run` in sim/models/chip/simulation.py.
 struct Run {
     uint64_t limit;  // cycles at most
     uint64_t done;   // cycles run

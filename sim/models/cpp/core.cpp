@@ -3,32 +3,18 @@
 // Every function returns after a while, with the count of what it did, so that its caller can show
 // progress and be interrupted. Between two calls the clock stands still.
 #include "model.hpp"
+#include "watch.hpp"
 
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <tuple>
 
+using systolith::Watch;
+
 namespace {
 
-constexpr auto PATIENCE = std::chrono::milliseconds(30);
-constexpr uint64_t CYCLES_PER_LOOK = 16;  // a look at the clock costs as much as an idle cycle
 constexpr uint64_t STANDSTILL = 1 << 16;  // cycles without progress that end a transfer
-
-// Tells when a call has taken long enough.
-class Watch {
-public:
-    bool late() {
-        if (++calls_ % CYCLES_PER_LOOK == 0) late_ = std::chrono::steady_clock::now() >= end_;
-        return late_;
-    }
-
-private:
-    std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + PATIENCE;
-    uint64_t calls_ = 0;
-    bool late_ = false;
-};
 
 // Gives up where a transfer does not move.
 class Progress {
@@ -42,13 +28,13 @@ private:
     uint64_t still_ = 0;
 };
 
-// Mirrors `_Rows` in sim/models/core.py.
+// Mirrors `_Rows` in sim/models/core/ports.py.
 struct Rows {
-    uint32_t* data;  // words x sublanes x lanes
+    uint32_t* data;  // vectors x sublanes x lanes
     uint64_t space;
-    uint64_t address;  // of the first word
-    uint64_t words;
-    uint64_t done;  // words moved so far
+    uint64_t address;  // of the first vector
+    uint64_t vectors;
+    uint64_t done;  // vectors moved so far
     uint64_t lanes;
     uint64_t sublanes;
 };
@@ -127,7 +113,7 @@ SYSTOLITH_EXPORT int systolith_core_requests(systolith::Model* model, const uint
     });
 }
 
-// Reads vector words.
+// Reads vectors.
 SYSTOLITH_EXPORT int systolith_core_read_rows(systolith::Model* model, Rows* rows) {
     return model->guard([&] {
         auto& top = model->top;
@@ -136,10 +122,10 @@ SYSTOLITH_EXPORT int systolith_core_read_rows(systolith::Model* model, Rows* row
         Offers offers(model, top.host_read___05Fvalid, top.host_rows___05Fready);
         uint64_t asked = rows->done, row = 0;
         top.host_rows___05Fready = 1;
-        while (rows->done < rows->words) {
+        while (rows->done < rows->vectors) {
             const bool late = watch.late();
             if (late && asked == rows->done) break;
-            top.host_read___05Fvalid = asked < rows->words && !late;
+            top.host_read___05Fvalid = asked < rows->vectors && !late;
             top.host_read___05Fpayload = rows->space | (rows->address + asked) << SPACE_BITS;
             model->fall();
             const bool taken = top.host_read___05Fvalid && top.host_read___05Fready;
@@ -159,7 +145,7 @@ SYSTOLITH_EXPORT int systolith_core_read_rows(systolith::Model* model, Rows* row
     });
 }
 
-// Writes words of vector memory.
+// Writes vectors to vector memory.
 SYSTOLITH_EXPORT int systolith_core_write_rows(systolith::Model* model, Rows* rows) {
     return model->guard([&] {
         auto& top = model->top;
@@ -181,7 +167,7 @@ SYSTOLITH_EXPORT int systolith_core_write_rows(systolith::Model* model, Rows* ro
             const uint32_t last = uint32_t(carried);
             std::memcpy(payload + rows->lanes * sizeof last, &last, sizeof last);
         };
-        while (rows->done < rows->words) {
+        while (rows->done < rows->vectors) {
             if (watch.late() && row == 0) break;
             offer();
             top.host_write___05Fvalid = 1;
@@ -197,7 +183,7 @@ SYSTOLITH_EXPORT int systolith_core_write_rows(systolith::Model* model, Rows* ro
             }
             progress.step(taken);
         }
-        // The last word is written when the core leaves its memory a cycle.
+        // The last vector is written when the core leaves its memory a free cycle.
         top.host_write___05Fvalid = 0;
         for (model->tick(); top.host_busy; model->tick()) progress.step(false);
     });

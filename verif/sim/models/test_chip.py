@@ -149,11 +149,11 @@ def test_wrong_arguments(chip):
         chip.write_smem(0, 255, [1, 2])
     with pytest.raises(TypeError, match="words must be a list of integers"):
         chip.write_smem(0, 0, [0.5])
-    with pytest.raises(TypeError, match=r"words must be uint32 of shape \(words, 2, 4\), not"):
+    with pytest.raises(TypeError, match=r"vectors must be uint32 of shape \(count, 2, 4\), not"):
         chip.write_vmem(0, 0, np.zeros((1, 2, 4), np.float32))
     with pytest.raises(ValueError, match="descriptor must have 10 words, not 9"):
         chip.start_transfer(0, [0] * 9)
-    with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):
+    with pytest.raises(ValueError, match="vectors must lie within 256, not from 255 to 256"):
         chip.read_vmem(0, 255, 2)
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         ChipModel(cast(Any, "tiny"))
@@ -188,7 +188,7 @@ def test_a_program_is_loaded_run_and_counted(chip):
 @pytest.mark.parametrize("rows", [4, 12, 100])
 def test_data_pass_through_few_rows(monkeypatch, rows):
     """Programs of both cores, vector and scalar memory, in pieces; memory and the rest stay."""
-    monkeypatch.setattr("sim.models.chip._STAGING_ROWS", rows)
+    monkeypatch.setattr("sim.models.chip.transfers.STAGING_ROWS", rows)
     rng = np.random.default_rng(rows)
     with ChipModel(TINY) as chip:
         kept = rng.integers(0, 1 << 32, chip.hbm.shape, np.uint32)

@@ -366,7 +366,7 @@ def test_a_reset_ends_transfers_and_forgets_semaphores(tmp_path):
 
 
 def test_an_interrupt_leaves_no_half_of_a_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("sim.models.chip._RECORDED_WORDS", -1)
+    monkeypatch.setattr("sim.trace.recording.RECORDED_WORDS", -1)
     feed, interrupts = Tracer.feed, itertools.count()
 
     def interrupted(self, records, now):
@@ -393,7 +393,7 @@ def test_an_interrupt_leaves_no_half_of_a_step(tmp_path, monkeypatch):
 
 
 def test_records_in_parts_give_the_same_trace(tmp_path, product, monkeypatch):
-    monkeypatch.setattr("sim.models.chip._RECORDED_WORDS", 100)
+    monkeypatch.setattr("sim.trace.recording.RECORDED_WORDS", 100)
     with Device.open("tiny", trace=tmp_path / "parts") as device:
         device.matmul(*operands())
         assert [device.counters(core) for core in range(2)] == product[3]

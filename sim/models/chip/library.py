@@ -1,0 +1,62 @@
+"""Builds the shared library of a simulated chip."""
+
+import pathlib
+from dataclasses import asdict
+
+from hdl.chip.chip import Chip
+from hdl.config import Config
+from hdl.mxu.grid import mac_grid
+from hdl.verilog import LINT_WAIVERS
+from hdl.vpu.element import vpu_grid
+from sim.models.core import core_grids
+from sim.models.hbm import HBM_SOURCES
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
+from sim.trace.probes import Probes, hide
+from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
+
+__all__ = ["chip_library"]
+
+_TOP = "chip"
+_CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
+
+
+def _sources(config: Config, kernels: bool, trace: bool) -> ModelSources:
+    cpp = {name: (_CPP / name).read_text() for name in ("chip.cpp", "watch.hpp")}
+    return with_kernels(
+        _TOP, lambda: Chip(config, status=True, probes=Probes(config, _TOP) if trace else None),
+        core_grids(config) if kernels else [], cpp=cpp | HBM_SOURCES, parallel=True)
+
+
+def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -> pathlib.Path:
+    """Returns the shared library of the chip of ``config``; builds it unless it exists.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    kernels : bool
+        Simulate the grids of all cores by tile kernels, on two threads where that pays. Otherwise
+        everything is pure Verilog, as in `sim.models.core.core_library`.
+    trace : bool
+        Let the model show what its units do, and write waveforms of everything except the grids.
+        Requires ``kernels``.
+
+    Raises
+    ------
+    ValueError
+        If no chip can have this ``config``, or ``trace`` is set without ``kernels``.
+    RuntimeError
+        If a tool is missing or fails.
+    """
+    if trace and not kernels:
+        raise ValueError("kernels must be True for a trace, not False")
+    name = f"chip-{'traced' if trace else 'kernels' if kernels else 'verilog'}"
+    sources = cached_json(name, asdict(config), lambda: _sources(config, kernels, trace))
+    blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
+    waivers = LINT_WAIVERS + (BLOCK_WAIVERS if blocks else "")
+    if trace:
+        waivers += hide(sources["verilog"], (
+            Probes.module, *(grid.module for grid in core_grids(config))))
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"], waivers=waivers,
+                       hierarchical=blocks, optimise=kernels, trace=trace)

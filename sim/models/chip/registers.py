@@ -1,0 +1,168 @@
+"""The host's accesses to the registers of a simulated chip."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.axi.interface import Resp
+from hdl.checks import integer
+from hdl.chip.registers import (
+    ACCESS_ADDRESS_BITS,
+    CORE_REGISTERS,
+    GLOBAL_REGISTERS,
+    Register,
+    address,
+)
+from hdl.core.interface import Space
+from sim.models.chip.simulation import ChipSimulation, Words
+
+__all__ = ["RegisterError", "RegisterPort"]
+
+_ACCESS = np.dtype([("address", "u4"), ("data", "u4"), ("write", "u4"), ("response", "u4")])
+"""Mirrors ``Access`` in chip.cpp."""
+
+
+class RegisterError(Exception):
+    """The chip refused an access to a register.
+
+    Attributes
+    ----------
+    address : int
+        Address of the register.
+    write : bool
+        Whether the access was a write.
+    response : Resp
+        The chip's response.
+    """
+
+    def __init__(self, address: int, write: bool, data: int, response: Resp) -> None:
+        self.address = address
+        self.write = write
+        self.response = response
+        what = f"write of {data:#x} to" if write else "read of"
+        super().__init__(f"{what} {_register_name(address)} was refused ({response.name})")
+
+
+def _register_name(place: int) -> str:
+    for core in (None, 0, 1):
+        for register in GLOBAL_REGISTERS if core is None else CORE_REGISTERS:
+            if address(register, core) == place:
+                return f"{register} of " + ("the chip" if core is None else f"core {core}")
+    return f"address {place:#x}"
+
+
+class RegisterPort(ChipSimulation):
+    """The chip as its host sees it over AXI4-Lite: registers, and words of a core's spaces."""
+
+    def read(self, register: str | Register, *, core: int | None = None) -> int:
+        """Reads a register of the chip or of a core.
+
+        Parameters
+        ----------
+        register : str or Register
+            One of `hdl.chip.registers.GLOBAL_REGISTERS` or, of a core, of `CORE_REGISTERS`; or its
+            name.
+        core : int, optional
+            The core.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If there is no such register or core.
+        RegisterError
+            If the chip refuses the access; the message names the register.
+        """
+        return self.read_address(self._address(register, core)[0])
+
+    def read_fields(self, register: str | Register, *, core: int | None = None) -> dict[str, int]:
+        """Reads a register's fields by name; otherwise as `read`."""
+        place, found = self._address(register, core)
+        return found.unpack(self.read_address(place))
+
+    def write(self, register: str | Register, value: SupportsIndex | None = None, *,
+              core: int | None = None, **fields: int) -> None:
+        """Writes a register: a value, or fields by name with zeros elsewhere.
+
+        Raises
+        ------
+        TypeError
+            If both or neither are given.
+        KeyError, ValueError, RegisterError
+            As `read`, and if a value does not fit.
+        """
+        place, found = self._address(register, core)
+        if (value is None) == (not fields):
+            raise TypeError(f"{found.name} must be given a value or fields")
+        self.write_address(place, found.pack(**fields) if value is None else value)
+
+    def read_address(self, place: SupportsIndex) -> int:
+        """Reads at an address, where there may be no register."""
+        return int(self._accesses([(False, integer("address", place, 0, 0xFFFF), 0)])[0])
+
+    def write_address(self, place: SupportsIndex, value: SupportsIndex) -> None:
+        """Writes at an address, where there may be no register."""
+        self._accesses([(True, integer("address", place, 0, 0xFFFF),
+                         integer("value", value, 0, 0xFFFFFFFF))])
+
+    def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
+        """Writes words of a space through ACCESS_DATA, from an address of ACCESS_ADDRESS on."""
+        given = np.asarray(words)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):
+            raise TypeError(f"words must be a list of integers, not {words!r}")
+        self._accesses([self._access_address(core, space, at), *(
+            (True, self._address("ACCESS_DATA", core)[0], integer("word", word, 0, 0xFFFFFFFF))
+            for word in given.tolist())])
+
+    def read_words(self, core: int, space: Space, at: int, count: int) -> Words:
+        """Reads words of a space through ACCESS_DATA, from an address of ACCESS_ADDRESS on."""
+        place = self._address("ACCESS_DATA", core)[0]
+        return self._accesses([self._access_address(core, space, at),
+                               *([(False, place, 0)] * count)])[1:]
+
+    def _access_address(self, core: int, space: Space, at: int) -> tuple[bool, int, int]:
+        first = integer("address", at, 0, (1 << ACCESS_ADDRESS_BITS) - 1)
+        place, register = self._address("ACCESS_ADDRESS", core)
+        return True, place, register.pack(ADDRESS=first, SPACE=Space(space).value)
+
+    def _address(self, register: str | Register, core: int | None) -> tuple[int, Register]:
+        name = register.name if isinstance(register, Register) else register
+        found = (GLOBAL_REGISTERS if core is None else CORE_REGISTERS).get(name)
+        if found is None:
+            of = "the chip" if core is None else "a core"
+            raise KeyError(f"register must be one of {of}, not {name!r}")
+        return address(name, None if core is None else self._core(core)), found
+
+    def _accesses(self, accesses: Sequence[tuple[bool, int, int]]) -> Words:
+        """Makes accesses (write, address, data) in order; returns the data that reads returned.
+
+        Raises
+        ------
+        RegisterError
+            If the chip refuses one; those after it are not made.
+        """
+        table = np.zeros(len(accesses), _ACCESS)
+        for row, (write, place, data) in zip(table, accesses, strict=True):
+            row["write"], row["address"], row["data"] = write, place, data
+        done = ctypes.c_uint64()
+        with self._lock:
+            try:
+                while done.value < len(table):
+                    self._advance("access", table.ctypes.data, len(table), done)
+                    last = table[done.value - 1] if done.value else None
+                    if last is not None and last["response"]:
+                        raise RegisterError(int(last["address"]), bool(last["write"]),
+                                            int(last["data"]), Resp(int(last["response"])))
+            finally:
+                self._note_watchdogs(accesses[:done.value])
+        return table["data"].copy()
+
+    def _note_watchdogs(self, accesses: Sequence[tuple[bool, int, int]]) -> None:
+        """Remembers which cores have a watchdog: `run` must not take these for resting."""
+        for core in range(self._config.cores):
+            place = address("WATCHDOG", core)
+            for write, where, data in accesses:
+                if write and where & ~3 == place:
+                    self._watched[core] = data != 0

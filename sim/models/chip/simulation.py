@@ -1,0 +1,317 @@
+"""A verilated chip and its memory: their life, their clock and the state that they show."""
+
+import atexit
+import ctypes
+import os
+import pathlib
+import threading
+import weakref
+from collections.abc import Callable
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from golden.dma import allocate_hbm
+from hdl.checks import integer
+from hdl.chip.registers import CORE_REGISTERS
+from hdl.config import Config
+from hdl.isa import Fault
+from sim.models.chip.library import chip_library
+from sim.models.hbm import Hbm, HbmOptions
+from sim.trace.recording import Recording
+from sim.trace.tracer import Tracer, trace_paths
+from sim.verilated.model import Model
+
+__all__ = ["ChipSimulation", "Progress", "Until", "Words"]
+
+_NO_LIMIT = 1 << 62
+_PATIENCE = 1 << 20
+"""Limit in cycles of a core's reset, and of a wait for room for a transfer."""
+_RETRY_CYCLES = 64
+_STATUS = CORE_REGISTERS["STATUS"]
+_FLAGS = ("running", "waiting", "idle", "dma_busy", "resetting")
+
+Words = npt.NDArray[np.uint32]
+Progress = Callable[[int], object]
+
+
+class Until(StrEnum):
+    """Event that ends `ChipModel.run` before its limit.
+
+    ``REST``: every core is stopped, or waits for a semaphore that nothing under way can change, and
+    no transfer is under way. ``INTERRUPT``: that, or the interrupt line. ``NEVER``: none.
+    """
+
+    REST = "rest"
+    INTERRUPT = "interrupt"
+    NEVER = "never"
+
+
+class _Run(ctypes.Structure):
+    """Mirrors ``Run`` in chip.cpp."""
+
+    _fields_ = (("limit", ctypes.c_uint64), ("done", ctypes.c_uint64),
+                *((name, ctypes.c_uint32) for name in (
+                    *_FLAGS, "until_rest", "until_interrupt", "watched", "still", "ended")))
+
+
+_TRACED: "weakref.WeakKeyDictionary[ChipSimulation, pathlib.Path]" = weakref.WeakKeyDictionary()
+"""Models that write a trace, and its file."""
+
+
+@atexit.register
+def _complete_traces() -> None:
+    """Completes the traces of models that were not closed."""
+    for chip in list(_TRACED):
+        chip.close()
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Declares the types of the functions of chip.cpp."""
+    pointer, u32, status = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int
+    for name, result, arguments in (
+            ("create", pointer, (pointer, pointer, u32, u32)),
+            ("destroy", None, (pointer,)),
+            ("reset", status, (pointer, pointer)),
+            ("trace", status, (pointer, pointer, ctypes.c_char_p)),
+            ("access", status, (pointer, pointer, pointer, ctypes.c_uint64,
+                                ctypes.POINTER(ctypes.c_uint64))),
+            ("run", status, (pointer, pointer, ctypes.POINTER(_Run)))):
+        function = getattr(library, f"systolith_chip_{name}")
+        function.restype = result
+        function.argtypes = arguments
+
+
+class ChipSimulation:
+    """The clocked part of a `ChipModel`, which documents the arguments.
+
+    What the chip does between two clock edges is done by C++ (chip.cpp). `_advance` calls it.
+    """
+
+    def __init__(self, config: Config, *, kernels: bool, memory: HbmOptions | None,
+                 trace: str | os.PathLike[str] | None) -> None:
+        if not isinstance(memory, HbmOptions | None):
+            raise TypeError(f"memory must be HbmOptions, not {memory!r}")
+        files = None if trace is None else trace_paths(trace)
+        self._config = config
+        self._lock = threading.RLock()
+        self._failed = ""
+        self._watched = [False] * config.cores
+        self._recording: Recording | None = None
+        path = chip_library(config, kernels=kernels, trace=files is not None)
+        self._data = allocate_hbm(config)
+        self._model = Model(path)
+        library = self._library = self._model.library
+        _declare(library)
+        self._memory = Hbm(library, config.cores, config.hbm_channels, config.channel_bytes,
+                           self._data.nbytes, memory=self._data)
+        self._memory.configure(memory or HbmOptions())
+        self._chip: int | None = library.systolith_chip_create(
+            self._model.handle, self._memory.handle, config.cores, config.hbm_channels)
+        if not self._chip:
+            self._model.check(-1)
+        if files is not None:
+            try:
+                self._record(self._chip, *files)
+            except BaseException:
+                self.close()
+                raise
+        self.reset()
+
+    @property
+    def config(self) -> Config:
+        """The chip's parameters."""
+        return self._config
+
+    @property
+    def model(self) -> Model:
+        """The verilated model, with the ports of `hdl.chip.chip.Chip` and its status ports."""
+        return self._model
+
+    @property
+    def hbm(self) -> Words:
+        """The memory's contents, shape (hbm_rows, lanes), to be read and written in place."""
+        return self._data
+
+    @property
+    def memory(self) -> Hbm:
+        """The memory's model: changes its timing, injects errors, and has its counters."""
+        return self._memory
+
+    @property
+    def cycle(self) -> int:
+        """Clock cycles run so far."""
+        return self._model.cycle
+
+    @property
+    def interrupt(self) -> bool:
+        """The interrupt line."""
+        with self._lock:
+            return bool(self._model.peek("interrupt"))
+
+    def reset(self) -> None:
+        """Resets the whole chip, as its pin ``rst`` does, and the ports of the memory.
+
+        All control registers get their initial values. Memories, vector registers and scalar
+        registers keep their contents, except what was being written.
+        """
+        self._advance("reset")
+        self._watched = [False] * self._config.cores
+
+    def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST,
+            progress: Progress | None = None) -> int:
+        """Runs the chip until an event. After an interruption (Ctrl-C), `run` continues.
+
+        Parameters
+        ----------
+        max_cycles : int, optional
+            Limit in cycles.
+        until : Until
+            The event. A core with a watchdog does not wait for ever: it counts as running.
+        progress : callable, optional
+            Called now and then with the number of cycles since its last call.
+
+        Returns
+        -------
+        int
+            Cycles run. Rest is noticed some cycles after it began.
+
+        Raises
+        ------
+        TimeoutError
+            If the event has not happened by the limit.
+        ValueError
+            If ``until`` is `Until.NEVER` and there is no limit.
+        """
+        event = Until(until)
+        if max_cycles is None and event is Until.NEVER:
+            raise ValueError("max_cycles must be a number to run until never, not None")
+        limit = _NO_LIMIT if max_cycles is None else integer("max_cycles", max_cycles, 0,
+                                                              _NO_LIMIT)
+        run = _Run(**{name: _STATUS[name.upper()].mask for name in _FLAGS},
+                   until_rest=event is not Until.NEVER,
+                   until_interrupt=event is Until.INTERRUPT)
+        total = 0
+        with self._lock:
+            run.watched = sum(watched << core for core, watched in enumerate(self._watched))
+            while True:
+                run.limit = limit - total
+                self._advance("run", run)
+                total += run.done
+                if progress is not None:
+                    progress(run.done)
+                if run.ended or (total >= limit and event is Until.NEVER):
+                    return total
+                if total >= limit:
+                    raise TimeoutError(f"no {event} after {total} cycles: {self._describe()}")
+
+    def status(self, core: int) -> dict[str, int]:
+        """The fields of a core's STATUS. Costs no cycles."""
+        with self._lock:
+            return _STATUS.unpack(self._model.peek(f"status_{self._core(core)}"))
+
+    def fault(self, core: int) -> Fault:
+        """The fault that stopped a core."""
+        return Fault(self.status(core)["FAULT"])
+
+    def running(self, core: int) -> bool:
+        """Whether a program runs on a core."""
+        return bool(self.status(core)["RUNNING"])
+
+    def waiting(self, core: int) -> bool:
+        """Whether the running program waits for a semaphore."""
+        status = self.status(core)
+        return bool(status["RUNNING"] and status["WAITING"])
+
+    def pc(self, core: int) -> int:
+        """The bundle at issue; after a halt or a fault that bundle, after `stop` the next one."""
+        with self._lock:
+            return self._model.peek(f"pc_{self._core(core)}")
+
+    def close(self) -> None:
+        """Ends the simulation; closing twice does nothing. The array `hbm` stays valid."""
+        with self._lock:
+            try:
+                _TRACED.pop(self, None)
+                if self._recording is not None:
+                    recording, self._recording = self._recording, None
+                    recording.close()
+            finally:
+                if self._chip:
+                    self._library.systolith_chip_destroy(self._chip)
+                    self._chip = None
+                self._memory.close()
+                self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    def _record(self, chip: int, trace: pathlib.Path, waveforms: pathlib.Path) -> None:
+        """Starts to write a trace and waveforms."""
+        if trace.resolve() in _TRACED.values():
+            raise ValueError(f"trace must not be that of another device, {str(trace)!r}")
+        tracer = Tracer(trace, self._config)
+        try:
+            waveforms.open("w").close()  # its error message is better than the driver's
+            self._advance("trace", os.fsencode(waveforms))
+        except BaseException:
+            tracer.close()
+            raise
+        self._recording = Recording(self._model, chip, self._config.cores, tracer)
+        _TRACED[self] = trace.resolve()
+
+    def _advance(self, function: str, *arguments: Any) -> None:
+        """Calls a function of chip.cpp that runs the clock."""
+        with self._lock:
+            handle = self._model.handle
+            if self._failed:
+                raise RuntimeError(f"the simulation has failed before: {self._failed}")
+            try:
+                self._model.check(getattr(self._library, f"systolith_chip_{function}")(
+                    handle, self._chip, *arguments))
+            except RuntimeError as error:
+                self._failed = str(error)
+                raise
+            if self._recording is not None:
+                self._recording.drain()
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        """Runs until ``done()``, which is called every few cycles.
+
+        Raises
+        ------
+        TimeoutError
+            If that takes too long; the message begins with ``what``.
+        """
+        end = self.cycle + _PATIENCE
+        while not done():
+            if self.cycle > end:
+                raise TimeoutError(f"{what} for more than {_PATIENCE} cycles: {self._describe()}")
+            self.run(_RETRY_CYCLES, until=Until.NEVER)
+
+    def _core(self, core: int) -> int:
+        return integer("core", core, 0, self._config.cores - 1)
+
+    def _require_stopped(self, core: int, purpose: str) -> None:
+        if self.running(core):
+            raise RuntimeError(f"a program runs on core {core}, at bundle {self.pc(core)}: stop it "
+                               f"to {purpose}")
+
+    def _describe(self) -> str:
+        """The state of all cores, for an error message."""
+        words = []
+        for core in range(self._config.cores):
+            status = self.status(core)
+            what = [name.lower() for name in ("RUNNING", "WAITING", "IDLE", "DMA_BUSY",
+                                              "RESETTING") if status[name]]
+            fault = self.fault(core)
+            words.append(f"core {core} at bundle {self.pc(core)} ({', '.join(what)})"
+                         + (f", fault {fault.name}" if fault else ""))
+        return "; ".join(words)

@@ -1,0 +1,59 @@
+"""Builds the shared library of a simulated core."""
+
+import pathlib
+from dataclasses import asdict
+
+from hdl.config import Config
+from hdl.core.core import Core
+from hdl.mxu.grid import mac_grid
+from hdl.mxu.lane import mxu_lanes
+from hdl.tiles import TileGrid
+from hdl.verilog import LINT_WAIVERS
+from hdl.vpu.element import vpu_grid
+from hdl.xlu.reduce import reduce_nodes
+from hdl.xlu.transpose import transpose_banks
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
+from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
+
+__all__ = ["core_grids", "core_library"]
+
+_TOP = "core"
+_CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
+
+
+def core_grids(config: Config) -> list[TileGrid]:
+    """The grids of a core that kernels can simulate."""
+    return [make(config) for make in (mac_grid, mxu_lanes, vpu_grid, reduce_nodes,
+                                      transpose_banks)]
+
+
+def _sources(config: Config, kernels: bool) -> ModelSources:
+    cpp = {name: (_CPP / name).read_text() for name in ("core.cpp", "watch.hpp")}
+    return with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
+                        cpp=cpp)
+
+
+def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
+    """Returns the shared library of the core of ``config``; builds it unless it exists.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters.
+    kernels : bool
+        Simulate the grids (array, the array's lanes, vector unit, cross-lane unit) by tile kernels.
+        Otherwise everything is pure Verilog: a reference for small configurations. Rows of the
+        array and elements of the vector unit are then verilated as separate blocks.
+
+    Raises
+    ------
+    RuntimeError
+        If a tool is missing or fails.
+    """
+    name = f"core-{'kernels' if kernels else 'verilog'}"
+    sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
+    blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
+    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"],
+                       waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""),
+                       hierarchical=blocks, optimise=kernels)
