@@ -11,7 +11,7 @@ from sim.kernel import compile_grid
 __all__ = ["BLOCK_WAIVERS", "ModelSources", "with_kernels"]
 
 BLOCK_WAIVERS = """\
-// Verilator assumes that each output of a separately verilated block depends on all its inputs.
+// An output of a separately verilated block counts as a function of all inputs of the block.
 lint_off -rule UNOPTFLAT
 """
 """Waivers for a model with hierarchical blocks, for `sim.verilated.build.build_model`."""
