@@ -250,10 +250,10 @@ class _Parser:
             return _integer(token.text)
         if match := _PATTERN.fullmatch(token.text):
             return int(match[1], 16)
-        if _FLOAT.fullmatch(token.text):
-            return float(token.text[:-1])
-        token.fail("a number must be an integer, a float as 1.5f, or the pattern of one as "
-                   f"0f3FC00000, not {token}")
+        if not _FLOAT.fullmatch(token.text):
+            token.fail("a number must be an integer, a float as 1.5f, or the pattern of one as "
+                       f"0f3FC00000, not {token}")
+        return float(token.text[:-1])
 
 
 def _integer(text: str) -> int:

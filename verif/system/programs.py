@@ -419,7 +419,8 @@ class Generator:
 
     def _nearly_legal(self) -> int:
         """Any fault may come of it. If none does, the program runs out of the memory, or goes on
-        in bundles of nothing."""
+        in bundles of nothing.
+        """
         slots, imm, _ = unpack(self._bundle(self._length - 1))
         slots[Slot.S1] = {}
         if slots[Slot.MISC]["op"] == MiscOp.WAIT:
@@ -616,7 +617,8 @@ class Generator:
 
     def _check_array(self, operation: Operation) -> None:
         """Refuses what would fault now; in a loop that may still happen later. On the way to a
-        fault, refuses what leads away from it."""
+        fault, refuses what leads away from it.
+        """
         machine = self._machine
         if self._repeats() and not self._risky:
             raise _ImpossibleError

@@ -52,7 +52,7 @@ LINKS = (
 
 def linked(rows, cols):
     # A row of a grid has all its southward ports as `Each`, also the same output twice.
-    links = [link for link in LINKS if rows == 1 or link not in (Each("sv_o"),)]
+    links = [link for link in LINKS if rows == 1 or link != Each("sv_o")]
     return lambda module: TileGrid(
         module, "linked_tile", lambda: VerilogTile("linked_tile", INPUTS, OUTPUTS, LINKED),
         rows, cols, links)

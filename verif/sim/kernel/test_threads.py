@@ -1,6 +1,7 @@
 """Kernels whose steps several threads do: the same bits as on one thread and as in Verilog."""
 
 import os
+import pathlib
 import subprocess
 
 import numpy as np
@@ -21,7 +22,7 @@ from verif.system.programs import Generator
 SEED = 76
 CYCLES = 1500
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
-POOL = os.path.join(os.path.dirname(sim.verilated.__file__), "cpp")
+POOL = pathlib.Path(sim.verilated.__file__).parent / "cpp"
 
 POOL_TEST = r"""
 #include "pool.hpp"
