@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import pathlib
 import re
 import secrets
@@ -160,5 +159,5 @@ def run_tool(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str
         file.write(f"$ {' '.join(command)}\n{done.stdout}")
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise RuntimeError(f"{os.path.basename(command[0])} failed ({done.returncode}); the whole "
+        raise RuntimeError(f"{pathlib.Path(command[0]).name} failed ({done.returncode}); the whole "
                            f"output is in {log}\n{tail}")
