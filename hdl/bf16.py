@@ -8,14 +8,14 @@ __all__ = ["RoundToBf16"]
 
 
 class RoundToBf16(wiring.Component):
-    """Rounds binary32 to bfloat16, to nearest, ties to even (docs/numerics.md). Combinational.
+    """Rounds fp32 to bfloat16, to nearest, ties to even (docs/numerics.md); combinational.
 
     Subnormals become zero of the same sign, NaN becomes 0x7FC0, overflow gives infinity.
 
     Attributes
     ----------
     i : In(32)
-        binary32 value.
+        fp32 value.
     o : Out(16)
         bfloat16 value.
     """
@@ -36,7 +36,7 @@ class RoundToBf16(wiring.Component):
             zero.eq(exponent == 0),
             nan.eq((exponent == 255) & self.i[:23].any()),
             up.eq(self.i[15] & (self.i[:15].any() | self.i[16])),
-            # A carry out of the fraction moves into the exponent, at the top into infinity.
+            # A carry out of the fraction increments the exponent, up to infinity.
             rounded.eq(self.i[16:31] + up),
             self.o[:15].eq(Mux(nan, 0x7FC0, Mux(zero, 0, rounded))),
             self.o[15].eq(self.i[31] & ~nan),

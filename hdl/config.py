@@ -1,6 +1,6 @@
-"""The processor's parameters: one frozen dataclass, checked when made, with named presets.
+"""Parameters of the processor: one frozen dataclass, checked on construction, and named presets.
 
-Every width, depth and skew that two parts must agree on is a property here and nowhere else.
+Every width, depth and skew that two modules must agree on is a property here and nowhere else.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -34,23 +34,22 @@ class Config:
     array : int
         Rows and columns of the systolic array, 2 to 256; also the number of vector lanes.
     sublanes : int
-        Words that one lane holds of a vector register, 1 to 8; divides ``array``.
+        Elements of a vector register in each lane, 1 to 8; divides ``array``.
     cores : int
-        Tensor cores on the chip, 1 or 2.
+        Tensor cores of the chip, 1 or 2.
     vmem_bytes : int
-        Vector memory of a core, in bytes; a multiple of one vector register.
+        Vector memory of a core, in bytes; a multiple of one vector.
     smem_words : int
         Scalar memory of a core, in words of 32 bits, 2 to 65536.
     imem_bundles : int
         Instruction memory of a core, in bundles, 2 to 65536.
     hbm_bytes : int
-        Memory that all cores reach, in bytes; a power of two from 4096 to 2**40.
+        Memory that all cores share, in bytes; a power of two from 4096 to 2**40.
     hbm_channels : int
-        Channels through which a core reaches it, each with a part of every row; a power of two
-        from 1 to 32. What a chip needs of ``channel_bytes`` is checked where a chip is made: arrays
-        and cores of any size can do without.
+        Memory channels of a core, each with an equal part of every row; a power of two from 1 to
+        32. `Chip` checks ``channel_bytes``: an array or a core alone has no channels.
     mac_latency : int
-        Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It changes clock frequency
+        Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It affects clock frequency
         and latency, never a result.
 
     Raises
@@ -87,12 +86,12 @@ class Config:
 
     @classmethod
     def preset(cls, name: str, **changes: int) -> "Config":
-        """The preset called ``name`` (`tiny`, `small` or `v2`), with some parameters changed.
+        """The preset ``name`` (`tiny`, `small` or `v2`), with some parameters changed.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such preset or parameter, or a changed value is wrong.
+            If the preset or a parameter does not exist, or a changed value is invalid.
         """
         if not isinstance(name, str):
             raise TypeError(f"preset must be a string, not {name!r}")
@@ -106,72 +105,73 @@ class Config:
 
     @property
     def lanes(self) -> int:
-        """Vector lanes: always the columns of the array."""
+        """Vector lanes: the same number as columns of the array."""
         return self.array
 
     @property
     def vmem_vectors(self) -> int:
-        """Vector memory in units of one vector register: what its addresses count."""
+        """Vectors in vector memory: what its addresses count."""
         return self.vmem_bytes // (self.sublanes * self.lanes * 4)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of ``lanes`` words: what a transfer moves at once."""
+        """Bytes of a row of ``lanes`` words: the unit of a transfer."""
         return 4 * self.lanes
 
     @property
     def channel_bytes(self) -> int:
-        """Bytes of a row that lie in one channel of the HBM: the width of its data."""
+        """Bytes of each row that one memory channel holds: the width of its data."""
         return self.row_bytes // self.hbm_channels
 
     @property
     def hbm_rows(self) -> int:
-        """Whole rows that the HBM holds."""
+        """Number of whole rows in the HBM."""
         return self.hbm_bytes // self.row_bytes
 
     @property
     def hbm_address_bits(self) -> int:
-        """Width of a byte address in one channel."""
+        """Width of a byte address within one channel."""
         return ceil_log2(self.hbm_bytes // self.hbm_channels)
 
     @property
     def tile_vregs(self) -> int:
-        """Vector registers of one ``lanes`` x ``lanes`` tile: the pushes of a weight load."""
+        """Vectors of a ``lanes`` x ``lanes`` tile: the number of pushes of a weight load."""
         return self.array // self.sublanes
 
     @property
     def result_vregs(self) -> int:
-        """Vector registers of results that the array may hold and no program may exceed.
+        """Most result vectors that the array can hold; a push beyond them is a fault.
 
-        It is the same for every ``mac_latency``, and at least what full rate needs at depth 2.
+        It is the same for every ``mac_latency``, and sufficient for full rate at depth 2.
         """
         return (1 << ceil_log2(2 * self.array + 6)) // self.sublanes
 
     @property
     def row_skew(self) -> int:
-        """Cycles by which each array row runs behind the row above it.
+        """Delay in cycles of each array row relative to the row above it.
 
         A cell multiplies before it needs the partial sum from above, so a cell of two or more
-        stages adds one cycle less to the column's latency than its depth.
+        stages adds one cycle less than its depth to the latency of a column.
         """
         return max(1, self.mac_latency - 1)
 
     @property
     def operand_depth(self) -> int:
-        """Entries of a lane's activation and weight FIFOs: the skew of the last row, and slack.
+        """Entries of a lane's activation and weight FIFOs: the skew of the last row, plus slack.
 
-        The slack covers the three cycles between a row's acceptance and its read by the first lane.
+        The slack covers the three cycles between the acceptance of a row and its read by the first
+        lane.
         """
         return 1 << ceil_log2(self.row_skew * (self.array - 1) + 4)
 
     @property
     def array_latency(self) -> int:
-        """Cycles from an activation row's acceptance to its result row at the output stream."""
+        """Cycles from the acceptance of an activation row to its result row at the output."""
         return self.row_skew * (self.array - 1) + self.mac_latency + (self.array - 1) + 5
 
     @property
     def result_depth(self) -> int:
-        """Entries of a lane's result FIFO: all rows that can be in flight at full rate."""
+        """Entries of a lane's result FIFO: enough for all rows in flight at full rate."""
         return 1 << ceil_log2(self.array_latency + 2)
 
 
@@ -182,4 +182,4 @@ PRESETS = {
                     smem_words=1024, imem_bundles=512, hbm_bytes=16 << 20, hbm_channels=2),
     "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),
 }
-"""The named configurations: unit tests and formal; pure-RTL regressions; the real thing."""
+"""Named configurations: for unit tests and proofs, for pure-RTL regressions, and full size."""

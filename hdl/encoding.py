@@ -1,4 +1,4 @@
-"""Bundles as integers and as words: the encoding that `hdl.isa` lays out."""
+"""Packs the fields of a bundle into an integer and back, in the format of `hdl.isa`."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ __all__ = ["bundle_words", "pack", "unpack"]
 
 
 def pack(slots: Mapping[Slot, Mapping[str, int]], imm: tuple[int, ...] = ()) -> int:
-    """A bundle as an integer of `BUNDLE_BITS`.
+    """Pack a bundle into an integer of `BUNDLE_BITS`.
 
     Parameters
     ----------
     slots : mapping of Slot to mapping of str to int
-        Fields of each slot that is used; those not given are 0.
+        Fields of each slot in use; missing slots and fields are 0.
     imm : tuple of int
-        Immediates, as unsigned 32-bit words; those not given are 0.
+        Immediates, as unsigned 32-bit words; missing ones are 0.
 
     Raises
     ------
@@ -51,12 +51,12 @@ def pack(slots: Mapping[Slot, Mapping[str, int]], imm: tuple[int, ...] = ()) -> 
 
 
 def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], int]:
-    """Fields of all slots, immediates, and reserved bits of a bundle; the inverse of `pack`.
+    """Unpack a bundle into the fields of all slots, the immediates, and the reserved bits.
 
     Raises
     ------
     ValueError
-        If the bundle is not of `BUNDLE_BITS`.
+        If the bundle does not fit `BUNDLE_BITS`.
     """
     if not 0 <= bundle < 1 << BUNDLE_BITS:
         raise ValueError(f"bundle must fit {BUNDLE_BITS} bits, not {bundle:#x}")
@@ -74,5 +74,5 @@ def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], in
 
 
 def bundle_words(bundle: int) -> tuple[int, ...]:
-    """The bundle's 32-bit words, the lowest first: how it lies in instruction memory."""
+    """The bundle's 32-bit words, lowest first: its layout in instruction memory."""
     return tuple(bundle >> 32 * word & 0xFFFFFFFF for word in range(BUNDLE_WORDS))

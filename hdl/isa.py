@@ -1,12 +1,12 @@
-"""The instruction set: what a bundle looks like and what each operation does.
+"""The instruction set: the format of a bundle, and the meaning of each operation.
 
-The one definition that the RTL decodes with, the golden machine executes, the assembler packs, the
-disassembler reads, and from which `docs/isa.md` is written.
+This is the only definition. The RTL decodes with it, the golden model executes it, the assembler
+and the disassembler translate it, and `docs/isa.md` is generated from it.
 
-A program is a sequence of bundles. A bundle has one operation (or none) for each slot and three
-32-bit immediates that its slots share. All operations of a bundle read the state as the bundles
-before left it, then all write: the order of slots never matters. Whatever the hardware overlaps, a
-program sees bundles that are executed one after the other.
+A program is a sequence of bundles. A bundle holds at most one operation for each slot, and three
+32-bit immediates that the slots share. All operations of a bundle read the state that the previous
+bundle left, then all write, so the order of slots never matters. Hardware overlaps bundles, but a
+program cannot tell: it sees them executed one after the other.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SCALAR_REGISTERS = 32
-"""Scalar registers s0 to s31, of 32 bits; s0 reads as zero, and what is written to it is lost."""
+"""Scalar registers s0 to s31, of 32 bits; s0 reads as zero and ignores writes."""
 VECTOR_REGISTERS = 32
 """Vector registers v0 to v31, of sublanes x lanes x 32 bits."""
 MASKS = 8
@@ -37,7 +37,7 @@ IMMEDIATES = 3
 """Immediates of a bundle, of 32 bits."""
 
 INLINE_MIN, INLINE_MAX = -8, 15
-"""Least and greatest integer that a scalar source holds by itself, without an immediate."""
+"""Least and greatest integer that a scalar source can encode without an immediate."""
 FIRST_IMMEDIATE = SCALAR_REGISTERS
 INLINE_BASE = 48
 """A scalar source is 6 bits: 0 to 31 a scalar register, 32 to 34 an immediate, 40 to 63 the integer
@@ -45,18 +45,18 @@ INLINE_BASE = 48
 
 SOURCE_BITS = 6
 VECTOR_FLAG = 1 << SOURCE_BITS
-"""A vector source is 7 bits: a scalar source, given to all elements, or this bit and the number of
-a vector register."""
+"""A vector source is 7 bits: a scalar source, broadcast to all elements, or this bit and the number
+of a vector register."""
 
 SIMPLE_LATENCY = 3
 FLOAT_LATENCY = 4
 LOAD_LATENCY = 3
 TRANSCENDENTAL_LATENCY = 6
-"""Cycles from a vector operation to the first that can use its result without waiting."""
+"""Cycles from a vector operation to the first operation that can use its result without a stall."""
 
 
 class Slot(StrEnum):
-    """The places of a bundle, by their names in the text form."""
+    """The slots of a bundle, by their names in the text form."""
 
     S0 = "s0"
     S1 = "s1"
@@ -205,9 +205,9 @@ class MiscOp(IntEnum):
 
 
 class Fault(IntEnum):
-    """Why a core stopped. If a bundle has several faults, the one with the least number counts.
+    """Why a core stopped. If a bundle has several faults, the one with the lowest number counts.
 
-    A descriptor has but one of its three faults: DMA_DESCRIPTOR is looked for first, then
+    A descriptor has at most one of its three faults: DMA_DESCRIPTOR is checked first, then
     DMA_ALIGNMENT, then DMA_RANGE.
     """
 
@@ -231,43 +231,42 @@ class Fault(IntEnum):
 
 FAULTS: dict[Fault, str] = {
     Fault.NONE: "No fault.",
-    Fault.ILLEGAL: "An operation code that the slot does not have, a scalar source from 35 to 39, "
+    Fault.ILLEGAL: "An operation code that the slot lacks, a scalar source from 35 to 39, "
         "a vector source that names no register, a mask or semaphore or immediate that does not "
         "exist, m0 as a destination, a reserved bit that is set, or an operation on the other core "
-        "where there is none.",
+        "of a chip with one core.",
     Fault.CONFLICT: "Two operations of the bundle write the same vector register, mask, or scalar "
         "register other than s0.",
-    Fault.PC_RANGE: "The program counter left the instruction memory; it is reported as it is, and "
-        "the bundle before was executed.",
-    Fault.SMEM_RANGE: "An address of a scalar load or store, or of a word of a descriptor, beyond "
-        "the scalar memory.",
-    Fault.VMEM_RANGE: "An address of a vector load or store beyond the vector memory.",
-    Fault.INDEX_RANGE: "A lane, sublane, distance or group of the cross-lane unit that is too "
-        "large.",
-    Fault.WEIGHT_LOAD: "Weights pushed while a complete load waits for its swap, or straight and "
+    Fault.PC_RANGE: "The program counter left the instruction memory. It is reported as it is; the "
+        "previous bundle was executed.",
+    Fault.SMEM_RANGE: "The address of a scalar load or store, or of a word of a descriptor, is "
+        "beyond the scalar memory.",
+    Fault.VMEM_RANGE: "The address of a vector load or store is beyond the vector memory.",
+    Fault.INDEX_RANGE: "A lane, sublane, distance or group of the cross-lane unit is too large.",
+    Fault.WEIGHT_LOAD: "Weights pushed while a complete load waits for its swap; straight and "
         "transposed weights in one load; a swap without a complete load; rows before the first "
         "swap.",
     Fault.FIFO_OVERFLOW: "Rows pushed while the array holds as many results as it can.",
-    Fault.FIFO_UNDERFLOW: "A pop with no result to come.",
-    Fault.SEMAPHORE: "A signal that would carry a semaphore beyond 2**32 - 1.",
-    Fault.WATCHDOG: "No bundle could be executed for as many cycles as the host allows.",
-    Fault.BUS_ERROR: "Memory refused a transfer. It is the only fault that is not precise: the "
-        "core stops some time after the transfer was started; what else the transfer wrote is "
-        "there, and it adds to no semaphore.",
-    Fault.DMA_DESCRIPTOR: "A descriptor that says nothing that exists: a space that there is not "
-        "or that cannot be on that side, a reserved bit that is set, no rows or 2**24 or more, a "
-        "high word of an address that is not of HBM, a run on a side that has none, a stride "
-        "without a run, or the other core where there is none.",
-    Fault.DMA_RANGE: "A block of a transfer that lies outside of the space.",
-    Fault.DMA_ALIGNMENT: "An address or a stride in HBM that is not a multiple of a row's bytes, "
-        "rows that do not fill vector registers, or an address in instruction memory that is no "
-        "bundle's.",
+    Fault.FIFO_UNDERFLOW: "A pop without an outstanding result.",
+    Fault.SEMAPHORE: "A signal that would raise a semaphore above 2**32 - 1.",
+    Fault.WATCHDOG: "No bundle issued for as many cycles as the host allows.",
+    Fault.BUS_ERROR: "The HBM answered a transfer with an error. This is the only fault that is "
+        "not precise: the core stops some time after the transfer started. Its other rows are "
+        "written, and it signals no semaphore.",
+    Fault.DMA_DESCRIPTOR: "A malformed descriptor: a space that does not exist or is not allowed "
+        "on that side, a reserved bit that is set, no rows or 2**24 or more, a high address word "
+        "outside of HBM, a run on a side that has none, a stride without a run, or the other core "
+        "of a chip with one core.",
+    Fault.DMA_RANGE: "A block of a transfer lies outside of its space.",
+    Fault.DMA_ALIGNMENT: "An address or a stride in HBM is not a multiple of a row's bytes, the "
+        "rows do not fill whole vectors, or an address in instruction memory is not the start of a "
+        "bundle.",
 }
 """What each fault means."""
 
 
 class Kind(StrEnum):
-    """What an operand is, and whether it is read or written."""
+    """What an operand names, and whether it is read or written."""
 
     SCALAR_OUT = "scalar register, written"
     SCALAR_IN = "scalar register, read"
@@ -283,7 +282,7 @@ class Kind(StrEnum):
 
 
 class Unit(StrEnum):
-    """What executes an operation; it decides the latency."""
+    """The unit that executes an operation; it determines the latency."""
 
     SCALAR = "scalar"
     SMEM = "scalar memory"
@@ -301,7 +300,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand: the slot's field that holds it, and what it is."""
+    """An operand: the field of the slot that encodes it, and its kind."""
 
     field: str
     kind: Kind
@@ -314,19 +313,19 @@ class Operation:
     Attributes
     ----------
     op : IntEnum
-        Its code and, with `name`, its name.
+        Its code; its member name in lower case is `name`.
     slots : tuple of Slot
-        Where it may stand.
+        The slots that can hold it.
     operands : tuple of Operand
         In the order of the text form. Fields that no operand uses are ignored.
     unit : Unit
-        What executes it.
+        The unit that executes it.
     semantics : str
         What it does.
     faults : tuple of Fault
-        Faults of its own, beside ILLEGAL and CONFLICT, which all can have.
+        The faults it can raise, besides ILLEGAL and CONFLICT, which every operation can raise.
     cores : int
-        Cores that a chip must have for it; on others it is ILLEGAL.
+        Cores that a chip needs for it; on a smaller chip it is ILLEGAL.
     """
 
     op: IntEnum
@@ -356,16 +355,16 @@ SLOTS: dict[Slot, dict[str, int]] = {
     Slot.POP: {"op": 1, "d": 5},
     Slot.MISC: {"op": 5, "d": 5, "a": 5, "b": SOURCE_BITS},
 }
-"""Fields of each slot and their widths in bits, from the lowest bits of the bundle up."""
+"""Fields of each slot and their widths in bits, from the bundle's lowest bits up."""
 
 BUNDLE_WORDS = 9
-"""32-bit words of a bundle, the lowest bits first."""
+"""32-bit words of a bundle, lowest bits first."""
 BUNDLE_PITCH = 16
-"""Words from one bundle to the next where the instruction memory is addressed by words."""
+"""Distance in words between bundles where instruction memory is addressed by words."""
 BUNDLE_BITS = 32 * BUNDLE_WORDS
 _SLOT_BITS = sum(sum(fields.values()) for fields in SLOTS.values())
 RESERVED_BITS = BUNDLE_BITS - _SLOT_BITS - 32 * IMMEDIATES
-"""Bits between the slots and the immediates, which must be zero."""
+"""Number of bits between slots and immediates; they must be zero."""
 
 BUNDLE_LAYOUT = data.StructLayout({
     **{str(slot): data.StructLayout(fields) for slot, fields in SLOTS.items()},
@@ -399,7 +398,7 @@ def _scalar(op: ScalarOp, semantics: str) -> Operation:
 
 def _branch(op: ScalarOp, condition: str) -> Operation:
     return Operation(op, (Slot.S1,), _operands(_BRANCH), Unit.BRANCH,
-                     f"If {condition}, the next bundle is that at imm[d].", (Fault.PC_RANGE,))
+                     f"If {condition}, the next bundle is the one at imm[d].", (Fault.PC_RANGE,))
 
 
 def _vector(op: VectorOp, operands: str, semantics: str, unit: Unit = Unit.SIMPLE,
@@ -426,7 +425,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _scalar(ScalarOp.SAR, "d = a >> b, filled with the sign; all sign if b, unsigned, is 32 or "
                           "more."),
     _scalar(ScalarOp.EQ, "d = 1 if a = b, otherwise 0."),
-    _scalar(ScalarOp.NE, "d = 1 if a is not b, otherwise 0."),
+    _scalar(ScalarOp.NE, "d = 1 if a != b, otherwise 0."),
     _scalar(ScalarOp.LT, "d = 1 if a < b, signed, otherwise 0."),
     _scalar(ScalarOp.LTU, "d = 1 if a < b, unsigned, otherwise 0."),
     _scalar(ScalarOp.MIN, "d = the smaller of a and b, signed."),
@@ -436,21 +435,21 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(ScalarOp.STORE, (Slot.S0,), _operands("d:SCALAR_IN a:SCALAR_IN b:SOURCE"), Unit.SMEM,
               "smem[a + b] = d.", (Fault.SMEM_RANGE,)),
     Operation(ScalarOp.JUMP, (Slot.S1,), _operands("b:SOURCE"), Unit.BRANCH,
-              "The next bundle is that at b.", (Fault.PC_RANGE,)),
+              "The next bundle is the one at b.", (Fault.PC_RANGE,)),
     Operation(ScalarOp.CALL, (Slot.S1,), _operands("d:SCALAR_OUT b:SOURCE"), Unit.BRANCH,
-              "d = the address of the following bundle; the next bundle is that at b.",
+              "d = the address of the following bundle; the next bundle is the one at b.",
               (Fault.PC_RANGE,)),
     _branch(ScalarOp.BEQ, "a = b"),
-    _branch(ScalarOp.BNE, "a is not b"),
+    _branch(ScalarOp.BNE, "a != b"),
     _branch(ScalarOp.BLT, "a < b, signed"),
     _branch(ScalarOp.BGE, "a >= b, signed"),
     _branch(ScalarOp.BLTU, "a < b, unsigned"),
     _branch(ScalarOp.BGEU, "a >= b, unsigned"),
     Operation(ScalarOp.LOOP, (Slot.S1,), _operands("d:SCALAR_INOUT b:SOURCE"), Unit.BRANCH,
-              "d = d - 1, modulo 2**32; if the difference is not 0, the next bundle is that at b. "
-              "With s0 as d the difference is always 2**32 - 1.", (Fault.PC_RANGE,)),
+              "d = d - 1, modulo 2**32; if the result is not 0, the next bundle is the one at b. "
+              "With s0 as d the result is always 2**32 - 1.", (Fault.PC_RANGE,)),
     Operation(ScalarOp.HALT, (Slot.S1,), (), Unit.BRANCH,
-              "The core stops after this bundle; the program counter stays at it."),
+              "The core stops after this bundle, and the program counter stays at it."),
     _vector(VectorOp.MOVE, "d:VECTOR_OUT b:VECTOR_SOURCE", "d = b."),
     _vector(VectorOp.SELECT, _BINARY + " m:MASK_IN", "d = a where m is set, otherwise b."),
     _vector(VectorOp.LANE, "d:VECTOR_OUT", "d = the number of the element's lane."),
@@ -466,7 +465,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _vector(VectorOp.FNEG, _UNARY, "d = -a, fp32; a subnormal is the zero of the other sign, "
                                    "NaN is 7FC00000."),
     _vector(VectorOp.FEQ, _COMPARE, "d is set where a = b " + _F_COMPARE.format("not ")),
-    _vector(VectorOp.FNE, _COMPARE, "d is set where a is not b " + _F_COMPARE.format("")),
+    _vector(VectorOp.FNE, _COMPARE, "d is set where a != b " + _F_COMPARE.format("")),
     _vector(VectorOp.FLT, _COMPARE, "d is set where a < b " + _F_COMPARE.format("not ")),
     _vector(VectorOp.FLE, _COMPARE, "d is set where a <= b " + _F_COMPARE.format("not ")),
     _vector(VectorOp.FGT, _COMPARE, "d is set where a > b " + _F_COMPARE.format("not ")),
@@ -482,15 +481,15 @@ OPERATIONS: tuple[Operation, ...] = (
     _vector(VectorOp.SAR, _BINARY, "d = a >> b, filled with the sign; all sign if b, unsigned, is "
                                    "32 or more."),
     _vector(VectorOp.EQ, _COMPARE, "d is set where a = b, as integers."),
-    _vector(VectorOp.NE, _COMPARE, "d is set where a is not b, as integers."),
+    _vector(VectorOp.NE, _COMPARE, "d is set where a != b, as integers."),
     _vector(VectorOp.LT, _COMPARE, "d is set where a < b, signed."),
     _vector(VectorOp.LE, _COMPARE, "d is set where a <= b, signed."),
     _vector(VectorOp.GT, _COMPARE, "d is set where a > b, signed."),
     _vector(VectorOp.GE, _COMPARE, "d is set where a >= b, signed."),
     _vector(VectorOp.LTU, _COMPARE, "d is set where a < b, unsigned."),
     _vector(VectorOp.GEU, _COMPARE, "d is set where a >= b, unsigned."),
-    _vector(VectorOp.F2I, _UNARY, "d = a, fp32, rounded toward zero to a signed integer; beyond "
-                                  "the range the nearest end of it; 0 for NaN."),
+    _vector(VectorOp.F2I, _UNARY, "d = a, fp32, rounded toward zero to a signed integer and "
+                                  "saturated; 0 for NaN."),
     _vector(VectorOp.I2F, _UNARY, "d = a, a signed integer, rounded to fp32.", Unit.FLOAT),
     _vector(VectorOp.BF16, _UNARY, "d = a, fp32, rounded to bf16 and widened again."),
     _vector(VectorOp.MAND, _MASKS, "d = a & b."),
@@ -509,7 +508,8 @@ OPERATIONS: tuple[Operation, ...] = (
               "d = vmem[a + b].", (Fault.VMEM_RANGE,)),
     Operation(StoreOp.STORE, (Slot.STORE,),
               _operands("d:VECTOR_IN a:SCALAR_IN b:SOURCE m:MASK_IN"), Unit.VMEM,
-              "vmem[a + b] = d where m is set; other elements stay.", (Fault.VMEM_RANGE,)),
+              "vmem[a + b] = d where m is set; other elements keep their value.",
+              (Fault.VMEM_RANGE,)),
     Operation(PushOp.WEIGHTS, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
               "Sublanes of a, rounded to bf16, are the next rows of the next weight tile W.",
               (Fault.WEIGHT_LOAD,)),
@@ -520,7 +520,7 @@ OPERATIONS: tuple[Operation, ...] = (
               "Each sublane x of a, rounded to bf16, gives a result row x @ W.",
               (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
     Operation(PushOp.ROWS_SWAP, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
-              "As rows, after the next weight tile has become the active one.",
+              "Makes the next weight tile active, then does the same as rows.",
               (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
     Operation(PopOp.POP, (Slot.POP,), _operands("d:VECTOR_OUT"), Unit.MXU,
               "Sublanes of d = the oldest result rows.", (Fault.FIFO_UNDERFLOW,)),
@@ -533,12 +533,12 @@ OPERATIONS: tuple[Operation, ...] = (
     _misc(MiscOp.BROADCAST_SUBLANE, _CROSS, "d[s, l] = a[b, l]; b < sublanes, unsigned.",
           Fault.INDEX_RANGE),
     _misc(MiscOp.SUM_LANES, _UNARY,
-          "d[s, l] = the fp32 sum of a[s, :]: neighbours in pairs (0 and 1, 2 and 3, ...), then "
-          "neighbouring sums in pairs, and so on; absent elements up to the next power of two "
+          "d[s, l] = the fp32 sum of a[s, :]: neighbours are added in pairs (0 and 1, 2 and 3, "
+          "...), then neighbouring sums, and so on; absent elements up to the next power of two "
           "count as -0."),
-    _misc(MiscOp.MAX_LANES, _UNARY, "d[s, l] = the fmax of all of a[s, :]."),
+    _misc(MiscOp.MAX_LANES, _UNARY, "d[s, l] = the fmax of all elements of a[s, :]."),
     _misc(MiscOp.TRANSPOSE_IN, "a:VECTOR_IN b:SOURCE",
-          "Sublanes of a are rows b * sublanes and following of the transposer's lanes x lanes "
+          "Sublanes of a become rows b * sublanes and following of the transposer's lanes x lanes "
           "tile; b < lanes / sublanes, unsigned.", Fault.INDEX_RANGE),
     _misc(MiscOp.TRANSPOSE_OUT, "d:VECTOR_OUT b:SOURCE",
           "Sublanes of d = columns b * sublanes and following of the transposer's tile; "
@@ -551,23 +551,23 @@ OPERATIONS: tuple[Operation, ...] = (
     _misc(MiscOp.READ_SEMAPHORE, "d:SCALAR_OUT a:SEMAPHORE", "d = semaphore a.",
           unit=Unit.SEMAPHORE),
     _misc(MiscOp.SIGNAL_OTHER, "d:SEMAPHORE b:SOURCE",
-          "Adds b, unsigned, to semaphore d of the other core. What would carry it beyond "
-          "2**32 - 1 is the other core's fault (SEMAPHORE). ILLEGAL where there is one core.",
+          "Adds b, unsigned, to semaphore d of the other core. A result above 2**32 - 1 is the "
+          "other core's fault (SEMAPHORE). ILLEGAL on a chip with one core.",
           unit=Unit.OTHER_CORE, cores=2),
     _misc(MiscOp.DMA, "b:SOURCE",
-          "Starts the transfer whose descriptor is smem[b] and following.",
+          "Starts the transfer whose descriptor begins at smem[b].",
           Fault.SMEM_RANGE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE, Fault.DMA_ALIGNMENT,
           unit=Unit.DMA),
 )
-"""All operations. Code 0 of every slot is its absence."""
+"""All operations. In every slot, code 0 means no operation."""
 
 LATENCIES = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
              Unit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY, Unit.VMEM: LOAD_LATENCY}
-"""Cycles from issue to the write of a vector register or mask, by unit: the fixed ones."""
+"""Cycles from issue to the write of a vector register or mask, of units with a fixed latency."""
 
 
 def index_limits(config: Config) -> dict[MiscOp, int]:
-    """What operand b must be below, by operation; others of the cross-lane unit have none."""
+    """Exclusive upper bound of operand b, by operation of the cross-lane unit that has one."""
     limits = {
         MiscOp.ROTATE_LANES: config.lanes,
         MiscOp.ROTATE_SUBLANES: config.sublanes,
@@ -586,5 +586,5 @@ _BY_CODE: dict[tuple[Slot, int], Operation] = {
 
 
 def operation(slot: Slot, code: int) -> Operation | None:
-    """The operation of that code in that slot; None if the slot has no such operation."""
+    """The operation with this code in this slot, or None."""
     return _BY_CODE.get((slot, code))

@@ -1,4 +1,4 @@
-"""A memory with one write and one read port, of the shape that block RAMs and SRAM macros have."""
+"""A memory with one write port and one read port, as block RAMs and SRAM macros have them."""
 
 from amaranth import Module
 from amaranth.lib import wiring
@@ -14,8 +14,8 @@ __all__ = ["Sram"]
 class Sram(wiring.Component):
     """Simple dual-port memory; read data follows the read by one cycle.
 
-    Reading a word in the cycle in which it is written gives its old value. The contents are
-    unknown at first.
+    A read in the cycle of a write to the same word returns the old value. The initial contents are
+    undefined.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Sram(wiring.Component):
     read, read_address : In(1), In(address)
         Read port.
     read_data : Out(width)
-        Word read by the last ``read``, held until the next.
+        Word of the last ``read``, held until the next.
     """
 
     def __init__(self, width: int, depth: int) -> None:
@@ -45,11 +45,11 @@ class Sram(wiring.Component):
 
     @staticmethod
     def module(width: int, depth: int) -> str:
-        """Name of the Verilog module of that size."""
+        """Name of the Verilog module of this size."""
         return f"sram_{depth}x{width}"
 
     def verilog(self) -> str:
-        """The Verilog module: behavioural, the one to replace by a macro of the target."""
+        """The behavioural Verilog module; a macro of the target technology can replace it."""
         address = self.address_bits - 1
         word = self.width - 1
         return f"""\

