@@ -1,1 +1,1 @@
-"""The core: what fetches and issues bundles, and what joins the units."""
+"""The core: fetch and issue of bundles, and the connections between the units."""

@@ -1,4 +1,4 @@
-"""The core: sequencer, vector unit, matrix unit and cross-lane unit behind the host's ports."""
+"""The core: sequencer, vector unit, matrix unit and cross-lane unit."""
 
 from amaranth import Module, Mux
 from amaranth.lib import stream, wiring
@@ -27,10 +27,10 @@ __all__ = ["Core"]
 
 
 class Core(wiring.Component):
-    """One tensor core without its memory outside: executes programs of `hdl.isa`.
+    """One tensor core, without HBM and DMA engine: executes programs of `hdl.isa`.
 
-    The sequencer issues bundles to the units. Rows of vector registers travel over chains of the
-    vector unit to the array's streams and to the cross-lane unit, and from them back.
+    The sequencer issues bundles to the units. Chains of the vector unit carry the rows of vector
+    registers to the array and to the cross-lane unit, and back.
 
     Parameters
     ----------
@@ -45,20 +45,19 @@ class Core(wiring.Component):
     waiting : Out(1)
         The bundle at ``pc`` waits for a semaphore and for nothing else.
     idle : Out(1)
-        Nothing that bundles began is still under way, except for results that the array holds for
-        pops to come. In a core that is ``idle`` and not ``running`` nothing moves but such results,
-        on their way out of the array.
+        No operation is in progress, except that the array may hold results for later pops. In a
+        core that is ``idle`` and not ``running``, only such results still move.
     host_read, host_rows, host_write, host_busy
         As of `hdl.vpu.vpu.Vpu`: the host's access to vector memory and vector registers.
     clear_counters : In(1)
-        Sets the counters to zero.
+        Clears the counters.
     cycles, {counter} : Out(COUNTER_BITS)
         As of `hdl.core.counters.CoreCounters`.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or asks for more than one matrix unit.
+        If ``config`` is not a `Config`, or not valid for a `Vpu`.
     """
 
     def __init__(self, config: Config) -> None:
@@ -101,7 +100,7 @@ class Core(wiring.Component):
         self._feed(m, sequencer, vpu, mxu, feeder_x, "x")
         self._feed(m, sequencer, vpu, mxu, feeder_w, "w")
         m.d.comb += [
-            # The first row brings the new weights in; the others follow them.
+            # The first row of a push activates the new weights for all of its rows.
             mxu.x.payload.swap.eq(feeder_x.row_flag & feeder_x.row_first),
             mxu.w.payload.transpose.eq(feeder_w.row_flag),
         ]
@@ -134,7 +133,7 @@ class Core(wiring.Component):
 
     def _feed(self, m: Module, sequencer: Sequencer, vpu: Vpu, mxu: Mxu, feeder: RowFeeder,
               name: str) -> None:
-        """Pushes of the sequencer to the array's stream ``name``, by a chain of that name."""
+        """Connect pushes to the array's stream ``name``, through the chain of the same name."""
         rows = getattr(mxu, name)
         connect(m, getattr(sequencer, f"push_{name}"), feeder.push)
         connect(m, feeder.pending, getattr(sequencer, f"{name}_pending"))
@@ -148,7 +147,7 @@ class Core(wiring.Component):
         ]
 
     def _cross(self, m: Module, sequencer: Sequencer, vpu: Vpu, xlu: Xlu) -> None:
-        """Operations of the cross-lane unit, by chains of its own."""
+        """Connect the cross-lane unit to its chains."""
         connect(m, sequencer.xlu, xlu.start)
         connect(m, xlu.pending, sequencer.xlu_pending)
         connect(m, xlu.chain, vpu.xlu_chain)
@@ -161,7 +160,7 @@ class Core(wiring.Component):
 
     def _collect(self, m: Module, sequencer: Sequencer, vpu: Vpu, mxu: Mxu,
                  collector: RowCollector, xlu: Xlu) -> None:
-        """The array's results to pops; and who writes registers from a chain."""
+        """Connect the array's results to pops, and arbitrate the register write from chains."""
         connect(m, sequencer.pop, collector.pop)
         m.d.comb += [
             sequencer.pop_ready.eq(collector.ready),
@@ -169,7 +168,7 @@ class Core(wiring.Component):
             mxu.y.ready.eq(collector.row_ready),
             vpu.pop_chain.shift.eq(collector.shift),
             vpu.pop_chain.row.eq(mxu.y.payload),
-            # Rows of the array can wait, those of the cross-lane unit are pushed on.
+            # Rows of the array can wait; those of the cross-lane unit cannot.
             collector.grant.eq(~xlu.write.valid),
             vpu.chain_write.valid.eq(xlu.write.valid | collector.write.valid),
             vpu.chain_write.d.eq(Mux(xlu.write.valid, xlu.write.d, collector.write.d)),

@@ -1,4 +1,4 @@
-"""Performance counters: every cycle of a core is charged to one cause."""
+"""Performance counters: each cycle of a core is charged to exactly one cause."""
 
 from amaranth import Module, Signal
 from amaranth.lib import wiring
@@ -11,24 +11,24 @@ __all__ = ["COUNTERS", "CoreCounters"]
 
 COUNTERS = ("mxu_active_cycles", "weight_load_cycles", *(f"{wait}_wait_cycles" for wait in WAITS),
             "idle_cycles")
-"""What a cycle is charged to: the first of these that applies. Their sum is ``cycles``."""
+"""Causes of a cycle: the first one that applies is counted. The sum of all is ``cycles``."""
 
 
 class CoreCounters(wiring.Component):
-    """Counts cycles, all of them and by cause.
+    """Counts cycles, in total and by cause.
 
     Attributes
     ----------
     clear : In(1)
-        All counters are zero in the next cycle; this cycle is not counted.
+        Clears all counters from the next cycle on; this cycle is not counted.
     x_accepted, w_accepted : In(1)
         The array takes an activation row or a weight row in this cycle.
     waiting_{wait} : In(1)
-        From the sequencer, for each of `WAITS`.
+        From the sequencer, one for each of `WAITS`.
     cycles : Out(COUNTER_BITS)
         Cycles since reset or ``clear``.
     {counter} : Out(COUNTER_BITS)
-        Those of them charged to each of `COUNTERS`.
+        Cycles charged to this cause, one counter for each of `COUNTERS`.
     """
 
     def __init__(self) -> None:

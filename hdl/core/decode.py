@@ -38,7 +38,7 @@ _NOP = 0
 
 
 def kind_codes(slot: Slot, field: str, *kinds: Kind) -> list[int]:
-    """Codes of the slot's operations whose ``field`` holds an operand of one of the kinds."""
+    """Codes of the slot's operations whose ``field`` is an operand of one of these kinds."""
     return [operation.op.value for operation in OPERATIONS if slot in operation.slots
             for operand in operation.operands
             if operand.field == field and operand.kind in kinds]
@@ -51,13 +51,13 @@ def unit_codes(slot: Slot, unit: Unit) -> list[int]:
 
 
 def fault_codes(slot: Slot, fault: Fault) -> list[int]:
-    """Codes of the slot's operations that can have the fault."""
+    """Codes of the slot's operations that can raise the fault."""
     return [operation.op.value for operation in OPERATIONS
             if slot in operation.slots and fault in operation.faults]
 
 
 def scalar_codes(slot: Slot, field: str) -> list[int]:
-    """Codes of the slot's operations that take the value of a scalar from ``field``."""
+    """Codes of the slot's operations that read a scalar operand from ``field``."""
     return kind_codes(slot, field, Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE,
                       Kind.VECTOR_SOURCE)
 
@@ -65,16 +65,16 @@ def scalar_codes(slot: Slot, field: str) -> list[int]:
 SCALAR_PORTS: tuple[tuple[Slot, str], ...] = tuple(
     (slot, field) for slot, fields in SLOTS.items() for field in fields
     if scalar_codes(slot, field))
-"""Fields that some operation takes the value of a scalar from: read ports of the registers."""
+"""Fields that hold a scalar operand of some operation: read ports of the scalar registers."""
 
 
 def _beyond(number: Value, count: int) -> Value:
-    """Whether there is no register, or other thing, of that number."""
+    """Whether ``number`` is ``count`` or more."""
     return number >= count if 1 << len(number) > count else Const(0)
 
 
 class _Sets:
-    """Sets of registers of one sort that a bundle names, as bit vectors, to be joined."""
+    """Registers of one kind that the slots of a bundle name, as bit vectors."""
 
     def __init__(self, m: Module, name: str, size: int) -> None:
         self._m = m
@@ -84,13 +84,13 @@ class _Sets:
         self._members: list[tuple[Slot, Signal]] = []
 
     def add(self, slot: Slot, used: Value, number: Value) -> None:
-        """Adds the register of that number, if ``used``, on behalf of a slot."""
+        """Add register ``number`` for a slot, if ``used``."""
         member = Signal(self._size, name=f"{slot}_{self._name}_{len(self._members)}")
         self._m.d.comb += member.eq(used << number[:self._bits])
         self._members.append((slot, member))
 
     def union(self, without: Slot | None = None) -> Value:
-        """All registers, but those of one slot."""
+        """The registers of all slots, optionally without one slot."""
         union: Value = Const(0, self._size)
         for slot, member in self._members:
             if slot != without:
@@ -98,7 +98,7 @@ class _Sets:
         return union
 
     def repeated(self) -> Value:
-        """Registers that were added twice."""
+        """Registers that were added more than once."""
         repeated: Value = Const(0, self._size)
         before: Value = Const(0, self._size)
         for number, (_, member) in enumerate(self._members):
@@ -110,29 +110,29 @@ class _Sets:
 
 
 class BundleDecoder(wiring.Component):
-    """Registers that a bundle reads and writes, and what is wrong with its encoding; combinational.
+    """Finds the registers that a bundle reads and writes, and encoding faults; combinational.
 
-    Sets of registers are bit vectors, bit i for register i. A field counts only where the slot's
-    operation uses it.
+    A set of registers is a bit vector: bit i is register i. A field counts only if the operation of
+    its slot uses it.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     illegal : Out(1)
-        It has an operation, a source or a number that does not exist, or a reserved bit set.
+        Fault ILLEGAL: an invalid operation, source or register number, or a reserved bit set.
     conflict : Out(1)
-        Two operations write one register.
+        Fault CONFLICT: two operations write the same register.
     vector_reads, vector_writes : Out(VECTOR_REGISTERS)
         Vector registers.
     vector_loads : Out(VECTOR_REGISTERS)
-        Those of ``vector_writes`` that come from vector memory.
+        Those of ``vector_writes`` that a vector load writes.
     mask_reads, mask_writes : Out(MASKS)
         Masks.
     scalar_reads, scalar_writes : Out(SCALAR_REGISTERS)
-        Scalar registers; s0 may be in both, and never counts for ``conflict``.
+        Scalar registers; s0 may be in both, but never causes a ``conflict``.
     push_overwritten, misc_overwritten : Out(1)
-        The vector register that the slot reads is written by another slot's operation.
+        Another slot's operation writes the vector register that this slot reads.
     """
 
     combinational = True
@@ -183,7 +183,7 @@ class BundleDecoder(wiring.Component):
         return m
 
     def _operand(self, slot: Slot, kind: Kind, used: Value, field: Value) -> None:
-        """Enters one field of a slot, where ``used`` says that it is an operand of this kind."""
+        """Enter the field of a slot; ``used`` is set if it is an operand of this kind."""
         match kind:
             case Kind.SCALAR_IN:
                 self._scalar_reads.add(slot, used, field)
@@ -231,7 +231,8 @@ class BundleDecoder(wiring.Component):
             push_reads.eq(push.op.matches(*kind_codes(Slot.PUSH, "a", Kind.VECTOR_IN)) << push.a),
             misc_reads.eq(misc.op.matches(*kind_codes(Slot.MISC, "a", Kind.VECTOR_IN)) << misc.a),
             self.push_overwritten.eq((push_reads & self._vector_writes.union()).any()),
-            # The cross-lane unit writes an operation's result after it has read its source.
+            # The cross-lane unit reads an operation's source before it writes the result, so the
+            # slot's own write is harmless.
             self.misc_overwritten.eq(
                 (misc_reads & self._vector_writes.union(without=Slot.MISC)).any()),
         ]

@@ -12,33 +12,33 @@ __all__ = ["RowCollector", "RowFeeder"]
 
 
 class RowFeeder(wiring.Component):
-    """Feeds pushed vector registers to a stream, one row a cycle, without gaps between them.
+    """Feeds pushed vector registers to a stream, one row a cycle, without gaps between pushes.
 
-    It controls a chain of the vector unit: loads a register into it at once, and moves it by one
-    row for each that the stream takes. The rows themselves go past it. One push can wait while the
-    chain still holds rows.
+    It controls a chain of the vector unit: it loads a register into the chain in one cycle, and
+    shifts the chain by one row for each row that the stream takes. The rows themselves do not pass
+    through this module. One push can wait while the chain still holds rows.
 
     Attributes
     ----------
     push : In(RowPush)
-        A register to feed, at issue; only while ``ready``. It is loaded in the next cycle or later.
+        A register to feed, at issue; only while ``ready``. It is loaded in a later cycle.
     ready : Out(1)
         A push may issue in this cycle.
     free : Out(1)
-        A push that issues in this cycle is loaded in the next. A bundle that overwrites the
-        register that it pushes needs this instead of ``ready``.
+        A push that issues in this cycle is loaded in the next one. A bundle that overwrites the
+        register it pushes needs this instead of ``ready``.
     pending : Out(RegisterWrite)
-        A register that will be read in a later cycle than this: it must not be written before. It
-        does not tell of a push that issues in this cycle.
+        A register that is still to be read, in a later cycle: it must not be written before. A push
+        that issues in this cycle is not shown yet.
     chain : Out(ChainControl)
         To the vector unit.
     row_valid, row_first, row_flag : Out(1)
-        The chain's southmost row is offered to the stream; it is its register's first; the flag of
-        the push.
+        The chain's southmost row is offered to the stream; it is the first row of its register; the
+        flag of its push.
     row_ready : In(1)
         The stream takes the row in this cycle, if ``row_valid``.
     idle : Out(1)
-        No row and no push is left.
+        No row and no push is pending.
     """
 
     def __init__(self, config: Config) -> None:
@@ -66,14 +66,14 @@ class RowFeeder(wiring.Component):
             self.row_valid.eq(left != 0),
             taken.eq(self.row_valid & self.row_ready),
             last.eq(taken & (left == 1)),
-            # The chain is empty at the end of this cycle, whatever happens in the next.
+            # The chain can be loaded in the next cycle.
             load.eq(waiting & ((left == 0) | last)),
             self.chain.load.eq(load),
             self.chain.source.eq(source),
             self.chain.shift.eq(taken),
             self.ready.eq(~waiting | load),
             self.free.eq(~waiting & ((left == 0) | last)),
-            # In the cycle of the load itself the register may be overwritten, at its end.
+            # The register may be overwritten at the end of the cycle in which it is loaded.
             self.pending.valid.eq(waiting & ~load),
             self.pending.d.eq(source),
             self.idle.eq(~waiting & (left == 0)),
@@ -92,8 +92,8 @@ class RowFeeder(wiring.Component):
 class RowCollector(wiring.Component):
     """Gathers rows of a stream into vector registers, one row a cycle, without gaps.
 
-    It controls the chain of pops: rows enter it as they come, also before the pop that is to take
-    them; a register's worth waits there for its pop. One pop can wait for its rows.
+    It controls the pop chain. Rows enter the chain as they arrive, even before their pop; one full
+    register can wait there. One pop can wait for its rows.
 
     Attributes
     ----------
@@ -106,14 +106,14 @@ class RowCollector(wiring.Component):
     row_ready : Out(1)
         The row is taken in this cycle, if ``row_valid``.
     shift : Out(1)
-        It enters the chain at the end of this cycle.
+        The row enters the chain at the end of this cycle.
     write : Out(RegisterWrite)
-        The chain's rows are to be written to register ``d``, at the end of this cycle if
-        ``grant``; it stays until then.
+        Writes the chain's rows to register ``d``, at the end of a cycle with ``grant``; it is held
+        until then.
     grant : In(1)
         Nothing else uses the chains' write port in this cycle.
     idle : Out(1)
-        No pop waits.
+        No pop is pending.
     """
 
     def __init__(self, config: Config) -> None:
@@ -140,7 +140,7 @@ class RowCollector(wiring.Component):
             self.write.d.eq(d),
             done.eq(self.write.valid & self.grant),
             self.ready.eq(~waiting | done),
-            # The register takes the old rows at the same edge at which a new one enters.
+            # A new row may enter at the clock edge at which the register takes the old ones.
             self.row_ready.eq(~full | done),
             self.shift.eq(self.row_valid & self.row_ready),
             self.idle.eq(~waiting),

@@ -15,17 +15,17 @@ __all__ = ["InstructionMemory", "ProgramControl"]
 
 
 class InstructionMemory(wiring.Component):
-    """Bundles, read whole and written word by word.
+    """Instruction memory: bundles are read whole and written word by word.
 
     Attributes
     ----------
     read, read_address : In(1), In(log2 imem_bundles)
-        Fetches a bundle.
+        Fetch of a bundle.
     bundle : Out(BUNDLE_BITS)
         The bundle fetched last, from the cycle after ``read`` on.
     write, write_address, write_word, write_data : In(1), In(log2 imem_bundles), In(4), In(32)
-        Writes one of a bundle's `BUNDLE_WORDS`, the lowest bits being word 0. A fetch in the same
-        cycle gives the old word.
+        Writes one of a bundle's `BUNDLE_WORDS`; word 0 has the lowest bits. A fetch in the same
+        cycle returns the old word.
     """
 
     def __init__(self, config: Config) -> None:
@@ -59,31 +59,31 @@ class InstructionMemory(wiring.Component):
 
 
 class ProgramControl(wiring.Component):
-    """Program counter; starting, stopping and faults.
+    """Program counter, start, stop and faults.
 
     Attributes
     ----------
     start, start_pc, stop, watchdog : In(1), In(32), In(1), In(32)
         As those of `Sequencer`.
     issue : In(1)
-        The bundle at ``pc`` is executed in this cycle; only if ``valid``.
+        The bundle at ``pc`` issues in this cycle; only if ``valid``.
     next_pc, halt : In(32), In(1)
-        Where it leads; it is the last one.
+        Address of the bundle that follows it; the program halts after it.
     faulty : In(4)
         The bundle has this `Fault`; `NONE` unless ``valid``. Not together with ``issue``.
     interrupt : In(1)
-        Something outside went wrong with a semaphore.
+        A signal from outside the program would overflow a semaphore.
     bus_error : In(1)
-        Memory refused a transfer.
+        The HBM answered a transfer with an error.
     running, fault, pc : Out(1), Out(4), Out(32)
         As those of `Sequencer`.
     valid : Out(1)
-        The bundle at ``pc`` has been fetched and is to be executed.
+        The bundle at ``pc`` has been fetched and can issue.
     fetching : Out(1)
-        Running, and the bundle is not there yet.
+        Running, but the bundle has not been fetched yet.
     read, read_address : Out(1), Out(log2 imem_bundles)
-        To instruction memory. It is read in the cycle in which a bundle is executed, at the bundle
-        that follows: a taken branch costs no more than any other bundle.
+        To instruction memory. The following bundle is fetched in the cycle in which a bundle
+        issues, so a taken branch costs no extra cycle.
     """
 
     def __init__(self, config: Config) -> None:
@@ -114,7 +114,7 @@ class ProgramControl(wiring.Component):
         ]
         self._watch(m, expired)
 
-        # Of several causes the least number. A bundle that issues has none of its own.
+        # The lowest number of several causes. A bundle that issues has no fault of its own.
         with m.If(self.running & ~in_range):
             m.d.comb += failure.eq(Fault.PC_RANGE.value)
         with m.Elif(self.faulty != Fault.NONE.value):
@@ -127,7 +127,7 @@ class ProgramControl(wiring.Component):
             m.d.comb += failure.eq(Fault.BUS_ERROR.value)
 
         with m.If(self.running):
-            # After a start the bundle comes a cycle later; from then on there always is one.
+            # The first bundle arrives one cycle after a start; from then on there is always one.
             m.d.sync += fetched.eq(1)
             with m.If(self.issue):
                 m.d.sync += self.pc.eq(self.next_pc)
@@ -138,13 +138,13 @@ class ProgramControl(wiring.Component):
                          self.fault.eq(Fault.NONE.value)]
         with m.If(failure != Fault.NONE.value):
             m.d.sync += self.running.eq(0)
-            # The first fault stays until the next start.
+            # The first fault is kept until the next start.
             with m.If(self.running | self.start | (self.fault == Fault.NONE.value)):
                 m.d.sync += self.fault.eq(failure)
         return m
 
     def _watch(self, m: Module, expired: Signal) -> None:
-        """``expired``: as many cycles as the host allows have passed without an issue."""
+        """Set ``expired`` after the number of cycles without an issue that the host allows."""
         idle = Signal(32)
         m.d.comb += expired.eq(self.running & (self.watchdog != 0) & (idle >= self.watchdog))
         with m.If(~self.running | self.issue):

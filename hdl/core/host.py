@@ -22,32 +22,33 @@ __all__ = ["HostPort"]
 class HostPort(wiring.Component):
     """Executes requests of the host and of transfers, one a cycle.
 
-    A request is accepted in a cycle in which the program does not use what it needs. Scalar memory
-    is read and written beside a program wherever its own loads and stores leave a port free.
-    Semaphores can be read, and instruction memory written, at any time: a program can be changed
-    where it does not stand. All else waits until no program runs.
+    A request is accepted in a cycle in which the program does not use the resource it needs. While
+    a program runs, scalar memory is accessible when the program's loads and stores leave its port
+    free, semaphores can be read at any time, and instruction memory can be written at any time, so
+    that a program can be changed where it does not currently execute. All other requests wait until
+    no program runs.
 
     Attributes
     ----------
     request, response : In(stream of core_request), Out(Response)
-        The host.
+        Requests and their responses.
     quiet : In(1)
-        No program runs, and none left a load behind.
+        No program runs, and no scalar load is outstanding.
     smem_read_free, smem_write_free : In(1)
-        Nothing else uses this port of scalar memory in this cycle.
+        The program and the DMA engine leave this port of scalar memory free in this cycle.
     address : Out(20)
-        Of the request; the number of the word, register or semaphore, or for instruction memory
-        ``bundle_address`` and ``bundle_word``.
+        Address of the request: the number of the word, register or semaphore. In instruction
+        memory, ``bundle_address`` and ``bundle_word`` are used instead.
     bundle_address, bundle_word : Out(log2 imem_bundles), Out(4)
         See ``address``.
     data : Out(32)
-        To be written.
+        Word to write.
     imem_read, imem_write, smem_read, smem_write, scalar_write, semaphore_write : Out(1)
-        What is done in this cycle; the address is in range.
+        The access of this cycle; its address is in range.
     bundle, smem_data : In(BUNDLE_BITS), In(32)
-        What was read, a cycle later.
+        The bundle or word read, one cycle later.
     scalar_value, semaphore_value : In(32)
-        What stands at ``address``, in the same cycle.
+        The value at ``address``, in the same cycle.
     """
 
     def __init__(self, config: Config) -> None:
@@ -110,7 +111,7 @@ class HostPort(wiring.Component):
         return m
 
     def _respond(self, m: Module, accept: Signal, read: Signal, exists: Signal) -> None:
-        """The memories answer a cycle after the request, and so does everything."""
+        """Drive the response, one cycle after the request for every space."""
         request = self.request.payload
         gives = Signal()
         space = Signal(SPACE_BITS, reset_less=True)

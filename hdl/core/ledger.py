@@ -19,7 +19,7 @@ ROWS = (PushOp.ROWS.value, PushOp.ROWS_SWAP.value)
 
 
 class ArrayLedger(wiring.Component):
-    """Checks a bundle's push and pop against those that issued before.
+    """Checks a bundle's push and pop against the pushes and pops before it.
 
     Attributes
     ----------
@@ -28,11 +28,12 @@ class ArrayLedger(wiring.Component):
     issue : In(1)
         The bundle issues in this cycle.
     weight_load : Out(1)
-        A push of weights that the next tile does not take, or rows without the weights they need.
+        Fault WEIGHT_LOAD: a push of weights that the next tile cannot take, or rows without the
+        weights they need.
     overflow : Out(1)
-        A push of rows while as many results as can be are held.
+        Fault FIFO_OVERFLOW: a push of rows while the array holds as many results as it can.
     underflow : Out(1)
-        A pop while no result is held.
+        Fault FIFO_UNDERFLOW: a pop while no result is outstanding.
     """
 
     def __init__(self, config: Config) -> None:
@@ -48,9 +49,9 @@ class ArrayLedger(wiring.Component):
         m = Module()
         whole, most = self._config.tile_vregs, self._config.result_vregs
         loaded = Signal(range(whole + 1))  # pushes of the next tile
-        turned = Signal()  # they are columns
-        active = Signal()  # a tile has become the active one
-        held = Signal(range(most + 1))  # results, pushed and not popped
+        turned = Signal()  # their rows are columns
+        active = Signal()  # a tile has become active
+        held = Signal(range(most + 1))  # results: pushes of rows without a pop
         complete = Signal()
         weights = Signal()
         columns = Signal()
@@ -67,7 +68,7 @@ class ArrayLedger(wiring.Component):
             self.weight_load.eq(
                 (weights & (complete | ((loaded != 0) & (columns != turned)))) |
                 (swap & ~complete) | (rows & ~swap & ~active)),
-            # As the bundles before left it: neither operation makes room for the other.
+            # The state before the bundle counts: its push and pop make no room for each other.
             self.overflow.eq(rows & (held == most)),
             self.underflow.eq(pop & (held == 0)),
         ]

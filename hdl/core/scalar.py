@@ -1,4 +1,4 @@
-"""Scalar operands and what is computed of them."""
+"""Scalar registers and operands, the scalar ALU, and the branch unit."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -24,7 +24,7 @@ from .decode import SCALAR_PORTS, kind_codes
 __all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarOperands", "ScalarSource"]
 
 SCALAR_WRITERS = ("s0", "s1", "misc", "late")
-"""Write ports of the scalar registers; ``late`` is for loads, a cycle after issue, and the host."""
+"""Write ports of the scalar registers; ``late`` is for the host, and loads a cycle after issue."""
 
 _OP_BITS = SLOTS[Slot.S0]["op"]
 
@@ -35,13 +35,13 @@ class ScalarSource(wiring.Component):
     Attributes
     ----------
     code : In(6)
-        The source.
+        The encoded source.
     register : In(32)
-        Value of the scalar register that the low bits of ``code`` number.
+        Value of the scalar register in the low bits of ``code``.
     imm_{i} : In(32)
         Immediates.
     value : Out(32)
-        Of a legal code.
+        The value; defined for legal codes only.
     """
 
     combinational = True
@@ -67,20 +67,20 @@ class ScalarSource(wiring.Component):
 class ScalarOperands(wiring.Component):
     """The scalar registers, and the values of all scalar operands of a bundle.
 
-    The registers are zero at first and not reset; s0 stays so. A value in the cycle of a write is
-    the old one. No two ports may write one register in one cycle.
+    The registers are initially zero and are not reset; s0 is always zero. A read in the cycle of a
+    write returns the old value. No two ports may write the same register in one cycle.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     {slot}_{field} : Out(32)
-        Value of the operand in that field, for each of `SCALAR_PORTS`; it has a meaning only where
-        the operation uses the field.
+        Value of the operand in that field, one port for each of `SCALAR_PORTS`; defined only if the
+        operation uses the field.
     write_{writer}, d_{writer}, value_{writer} : In(1), In(5), In(32)
-        Write port, for each of `SCALAR_WRITERS`.
+        Write ports, one for each of `SCALAR_WRITERS`.
     host_register, host_value : In(5), Out(32)
-        One more read port.
+        A read port for the host.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class ScalarAlu(wiring.Component):
     a, b : In(32)
         Operands.
     result : Out(32)
-        0 of an operation that is not the unit's.
+        The result; 0 for other operations.
     """
 
     combinational = True
@@ -146,7 +146,7 @@ class ScalarAlu(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         a, b = self.a, self.b
-        far = Signal()  # a shift by the whole word or more
+        far = Signal()  # a shift by 32 or more
         near = Signal(5)
         equal = Signal()
         less = Signal()
@@ -183,22 +183,22 @@ class ScalarAlu(wiring.Component):
 
 
 class BranchUnit(wiring.Component):
-    """Where a branch goes, and what it leaves behind; combinational.
+    """Next bundle and result of a branch; combinational.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
-        The bundle, of `BUNDLE_LAYOUT`; its slot `s1` counts.
+        The bundle, of `BUNDLE_LAYOUT`; only slot `s1` matters.
     pc : In(32)
-        Its address.
+        Address of the bundle.
     a, b, d : In(32)
         Values of the slot's operands.
     next_pc : Out(32)
-        The bundle that follows: the branch's target, if it is taken. After `HALT` the same one.
+        Address of the next bundle: the target of a taken branch; ``pc`` itself for `HALT`.
     halt : Out(1)
         The core stops after the bundle.
     result : Out(32)
-        What `CALL` and `LOOP` write to d.
+        The value that `CALL` and `LOOP` write to d.
     """
 
     combinational = True
@@ -227,7 +227,7 @@ class BranchUnit(wiring.Component):
             less.eq(self.a.as_signed() < self.b.as_signed()),
             below.eq(self.a < self.b),
         ]
-        # A comparison needs both its operands: its target is an immediate.
+        # A comparison uses both operands, so its target is an immediate.
         with m.If(op.matches(*kind_codes(Slot.S1, "d", Kind.IMMEDIATE))):
             m.d.comb += target.eq(fields.imm[0])
             for i in range(1, IMMEDIATES):

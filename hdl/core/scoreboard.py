@@ -22,11 +22,11 @@ VECTOR_LATENCIES = {unit: LATENCIES[unit]
                     for unit in (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)}
 """Cycles from issue to write, by unit of a vector slot."""
 READERS = ("x", "w", "xlu")
-"""Units that can read a register later than in the cycle after issue."""
+"""Units that may read a register later than in the cycle after issue."""
 
 
 def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int) -> Value:
-    """The registers that an interface names, as a bit vector."""
+    """The registers written on an interface's ports, as a bit vector."""
     union: Value = Const(0, size)
     for name in names:
         port = getattr(written, name)
@@ -35,10 +35,10 @@ def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int
 
 
 class WritePort(wiring.Component):
-    """Keeps a vector slot's write port for one operation a cycle, whatever their latencies.
+    """Reserves the write port of a vector slot for one operation in each cycle.
 
-    Results do not wait for each other: an operation issues only if no earlier one writes in the
-    cycle in which it would.
+    Operations have different latencies and results cannot wait, so an operation issues only if no
+    earlier one writes in the same cycle as it would.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class WritePort(wiring.Component):
     op : In(6)
         The slot's operation.
     issue : In(1)
-        It issues in this cycle.
+        The operation issues in this cycle.
     taken : Out(1)
-        It must not: an earlier operation writes in its cycle.
+        An earlier operation has reserved its cycle: it must not issue.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -78,34 +78,34 @@ class WritePort(wiring.Component):
 
 
 class Scoreboard(wiring.Component):
-    """Which registers are not yet as a bundle must find them.
+    """Tracks registers with outstanding writes or reads, and finds the bundle's hazards.
 
     A vector register or mask is outstanding from the issue of the operation that writes it until
-    the cycle in which the vector unit writes it: a bundle that issues in that cycle reads it in the
-    next. A scalar load takes one cycle in which its register is outstanding.
+    the cycle of the write: a bundle that issues in that cycle reads it in the next one. The
+    register of a scalar load is outstanding for one cycle.
 
     Attributes
     ----------
     vector_reads, vector_writes, vector_loads : In(VECTOR_REGISTERS)
-        Of the bundle, from `BundleDecoder`; likewise ``mask_reads``, ``mask_writes`` and
+        The bundle's registers, from `BundleDecoder`; likewise ``mask_reads``, ``mask_writes`` and
         ``scalar_reads``, ``scalar_writes``.
     issue : In(1)
         The bundle issues in this cycle.
     scalar_load : In(1)
-        It has a scalar load, to register ``scalar_d`` In(5).
+        The bundle has a scalar load, to register ``scalar_d`` In(5).
     written, mask_written : In(RegistersWritten), In(MasksWritten)
         From the vector unit.
     {reader}_pending : In(RegisterWrite)
-        A register still to be read, for each of `READERS`.
+        A register that the unit has yet to read, one port for each of `READERS`.
     load_lands, load_d : Out(1), Out(5)
         A scalar load writes this register at the end of this cycle.
     vector_hazard : Out(1)
-        The bundle names a vector register or mask that is outstanding, or writes one that is still
-        to be read.
+        The bundle reads or writes an outstanding vector register or mask, or writes a register that
+        a unit has yet to read.
     memory_hazard : Out(1)
-        It names a vector register or scalar register that comes from memory.
+        The bundle reads or writes a vector or scalar register with an outstanding load.
     busy : Out(1)
-        Something is outstanding.
+        A register or mask is outstanding.
     """
 
     def __init__(self) -> None:
@@ -123,10 +123,10 @@ class Scoreboard(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        vectors = Signal(VECTOR_REGISTERS)  # outstanding, as of the beginning of this cycle
-        loading = Signal(VECTOR_REGISTERS)  # of these, those that come from memory
+        vectors = Signal(VECTOR_REGISTERS)  # outstanding at the beginning of this cycle
+        loading = Signal(VECTOR_REGISTERS)  # those of them with an outstanding load
         masks = Signal(MASKS)
-        vectors_left = Signal(VECTOR_REGISTERS)  # as of its end
+        vectors_left = Signal(VECTOR_REGISTERS)  # outstanding at the end of this cycle
         loading_left = Signal(VECTOR_REGISTERS)
         masks_left = Signal(MASKS)
         vectors_written = Signal(VECTOR_REGISTERS)
@@ -152,7 +152,7 @@ class Scoreboard(wiring.Component):
             self.vector_hazard.eq((vectors_named & vectors_left).any() |
                                   (masks_named & masks_left).any() |
                                   (self.vector_writes & unread).any()),
-            # s0 is the same whatever is loaded to it.
+            # A load to s0 has no effect.
             self.memory_hazard.eq((vectors_named & loading_left).any() |
                                   (scalars_named & scalar_loading)[1:].any()),
             self.busy.eq(vectors.any() | masks.any() | self.load_lands),

@@ -13,27 +13,26 @@ __all__ = ["Semaphores"]
 class Semaphores(wiring.Component):
     """The semaphores of a core; all zero after reset.
 
-    What the bundle and what the outside does to one semaphore in one cycle both counts, the bundle
-    first.
+    A bundle and an external signal may both change a semaphore in one cycle; the bundle goes first.
 
     Attributes
     ----------
     index, amount : In(4), In(32)
         Semaphore and amount of the bundle's operation.
     is_wait, is_signal : In(1)
-        Which operation it is.
+        The operation.
     issue : In(1)
-        It takes place in this cycle.
+        The bundle issues in this cycle.
     satisfied : Out(1)
         The semaphore is at least ``amount``.
     overflow : Out(1)
-        ``amount`` more would be too much for it.
+        The semaphore plus ``amount`` exceeds 32 bits.
     external : In(SemaphoreSignal)
-        From outside.
+        A signal from outside the program.
     external_overflow : Out(1)
-        ``external`` is too much; it is not added.
+        ``external`` would exceed 32 bits; it is not added.
     write, write_index, write_value : In(1), In(4), In(32)
-        By the host; not together with ``issue``.
+        Write by the host; not together with ``issue``.
     read_index, read_value, host_index, host_value : In(4), Out(32), In(4), Out(32)
         Two read ports.
     """

@@ -1,4 +1,4 @@
-"""The sequencer: issues one bundle a cycle, in order, each when nothing it needs is outstanding."""
+"""The sequencer: issues bundles in order, at most one a cycle, each when its operands are ready."""
 
 from functools import partial
 
@@ -60,64 +60,63 @@ __all__ = ["Sequencer"]
 class Sequencer(wiring.Component):
     """Fetches bundles, executes their scalar operations, and issues the others to the units.
 
-    A bundle issues in one cycle, all of it or nothing of it, when
+    A bundle issues as a whole, in one cycle, when three conditions hold:
 
-    1. no register or mask that it reads or writes has a write outstanding, none that it writes is
-       still to be read, its vector operations find their write ports free, and the units it needs
-       are ready; until then it waits;
-    2. it has no fault; otherwise the core stops and nothing of the bundle happens;
-    3. the semaphore is high enough that it waits for, if it does; the other core takes its signal;
-       the transfer that it starts has been checked, is good, and finds room.
+    1. No register or mask that it reads or writes has an outstanding write, no register that it
+       writes has an outstanding read, the write ports of its vector operations are free, and the
+       units it needs are ready. Until then it waits.
+    2. It has no fault. Otherwise the core stops, and the bundle has no effect.
+    3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the
+       descriptor of its transfer has been checked and the queue has room. Until then it waits.
 
-    Taken branches cost nothing. A start costs one cycle, in which the first bundle is fetched.
+    A taken branch costs no extra cycle. A start costs one cycle, to fetch the first bundle.
 
     Attributes
     ----------
     start, start_pc : In(1), In(32)
-        Runs from that bundle on, and clears ``fault``; ignored while running.
+        Runs from this bundle on, and clears ``fault``; ignored while running.
     stop : In(1)
-        Stops after this cycle; ``pc`` is the bundle to go on with. Ignored while not running.
+        Stops after this cycle; ``pc`` is the next bundle to execute. Ignored while not running.
     watchdog : In(32)
-        Cycles without an issue after which the core stops with a fault; 0: never.
+        Number of cycles without an issue after which the core stops with a fault; 0: never.
     running : Out(1)
-        Neither stopped nor halted.
+        A program runs.
     fault : Out(4)
-        Why it stopped: a `hdl.isa.Fault`.
+        The reason for a stop: a `hdl.isa.Fault`.
     pc : Out(32)
-        The bundle that is about to issue, or that halted, or that has the fault.
+        The bundle that issues next, or that halted, or that has the fault.
     request, response : In(stream of core_request), Out(Response)
-        The access of the host and of transfers to instruction memory, scalar memory, scalar
-        registers and semaphores; what waits while a program runs, see `HostPort`.
+        Access of the host and of transfers to instruction memory, scalar memory, scalar registers
+        and semaphores. `HostPort` says which requests wait while a program runs.
     signal : In(SemaphoreSignal)
-        Adds to a semaphore at any time. If it would overflow, the semaphore stays and the core
-        stops with a fault at the bundle that would have been next.
+        Adds to a semaphore at any time. On overflow the semaphore keeps its value, and the core
+        stops with a fault at the next bundle.
     other_signal : Out(stream of semaphore_addition)
-        What bundles add to semaphores of the other core.
+        Additions of bundles to semaphores of the other core.
     dma : Out(DmaIssue)
-        Starts transfers.
+        Starts of transfers.
     bus_error : In(1)
-        Memory refused a transfer: the core stops with a fault at the bundle that would have been
-        next.
+        The HBM answered a transfer with an error: the core stops with a fault at the next bundle.
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
         Operations that issue in this cycle.
     x_ready, w_ready, pop_ready, xlu_ready : In(1)
         The unit takes an operation in this cycle.
     x_free, w_free, xlu_free : In(1)
-        The unit would read its source register in the very next cycle. Only then may a bundle issue
-        that also overwrites this register.
+        The unit would read its source register in the next cycle. A bundle that also overwrites
+        this register issues only then.
     x_pending, w_pending, xlu_pending : In(RegisterWrite)
-        Registers that these units will read in a later cycle than this.
+        Registers that these units have yet to read, in a later cycle than this.
     urgent_read, urgent_write : In(1)
-        The host's turn at vector memory: no bundle with a vector load, or with a store, may issue
-        in this cycle. It waits for memory then.
+        The host needs a port of vector memory: no bundle with a vector load, or with a store, may
+        issue in this cycle. Such a bundle counts as waiting for memory.
     written, mask_written : In(RegistersWritten), In(MasksWritten)
-        From the vector unit. A bundle that needs the register may issue in this very cycle.
+        Writes of the vector unit. A bundle that needs the register may issue in the same cycle.
     waiting_{wait} : Out(1)
-        A bundle is held up in this cycle, by each of `WAITS`; at most one is set.
+        Why the bundle waits in this cycle, for each of `WAITS`; at most one is set.
     issue : Out(1)
         The bundle at ``pc`` issues in this cycle.
     busy : Out(1)
-        A register or mask awaits the result of an operation that has issued.
+        A register or mask has an outstanding write.
     """
 
     def __init__(self, config: Config) -> None:
@@ -171,8 +170,8 @@ class Sequencer(wiring.Component):
         held_up, memory = self._look_for_hazards(m, platform)
         fault = self._look_for_faults(m)
 
-        # The three conditions, in order. Faults are looked at when nothing is outstanding: only
-        # then the operands that they depend on are final.
+        # The three conditions, in order. Faults count only when nothing is outstanding, because
+        # only then are the operands that they depend on final.
         clear = Signal()
         sound = Signal()
         waiting = Signal()
@@ -204,11 +203,11 @@ class Sequencer(wiring.Component):
         return getattr(self._operands, f"{slot}_{field}")
 
     def _uses(self, slot: Slot, unit: Unit) -> Value:
-        """Whether the slot's operation is one of the unit's."""
+        """Whether the unit executes the slot's operation."""
         return self._bundle[slot].op.matches(*unit_codes(slot, unit))
 
     def _sum_addresses(self, m: Module) -> None:
-        """Addresses of loads and stores, whole: they are checked before they are cut."""
+        """Compute the full addresses of loads and stores: they are checked before truncation."""
         self._addresses = {}
         for slot in (Slot.S0, Slot.LOAD, Slot.STORE):
             address = Signal(32, name=f"{slot}_address")
@@ -216,7 +215,7 @@ class Sequencer(wiring.Component):
             self._addresses[slot] = address
 
     def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
-        """Whether something is outstanding that the bundle needs; whether memory is to blame."""
+        """Whether the bundle must wait for registers or units; whether memory is the reason."""
         decoder, scoreboard = self._decoder, self._scoreboard
         for name in ("vector_reads", "vector_writes", "vector_loads", "mask_reads", "mask_writes",
                      "scalar_reads", "scalar_writes"):
@@ -236,8 +235,8 @@ class Sequencer(wiring.Component):
             m.d.comb += [port.op.eq(self._bundle[slot].op), port.issue.eq(self.issue)]
             taken.append(port.taken)
 
-        # A unit that could keep the push waiting would read its register after this bundle's own
-        # write: all reads of a bundle come before its writes.
+        # All reads of a bundle come before its writes. If it overwrites the register it pushes, the
+        # unit must therefore read the register in the next cycle.
         push, overwritten = self._bundle.push, decoder.push_overwritten
         x_missing = Signal()
         w_missing = Signal()
@@ -260,7 +259,7 @@ class Sequencer(wiring.Component):
         return held_up, memory
 
     def _look_for_faults(self, m: Module) -> Signal:
-        """The least number of the bundle's faults."""
+        """The lowest fault of the bundle."""
         config, ledger, misc = self._config, self._ledger, self._bundle.misc
         m.d.comb += [
             ledger.push.eq(self._bundle.push.op),
@@ -279,7 +278,7 @@ class Sequencer(wiring.Component):
         other_core = [operation.op.value for operation in OPERATIONS
                       if Slot.MISC in operation.slots and operation.cores > config.cores]
         starts = self._uses(Slot.MISC, Unit.DMA)
-        # All words of a descriptor must exist.
+        # All words of a descriptor must lie in scalar memory.
         room = max(0, config.smem_words - DESCRIPTOR_WORDS + 1)
         causes = {
             Fault.ILLEGAL: self._decoder.illegal |
@@ -311,16 +310,16 @@ class Sequencer(wiring.Component):
         m.d.comb += [
             starts.eq(self._uses(Slot.MISC, Unit.DMA)),
             signals.eq(self._uses(Slot.MISC, Unit.OTHER_CORE)),
-            # The descriptor may be read while the bundle still waits for something else; but not
-            # before the register that holds its address has been loaded.
+            # The descriptor may be read while the bundle waits for other conditions, but not before
+            # an outstanding load has delivered its address.
             dma.valid.eq(control.valid & starts & ~self._scoreboard.load_lands &
                          (fault == Fault.NONE.value)),
             dma.address.eq(self._operand(Slot.MISC, "b")),
             dma.data.eq(self._smem.read_data),
             dma.taken.eq(self.issue & starts),
             self.other_signal.valid.eq(sound & signals),
-            # As a function of the bundle that is not a part of it: otherwise the payload would be
-            # where the netlist keeps the bundle's field, a loop in the eyes of a simulator.
+            # A multiplexer, not the plain field: otherwise the netlist would alias the payload with
+            # the bundle's bits, and a simulator would see a combinational loop.
             self.other_signal.payload.index.eq(Mux(signals, misc.d, 0)),
             self.other_signal.payload.amount.eq(self._operand(Slot.MISC, "b")),
             outside.eq((starts & ~(dma.valid & dma.ready)) | (signals & ~self.other_signal.ready)),
@@ -338,7 +337,7 @@ class Sequencer(wiring.Component):
         m.d.comb += control.interrupt.eq(self._semaphores.external_overflow)
 
     def _execute_scalar(self, m: Module, platform: object) -> None:
-        """Scalar operations: all done at the end of the issue cycle, but for loads."""
+        """Execute scalar operations: all but loads complete in the issue cycle."""
         operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
         s0, s1 = self._bundle.s0, self._bundle.s1
         alus = []
@@ -367,7 +366,7 @@ class Sequencer(wiring.Component):
             scoreboard.scalar_load.eq(s0.op == ScalarOp.LOAD.value),
             scoreboard.scalar_d.eq(s0.d),
         ]
-        # Each port is for bundles first, then for descriptors, then for requests.
+        # Priority at each port of scalar memory: bundles, then descriptors, then requests.
         loads = Signal()
         stores = Signal()
         m.d.comb += [loads.eq(self.issue & (s0.op == ScalarOp.LOAD.value)),
@@ -388,7 +387,7 @@ class Sequencer(wiring.Component):
                          smem.write_data.eq(self._host.data)]
 
     def _execute_misc(self, m: Module) -> None:
-        """Semaphores, and what goes to the cross-lane unit."""
+        """Execute semaphore operations, and issue operations of the cross-lane unit."""
         misc, semaphores, operands = self._bundle.misc, self._semaphores, self._operands
         amount = self._operand(Slot.MISC, "b")
         m.d.comb += [
@@ -450,13 +449,13 @@ class Sequencer(wiring.Component):
         ]
 
     def _connect_host(self, m: Module) -> None:
-        """The host's port takes over what the program does not use."""
+        """Connect the port for requests to the memories and registers."""
         control, imem, smem, host = self._control, self._imem, self._smem, self._host
         operands, semaphores, scoreboard = self._operands, self._semaphores, self._scoreboard
         wiring.connect(m, wiring.flipped(self.request), host.request)
         wiring.connect(m, host.response, wiring.flipped(self.response))
         m.d.comb += [
-            # The load of a last bundle may still be on its way.
+            # A load of the last bundle may still be outstanding.
             host.quiet.eq(~control.running & ~scoreboard.load_lands),
             host.bundle.eq(imem.bundle),
             host.smem_data.eq(smem.read_data),
