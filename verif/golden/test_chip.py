@@ -1,9 +1,11 @@
 """Programs that use transfers and the other core, on the golden machine and the golden chip."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from golden.chip import GoldenChip
 from golden.core import GoldenCore
@@ -12,6 +14,7 @@ from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
 from hdl.encoding import bundle_words, pack
 from hdl.isa import Fault, MiscOp, Slot
+from sim.asm.assembler import Program
 from sim.asm.descriptor import descriptor, hbm, imem, masks, other_vmem, smem, vmem, vreg
 from sim.asm.operands import sem, v
 from sim.asm.text import assemble
@@ -22,15 +25,15 @@ PRESETS = [TINY, SMALL]
 ONE_CORE = Config.preset("tiny", cores=1)
 
 
-def random_words(array, rng):
+def random_words(array: NDArray[np.uint32], rng: np.random.Generator) -> None:
     array[:] = rng.integers(0, 1 << 32, array.shape, np.uint32)
 
 
-def put(machine, address, words):
+def put(machine: GoldenCore, address: int, words: Sequence[int]) -> None:
     machine.smem[address:address + DESCRIPTOR_WORDS] = words
 
 
-def run(machine, text, max_bundles=10_000):
+def run(machine: GoldenCore, text: str, max_bundles: int = 10_000) -> GoldenCore:
     machine.load_program(assemble(text, machine.config).bundles)
     machine.start()
     machine.run(max_bundles)
@@ -41,7 +44,7 @@ def run(machine, text, max_bundles=10_000):
 
 
 @pytest.mark.parametrize("config", [*PRESETS, ONE_CORE], ids=str)
-def test_a_program_loads_computes_and_stores(config):
+def test_a_program_loads_computes_and_stores(config: Config) -> None:
     seed = 1
     rng = np.random.default_rng(seed)
     machine = GoldenCore(config)
@@ -68,7 +71,7 @@ def test_a_program_loads_computes_and_stores(config):
     assert not machine.semaphores.any()
 
 
-def test_a_transfer_comes_after_the_rest_of_its_bundle():
+def test_a_transfer_comes_after_the_rest_of_its_bundle() -> None:
     machine = GoldenCore(TINY)
     machine.scalars[1:4] = 77, 0, 40
     put(machine, 0, descriptor(TINY, smem(40), hbm(0), rows=1))
@@ -87,7 +90,7 @@ def test_a_transfer_comes_after_the_rest_of_its_bundle():
     assert machine.smem[60] == 77
 
 
-def test_a_descriptor_that_was_changed_is_read_anew():
+def test_a_descriptor_that_was_changed_is_read_anew() -> None:
     machine = GoldenCore(TINY)
     machine.vmem[:] = np.arange(machine.vmem.size, dtype=np.uint32).reshape(machine.vmem.shape)
     put(machine, 0, descriptor(TINY, vmem(3), hbm(0), rows=2))
@@ -104,7 +107,7 @@ def test_a_descriptor_that_was_changed_is_read_anew():
     assert (machine.pc, machine.fault) == (6, Fault.DMA_DESCRIPTOR)
 
 
-def test_registers_and_masks_go_to_memory():
+def test_registers_and_masks_go_to_memory() -> None:
     rng = np.random.default_rng(3)
     machine = GoldenCore(SMALL)
     random_words(machine.vectors, rng)
@@ -120,7 +123,7 @@ def test_registers_and_masks_go_to_memory():
 
 
 @pytest.mark.parametrize("config", PRESETS, ids=str)
-def test_an_overlay_is_loaded_and_runs(config):
+def test_an_overlay_is_loaded_and_runs(config: Config) -> None:
     machine = GoldenCore(config)
     overlay = assemble("{ s0.add s5, s0, 1234 | s1.jump 3 } { s0.add s6, s0, 1 }")
     rows = overlay.rows(config)
@@ -142,7 +145,7 @@ def test_an_overlay_is_loaded_and_runs(config):
 ONE_DMA = "{ s0.add s1, s0, 7 | misc.dma s9 | s1.call s2, 5 | v0.move v1, 3 | st.store v2, s0, 1 }"
 
 
-def unchanged_but_fault(machine, fault):
+def unchanged_but_fault(machine: GoldenCore, fault: Fault) -> None:
     """Tries the program's first bundle, which has that fault."""
     machine.start()
     before = machine.read_state()
@@ -166,7 +169,7 @@ def unchanged_but_fault(machine, fault):
     (1, 3, Fault.DMA_ALIGNMENT), (2, 8, Fault.DMA_ALIGNMENT),
     (3, 1, Fault.DMA_RANGE), (6, 255, Fault.DMA_RANGE),
 ])
-def test_faults_of_a_descriptor_are_precise(word, value, fault):
+def test_faults_of_a_descriptor_are_precise(word: int, value: int, fault: Fault) -> None:
     rng = np.random.default_rng(4)
     machine = GoldenCore(TINY)
     for array in (machine.vectors, machine.vmem, machine.smem, machine.hbm):
@@ -187,7 +190,7 @@ def test_faults_of_a_descriptor_are_precise(word, value, fault):
 
 
 @pytest.mark.parametrize("address", [247, 255, 256, 0x7FFFFFFF, 0xFFFFFFF6, 0xFFFFFFFF])
-def test_a_descriptor_beyond_scalar_memory(address):
+def test_a_descriptor_beyond_scalar_memory(address: int) -> None:
     machine = GoldenCore(TINY)
     machine.scalars[9] = address
     # What could be read of it would be no descriptor either.
@@ -196,7 +199,7 @@ def test_a_descriptor_beyond_scalar_memory(address):
     unchanged_but_fault(machine, Fault.SMEM_RANGE)
 
 
-def test_of_several_faults_the_least_number_counts():
+def test_of_several_faults_the_least_number_counts() -> None:
     machine = GoldenCore(TINY)
     for text, fault in (
             ("{ misc.dma 0 | ld.load v1, s0, 256 }", Fault.VMEM_RANGE),
@@ -208,7 +211,7 @@ def test_of_several_faults_the_least_number_counts():
         unchanged_but_fault(machine, fault)
 
 
-def test_a_completion_that_overflows_is_a_fault_of_the_next_bundle():
+def test_a_completion_that_overflows_is_a_fault_of_the_next_bundle() -> None:
     machine = GoldenCore(TINY)
     machine.semaphores[4] = 0xFFFFFFFF
     put(machine, 0, descriptor(TINY, smem(0), hbm(0), rows=1, semaphore=sem[4]))
@@ -218,7 +221,7 @@ def test_a_completion_that_overflows_is_a_fault_of_the_next_bundle():
 
 
 @pytest.mark.parametrize("config", [TINY, ONE_CORE], ids=["two", "one"])
-def test_alone_there_is_no_other_core(config):
+def test_alone_there_is_no_other_core(config: Config) -> None:
     machine = GoldenCore(config)
     machine.load_program([pack({Slot.MISC: {"op": MiscOp.SIGNAL_OTHER, "d": 1}})])
     unchanged_but_fault(machine, Fault.ILLEGAL)
@@ -227,7 +230,7 @@ def test_alone_there_is_no_other_core(config):
 # Two cores
 
 
-def test_signal_other():
+def test_signal_other() -> None:
     chip = GoldenChip(TINY)
     one, two = chip.cores
     two.semaphores[5] = 10
@@ -243,7 +246,7 @@ def test_signal_other():
     assert one.scalars[3] == 1
 
 
-def ping_pong(config, rounds):
+def ping_pong(config: Config, rounds: int) -> tuple[Program, Program]:
     """Core 0 sends a word to core 1, which adds one and sends it back, ``rounds`` times."""
     text = f"""
         {{ s0.add s1, s0, {rounds} }}
@@ -260,7 +263,7 @@ def ping_pong(config, rounds):
 
 @pytest.mark.parametrize("turn", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("config", PRESETS, ids=str)
-def test_words_go_to_and_fro(config, turn):
+def test_words_go_to_and_fro(config: Config, turn: int) -> None:
     chip = GoldenChip(config)
     rounds = 12
     for core, program in zip(chip.cores, ping_pong(config, rounds), strict=True):
@@ -279,7 +282,7 @@ def test_words_go_to_and_fro(config, turn):
 
 
 @pytest.mark.parametrize("turn", [1, 5, 64])
-def test_a_pipeline_through_hbm_with_two_buffers(turn):
+def test_a_pipeline_through_hbm_with_two_buffers(turn: int) -> None:
     """Core 0 fills two buffers of HBM in turn, core 1 empties them; semaphores count them."""
     config = SMALL
     chip = GoldenChip(config)
@@ -329,14 +332,14 @@ def test_a_pipeline_through_hbm_with_two_buffers(turn):
     assert (chip.hbm[700:700 + rows] == parts - 2).all()
 
 
-def start_all(chip, *texts):
+def start_all(chip: GoldenChip, *texts: str) -> GoldenChip:
     for core, text in zip(chip.cores, texts, strict=True):
         core.load_program(assemble(text).bundles)
         core.start()
     return chip
 
 
-def test_cores_that_wait_for_each_other_are_reported():
+def test_cores_that_wait_for_each_other_are_reported() -> None:
     chip = start_all(GoldenChip(TINY), "{ } { misc.wait sem1, 1 } { s1.halt }",
                      "{ } { } { misc.wait sem2, 1 } { misc.signal_other sem1, 1 } { s1.halt }")
     result = chip.run(1_000_000_000)
@@ -349,7 +352,7 @@ def test_cores_that_wait_for_each_other_are_reported():
     assert result.done
 
 
-def test_a_fault_is_reported_and_the_other_core_goes_on():
+def test_a_fault_is_reported_and_the_other_core_goes_on() -> None:
     chip = start_all(GoldenChip(TINY), "{ pop.pop v1 }",
                      "{ s0.add s1, s0, 100 } again: { s1.loop s1, again } { s1.halt }")
     result = chip.run(1000)
@@ -358,7 +361,7 @@ def test_a_fault_is_reported_and_the_other_core_goes_on():
     assert result.faults == {0: Fault.FIFO_UNDERFLOW}
 
 
-def test_a_run_ends_after_as_many_bundles_as_are_allowed():
+def test_a_run_ends_after_as_many_bundles_as_are_allowed() -> None:
     chip = start_all(GoldenChip(TINY), "again: { s1.jump again }", "{ misc.wait sem1, 1 }")
     for turn in (1, 7):
         result = chip.run(20, turn)
@@ -367,7 +370,7 @@ def test_a_run_ends_after_as_many_bundles_as_are_allowed():
     assert chip.run(0).executed == (0, 0)
 
 
-def test_a_chip_of_one_core():
+def test_a_chip_of_one_core() -> None:
     chip = GoldenChip(ONE_CORE)
     assert len(chip.cores) == 1
     assert chip.cores[0].peer is None
@@ -375,7 +378,7 @@ def test_a_chip_of_one_core():
     assert start_all(chip, "{ } { s1.halt }").run(10).done
 
 
-def test_cores_share_one_hbm_and_reach_each_other():
+def test_cores_share_one_hbm_and_reach_each_other() -> None:
     chip = GoldenChip(TINY)
     assert chip.config is TINY
     assert all(core.hbm is chip.hbm for core in chip.cores)
@@ -388,7 +391,7 @@ def test_cores_share_one_hbm_and_reach_each_other():
     assert np.array_equal(chip.cores[0].vmem[[6, 9]], chip.cores[1].vmem[5:7])
 
 
-def test_what_was_decoded_alone_is_decoded_anew():
+def test_what_was_decoded_alone_is_decoded_anew() -> None:
     first = GoldenCore(TINY)
     second = GoldenCore(TINY, first.hbm)
     put(first, 0, descriptor(TINY, vmem(0), other_vmem(0), rows=2, other_semaphore=sem[1]))
@@ -401,7 +404,7 @@ def test_what_was_decoded_alone_is_decoded_anew():
     assert second.semaphores[1] == 2
 
 
-def test_machines_that_are_no_chip_are_refused():
+def test_machines_that_are_no_chip_are_refused() -> None:
     machine = GoldenCore(TINY)
     with pytest.raises(TypeError, match="other must be a GoldenCore, not 1"):
         machine.connect(cast(Any, 1))
@@ -427,12 +430,12 @@ def test_machines_that_are_no_chip_are_refused():
     ((1, 0), ValueError, "turn must be at least 1, not 0"),
     ((1, True), TypeError, "turn must be an integer, not True"),
 ])
-def test_wrong_arguments_of_run(arguments, error, message):
+def test_wrong_arguments_of_run(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         GoldenChip(TINY).run(*arguments)
 
 
-def test_wrong_config_of_a_chip():
+def test_wrong_config_of_a_chip() -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         GoldenChip(cast(Any, "tiny"))
 
@@ -440,7 +443,7 @@ def test_wrong_config_of_a_chip():
 # Descriptors by name
 
 
-def test_named_descriptor_is_that_of_its_numbers():
+def test_named_descriptor_is_that_of_its_numbers() -> None:
     words = descriptor(SMALL, hbm(0x400, run=16, stride=-32), vmem(32, run=2, stride=5), rows=24,
                        semaphore=sem[3], other_semaphore=sem[3])
     assert words == (0x3310, 24, 0x400, 0, 16, 0xFFFFFFE0, 32, 0, 2, 5)
@@ -488,13 +491,14 @@ def test_named_descriptor_is_that_of_its_numbers():
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=2, semaphore=sem[1], other_semaphore=sem[2]),
      ValueError, r"other_semaphore must be sem\[1\] as semaphore is, not sem\[2\]"),
 ])
-def test_descriptors_that_would_be_faults_are_refused(build, error, message):
+def test_descriptors_that_would_be_faults_are_refused(build: Callable[..., Any],
+                                                      error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build()
 
 
 @pytest.mark.parametrize("config", [TINY, SMALL, Config.preset("v2")], ids=["4", "8", "128"])
-def test_rows_of_an_overlay(config):
+def test_rows_of_an_overlay(config: Config) -> None:
     text = "{ s0.add s1, s1, 100 } " * 5 + "{ s1.halt }"
     program = assemble(text)
     rows = program.rows(config)

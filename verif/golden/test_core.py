@@ -1,6 +1,7 @@
 """The golden machine: every operation, every fault, and programs."""
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, cast
 
@@ -38,15 +39,15 @@ MASK32 = 0xFFFFFFFF
 I0, I1, I2 = isa.FIRST_IMMEDIATE, isa.FIRST_IMMEDIATE + 1, isa.FIRST_IMMEDIATE + 2
 
 
-def inline(number):
+def inline(number: int) -> int:
     return isa.INLINE_BASE + number
 
 
-def vector(number):
+def vector(number: int) -> int:
     return isa.VECTOR_FLAG | number
 
 
-def do(slot, name, *operands):
+def do(slot: str, name: str, *operands: int) -> tuple[Slot, dict[str, int]]:
     """An operation of a slot, its operands in the order of the instruction set."""
     for operation in OPERATIONS:
         if slot in operation.slots and operation.name == name:
@@ -58,7 +59,7 @@ def do(slot, name, *operands):
     raise AssertionError(name)
 
 
-def bundle(*parts, imm=()):
+def bundle(*parts: tuple[Slot, dict[str, int]], imm: tuple[int, ...] = ()) -> int:
     slots = dict(parts)
     assert len(slots) == len(parts)
     return pack(slots, imm)
@@ -67,7 +68,7 @@ def bundle(*parts, imm=()):
 HALT = do("s1", "halt")
 
 
-def random_machine(config=TINY, seed=SEED):
+def random_machine(config: Config = TINY, seed: int = SEED) -> GoldenCore:
     """A machine with random contents, a complete load of weights, active ones, and two results."""
     rng = np.random.default_rng(seed)
     machine = GoldenCore(config)
@@ -87,7 +88,7 @@ def random_machine(config=TINY, seed=SEED):
     return machine
 
 
-def execute(machine, one, pc=0):
+def execute(machine: GoldenCore, one: int, pc: int = 0) -> bool:
     """Executes a bundle at an address; the machine goes on running if it does so."""
     machine.stop()
     machine.load_program([one], at=pc)
@@ -95,7 +96,7 @@ def execute(machine, one, pc=0):
     return machine.step()
 
 
-def everything(machine):
+def everything(machine: GoldenCore) -> dict[str, Any]:
     """All state, also what `read_state` leaves out."""
     state = machine.read_state()
     state["transposer"] = machine.transposer.copy()
@@ -107,7 +108,8 @@ def everything(machine):
     return state
 
 
-def changes(before, after, ignored=()):
+def changes(before: Mapping[str, Any], after: Mapping[str, Any],
+            ignored: Sequence[str] = ()) -> set[tuple[int | str, ...]]:
     """Places that differ, as tuples of the part's name and its index along the first axis."""
     found: set[tuple] = set()
     for name in before.keys() - set(ignored):
@@ -122,14 +124,14 @@ def changes(before, after, ignored=()):
     return found
 
 
-def signed(word):
+def signed(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
 # State
 
 
-def test_everything_is_zero_at_first_but_m0():
+def test_everything_is_zero_at_first_but_m0() -> None:
     machine = GoldenCore(ODD)
     state = everything(machine)
     assert state["scalars"].shape == (32,)
@@ -145,7 +147,7 @@ def test_everything_is_zero_at_first_but_m0():
     assert machine.config is ODD
 
 
-def test_state_that_is_read_is_a_copy():
+def test_state_that_is_read_is_a_copy() -> None:
     machine = random_machine()
     state = machine.read_state()
     assert set(state) == {"scalars", "vectors", "masks", "vmem", "smem", "semaphores", "pc",
@@ -164,7 +166,7 @@ def test_state_that_is_read_is_a_copy():
 # Scalar operations
 
 
-def shift_right(a, b):
+def shift_right(a: int, b: int) -> int:
     return a // 2**b if b < 64 else -1 if a < 0 else 0
 
 
@@ -196,7 +198,7 @@ BRANCHES = {
 CORNERS = [0, 1, 2, 31, 32, 33, 1000, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFE0, 0xFFFFFFFF]
 
 
-def scalar_pairs():
+def scalar_pairs() -> Iterator[Any]:
     rng = np.random.default_rng(SEED)
     yield from ((a, b) for a in CORNERS for b in CORNERS)
     yield from rng.integers(0, 1 << 32, (100, 2)).tolist()
@@ -205,7 +207,7 @@ def scalar_pairs():
 
 
 @pytest.mark.parametrize("op", SCALAR)
-def test_scalar_operation(op):
+def test_scalar_operation(op: ScalarOp) -> None:
     machine = GoldenCore(TINY)
     for slot in ("s0", "s1"):
         one = bundle(do(slot, op.name.lower(), 3, 1, 2))
@@ -219,7 +221,7 @@ def test_scalar_operation(op):
             assert machine.scalars[1] == int(SCALAR[op](a, 7)) & MASK32, a
 
 
-def test_scalar_sources():
+def test_scalar_sources() -> None:
     machine = GoldenCore(TINY)
     rng = np.random.default_rng(SEED)
     machine.scalars[1:] = rng.integers(0, 1 << 32, 31, np.uint32)
@@ -236,7 +238,7 @@ def test_scalar_sources():
         assert (machine.vectors[4] == word).all(), code
 
 
-def test_s0_is_zero_whatever_is_written_to_it():
+def test_s0_is_zero_whatever_is_written_to_it() -> None:
     machine = random_machine()
     for parts in ((do("s0", "add", 0, 1, 2),), (do("s0", "load", 0, 0, inline(1)),),
                   (do("s1", "call", 0, inline(3)),), (do("s1", "loop", 0, inline(3)),),
@@ -252,7 +254,7 @@ def test_s0_is_zero_whatever_is_written_to_it():
     assert not machine.vectors[6].any()
 
 
-def test_scalar_memory():
+def test_scalar_memory() -> None:
     machine = random_machine(ODD)
     word = 0xABCD0000
     for address in range(5):
@@ -275,7 +277,7 @@ def test_scalar_memory():
 
 
 @pytest.mark.parametrize("op", BRANCHES)
-def test_conditional_branch(op):
+def test_conditional_branch(op: ScalarOp) -> None:
     machine = GoldenCore(TINY)
     for number in range(3):
         imm = tuple(17 if k == number else 200 + k for k in range(3))
@@ -286,7 +288,7 @@ def test_conditional_branch(op):
             assert machine.pc == (17 if BRANCHES[op](a, b) else 5), (a, b)
 
 
-def test_jump_call_loop_and_halt():
+def test_jump_call_loop_and_halt() -> None:
     machine = GoldenCore(TINY)
     machine.scalars[3] = 77
     assert execute(machine, bundle(do("s1", "jump", 3)), pc=9)
@@ -313,7 +315,7 @@ def test_jump_call_loop_and_halt():
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
-def test_program_counter_beyond_the_memory(config):
+def test_program_counter_beyond_the_memory(config: Config) -> None:
     last = config.imem_bundles - 1
     machine = GoldenCore(config)
     assert execute(machine, bundle(do("s0", "add", 1, 0, inline(3))), pc=last)
@@ -349,7 +351,8 @@ VECTORS = [operation for operation in OPERATIONS if isinstance(operation.op, Vec
 
 @pytest.mark.parametrize("config", [TINY, ODD])
 @pytest.mark.parametrize("operation", VECTORS, ids=lambda one: one.name)
-def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation, config):
+def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation: Operation,
+                                                                       config: Config) -> None:
     rng = np.random.default_rng(SEED)
     machine = random_machine(config)
     for slot in operation.slots:
@@ -373,9 +376,11 @@ def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation
                                    ("vectors", "masks", "pc", "running"))
 
 
-def vector_result(operation, values, before):
+def vector_result(operation: Operation, values: Mapping[str, int],
+                  before: Mapping[str, Any]) -> Any:
     """The file that an operation writes, and what."""
     op, vectors, masks = operation.op, before["vectors"], before["masks"]
+    assert isinstance(op, VectorOp)
     shape = vectors.shape[1:]
     a, code, m = vectors[values["a"]], values["b"], masks[values["m"]]
     bits = {VectorOp.MAND: lambda x, y: x and y, VectorOp.MOR: lambda x, y: x or y,
@@ -398,7 +403,7 @@ def vector_result(operation, values, before):
     return "vectors", evaluate(op, a, b)
 
 
-def test_mask_operations_with_m0():
+def test_mask_operations_with_m0() -> None:
     machine = random_machine()
     masks = machine.masks.copy()
     assert execute(machine, bundle(do("v0", "mxor", 3, 0, 4), do("v1", "mxor", 5, 6, 0)))
@@ -410,7 +415,7 @@ def test_mask_operations_with_m0():
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
-def test_vector_memory(config):
+def test_vector_memory(config: Config) -> None:
     machine = random_machine(config)
     words = config.vmem_vectors
     for address in (0, 1, words - 1):
@@ -436,7 +441,7 @@ def test_vector_memory(config):
 # One bundle
 
 
-def test_all_operations_of_a_bundle_read_before_any_writes():
+def test_all_operations_of_a_bundle_read_before_any_writes() -> None:
     machine = random_machine()
     old = everything(machine)
     assert execute(machine, bundle(
@@ -472,7 +477,7 @@ def test_all_operations_of_a_bundle_read_before_any_writes():
     assert np.array_equal(machine.transposer[2:4], old["vectors"][20])
 
 
-def test_an_empty_bundle_goes_to_the_next():
+def test_an_empty_bundle_goes_to_the_next() -> None:
     machine = random_machine()
     before = everything(machine)
     machine.load_program([0] * TINY.imem_bundles)
@@ -482,7 +487,7 @@ def test_an_empty_bundle_goes_to_the_next():
     assert machine.pc == 23
 
 
-def touched(operation, fields):
+def touched(operation: Operation, fields: Mapping[str, int]) -> set[tuple[str, int]]:
     """What an operation may change, by the kinds of its operands."""
     files = {Kind.SCALAR_OUT: "scalars", Kind.SCALAR_INOUT: "scalars", Kind.VECTOR_OUT: "vectors",
              Kind.MASK_OUT: "masks"}
@@ -499,7 +504,7 @@ LEGAL = {Kind.SOURCE: inline(1), Kind.VECTOR_SOURCE: vector(7), Kind.MASK_OUT: 5
 CASES = [(slot, operation) for operation in OPERATIONS for slot in operation.slots]
 
 
-def ready_for(operation):
+def ready_for(operation: Operation) -> GoldenCore:
     """A machine on which the operation with `LEGAL` operands has no fault."""
     machine = random_machine()
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
@@ -514,7 +519,8 @@ def ready_for(operation):
 
 
 @pytest.mark.parametrize(("slot", "operation"), CASES, ids=lambda one: getattr(one, "name", one))
-def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(slot, operation):
+def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(
+        slot: Slot, operation: Operation) -> None:
     rng = np.random.default_rng(SEED)
     named = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
     outcomes: list[dict[str, Any]] = []
@@ -554,7 +560,7 @@ BYSTANDERS = (do("s0", "add", 30, 0, inline(1)), do("s1", "jump", inline(9)),
               do("misc", "signal", 3, inline(1)))
 
 
-def assert_fault(machine, one, fault, pc=0):
+def assert_fault(machine: GoldenCore, one: int, fault: Fault, pc: int = 0) -> None:
     machine.stop()
     machine.load_program([one], at=pc)
     machine.start(pc)
@@ -568,14 +574,14 @@ def assert_fault(machine, one, fault, pc=0):
     assert machine.pc == pc
 
 
-def beside(part):
+def beside(part: tuple[Slot, dict[str, int]]) -> int:
     """A bundle of an operation and all bystanders."""
     parts = dict(BYSTANDERS)
     parts[part[0]] = part[1]
     return pack(parts, (0, 0, 0))
 
 
-def test_bystanders_do_happen_without_a_fault():
+def test_bystanders_do_happen_without_a_fault() -> None:
     machine = random_machine()
     before = everything(machine)
     assert execute(machine, bundle(*BYSTANDERS)), machine.fault
@@ -585,7 +591,7 @@ def test_bystanders_do_happen_without_a_fault():
 
 
 @pytest.mark.parametrize("slot", list(SLOTS))
-def test_operation_codes_that_a_slot_does_not_have(slot):
+def test_operation_codes_that_a_slot_does_not_have(slot: Slot) -> None:
     known = {operation.op.value for operation in OPERATIONS if slot in operation.slots}
     machine = random_machine()
     unknown = set(range(1, 1 << SLOTS[slot]["op"])) - known
@@ -606,7 +612,7 @@ ILLEGAL = {
 
 
 @pytest.mark.parametrize(("slot", "operation"), CASES, ids=lambda one: getattr(one, "name", one))
-def test_operands_that_do_not_exist(slot, operation):
+def test_operands_that_do_not_exist(slot: Slot, operation: Operation) -> None:
     machine = ready_for(operation)
     legal = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
     for operand in operation.operands:
@@ -617,7 +623,7 @@ def test_operands_that_do_not_exist(slot, operation):
     assert execute(machine, pack({slot: legal | {"op": operation.op.value}}, (1, 2, 3)))
 
 
-def test_reserved_bits():
+def test_reserved_bits() -> None:
     position = sum(sum(fields.values()) for fields in SLOTS.values())
     machine = random_machine()
     assert isa.RESERVED_BITS > 0
@@ -637,7 +643,8 @@ MASK_WRITERS = (do("v0", "feq", 3, 1, vector(2)), do("v1", "mand", 3, 1, 2),
 
 
 @pytest.mark.parametrize("writers", [SCALAR_WRITERS, VECTOR_WRITERS, MASK_WRITERS])
-def test_two_operations_that_write_the_same_register(writers):
+def test_two_operations_that_write_the_same_register(
+        writers: Sequence[tuple[Slot, dict[str, int]]]) -> None:
     machine = random_machine()
     tried = 0
     for one, other in combinations(writers, 2):
@@ -650,7 +657,7 @@ def test_two_operations_that_write_the_same_register(writers):
     assert tried >= 4
 
 
-def test_files_do_not_conflict_with_each_other():
+def test_files_do_not_conflict_with_each_other() -> None:
     assert execute(random_machine(), bundle(
         do("s0", "add", 5, 1, 2), do("v0", "eq", 5, 1, vector(2)), do("v1", "move", 5, inline(1)),
         do("st", "store", 5, 0, inline(5), 5), do("push", "rows", 5),
@@ -661,7 +668,8 @@ def test_files_do_not_conflict_with_each_other():
         do("v1", "move", 5, inline(1)), do("st", "store", 5, 0, inline(5), 5)))
 
 
-def at_fault(name, config=TINY):
+def at_fault(name: str,
+             config: Config = TINY) -> tuple[GoldenCore, tuple[Slot, dict[str, int]], Fault]:
     """A machine and an operation that has a fault on it."""
     machine = random_machine(config)
     machine.scalars[1:4] = 0xFFFFFFF0, config.vmem_vectors, config.smem_words
@@ -722,7 +730,7 @@ FAULTS = ["smem_range load", "smem_range store", "smem_range negative", "vmem_ra
 
 @pytest.mark.parametrize("config", [TINY, ODD])
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_stops_the_machine_and_changes_nothing_else(name, config):
+def test_fault_stops_the_machine_and_changes_nothing_else(name: str, config: Config) -> None:
     machine, part, fault = at_fault(name, config)
     others = {"push": "fifo_overflow" in name or "weight_load" in name,
               "pop": fault is Fault.FIFO_UNDERFLOW}
@@ -742,7 +750,7 @@ def test_fault_stops_the_machine_and_changes_nothing_else(name, config):
     assert machine.scalars[8] == 7
 
 
-def test_limits_themselves_are_no_faults():
+def test_limits_themselves_are_no_faults() -> None:
     config = ODD
     machine = random_machine(config)
     machine.scalars[1:4] = 0, config.vmem_vectors - 1, config.smem_words - 1
@@ -759,7 +767,7 @@ def test_limits_themselves_are_no_faults():
     assert machine.semaphores[4] == 0xFFFFFFFF
 
 
-def test_the_least_fault_counts():
+def test_the_least_fault_counts() -> None:
     machine = random_machine()
     machine.semaphores[4] = 0xFFFFFFFF
     while machine.held:
@@ -803,7 +811,7 @@ def test_the_least_fault_counts():
 # Semaphores
 
 
-def test_waiting_holds_the_whole_bundle():
+def test_waiting_holds_the_whole_bundle() -> None:
     machine = random_machine()
     machine.semaphores[:] = 0
     parts = dict(BYSTANDERS)
@@ -827,7 +835,7 @@ def test_waiting_holds_the_whole_bundle():
     assert machine.scalars[30] == 1
 
 
-def test_waits_compare_without_sign_and_subtract():
+def test_waits_compare_without_sign_and_subtract() -> None:
     machine = GoldenCore(TINY)
     for count, least, goes in ((0, 0, True), (5, 5, True), (4, 5, False), (0x80000000, 1, True),
                                (1, 0x80000000, False), (MASK32, MASK32, True), (7, 3, True)):
@@ -837,7 +845,7 @@ def test_waits_compare_without_sign_and_subtract():
         assert machine.semaphores[15] == (count - least if goes else count)
 
 
-def test_a_fault_of_a_waiting_bundle_is_a_fault():
+def test_a_fault_of_a_waiting_bundle_is_a_fault() -> None:
     machine = random_machine()
     machine.semaphores[3] = 0
     wait = do("misc", "wait", 3, inline(1))
@@ -852,7 +860,7 @@ def test_a_fault_of_a_waiting_bundle_is_a_fault():
     assert changes(before, everything(machine)) == {("fault",), ("running",), ("waiting",)}
 
 
-def test_the_first_fault_is_kept_until_the_next_start():
+def test_the_first_fault_is_kept_until_the_next_start() -> None:
     machine = random_machine()
     machine.semaphores[2] = MASK32
     assert_fault(machine, bundle(do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
@@ -869,7 +877,7 @@ def test_the_first_fault_is_kept_until_the_next_start():
     assert machine.semaphores[2] == MASK32
 
 
-def test_reading_and_signalling_semaphores():
+def test_reading_and_signalling_semaphores() -> None:
     machine = random_machine()
     for number in range(16):
         old = int(machine.semaphores[number])
@@ -883,7 +891,7 @@ def test_reading_and_signalling_semaphores():
         assert machine.scalars[6] == now + number + 1
 
 
-def test_stopping_and_going_on():
+def test_stopping_and_going_on() -> None:
     machine = GoldenCore(TINY)
     machine.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
     machine.start(0)
@@ -899,7 +907,7 @@ def test_stopping_and_going_on():
     assert (machine.running, machine.pc, machine.scalars[1]) == (False, 5, 5)
 
 
-def test_a_watchdog_from_outside_stops_a_program_that_waits():
+def test_a_watchdog_from_outside_stops_a_program_that_waits() -> None:
     machine = GoldenCore(TINY)
     machine.load_program([bundle(do("misc", "wait", 3, inline(1))), bundle(HALT)])
     machine.start(0)
@@ -919,7 +927,7 @@ def test_a_watchdog_from_outside_stops_a_program_that_waits():
 # Programs
 
 
-def test_program_sums_the_scalar_memory():
+def test_program_sums_the_scalar_memory() -> None:
     machine = random_machine()
     program = [
         bundle(do("s0", "add", 1, 0, I0), do("s1", "add", 2, 0, inline(0)), imm=(256,)),
@@ -939,7 +947,7 @@ def test_program_sums_the_scalar_memory():
     assert machine.vectors[1].tolist() == [[lane + 256 * s for lane in range(4)] for s in range(2)]
 
 
-def test_program_calls_and_returns():
+def test_program_calls_and_returns() -> None:
     machine = GoldenCore(TINY)
     program = [bundle(do("s1", "call", 31, I0), imm=(100,)),
                bundle(do("s1", "call", 31, I0), do("s0", "add", 1, 1, 1), imm=(100,)),
@@ -955,7 +963,7 @@ def test_program_calls_and_returns():
     assert machine.scalars[31] == 2
 
 
-def recursive_program():
+def recursive_program() -> tuple[int, list[int]]:
     """s1 = fib(s1) with the stack pointer in s2 and the return address in s31."""
     fib, base = 10, 17
     return fib, [
@@ -974,7 +982,7 @@ def recursive_program():
         bundle(do("s0", "add", 2, 2, inline(-3)), do("s1", "jump", 31))]
 
 
-def test_program_recurses_through_a_stack():
+def test_program_recurses_through_a_stack() -> None:
     fib, routine = recursive_program()
     machine = GoldenCore(TINY)
     machine.load_program([bundle(do("s0", "add", 1, 0, inline(10)), do("s1", "call", 31, I0),
@@ -988,13 +996,13 @@ def test_program_recurses_through_a_stack():
     assert executed > 1_000
 
 
-def load_weights(config, first, kind="weights"):
+def load_weights(config: Config, first: int, kind: str = "weights") -> list[int]:
     return [bundle(do("push", kind, first + number)) for number in range(config.tile_vregs)]
 
 
 @pytest.mark.parametrize("config", [TINY, ODD, Config.preset("small")])
 @pytest.mark.parametrize("kind", ["weights", "weights_t"])
-def test_program_multiplies_matrices(config, kind):
+def test_program_multiplies_matrices(config: Config, kind: str) -> None:
     rng = np.random.default_rng(SEED)
     machine = GoldenCore(config)
     lanes, sublanes, groups = config.lanes, config.sublanes, config.tile_vregs
@@ -1034,7 +1042,7 @@ def test_program_multiplies_matrices(config, kind):
     assert (machine.held, machine.loaded, machine.active) == (0, 0, True)
 
 
-def test_array_holds_as_many_results_as_the_configuration_says():
+def test_array_holds_as_many_results_as_the_configuration_says() -> None:
     machine = random_machine()
     rng = np.random.default_rng(SEED)
     pushed = [tile_matmul(machine.vectors[number].view(np.float32), machine.weights)
@@ -1051,7 +1059,7 @@ def test_array_holds_as_many_results_as_the_configuration_says():
     assert not execute(machine, bundle(do("pop", "pop", 5)))
 
 
-def test_loads_of_weights_start_anew_after_each_swap():
+def test_loads_of_weights_start_anew_after_each_swap() -> None:
     machine = random_machine()
     assert machine.loaded == TINY.tile_vregs == 2
     assert execute(machine, bundle(do("push", "rows_swap", 1)))
@@ -1068,7 +1076,7 @@ def test_loads_of_weights_start_anew_after_each_swap():
         assert np.array_equal(machine.results[-1], expected.view(np.uint32))
 
 
-def test_rows_keep_the_weights_that_were_active_when_they_were_pushed():
+def test_rows_keep_the_weights_that_were_active_when_they_were_pushed() -> None:
     machine = random_machine()
     while machine.held:
         assert execute(machine, bundle(do("pop", "pop", 5)))
@@ -1076,8 +1084,8 @@ def test_rows_keep_the_weights_that_were_active_when_they_were_pushed():
     # Nothing is popped until rows of three tiles are in flight.
     for tile in range(3):
         if tile:
-            for one in load_weights(TINY, 2 * tile):
-                assert execute(machine, one)
+            for load in load_weights(TINY, 2 * tile):
+                assert execute(machine, load)
         assert execute(machine, bundle(do("push", "rows_swap", 6)))
         assert execute(machine, bundle(do("push", "rows", 7)))
         weights = machine.vectors[2 * tile:2 * tile + 2].reshape(4, 4).view(np.float32)
@@ -1090,7 +1098,7 @@ def test_rows_keep_the_weights_that_were_active_when_they_were_pushed():
         assert np.array_equal(machine.vectors[5], one)
 
 
-def test_rows_before_the_first_swap_are_a_fault_even_with_weights_loaded():
+def test_rows_before_the_first_swap_are_a_fault_even_with_weights_loaded() -> None:
     machine = GoldenCore(TINY)
     assert_fault(machine, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
     for one in load_weights(TINY, 0):
@@ -1101,7 +1109,7 @@ def test_rows_before_the_first_swap_are_a_fault_even_with_weights_loaded():
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
-def test_program_transposes_a_tile(config):
+def test_program_transposes_a_tile(config: Config) -> None:
     machine = random_machine(config)
     groups = config.tile_vregs
     matrix = machine.vectors[8:8 + groups].reshape(config.lanes, config.lanes).copy()
@@ -1114,7 +1122,7 @@ def test_program_transposes_a_tile(config):
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
-def test_cross_lane_operations(config):
+def test_cross_lane_operations(config: Config) -> None:
     machine = random_machine(config)
     sublanes, lanes = config.sublanes, config.lanes
     a = machine.vectors[9].copy()
@@ -1169,10 +1177,10 @@ def random_bundle(rng: np.random.Generator) -> int:
     return pack(slots, tuple(int(word) for word in rng.integers(0, 40, isa.IMMEDIATES)))
 
 
-def written_by(one):
+def written_by(one: int) -> set[tuple[str, ...] | tuple[str, int]]:
     """Registers that a bundle may write, from its fields."""
     slots, _, _ = unpack(one)
-    places = {("pc",), ("running",)}
+    places: set[tuple[str, ...] | tuple[str, int]] = {("pc",), ("running",)}
     for slot, fields in slots.items():
         operation = isa.operation(slot, fields["op"])
         if operation is not None:
@@ -1181,7 +1189,7 @@ def written_by(one):
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
-def test_random_bundles_change_what_they_name_or_nothing(config):
+def test_random_bundles_change_what_they_name_or_nothing(config: Config) -> None:
     rng = np.random.default_rng(SEED)
     machine = random_machine(config)
     machine.scalars[1:3] = 0, 1
@@ -1209,7 +1217,7 @@ def test_random_bundles_change_what_they_name_or_nothing(config):
         assert outcomes[fault] > 10, fault
 
 
-def test_bundles_of_random_bits_never_raise():
+def test_bundles_of_random_bits_never_raise() -> None:
     rng = np.random.default_rng(SEED)
     machine = random_machine()
     for _ in range(500):
@@ -1219,7 +1227,7 @@ def test_bundles_of_random_bits_never_raise():
         execute(machine, one & keep & ~(0xFFFF << 150))
 
 
-def test_a_bundle_means_the_same_whenever_it_is_executed_again():
+def test_a_bundle_means_the_same_whenever_it_is_executed_again() -> None:
     rng = np.random.default_rng(SEED)
     bundles = [random_bundle(rng) for _ in range(TINY.imem_bundles)]
     order = rng.integers(0, len(bundles), 600).tolist()
@@ -1240,7 +1248,7 @@ def test_a_bundle_means_the_same_whenever_it_is_executed_again():
     assert len(kept._cache) > 100
 
 
-def test_decoded_bundles_do_not_pile_up():
+def test_decoded_bundles_do_not_pile_up() -> None:
     machine = GoldenCore(TINY)
     for word in range(2_500):
         assert execute(machine, bundle(do("s0", "add", 1, 0, I0), imm=(word,)))
@@ -1251,7 +1259,7 @@ def test_decoded_bundles_do_not_pile_up():
 # Arguments
 
 
-def test_programs_are_loaded_where_they_are_wanted():
+def test_programs_are_loaded_where_they_are_wanted() -> None:
     machine = GoldenCore(ODD)
     machine.load_program([1, 2, 3], at=6)
     assert machine.program == [0, 0, 0, 0, 0, 0, 1, 2, 3]
@@ -1284,6 +1292,7 @@ MACHINE = GoldenCore(TINY)
     (lambda: MACHINE.run(cast(Any, 1.5)), TypeError, "max_bundles must be an integer, not 1.5"),
     (lambda: MACHINE.run(True), TypeError, "max_bundles must be an integer, not True"),
 ])
-def test_wrong_arguments_are_refused(call, error, message):
+def test_wrong_arguments_are_refused(call: Callable[..., Any], error: type[Exception],
+                                     message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()

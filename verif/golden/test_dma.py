@@ -4,6 +4,7 @@ What is expected is worked out here row by row and word by word, from the text o
 """
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -27,7 +28,7 @@ READABLE = ("HBM", "VMEM", "OTHER_VMEM", "SMEM", "VREG", "MASK")
 WRITABLE = ("HBM", "VMEM", "OTHER_VMEM", "SMEM", "IMEM")
 
 
-def pair(config, rng):
+def pair(config: Config, rng: np.random.Generator) -> tuple[GoldenCore, GoldenCore]:
     """Two cores with random contents."""
     hbm = allocate_hbm(config)
     hbm[:] = rng.integers(0, 1 << 32, hbm.shape, np.uint32)
@@ -42,7 +43,7 @@ def pair(config, rng):
     return machines
 
 
-def flat(machine):
+def flat(machine: Any) -> dict[str, dict[int, int]]:
     """All words by the name of their space; those that instruction memory has not are absent."""
     masks = sum(machine.masks[i].astype(np.int64) << i for i in range(8))
     return {
@@ -57,7 +58,7 @@ def flat(machine):
     }
 
 
-def capacity(name, config):
+def capacity(name: str, config: Config) -> int:
     """Words of a space, counting those that bundles have not."""
     register = config.sublanes * config.lanes
     return {"HBM": config.hbm_bytes // (4 * config.lanes) * config.lanes,
@@ -66,7 +67,7 @@ def capacity(name, config):
             "VREG": 32 * register, "MASK": register}[name]
 
 
-def first_word(name, address, run, stride, row, config):
+def first_word(name: str, address: int, run: int, stride: int, row: int, config: Config) -> int:
     """Where a row of a side begins, in words."""
     lanes, sublanes = config.lanes, config.sublanes
     if name in ("SMEM", "IMEM"):
@@ -81,14 +82,14 @@ def first_word(name, address, run, stride, row, config):
     return ((address + within + runs * stride) * sublanes + sublane) * lanes
 
 
-def sides(descriptor) -> list[tuple[str, int, int, int]]:
+def sides(descriptor: Descriptor) -> list[tuple[str, int, int, int]]:
     return [(name, getattr(descriptor, f"{side}_address"), getattr(descriptor, f"{side}_run"),
              getattr(descriptor, f"{side}_stride"))
             for side in ("source", "destination")
             for name in [DmaSpace(getattr(descriptor, f"{side}_space")).name]]
 
 
-def expected_fault(descriptor, config, cores=2):
+def expected_fault(descriptor: Descriptor, config: Config, cores: int = 2) -> Fault:
     """The first fault, by looking at every row."""
     given = descriptor
     try:
@@ -119,7 +120,8 @@ def expected_fault(descriptor, config, cores=2):
     return Fault.NONE
 
 
-def expected_words(descriptor, before, config):
+def expected_words(descriptor: Descriptor, before: Mapping[str, dict[int, int]],
+                   config: Config) -> dict[str, dict[int, int]]:
     """All words after a transfer."""
     (source, *from_), (destination, *to) = sides(descriptor)
     after = {name: dict(words) for name, words in before.items()}
@@ -132,7 +134,7 @@ def expected_words(descriptor, before, config):
     return after
 
 
-def assert_done(machine, descriptor, seed=None):
+def assert_done(machine: GoldenCore, descriptor: Descriptor, seed: int | None = None) -> Fault:
     """Does the transfer, or finds its fault, and compares with what is expected."""
     config = machine.config
     before = flat(machine)
@@ -145,7 +147,8 @@ def assert_done(machine, descriptor, seed=None):
     return fault
 
 
-def some_side(name, rows, config, rng):
+def some_side(name: str, rows: int, config: Config,
+              rng: np.random.Generator) -> tuple[int, int, int]:
     """Address, run and stride, mostly legal."""
     lanes = config.lanes
     unit = 4 * lanes if name == "HBM" else 1
@@ -165,7 +168,8 @@ def some_side(name, rows, config, rng):
     return first * unit, run, stride * unit
 
 
-def some_descriptor(source, destination, config, rng, wrong=0.0):
+def some_descriptor(source: str, destination: str, config: Config, rng: np.random.Generator,
+                    wrong: float = 0.0) -> Descriptor:
     rows = int(rng.integers(1, 7))
     if source in VECTOR or destination in VECTOR:
         rows = config.sublanes * int(rng.integers(1, 7))
@@ -188,7 +192,7 @@ def some_descriptor(source, destination, config, rng, wrong=0.0):
 
 
 @pytest.mark.parametrize(("source", "destination"), list(itertools.product(READABLE, WRITABLE)))
-def test_every_pair_of_spaces_copies_row_by_row(source, destination):
+def test_every_pair_of_spaces_copies_row_by_row(source: str, destination: str) -> None:
     for number, config in enumerate((TINY_SMALL, ODD, FLAT)):
         seed = 100 + number
         rng = np.random.default_rng(seed)
@@ -204,7 +208,7 @@ def test_every_pair_of_spaces_copies_row_by_row(source, destination):
 TINY_SMALL = Config.preset("tiny", hbm_bytes=4096, vmem_bytes=1024, imem_bundles=40)
 
 
-def test_random_descriptors_have_the_faults_that_they_should():
+def test_random_descriptors_have_the_faults_that_they_should() -> None:
     counts = dict.fromkeys(Fault, 0)
     for number, config in enumerate((TINY_SMALL, ODD, FLAT)):
         seed = 200 + number
@@ -223,7 +227,7 @@ def test_random_descriptors_have_the_faults_that_they_should():
     assert sum(counts.values()) == 4500
 
 
-def test_words_of_a_descriptor():
+def test_words_of_a_descriptor() -> None:
     descriptor = Descriptor(
         source_space=DmaSpace.SMEM, destination_space=DmaSpace.OTHER_VMEM, semaphore=13,
         signal=1, signal_other=0, reserved=5, rows=0x00ABCDEF,
@@ -246,7 +250,8 @@ def test_words_of_a_descriptor():
     ({"semaphore": 16}, ValueError, "semaphore must fit 4 bits, not 16"),
     ({"destination_address": 1.5}, TypeError, "destination_address must be an integer, not 1.5"),
 ])
-def test_values_that_do_not_fit_are_named(change, error, message):
+def test_values_that_do_not_fit_are_named(change: Any, error: type[Exception],
+                                          message: str) -> None:
     with pytest.raises(error, match=message):
         Descriptor(**{"source_space": 0, "destination_space": 0, "rows": 1} | change)
 
@@ -316,14 +321,14 @@ CHECKS: dict[Fault, list[dict[str, int]]] = {
 
 @pytest.mark.parametrize(("fault", "change"), [
     (fault, change) for fault, changes in CHECKS.items() for change in changes])
-def test_checks(fault, change):
+def test_checks(fault: Fault, change: dict[str, Any]) -> None:
     descriptor = Descriptor(**GOOD | change)
     assert descriptor.check(TINY, 2) is fault
     if descriptor.rows < 10000:
         assert expected_fault(descriptor, TINY) is fault
 
 
-def test_order_of_checks():
+def test_order_of_checks() -> None:
     """A descriptor with two causes has the fault of the earlier check."""
     tried = 0
     order = [Fault.DMA_DESCRIPTOR, Fault.DMA_ALIGNMENT, Fault.DMA_RANGE]
@@ -339,7 +344,7 @@ def test_order_of_checks():
     assert tried > 100
 
 
-def test_the_other_core_needs_two():
+def test_the_other_core_needs_two() -> None:
     for change in ({"source_space": DmaSpace.OTHER_VMEM, "destination_space": HBM},
                    {"destination_space": DmaSpace.OTHER_VMEM}, {"signal_other": 1},
                    # Before anything else.
@@ -351,7 +356,7 @@ def test_the_other_core_needs_two():
     assert Descriptor(**GOOD | {"signal_other": 1}).check(TINY, 2) is Fault.NONE
 
 
-def test_blocks_at_one_place_are_written_in_their_order():
+def test_blocks_at_one_place_are_written_in_their_order() -> None:
     seed = 5
     machine, _ = pair(TINY_SMALL, np.random.default_rng(seed))
     for run, stride in ((1, 0), (2, 1), (3, 1), (3, -2), (2, -1), (4, 0)):
@@ -362,7 +367,7 @@ def test_blocks_at_one_place_are_written_in_their_order():
             assert assert_done(machine, descriptor, seed) is Fault.NONE
 
 
-def test_source_and_destination_may_overlap_in_this_machine():
+def test_source_and_destination_may_overlap_in_this_machine() -> None:
     seed = 6
     machine, _ = pair(TINY_SMALL, np.random.default_rng(seed))
     for space, unit in ((HBM, ROW), (VMEM, 1), (SMEM, 1)):
@@ -373,7 +378,7 @@ def test_source_and_destination_may_overlap_in_this_machine():
             assert assert_done(machine, descriptor, seed) is Fault.NONE
 
 
-def test_a_partly_written_bundle_keeps_its_other_words():
+def test_a_partly_written_bundle_keeps_its_other_words() -> None:
     machine, _ = pair(TINY_SMALL, np.random.default_rng(7))
     before = list(machine.program)
     descriptor = Descriptor(SMEM, IMEM, 5, destination_address=16 * 3)
@@ -386,7 +391,7 @@ def test_a_partly_written_bundle_keeps_its_other_words():
         *words[16:20], *bundle_words(before[4])[4:])
 
 
-def test_completion_signals():
+def test_completion_signals() -> None:
     for own, other in itertools.product((0, 1), repeat=2):
         machine, peer = pair(TINY, np.random.default_rng(8))
         machine.semaphores[9], peer.semaphores[9] = 5, 7
@@ -396,7 +401,7 @@ def test_completion_signals():
         assert peer.semaphores.tolist() == [0] * 9 + [7 + other] + [0] * 6
 
 
-def test_completion_signals_may_overflow():
+def test_completion_signals_may_overflow() -> None:
     machine, peer = pair(TINY, np.random.default_rng(9))
     machine.semaphores[1] = peer.semaphores[1] = 0xFFFFFFFF
     descriptor = Descriptor(HBM, VMEM, 2, semaphore=1, signal_other=1)
@@ -407,7 +412,7 @@ def test_completion_signals_may_overflow():
     assert machine.semaphores[1] == peer.semaphores[1] == 0xFFFFFFFF
 
 
-def test_hbm_takes_memory_only_where_it_is_written():
+def test_hbm_takes_memory_only_where_it_is_written() -> None:
     config = Config.preset("v2", hbm_bytes=1 << 36)
     hbm = allocate_hbm(config)
     assert hbm.shape == (1 << 27, 128)
@@ -429,12 +434,12 @@ def test_hbm_takes_memory_only_where_it_is_written():
     (np.zeros((65536, 8), np.uint32), ValueError, r"of shape \(65536, 4\), not \(65536, 8\)"),
     (np.zeros((65536, 8), np.uint32)[:, ::2], ValueError, "hbm must be contiguous"),
 ])
-def test_wrong_hbm_is_refused(hbm, error, message):
+def test_wrong_hbm_is_refused(hbm: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         GoldenCore(TINY, hbm)
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="config must be a Config, not None"):
         allocate_hbm(cast(Any, None))
     with pytest.raises(TypeError, match="descriptor must be a Descriptor, not 3"):

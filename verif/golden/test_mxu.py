@@ -1,8 +1,12 @@
 """The golden matrix product: its order, its padding, its fast path, and its distance from truth."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike, NDArray
 
 from golden import mxu
 from golden.mxu import column_sum, matmul, tile_matmul
@@ -12,35 +16,36 @@ from verif.golden import oracle
 SEED = 20240612
 
 
-def b16(patterns):
+def b16(patterns: ArrayLike) -> np.ndarray:
     return from_bits(np.array(patterns, np.uint16))
 
 
-def scaled(rng, exponents, shape):
+def scaled(rng: np.random.Generator, exponents: tuple[int, int],
+           shape: int | tuple[int, int]) -> np.ndarray:
     """Normal bf16 numbers of random exponents and signs, within the two exponents given."""
     field = rng.integers(exponents[0] + 127, exponents[1] + 128, shape)
     return b16(field << 7 | rng.integers(0, 1 << 7, shape) | rng.integers(0, 2, shape) << 15)
 
 
-def normal(rng, shape):
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return to_bf16(rng.standard_normal(shape, np.float32))
 
 
-def sparse(rng, shape):
+def sparse(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     x = normal(rng, shape)
     x[rng.random(shape) < 0.5] = rng.choice(b16([0x0000, 0x8000]))
     return x
 
 
-def tiny(rng, shape):
+def tiny(rng: np.random.Generator, shape: int | tuple[int, int]) -> np.ndarray:
     return scaled(rng, (-66, -58), shape)
 
 
-def wide(rng, shape):
+def wide(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return scaled(rng, (-126, 127), shape)
 
 
-def tiny_step(rng, shape):
+def tiny_step(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     """Ordinary numbers, but for one place of each axis."""
     x = normal(rng, shape)
     x[:, shape[1] // 2] = tiny(rng, shape[0])
@@ -48,11 +53,11 @@ def tiny_step(rng, shape):
     return x
 
 
-def any_pattern(rng, shape):
+def any_pattern(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return b16(rng.integers(0, 1 << 16, shape))
 
 
-def few_specials(rng, shape):
+def few_specials(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     x = normal(rng, shape)
     special = rng.random(shape) < 0.02
     x[special] = rng.choice(b16([0x7F80, 0xFF80, 0x7F81, 0xFFC1, 0x0001, 0x807F, 0x0000, 0x8000]),
@@ -63,7 +68,7 @@ def few_specials(rng, shape):
 KINDS = [normal, sparse, tiny, wide, tiny_step, any_pattern, few_specials]
 
 
-def assert_same(got, expected):
+def assert_same(got: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
     assert got.dtype == expected.dtype == np.float32
     assert got.shape == expected.shape
     wrong = np.argwhere(bits(got) != bits(expected))
@@ -73,18 +78,18 @@ def assert_same(got, expected):
                     f"not {bits(expected)[at]:x}")
 
 
-def columns(x, w):
+def columns(x: np.ndarray, w: np.ndarray) -> NDArray[np.float32]:
     """The tile product by its definition."""
     return column_sum(x[:, None, :], w.T[None])
 
 
 @pytest.fixture
-def flushes(monkeypatch):
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Counts the flush passes of the tile product, one for each item."""
     calls = []
     original = mxu._flush_in_place
 
-    def counted(a, scratch):
+    def counted(a: NDArray[np.float32], scratch: NDArray[np.float32]) -> None:
         calls.append(a.shape)
         original(a, scratch)
 
@@ -96,7 +101,7 @@ def flushes(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_column_and_tile_match_the_oracle(kind):
+def test_column_and_tile_match_the_oracle(kind: Callable[..., Any]) -> None:
     rng = np.random.default_rng(SEED)
     for _ in range(3):
         x, w = kind(rng, (4, 19)), kind(rng, (19, 6))
@@ -111,14 +116,16 @@ def test_column_and_tile_match_the_oracle(kind):
 @pytest.mark.parametrize(("m", "k", "n"), [
     (1, 1, 1), (1, 128, 128), (128, 128, 1), (5, 40, 70), (70, 40, 5), (300, 9, 130),
     (3, 7, 2_500), (2_500, 7, 3), (1_100, 4, 1_030)])
-def test_tile_is_the_column_sums_bit_for_bit(kind, m, k, n):
+def test_tile_is_the_column_sums_bit_for_bit(kind: Callable[..., Any], m: int, k: int,
+                                             n: int) -> None:
     rng = np.random.default_rng(SEED)
     x, w = kind(rng, (m, k)), kind(rng, (k, n))
     assert_same(tile_matmul(x, w), columns(x, w))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fast_and_slow_path_agree(kind, monkeypatch, flushes):
+def test_fast_and_slow_path_agree(kind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
+                                  flushes: Sequence[Any]) -> None:
     rng = np.random.default_rng(SEED)
     k = 33
     x, w = kind(rng, (40, k)), kind(rng, (k, 50))
@@ -134,7 +141,7 @@ def test_fast_and_slow_path_agree(kind, monkeypatch, flushes):
         assert taken > 0
 
 
-def test_fast_path_ends_exactly_where_a_sum_can_be_subnormal(flushes):
+def test_fast_path_ends_exactly_where_a_sum_can_be_subnormal(flushes: list[Any]) -> None:
     # The difference of (1 + 2**-7)**2 and 1 + 2**-6 is 2**-14: one quantum. Sums go on behind it.
     for exponent, passes in ((-112, 0), (-113, 3)):
         x, w = np.float32(2.0 ** (exponent // 2)), np.float32(2.0 ** (exponent - exponent // 2))
@@ -147,14 +154,14 @@ def test_fast_path_ends_exactly_where_a_sum_can_be_subnormal(flushes):
         assert two[0, 0] == (0 if passes else 2.0**-126)
 
 
-def test_flush_passes_are_taken_only_from_the_first_small_step_on(flushes):
+def test_flush_passes_are_taken_only_from_the_first_small_step_on(flushes: Sequence[Any]) -> None:
     x, w = np.ones((2, 5), np.float32), np.ones((5, 3), np.float32)
     w[3] = 2.0**-113
     tile_matmul(x, w)
     assert len(flushes) == 2  # the sums of steps 3 and 4; the product is a normal number
 
 
-def test_one_block_with_small_numbers_does_not_slow_the_others(flushes):
+def test_one_block_with_small_numbers_does_not_slow_the_others(flushes: Sequence[Any]) -> None:
     rng = np.random.default_rng(SEED)
     x, w = normal(rng, (1_024, 2)), normal(rng, (2, 1_024))
     x[-1] = tiny(rng, 2)
@@ -164,7 +171,7 @@ def test_one_block_with_small_numbers_does_not_slow_the_others(flushes):
     assert len(set(flushes)) == 1
 
 
-def test_order_is_part_of_the_result():
+def test_order_is_part_of_the_result() -> None:
     x = np.array([2.0**24, 1, -(2.0**24)], np.float32)
     w = np.ones((3, 1), np.float32)
     assert tile_matmul(x[None], w)[0, 0] == 0
@@ -176,7 +183,7 @@ def test_order_is_part_of_the_result():
     assert_same(reverse, columns(x[:, ::-1], w[::-1]))
 
 
-def test_rows_and_columns_do_not_see_each_other():
+def test_rows_and_columns_do_not_see_each_other() -> None:
     rng = np.random.default_rng(SEED)
     x, w = few_specials(rng, (37, 20)), few_specials(rng, (20, 41))
     whole = tile_matmul(x, w)
@@ -187,7 +194,7 @@ def test_rows_and_columns_do_not_see_each_other():
     assert_same(tile_matmul(w.T, x.T), whole.T)
 
 
-def test_every_nan_is_the_one_pattern():
+def test_every_nan_is_the_one_pattern() -> None:
     rng = np.random.default_rng(SEED)
     result = tile_matmul(any_pattern(rng, (30, 8)), any_pattern(rng, (8, 30)))
     assert np.isnan(result).any()
@@ -198,7 +205,7 @@ def test_every_nan_is_the_one_pattern():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_a_short_column_changes_nothing(kind):
+def test_padding_a_short_column_changes_nothing(kind: Callable[..., Any]) -> None:
     rng = np.random.default_rng(SEED)
     m, k, n, rows = 20, 5, 30, 16
     x, w = kind(rng, (m, k)), kind(rng, (k, n))
@@ -208,7 +215,7 @@ def test_padding_a_short_column_changes_nothing(kind):
     assert_same(columns(x_padded, w_padded), tile_matmul(x, w))
 
 
-def test_a_partial_sum_can_be_minus_zero_and_padding_keeps_it():
+def test_a_partial_sum_can_be_minus_zero_and_padding_keeps_it() -> None:
     x = b16([[0x2000, 0xA001]])  # 2**-63, and -(1 + 2**-7) times that
     w = b16([[0x2000], [0x2000]])
     assert bits(tile_matmul(x, w))[0, 0] == 0x80000000
@@ -223,7 +230,7 @@ def test_a_partial_sum_can_be_minus_zero_and_padding_keeps_it():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("k", "array"), [(3, 4), (4, 4), (5, 4), (24, 8), (29, 8), (7, 1)])
-def test_matmul_adds_tiles_in_order(kind, k, array):
+def test_matmul_adds_tiles_in_order(kind: Callable[..., Any], k: int, array: int) -> None:
     rng = np.random.default_rng(SEED)
     a, b = kind(rng, (6, k)), kind(rng, (k, 9))
     total = columns(a[:, :array], b[:array])
@@ -233,7 +240,7 @@ def test_matmul_adds_tiles_in_order(kind, k, array):
     assert_same(matmul(a, b, array), total)
 
 
-def test_matmul_depends_on_the_array_and_on_the_order_of_tiles():
+def test_matmul_depends_on_the_array_and_on_the_order_of_tiles() -> None:
     rng = np.random.default_rng(SEED)
     a, b = normal(rng, (16, 64)), normal(rng, (64, 16))
     assert (bits(matmul(a, b, 8)) != bits(matmul(a, b, 64))).any()
@@ -242,7 +249,7 @@ def test_matmul_depends_on_the_array_and_on_the_order_of_tiles():
     assert_same(matmul(a, b, 1 << 40), tile_matmul(a, b))
 
 
-def test_a_first_tile_of_minus_zero_is_kept():
+def test_a_first_tile_of_minus_zero_is_kept() -> None:
     x, w = b16([[0x2000, 0xA001]]), b16([[0x2000], [0x2000]])
     assert bits(matmul(x, w, 2))[0, 0] == 0x80000000
     assert bits(matmul(np.hstack([x, x]), np.vstack([w, w]), 2))[0, 0] == 0x80000000
@@ -250,7 +257,7 @@ def test_a_first_tile_of_minus_zero_is_kept():
     assert bits(matmul(x, w, 1))[0, 0] == 0x80000000
 
 
-def test_no_steps_give_plus_zero_and_no_rows_or_columns_nothing():
+def test_no_steps_give_plus_zero_and_no_rows_or_columns_nothing() -> None:
     for product in (tile_matmul, lambda x, w: matmul(x, w, 4)):
         none = product(np.zeros((3, 0), np.float32), np.zeros((0, 5), bf16))
         assert_same(none, np.zeros((3, 5), np.float32))
@@ -263,7 +270,7 @@ def test_no_steps_give_plus_zero_and_no_rows_or_columns_nothing():
 # The edge
 
 
-def test_the_edge_rounds_fp32_and_takes_bf16_as_it_is():
+def test_the_edge_rounds_fp32_and_takes_bf16_as_it_is() -> None:
     rng = np.random.default_rng(SEED)
     a = from_bits(rng.integers(0, 1 << 32, (12, 10), np.uint32))
     b = rng.standard_normal((10, 14), np.float32)
@@ -278,7 +285,7 @@ def test_the_edge_rounds_fp32_and_takes_bf16_as_it_is():
     assert tile_matmul(np.full((1, 1), 1 + 2**-7, np.float32), one)[0, 0] == 1 + 2**-7
 
 
-def test_operands_of_any_layout_are_read_and_not_written():
+def test_operands_of_any_layout_are_read_and_not_written() -> None:
     rng = np.random.default_rng(SEED)
     a, b = few_specials(rng, (9, 12)), few_specials(rng, (12, 11))
     before = bits(a).copy(), bits(b).copy()
@@ -289,7 +296,7 @@ def test_operands_of_any_layout_are_read_and_not_written():
     assert np.array_equal(bits(b), before[1])
 
 
-def test_column_sum_broadcasts_and_repeats_mac():
+def test_column_sum_broadcasts_and_repeats_mac() -> None:
     rng = np.random.default_rng(SEED)
     x, w = normal(rng, (2, 1, 3, 6)), normal(rng, (5, 1, 6))
     total = np.zeros((2, 5, 3), np.float32)
@@ -298,7 +305,7 @@ def test_column_sum_broadcasts_and_repeats_mac():
     assert_same(column_sum(x, w), total)
 
 
-def test_no_warning_escapes_whatever_the_caller_asked_for():
+def test_no_warning_escapes_whatever_the_caller_asked_for() -> None:
     rng = np.random.default_rng(SEED)
     for kind in KINDS:
         a, b = kind(rng, (8, 12)), kind(rng, (12, 8))
@@ -312,7 +319,8 @@ def test_no_warning_escapes_whatever_the_caller_asked_for():
 
 @pytest.mark.parametrize("kind", [normal, sparse, tiny])
 @pytest.mark.parametrize(("k", "array"), [(128, 128), (500, 128), (1_000, 8)])
-def test_error_is_within_the_bound_of_the_text(kind, k, array):
+def test_error_is_within_the_bound_of_the_text(kind: Callable[..., Any], k: int,
+                                               array: int) -> None:
     rng = np.random.default_rng(SEED)
     a, b = kind(rng, (24, k)), kind(rng, (k, 24))
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
@@ -325,7 +333,7 @@ def test_error_is_within_the_bound_of_the_text(kind, k, array):
     assert error.max() > 0
 
 
-def test_error_of_the_edge_is_within_the_bound_of_the_text():
+def test_error_of_the_edge_is_within_the_bound_of_the_text() -> None:
     rng = np.random.default_rng(SEED)
     a, b = rng.standard_normal((30, 128), np.float32), rng.standard_normal((128, 30), np.float32)
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
@@ -367,12 +375,13 @@ F32 = np.zeros((2, 3), np.float32)
      r"w must have at least one axis, not shape \(\)"),
     (lambda: column_sum(F32, np.zeros((3, 3), np.float32)), ValueError, "broadcast"),
 ])
-def test_wrong_arguments_are_refused(call, error, message):
+def test_wrong_arguments_are_refused(call: Callable[..., Any], error: type[Exception],
+                                     message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 
 
-def test_a_dense_layer_adds_its_bias_last_and_then_rectifies():
+def test_a_dense_layer_adds_its_bias_last_and_then_rectifies() -> None:
     rng = np.random.default_rng(SEED)
     x = rng.standard_normal((5, 9), np.float32)
     w = rng.standard_normal((9, 6), np.float32)

@@ -2,12 +2,15 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike, NDArray
 
 from golden.numerics import (
     BF16_INF,
@@ -42,15 +45,15 @@ BF16_CORNERS = [
         0x5F80, 0x5FFF, 0x7F00, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0x7FFF)]
 
 
-def f32(patterns):
+def f32(patterns: ArrayLike) -> NDArray[np.float32]:
     return from_bits(np.array(patterns, np.uint32))
 
 
-def b16(patterns):
+def b16(patterns: ArrayLike) -> np.ndarray:
     return from_bits(np.array(patterns, np.uint16))
 
 
-def assert_bits(got, expected, *operands):
+def assert_bits(got: np.ndarray, expected: ArrayLike, *operands: ArrayLike) -> None:
     """Equal patterns; on failure shows the first operands that differ."""
     got, expected = bits(got).ravel(), np.asarray(expected).ravel()
     assert got.shape == expected.shape
@@ -66,7 +69,7 @@ def assert_bits(got, expected, *operands):
 # The text
 
 
-def examples(section):
+def examples(section: int) -> list[list[int]]:
     """Rows of the worked examples in a section: the patterns that its cells begin with."""
     text = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
     body = re.search(rf"^## {section}\. .*?(?=^## )", text, re.MULTILINE | re.DOTALL)
@@ -81,32 +84,32 @@ def examples(section):
     return rows
 
 
-def test_worked_examples_of_the_conversion_hold():
+def test_worked_examples_of_the_conversion_hold() -> None:
     for x, y in examples(3):
         assert_bits(to_bf16(f32([x])), [y], [x])
         assert oracle.convert(x) == y
 
 
-def test_worked_examples_of_the_product_hold():
+def test_worked_examples_of_the_product_hold() -> None:
     for x, w, y in examples(4):
         assert_bits(bf16_product(b16([x]), b16([w])), [y], [x], [w])
         assert oracle.multiply(x, w)[0] == y
 
 
-def test_worked_examples_of_the_sum_hold():
+def test_worked_examples_of_the_sum_hold() -> None:
     for a, b, y in examples(5):
         assert_bits(add_f32(f32([a]), f32([b])), [y], [a], [b])
         assert_bits(add_f32(f32([b]), f32([a])), [y], [b], [a])
         assert oracle.add(a, b).pattern == y
 
 
-def test_worked_examples_of_the_mac_hold():
+def test_worked_examples_of_the_mac_hold() -> None:
     for acc, x, w, y in examples(6):
         assert_bits(mac(f32([acc]), b16([x]), b16([w])), [y], [acc], [x], [w])
         assert oracle.mac(acc, x, w).pattern == y
 
 
-def test_flush_is_judged_after_rounding_with_unbounded_exponent():
+def test_flush_is_judged_after_rounding_with_unbounded_exponent() -> None:
     # No operation of the array gets there, so this holds the oracle to the text.
     least = oracle.Fraction(2) ** -126
     below = oracle.Fraction(1, 1 << 25)
@@ -118,7 +121,7 @@ def test_flush_is_judged_after_rounding_with_unbounded_exponent():
 # Corners and random operands against the oracle
 
 
-def test_conversion_matches_oracle():
+def test_conversion_matches_oracle() -> None:
     rng = np.random.default_rng(SEED)
     x = np.concatenate([np.array(F32_CORNERS, np.uint32),
                         rng.integers(0, 1 << 32, 20_000, np.uint32),
@@ -126,24 +129,24 @@ def test_conversion_matches_oracle():
     assert_bits(to_bf16(from_bits(x)), [oracle.convert(int(one)) for one in x], x)
 
 
-def test_widening_matches_oracle_on_every_pattern():
+def test_widening_matches_oracle_on_every_pattern() -> None:
     x = np.arange(1 << 16, dtype=np.uint16)
     assert_bits(to_f32(from_bits(x)), [oracle.widen(int(one)) for one in x], x)
 
 
-def test_product_matches_oracle_on_corners():
+def test_product_matches_oracle_on_corners() -> None:
     x, w = np.array(list(product(BF16_CORNERS, BF16_CORNERS)), np.uint16).T
     expected = [oracle.multiply(int(one), int(other))[0] for one, other in zip(x, w, strict=True)]
     assert_bits(bf16_product(from_bits(x), from_bits(w)), expected, x, w)
 
 
-def test_sum_matches_oracle_on_corners():
+def test_sum_matches_oracle_on_corners() -> None:
     a, b = np.array(list(product(F32_CORNERS, F32_CORNERS)), np.uint32).T
     expected = [oracle.add(int(one), int(other)).pattern for one, other in zip(a, b, strict=True)]
     assert_bits(add_f32(from_bits(a), from_bits(b)), expected, a, b)
 
 
-def test_mac_matches_oracle_on_corners():
+def test_mac_matches_oracle_on_corners() -> None:
     cases = list(product(F32_CORNERS, BF16_CORNERS, BF16_CORNERS))
     acc, x, w = np.array(cases, np.uint32).T
     x, w = x.astype(np.uint16), w.astype(np.uint16)
@@ -151,7 +154,7 @@ def test_mac_matches_oracle_on_corners():
     assert_bits(mac(from_bits(acc), from_bits(x), from_bits(w)), expected, acc, x, w)
 
 
-def test_mac_matches_oracle_on_random_operands_of_every_class():
+def test_mac_matches_oracle_on_random_operands_of_every_class() -> None:
     acc, x, w = mac_operands(np.random.default_rng(SEED), 4_000 * len(MAC_CLASSES))
     triples = list(zip(acc.tolist(), x.tolist(), w.tolist(), strict=True))
     sums = [oracle.mac(*triple) for triple in triples]
@@ -202,7 +205,7 @@ def test_mac_matches_oracle_on_random_operands_of_every_class():
 # The conversion on every pattern
 
 
-def assert_conversion_of_upper_halves(first, last, lower):
+def assert_conversion_of_upper_halves(first: int, last: int, lower: NDArray[np.uint32]) -> None:
     """The conversion, by cases of the lower half: sorted, with 0x0000 and 0x8000 among them."""
     upper = np.arange(first, last, dtype=np.uint32)[:, None]
     x = upper << 16 | lower
@@ -221,13 +224,13 @@ def assert_conversion_of_upper_halves(first, last, lower):
         assert_bits(from_bits(got), expected, x)
 
 
-def test_conversion_of_every_upper_half_at_the_edges_of_the_lower():
+def test_conversion_of_every_upper_half_at_the_edges_of_the_lower() -> None:
     lower = np.array([0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     assert_conversion_of_upper_halves(0, 1 << 16, lower)
 
 
 @pytest.mark.slow
-def test_conversion_of_every_pattern():
+def test_conversion_of_every_pattern() -> None:
     lower = np.arange(1 << 16, dtype=np.uint32)
     for upper in range(1 << 16):
         assert_conversion_of_upper_halves(upper, upper + 1, lower)
@@ -236,7 +239,7 @@ def test_conversion_of_every_pattern():
 # Properties
 
 
-def test_padding_product_is_neutral_for_every_result():
+def test_padding_product_is_neutral_for_every_result() -> None:
     rng = np.random.default_rng(SEED)
     s = np.concatenate([np.array(F32_CORNERS, np.uint32), np.arange(1 << 16, dtype=np.uint32) << 16,
                         rng.integers(0, 1 << 32, 1 << 16, np.uint32)])
@@ -250,13 +253,13 @@ def test_padding_product_is_neutral_for_every_result():
     assert set(s[changed].tolist()) == {0x80000000}
 
 
-def test_bf16_survives_the_way_to_fp32_and_back():
+def test_bf16_survives_the_way_to_fp32_and_back() -> None:
     x = np.arange(1 << 16, dtype=np.uint16)
     kept = ((x >> 7) & 0xFF != 0) & ((x & 0x7FFF) <= BF16_INF)
     assert_bits(to_bf16(to_f32(from_bits(x[kept]))), x[kept], x[kept])
 
 
-def test_flush_and_canonical_change_nothing_else():
+def test_flush_and_canonical_change_nothing_else() -> None:
     rng = np.random.default_rng(SEED)
     x = np.concatenate([np.array(F32_CORNERS, np.uint32),
                         rng.integers(0, 1 << 32, 10_000, np.uint32),
@@ -266,7 +269,7 @@ def test_flush_and_canonical_change_nothing_else():
     assert_bits(canonical(from_bits(x)), np.where(magnitude > F32_INF, F32_NAN, x), x)
 
 
-def test_shapes_broadcast_and_operands_stay():
+def test_shapes_broadcast_and_operands_stay() -> None:
     acc = f32(np.full((3, 1, 2), 0x00000001))
     x, w = b16(np.full((4, 1), 0x0001)), b16(np.full(2, 0x7F81))
     before = [bits(operand).copy() for operand in (acc, x, w)]
@@ -279,7 +282,7 @@ def test_shapes_broadcast_and_operands_stay():
         assert np.array_equal(bits(operand), old)
 
 
-def test_scalars_views_and_empty_arrays_are_arrays_too():
+def test_scalars_views_and_empty_arrays_are_arrays_too() -> None:
     assert bits(to_bf16(np.float32("nan"))) == BF16_NAN
     assert bits(to_f32(ml_dtypes.bfloat16(1.5))) == 0x3FC00000
     assert mac(np.float32(1), ml_dtypes.bfloat16(2), ml_dtypes.bfloat16(3)) == 7
@@ -291,7 +294,7 @@ def test_scalars_views_and_empty_arrays_are_arrays_too():
     assert add_f32(empty, empty).shape == (0, 3)
 
 
-def test_no_warning_escapes_whatever_the_caller_asked_for():
+def test_no_warning_escapes_whatever_the_caller_asked_for() -> None:
     acc, x, w = mac_operands(np.random.default_rng(SEED), 3_000)
     with np.errstate(all="raise"):
         quiet = mac(from_bits(acc), from_bits(x), from_bits(w))
@@ -304,7 +307,7 @@ def test_no_warning_escapes_whatever_the_caller_asked_for():
             to_bf16(from_bits(acc[one]))
 
 
-def test_bits_and_from_bits_are_views_of_each_other():
+def test_bits_and_from_bits_are_views_of_each_other() -> None:
     for dtype in (np.uint16, np.uint32):
         patterns = np.array([[1, 0xFFFF]], dtype)
         assert np.shares_memory(bits(from_bits(patterns)), patterns)
@@ -324,12 +327,12 @@ def test_bits_and_from_bits_are_views_of_each_other():
     (lambda: bits(np.zeros(1)), "a must be an array of float32 or bfloat16, not of float64"),
     (lambda: from_bits(np.zeros(1, np.int32)), "a must be an array of uint32 or uint16, not of"),
 ])
-def test_wrong_types_are_refused(call, message):
+def test_wrong_types_are_refused(call: Callable[..., Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         call()
 
 
-def test_shapes_that_do_not_broadcast_are_refused():
+def test_shapes_that_do_not_broadcast_are_refused() -> None:
     with pytest.raises(ValueError, match="broadcast"):
         add_f32(f32([0, 0]), f32([0, 0, 0]))
 
@@ -337,7 +340,7 @@ def test_shapes_that_do_not_broadcast_are_refused():
 # Stimulus
 
 
-def test_mac_operands_are_reproducible_and_of_the_count_asked_for():
+def test_mac_operands_are_reproducible_and_of_the_count_asked_for() -> None:
     for count in (0, 1, len(MAC_CLASSES), 1_000, 70_001):
         first = mac_operands(np.random.default_rng(SEED), count)
         again = mac_operands(np.random.default_rng(SEED), count)
@@ -350,14 +353,14 @@ def test_mac_operands_are_reproducible_and_of_the_count_asked_for():
         assert np.mean(first[part] != other[part]) > 0.5
 
 
-def test_classes_of_mac_operands_keep_their_period_and_their_promise():
+def test_classes_of_mac_operands_keep_their_period_and_their_promise() -> None:
     count = 4_500 * len(MAC_CLASSES)
     acc, x, w = mac_operands(np.random.default_rng(SEED), count)
     p = bf16_product(from_bits(x), from_bits(w))
     s = mac(from_bits(acc), from_bits(x), from_bits(w))
     assert len(MAC_CLASSES) % 2 == 1
 
-    def of(name, what):
+    def of(name: str, what: np.ndarray) -> np.ndarray:
         return what[MAC_CLASSES.index(name)::len(MAC_CLASSES)]
 
     assert (of("zeros", p) == 0).all()
@@ -381,6 +384,7 @@ def test_classes_of_mac_operands_keep_their_period_and_their_promise():
     (np.random.default_rng(0), True, TypeError, "count must be an integer, not True"),
     (np.random.default_rng(0), -1, ValueError, "count must be at least 0, not -1"),
 ])
-def test_wrong_arguments_of_mac_operands_are_refused(rng, count, error, message):
+def test_wrong_arguments_of_mac_operands_are_refused(rng: Any, count: Any, error: type[Exception],
+                                                     message: str) -> None:
     with pytest.raises(error, match=message):
         mac_operands(rng, count)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike, NDArray
 
 from golden import transcendental
 from golden.vpu import compare, evaluate, threefry2x32
@@ -32,11 +34,11 @@ INTEGERS = [0, 1, 2, 15, 30, 31, 32, 33, 63, 64, 255, 256, 0xFFFF, 0x10000, 0xFF
             0xAAAAAAAA, 0xFEFFFFFF, 0xFF000000, 0xFFFF0000, 0xFFFFFFE0, 0xFFFFFFFE, 0xFFFFFFFF]
 
 
-def words(patterns):
+def words(patterns: Sequence[int | tuple[int, int]]) -> NDArray[np.uint32]:
     return np.array(patterns, np.uint32)
 
 
-def assert_words(got, expected, *operands):
+def assert_words(got: np.ndarray, expected: ArrayLike, *operands: ArrayLike) -> None:
     """Equal words; on failure shows the seed and the first operands that differ."""
     got, expected = np.ravel(got), np.ravel(expected)
     assert got.shape == expected.shape
@@ -49,7 +51,8 @@ def assert_words(got, expected, *operands):
                     f"{int(got[first]):x}, not {int(expected[first]):x}")
 
 
-def pairs(corners, count=3_000):
+def pairs(corners: Sequence[int],
+          count: int = 3_000) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """All pairs of corners, uniform patterns, corners with uniform ones, and near equal ones."""
     rng = np.random.default_rng(SEED)
     a, b = words(list(product(corners, corners))).T
@@ -59,19 +62,19 @@ def pairs(corners, count=3_000):
     return np.concatenate([a, u, u, c, u, u]), np.concatenate([b, v, c, v, near, u ^ (1 << 31)])
 
 
-def singles(corners, count=50_000):
+def singles(corners: Sequence[int], count: int = 50_000) -> NDArray[np.uint32]:
     rng = np.random.default_rng(SEED)
     return np.concatenate([words(corners), rng.integers(0, 1 << 32, count, np.uint32)])
 
 
-def signed(word):
+def signed(word: int) -> int:
     return int.from_bytes(int(word).to_bytes(4, "little"), "little", signed=True)
 
 
 # The text
 
 
-def examples(pattern):
+def examples(pattern: str) -> list[tuple[str, str, str]]:
     """Rows of the worked examples of the vector unit whose cells begin with these patterns."""
     text = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
     body = text[text.index("## 11. The vector unit: fp32"):text.index("## 12. ")]
@@ -83,7 +86,7 @@ def examples(pattern):
 CELL = r"`([0-9A-F]{8})`[^|]*\| "
 
 
-def test_worked_examples_of_the_product_hold():
+def test_worked_examples_of_the_product_hold() -> None:
     for row in examples(3 * CELL):
         a, b, expected = (int(cell, 16) for cell in row)
         assert_words(evaluate(VectorOp.FMUL, words([a]), words([b])), [expected], [a], [b])
@@ -91,7 +94,7 @@ def test_worked_examples_of_the_product_hold():
         assert multiply(a, b)[0] == expected
 
 
-def test_worked_examples_of_operations_of_one_hold():
+def test_worked_examples_of_operations_of_one_hold() -> None:
     seen = set()
     for name, *row in examples(r"`([a-z0-9]+)` \| " + 2 * CELL):
         op = VectorOp[name.upper()]
@@ -105,7 +108,7 @@ def test_worked_examples_of_operations_of_one_hold():
 # The oracle for fp32
 
 
-def value(pattern):
+def value(pattern: int) -> Fraction | None:
     """A number that can be compared; None for NaN."""
     kind, sign, magnitude = F32.read(pattern)
     if kind == "nan":
@@ -114,7 +117,7 @@ def value(pattern):
     return -magnitude if sign else magnitude
 
 
-def multiply(a, b):
+def multiply(a: int, b: int) -> tuple[int, str]:
     """Pattern of a product, and how it came about."""
     kind_a, sign_a, magnitude_a = F32.read(a)
     kind_b, sign_b, magnitude_b = F32.read(b)
@@ -128,11 +131,11 @@ def multiply(a, b):
     return F32.deliver(magnitude_a * magnitude_b * (-1) ** (sign_a ^ sign_b))
 
 
-def extreme(a, b, largest):
+def extreme(a: int, b: int, largest: bool) -> int:
     """The larger or the smaller of two patterns; only a zero's sign tells equal ones apart."""
     if value(a) is None or value(b) is None:
         return F32.nan
-    def key(pattern):
+    def key(pattern: int) -> tuple[Any, int]:
         return value(pattern), 1 - (pattern >> 31)
     chosen = max(a, b, key=key) if largest else min(a, b, key=key)
     return F32.zero(chosen >> 31) if value(chosen) == 0 else chosen
@@ -148,17 +151,17 @@ FLOAT_BINARY = {
 
 
 @pytest.mark.parametrize("op", FLOAT_BINARY)
-def test_floating_point_operation_of_two(op):
+def test_floating_point_operation_of_two(op: VectorOp) -> None:
     a, b = pairs(FLOATS, 2_000)
     expected = [FLOAT_BINARY[op](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     assert_words(evaluate(op, a, b), words(expected), a, b)
 
 
-def near_pattern(exponent, significand):
+def near_pattern(exponent: int, significand: int) -> int:
     return (exponent + 127) << 23 | significand - (1 << 23)
 
 
-def small_products(count):
+def small_products(count: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """Factors whose product is within a few binades of 2**-126, many of them nearly 1 above it."""
     rng = np.random.default_rng(SEED)
     exponent = rng.integers(-124, 0, count)
@@ -175,7 +178,7 @@ def small_products(count):
     return a.astype(np.uint32), b.astype(np.uint32)
 
 
-def test_underflow_of_products_is_judged_after_rounding():
+def test_underflow_of_products_is_judged_after_rounding() -> None:
     a, b = small_products(15_000)
     results = [multiply(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     assert_words(evaluate(VectorOp.FMUL, a, b), words([one for one, _ in results]), a, b)
@@ -188,7 +191,7 @@ def test_underflow_of_products_is_judged_after_rounding():
     assert rounded_to_least >= 5
 
 
-def test_products_at_the_very_edge_of_underflow():
+def test_products_at_the_very_edge_of_underflow() -> None:
     # 18631 * 1801 = 2**25 - 1, so this is the tie (1 - 2**-25) * 2**-126.
     left, right = 18631 << 9, 1801 << 13
     full = (1 << 24) - 1
@@ -209,7 +212,7 @@ def test_products_at_the_very_edge_of_underflow():
                 assert evaluate(VectorOp.FMUL, words([y]), words([x | sign])) == [expected | sign]
 
 
-def test_products_at_overflow():
+def test_products_at_overflow() -> None:
     rng = np.random.default_rng(SEED)
     a = rng.integers(0x5F000000, 0x60800000, 6_000, np.uint32)
     # The product is near 2**128.
@@ -233,11 +236,11 @@ FLOAT_COMPARE = {
 
 
 @pytest.mark.parametrize("op", FLOAT_COMPARE)
-def test_floating_point_comparison(op):
+def test_floating_point_comparison(op: VectorOp) -> None:
     a, b = pairs(FLOATS, 1_500)
 
-    def expected(x, y):
-        x, y = value(x), value(y)
+    def expected(a: int, b: int) -> bool:
+        x, y = value(a), value(b)
         return op is VectorOp.FNE if x is None or y is None else FLOAT_COMPARE[op](x, y)
 
     result = compare(op, a, b)
@@ -247,24 +250,24 @@ def test_floating_point_comparison(op):
     assert {True, False} == set(result.tolist())
 
 
-def absolute(x):
+def absolute(x: int) -> int:
     kind, _, _ = F32.read(x)
     return {"nan": F32.nan, "zero": 0}.get(kind, x & 0x7FFFFFFF)
 
 
-def negative(x):
+def negative(x: int) -> int:
     kind, sign, _ = F32.read(x)
     return {"nan": F32.nan, "zero": F32.zero(1 - sign)}.get(kind, x ^ 0x80000000)
 
 
-def to_integer(x):
+def to_integer(x: int) -> int:
     number = value(x)
     if number is None:
         return 0
     return max(-(1 << 31), min((1 << 31) - 1, math.trunc(number))) & 0xFFFFFFFF
 
 
-def from_integer(x):
+def from_integer(x: int) -> int:
     return F32.deliver(Fraction(signed(x)))[0] if x else 0
 
 
@@ -278,7 +281,7 @@ UNARY = {
 
 
 @pytest.mark.parametrize("op", UNARY)
-def test_operation_of_one(op):
+def test_operation_of_one(op: VectorOp) -> None:
     function, corners = UNARY[op]
     rng = np.random.default_rng(SEED)
     a = np.concatenate([singles(corners, 4_000), words(FLOATS), words(INTEGERS)])
@@ -289,7 +292,7 @@ def test_operation_of_one(op):
     assert_words(evaluate(op, a), words([function(x) for x in a.tolist()]), a)
 
 
-def test_integers_become_floats_by_ties_to_even():
+def test_integers_become_floats_by_ties_to_even() -> None:
     for base in (1 << 24, 1 << 25, 1 << 30):
         step = base >> 24
         a = np.arange(base - 8 * step, base + 64 * step, max(step // 4, 1), dtype=np.uint32)
@@ -310,7 +313,7 @@ INTEGER_BINARY = {
 
 
 @pytest.mark.parametrize("op", INTEGER_BINARY)
-def test_integer_operation_of_two(op):
+def test_integer_operation_of_two(op: VectorOp) -> None:
     a, b = pairs(INTEGERS)
     if op in (VectorOp.SHL, VectorOp.SHR, VectorOp.SAR):
         every = np.repeat(np.arange(40, dtype=np.uint32), len(INTEGERS))
@@ -334,7 +337,7 @@ INTEGER_COMPARE = {
 
 
 @pytest.mark.parametrize("op", INTEGER_COMPARE)
-def test_integer_comparison(op):
+def test_integer_comparison(op: VectorOp) -> None:
     a, b = pairs(INTEGERS)
     expected = [INTEGER_COMPARE[op](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     result = compare(op, a, b)
@@ -343,7 +346,7 @@ def test_integer_comparison(op):
     assert {True, False} == set(result.tolist())
 
 
-def test_move_copies_any_pattern():
+def test_move_copies_any_pattern() -> None:
     b = singles(FLOATS + INTEGERS)
     result = evaluate(VectorOp.MOVE, words([0]), b)
     assert_words(result, b, b)
@@ -360,7 +363,8 @@ def test_move_copies_any_pattern():
     ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
     ((0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
 ])
-def test_threefry_gives_its_known_answers(counter, key, expected):
+def test_threefry_gives_its_known_answers(counter: tuple[int, int], key: tuple[int, int],
+                                          expected: tuple[int, int]) -> None:
     got = threefry2x32((words([counter[0]]), words([counter[1]])),
                        (words([key[0]]), words([key[1]])))
     assert tuple(int(word[0]) for word in got) == expected
@@ -368,7 +372,7 @@ def test_threefry_gives_its_known_answers(counter, key, expected):
         assert evaluate(VectorOp.RANDOM, words([counter[0]]), words([key[0]])) == [expected[0]]
 
 
-def threefry(counter, key, rounds=20):
+def threefry(counter: tuple[int, int], key: tuple[int, int], rounds: int = 20) -> tuple[int, int]:
     """The generator on Python integers, a round after the other."""
     mask = 0xFFFFFFFF
     schedule = [*key, 0x1BD11BDA ^ key[0] ^ key[1]]
@@ -382,7 +386,7 @@ def threefry(counter, key, rounds=20):
     return x, y
 
 
-def test_random_is_the_first_word_of_the_generator():
+def test_random_is_the_first_word_of_the_generator() -> None:
     a, b = pairs(INTEGERS, 1_500)
     expected = [threefry((x, 0), (y, 0))[0] for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     assert_words(evaluate(VectorOp.RANDOM, a, b), words(expected), a, b)
@@ -393,7 +397,7 @@ def test_random_is_the_first_word_of_the_generator():
         assert (int(got[0][number]), int(got[1][number])) == one
 
 
-def test_random_words_of_a_key_differ():
+def test_random_words_of_a_key_differ() -> None:
     counter = np.arange(1 << 16, dtype=np.uint32)
     one, other = (evaluate(VectorOp.RANDOM, counter, words([key])) for key in (1, 2))
     assert abs(np.unpackbits(one.view(np.uint8)).mean() - 0.5) < 0.002
@@ -412,7 +416,9 @@ def test_random_words_of_a_key_differ():
     (VectorOp.LOG2, np.log2, transcendental.log2, 1e-3, 20),
     (VectorOp.TANH, np.tanh, transcendental.tanh, -5, 5),
 ])
-def test_transcendental_operation_is_that_function(op, function, named, low, high):
+def test_transcendental_operation_is_that_function(op: VectorOp, function: Callable[..., Any],
+                                                   named: Callable[..., Any], low: float,
+                                                   high: int) -> None:
     x = np.random.default_rng(SEED).uniform(low, high, 2_000).astype(np.float32)
     got = evaluate(op, x.view(np.uint32))
     truth = function(x.astype(np.float64))
@@ -425,21 +431,21 @@ def test_transcendental_operation_is_that_function(op, function, named, low, hig
 # All of them
 
 
-def operations(*kinds):
+def operations(*kinds: Kind) -> list[VectorOp]:
     return [operation.op for operation in OPERATIONS if isinstance(operation.op, VectorOp)
             and operation.operands[0].kind in kinds
             and operation.op not in (VectorOp.SELECT, VectorOp.LANE, VectorOp.SUBLANE)
             and not any(operand.kind is Kind.MASK_IN for operand in operation.operands)]
 
 
-def test_every_operation_of_elements_has_an_oracle():
+def test_every_operation_of_elements_has_an_oracle() -> None:
     assert set(operations(Kind.VECTOR_OUT)) == {
         *FLOAT_BINARY, *UNARY, *INTEGER_BINARY, VectorOp.MOVE, VectorOp.RANDOM,
         VectorOp.RECIPROCAL, VectorOp.RSQRT, VectorOp.EXP2, VectorOp.LOG2, VectorOp.TANH}
     assert set(operations(Kind.MASK_OUT)) == {*FLOAT_COMPARE, *INTEGER_COMPARE}
 
 
-def test_shapes_broadcast_and_operands_stay():
+def test_shapes_broadcast_and_operands_stay() -> None:
     rng = np.random.default_rng(SEED)
     a, b = rng.integers(0, 1 << 32, (2, 3, 5), np.uint32)
     before = a.copy(), b.copy()
@@ -490,6 +496,7 @@ A = np.zeros(2, np.uint32)
      "rounds must be an integer, not 1.5"),
     (lambda: threefry2x32((A, A), (A, A), -1), ValueError, "rounds must be at least 0, not -1"),
 ])
-def test_wrong_arguments_are_refused(call, error, message):
+def test_wrong_arguments_are_refused(call: Callable[..., Any], error: type[Exception],
+                                     message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()

@@ -1,10 +1,12 @@
 """The golden cross-lane unit against loops over single elements and exact rational numbers."""
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from golden.xlu import (
     broadcast_lane,
@@ -28,7 +30,7 @@ SPECIALS = np.array([
     0xFFC00001], np.uint32)
 
 
-def registers(shape, seed=SEED):
+def registers(shape: tuple[int, int], seed: int = SEED) -> list[NDArray[np.uint32]]:
     """Registers of all sorts: any patterns, numbers that cancel, specials, and one lane special."""
     rng = np.random.default_rng(seed)
     any_pattern = rng.integers(0, 1 << 32, shape, np.uint32)
@@ -44,12 +46,12 @@ def registers(shape, seed=SEED):
             np.full(shape, 0xFF800000, np.uint32)]
 
 
-def show(seed, a):
+def show(seed: object, a: np.ndarray) -> str:
     return f"seed {seed}, operand {[[hex(x) for x in row] for row in a.tolist()]}"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_lanes_and_sublanes_move_where_the_text_says(shape):
+def test_lanes_and_sublanes_move_where_the_text_says(shape: tuple[int, int]) -> None:
     sublanes, lanes = shape
     a = np.random.default_rng(SEED).integers(0, 1 << 32, shape, np.uint32)
     before = a.copy()
@@ -69,9 +71,9 @@ def test_lanes_and_sublanes_move_where_the_text_says(shape):
     assert np.array_equal(a, before)
 
 
-def tree_sum(patterns):
+def tree_sum(patterns: Sequence[int]) -> int:
     """The sum by recursion: of the lower and the upper half of a power of two."""
-    def total(first, count):
+    def total(first: int, count: int) -> int:
         if count == 1:
             return patterns[first] if first < len(patterns) else 0x80000000
         half = count // 2
@@ -84,7 +86,7 @@ def tree_sum(patterns):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sum_of_lanes_is_that_of_the_tree(shape):
+def test_sum_of_lanes_is_that_of_the_tree(shape: tuple[int, int]) -> None:
     for a in registers(shape):
         got = sum_lanes(a)
         assert got.shape == shape
@@ -93,7 +95,7 @@ def test_sum_of_lanes_is_that_of_the_tree(shape):
             assert set(got[s].tolist()) == {tree_sum(row)}, show(SEED, a)
 
 
-def test_order_of_the_sum_is_part_of_the_result():
+def test_order_of_the_sum_is_part_of_the_result() -> None:
     big, one, minus = 0x4B800000, 0x3F800000, 0xCB800000  # 2**24, 1, -2**24
     for row, expected in (((big, one, minus, 0), 0), ((big, minus, one, 0), one),
                           ((big, one, one, minus), one), ((big, 0, minus, one), one),
@@ -102,12 +104,12 @@ def test_order_of_the_sum_is_part_of_the_result():
 
 
 @pytest.mark.parametrize("lanes", [3, 5, 6, 7, 127])
-def test_padding_of_the_sum_keeps_minus_zero(lanes):
+def test_padding_of_the_sum_keeps_minus_zero(lanes: int) -> None:
     a = np.full((1, lanes), 0x80000000, np.uint32)
     assert set(sum_lanes(a)[0].tolist()) == {0x80000000}
 
 
-def largest(patterns):
+def largest(patterns: Sequence[int]) -> int:
     """The maximum from what the patterns stand for."""
     best = None
     for pattern in patterns:
@@ -125,7 +127,7 @@ def largest(patterns):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_maximum_of_lanes(shape):
+def test_maximum_of_lanes(shape: tuple[int, int]) -> None:
     for a in registers(shape):
         got = max_lanes(a)
         assert got.shape == shape
@@ -135,7 +137,7 @@ def test_maximum_of_lanes(shape):
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])
-def test_maximum_finds_every_lane(lanes):
+def test_maximum_finds_every_lane(lanes: int) -> None:
     for lane in range(lanes):
         a = np.full((1, lanes), 0x3F800000, np.uint32)
         for special in (0x7F800000, 0x7F800001, 0x3F800001):
@@ -144,7 +146,7 @@ def test_maximum_finds_every_lane(lanes):
 
 
 @pytest.mark.parametrize(("sublanes", "lanes"), [(1, 2), (2, 4), (4, 8), (8, 128), (3, 9)])
-def test_transposer_turns_rows_into_columns(sublanes, lanes):
+def test_transposer_turns_rows_into_columns(sublanes: int, lanes: int) -> None:
     rng = np.random.default_rng(SEED)
     matrix = rng.integers(0, 1 << 32, (lanes, lanes), np.uint32)
     tile = np.zeros((lanes, lanes), np.uint32)
@@ -196,6 +198,7 @@ TILE = np.zeros((4, 4), np.uint32)
     (lambda: transpose_out(TILE, 0, cast(Any, "2")), TypeError,
      "sublanes must be an integer, not '2'"),
 ])
-def test_wrong_arguments_are_refused(call, error, message):
+def test_wrong_arguments_are_refused(call: Callable[..., Any], error: type[Exception],
+                                     message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()
