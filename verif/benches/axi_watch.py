@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import cocotb
 from cocotb.handle import HierarchyObject
 
-from verif.benches.axi_checker import AxiChecker
 from verif.benches.clocking import ClockDomain, Pin, pin
+from verif.models.axi import AxiChecker
 
 __all__ = ["AxiWatch", "check_watched"]
 

@@ -17,8 +17,8 @@ from hdl.config import Config
 from verif.benches.axi_watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.memory import BadMemory
-from verif.benches.scoreboard import Scoreboard
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
+from verif.models.scoreboard import Scoreboard
 
 bench_test = cocotb.test(timeout_time=1000, timeout_unit="us")
 

@@ -1,98 +1,157 @@
-"""Benches of the cross-lane unit. All compare every result with the golden machine's, in order."""
+"""Benches of the cross-lane unit: the scenarios of `verif.models.xlu`, by its pins."""
 
-from itertools import pairwise
+from dataclasses import fields
 
 import cocotb
+import numpy as np
 from cocotb.handle import HierarchyObject
 
-from hdl.isa import MiscOp
-from verif.benches.crosslane import XluBench
-from verif.hdl.xlu.xlu_bench import OPERATIONS, TREE, Op, limit
+from hdl.config import Config
+from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.matrix import pack_row, unpack_row
+from verif.benches.ports import Ports
+from verif.models.xlu import (
+    MOVES,
+    TREE,
+    Op,
+    Outputs,
+    Reset,
+    Scenario,
+    XluChecker,
+    dependent_amounts,
+    drain,
+    every_distance_to_reset,
+    fill_tile,
+    full_rate,
+    random_traffic,
+    rows_then_columns,
+    two_latencies,
+)
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
-MOVES = (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE)
-TRANSPOSES = (MiscOp.TRANSPOSE_IN, MiscOp.TRANSPOSE_OUT)
+
+class XluBench:
+    """Moves the unit's pins: plays scenarios on it, under an `XluChecker`.
+
+    Attributes
+    ----------
+    checker : XluChecker
+    rng : np.random.Generator
+        Seeded with the test's seed.
+    """
+
+    def __init__(self, dut: HierarchyObject) -> None:
+        self.checker = XluChecker(Config.preset(config_argument("preset")))
+        self.rng = np.random.default_rng(cocotb.RANDOM_SEED)
+        self._domain = ClockDomain(dut)
+        self._start = Ports(dut, "start", [field.name for field in fields(Op)] + ["valid"])
+        self._pending = Ports(dut, "pending", ("valid", "d"))
+        self._chain = Ports(dut, "chain", ("load", "source", "shift"))
+        self._result = Ports(dut, "result", ("shift", "row"))
+        self._write = Ports(dut, "write", ("valid", "d"))
+        self._ready, self._free, self._busy, self._row = (
+            pin(dut, name) for name in ("ready", "free", "busy", "row"))
+        self._start.zero()
+        self._row.value = 0
+
+    @classmethod
+    async def started(cls, dut: HierarchyObject) -> "XluBench":
+        """A bench whose unit has been reset, with random registers and transposer."""
+        bench = cls(dut)
+        bench._domain.start()
+        await bench.reset()
+        await bench.play(fill_tile(bench.checker, bench.rng))
+        return bench
+
+    async def reset(self) -> None:
+        """Resets the unit; what is in it is lost."""
+        self._start.drive(valid=0)
+        await self._domain.reset()
+        self.checker.restart()
+        await self._begin()
+
+    async def play(self, scenario: Scenario) -> None:
+        """Runs a scenario to its end."""
+        for step in scenario:
+            if isinstance(step, Reset):
+                await self.reset()
+            else:
+                self._drive(step)
+                await self._begin()
+
+    async def finish(self) -> None:
+        """Waits until the unit is idle, and ends the checks."""
+        await self.play(drain(self.checker))
+        self.checker.finish()
+
+    async def _begin(self) -> None:
+        """Waits for the middle of the next cycle, where outputs are read and inputs driven."""
+        await self._domain.middle
+        self.checker.begin(Outputs(
+            ready=bool(self._ready.value), free=bool(self._free.value),
+            busy=bool(self._busy.value),
+            pending=self._pending["d"] if self._pending["valid"] else None,
+            load=self._chain["source"] if self._chain["load"] else None,
+            shift=bool(self._chain["shift"]),
+            row=(unpack_row(self._result["row"], self.checker.config.lanes)[0]
+                 if self._result["shift"] else None),
+            write=self._write["d"] if self._write["valid"] else None))
+
+    def _drive(self, op: Op | None) -> None:
+        self._row.value = pack_row(self.checker.row)
+        if op is None:
+            self._start.drive(valid=0)
+        else:
+            self._start.drive(valid=1, op=op.op, d=op.d, a=op.a, amount=op.amount)
+        self.checker.end(op)
 
 
 @bench_test
 async def random_operations(dut: HierarchyObject) -> None:
     """All operations in any order, few registers and many, while other registers change."""
     bench = await XluBench.started(dut)
-    for registers in (3, 8, 32, 32):
-        bench.gap, bench.change = bench.rng.choice(((0.0, 0.5), (0.3, 0.0), (0.8, 0.9)))
-        bench.send(bench.random(150, registers=registers))
-        await bench.drain()
+    await bench.play(random_traffic(bench.checker, bench.rng, 4000))
     await bench.finish()
-    assert bench.checked > 450
+    assert bench.checker.checked > 450
 
 
 @bench_test
 async def every_amount(dut: HierarchyObject) -> None:
-    """Each operation with each of its amounts, from one register and back to it."""
+    """Each operation with each of its amounts, from one register, back to it and to another."""
     bench = await XluBench.started(dut)
-    operations = [Op(op, d, 7, amount) for op in OPERATIONS for d in (7, 9)
-                  for amount in range(limit(bench.config, op))]
-    bench.send(operations)
+    await bench.play(dependent_amounts(bench.checker))
     await bench.finish()
-    assert bench.checked == sum(one.writes for one in operations)
 
 
 @bench_test
 @cocotb.parametrize(kind=["moves", "tree"])
-async def full_rate(dut: HierarchyObject, kind: str) -> None:
-    """Operations of one latency that wait for nothing: a row in every cycle."""
+async def full_rate_of(dut: HierarchyObject, kind: str) -> None:
+    """Operations of one latency without hazards: a row in every cycle."""
     bench = await XluBench.started(dut)
-    await bench.drain()
-    ops = {"moves": MOVES, "tree": TREE}[kind]
-    first, count = len(bench.writes), 60
-    sublanes = bench.config.sublanes
-    # Of registers that no result before the last ones goes to.
-    bench.send(Op(bench.rng.choice(ops), number % 16, 16 + number % 16, 0)
-               for number in range(count))
+    await bench.play(full_rate(bench.checker, bench.rng, {"moves": MOVES, "tree": TREE}[kind]))
     await bench.finish()
-    assert {after - before for before, after in pairwise(bench.writes[first:])} == {sublanes}
-    assert bench.checked == count
 
 
 @bench_test
 async def results_of_two_latencies(dut: HierarchyObject) -> None:
-    """Sums among rotations, in every order of four: none overtakes another."""
+    """Sums among rotations, in every order of four: none overtakes another, none is late."""
     bench = await XluBench.started(dut)
-    for pattern in range(16):
-        bench.send(Op(TREE[place % 2] if pattern >> place & 1 else MOVES[place % 2],
-                             4 * (pattern % 4) + place, 16 + (pattern + place) % 16, place % 2)
-                   for place in range(4))
-        if pattern % 3 == 0:
-            await bench.drain()
+    await bench.play(two_latencies(bench.checker))
     await bench.finish()
-    assert bench.checked == 64
 
 
 @bench_test
 async def transposes(dut: HierarchyObject) -> None:
-    """Whole tiles through the transposer, and columns right behind the rows that change them."""
+    """Whole tiles through the transposer, and columns right after the rows that change them."""
     bench = await XluBench.started(dut)
-    groups = bench.config.tile_vregs
-    for _ in range(12):
-        bench.send(Op(MiscOp.TRANSPOSE_IN, a=bench.rng.randrange(32), amount=group)
-                   for group in range(groups))
-        bench.send(Op(MiscOp.TRANSPOSE_OUT, d=group, amount=group)
-                   for group in range(groups))
-    bench.send(bench.random(100, TRANSPOSES))
+    await bench.play(rows_then_columns(bench.checker, bench.rng))
     await bench.finish()
-    assert bench.checked > 12 * groups + 25
 
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at every distance behind a start drops all that is under way."""
+    """A reset at every distance from the last start drops all that is under way."""
     bench = await XluBench.started(dut)
-    for distance in range(1, 25):
-        bench.send(bench.random(20))
-        await bench.domain.cycles(distance + bench.config.tile_vregs)
-        await bench.reset()
-        bench.send(bench.random(6))
-        await bench.drain()
+    await bench.play(every_distance_to_reset(bench.checker, bench.rng))
     await bench.finish()
-    assert bench.checked > 24 * 3

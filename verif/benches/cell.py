@@ -15,7 +15,7 @@ from cocotb.handle import HierarchyObject
 from golden.numerics import bits, from_bits, mac
 from hdl.config import Config
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.scoreboard import Scoreboard
+from verif.models.scoreboard import Scoreboard
 
 __all__ = ["CellBench", "CellDriver", "CellInputs", "CellModel", "CellMonitor", "CellOutputs"]
 

@@ -15,8 +15,8 @@ from hdl.vpu.interface import HOST_ADDRESS_BITS, HostSpace
 from verif.benches.clocking import ClockDomain, pin
 from verif.benches.matrix import pack_row
 from verif.benches.ports import Ports
-from verif.benches.scoreboard import Scoreboard
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
+from verif.models.scoreboard import Scoreboard
 
 __all__ = ["ProgramPort", "RequestPort", "RowPort"]
 

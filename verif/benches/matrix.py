@@ -14,8 +14,8 @@ from golden.mxu import tile_matmul
 from golden.numerics import bits
 from hdl.config import Config
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.scoreboard import Scoreboard
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
+from verif.models.scoreboard import Scoreboard
 
 __all__ = ["MxuBench", "MxuModel", "Tile", "pack_row", "unpack_row"]
 

@@ -18,7 +18,7 @@ from hdl.encoding import unpack
 from hdl.isa import Kind, PushOp, Slot, Unit
 from verif.benches.clocking import ClockDomain, pin
 from verif.benches.ports import Ports
-from verif.benches.scoreboard import Scoreboard
+from verif.models.scoreboard import Scoreboard
 
 __all__ = ["Issue", "IssueMonitor", "Mood", "TracingMachine", "Units"]
 

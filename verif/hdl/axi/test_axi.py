@@ -26,7 +26,7 @@ from hdl.axi.interface import (
 from hdl.axi.master import BURSTS, WRITES, BurstCutter, HbmPort
 from hdl.config import PRESETS, Config
 from hdl.tiles import port_widths
-from verif.benches.axi_checker import SIGNALS, SIGNALS_LITE, AxiChecker
+from verif.models.axi import SIGNALS, SIGNALS_LITE, AxiChecker
 
 TINY = Config.preset("tiny")
 SMALL = Config.preset("small")

@@ -33,7 +33,7 @@ from hdl.core.interface import Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, Fault
 from tools.docs import registers as register_doc
-from verif.benches.axi_checker import AxiChecker
+from verif.models.axi import AxiChecker
 
 TINY = Config.preset("tiny")
 CONTROL = CORE_REGISTERS["CONTROL"]

@@ -11,8 +11,19 @@ from hdl.xlu.reduce import reduce_nodes
 from hdl.xlu.transpose import transpose_banks
 from sim.kernel import compile_grid
 from sim.verilated.model import Model
-from verif.hdl.xlu.test_xlu import Traffic, every, fill_tile
-from verif.hdl.xlu.xlu_bench import OPERATIONS, TREE, Bench, Op, config_of, floats, limit, xlu_model
+from verif.hdl.xlu.verilated import VerilatedXlu, xlu_model
+from verif.models.xlu import (
+    OPERATIONS,
+    TREE,
+    Op,
+    config_of,
+    drain,
+    every_amount,
+    fill_tile,
+    floats,
+    limit,
+    random_traffic,
+)
 from verif.sim.kernel.lockstep import Lockstep, packed, random_words, sparse, tile_verilog
 from verif.sim.models.test_lockstep import assert_lockstep
 
@@ -99,17 +110,18 @@ def test_full_size(lanes, sublanes):
     config = config_of(lanes, sublanes)
     rng = np.random.default_rng([lanes, sublanes])
     with xlu_model(config, kernels=True) as model:
-        bench = Bench(model, config)
-        fill_tile(bench, rng)
-        issued = 0
+        unit = VerilatedXlu(model, config)
+        checker = unit.checker
+        unit.play(fill_tile(checker, rng))
+        expected = 0
         for op in OPERATIONS:
-            bench.registers[:16] = floats(rng, *bench.registers[:16].shape)
-            ops = every(config, op)
+            checker.registers[:16] = floats(rng, *checker.registers[:16].shape)
+            ops = every_amount(checker, op)
             if op in TREE:
                 ops = [Op(op, d=16 + index, a=index) for index in range(16)]
-            bench.run(*ops)
-            issued += len(ops) * ops[0].writes
-        assert bench.checked == issued
-        Traffic(bench, lanes).run(1000)
-        bench.drain()
-        assert bench.checked > issued + 20
+            unit.run(*ops)
+            expected += len(ops) * ops[0].writes
+        assert checker.checked == expected
+        unit.play(random_traffic(checker, rng, 1000))
+        unit.play(drain(checker))
+        assert checker.checked > expected + 20

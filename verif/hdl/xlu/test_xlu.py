@@ -2,24 +2,35 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hdl.config import Config
-from hdl.isa import VECTOR_REGISTERS, MiscOp
+from hdl.isa import MiscOp
 from hdl.xlu.reduce import Reduce
 from hdl.xlu.rotate import Rotator
 from hdl.xlu.xlu import Xlu
-from verif.hdl.xlu.xlu_bench import (
+from sim.verilated.model import Model
+from verif.hdl.xlu.verilated import VerilatedXlu, xlu_model
+from verif.models.xlu import (
     OPERATIONS,
     TREE,
-    Bench,
     Op,
+    Outputs,
+    XluChecker,
     config_of,
+    dependent_amounts,
+    drain,
+    every_amount,
+    every_distance_to_reset,
+    fill_tile,
     floats,
-    limit,
-    xlu_model,
+    full_rate,
+    random_traffic,
+    rows_then_columns,
+    two_latencies,
 )
 
 SIZES = ((2, 1), (4, 2), (6, 3), (8, 4))
@@ -30,56 +41,54 @@ MORE_SIZES = ((2, 2), (3, 3), (5, 1), (8, 8), (12, 6), (17, 1))
 @pytest.fixture(scope="module", params=[
     *SIZES, *(pytest.param(size, marks=pytest.mark.slow) for size in MORE_SIZES)],
     ids=lambda size: "x".join(map(str, size)))
-def bench(request) -> Iterator[Bench]:
+def model(request) -> Iterator[tuple[Model, Config]]:
     config = config_of(*request.param)
     with xlu_model(config) as model:
-        yield Bench(model, config)
+        yield model, config
 
 
 @pytest.fixture
-def fresh(bench) -> Bench:
-    """The bench after a reset, with random registers and a transposer that was written."""
-    bench.restart()
-    fill_tile(bench, np.random.default_rng(list(bench.tile.shape)))
-    return bench
-
-
-def fill_tile(bench: Bench, rng: np.random.Generator) -> None:
-    bench.registers[:] = floats(rng, *bench.registers.shape)
-    for group in range(bench.config.tile_vregs):
-        bench.run(Op(MiscOp.TRANSPOSE_IN, a=group % VECTOR_REGISTERS, amount=group))
-
-
-def every(config: Config, op: MiscOp) -> list[Op]:
-    """The operation with every amount, from and to changing registers."""
-    return [Op(op, d=16 + amount % 16, a=amount % 16, amount=amount)
-            for amount in range(limit(config, op))]
+def fresh(model) -> VerilatedXlu:
+    """The unit after a reset, with random registers and a transposer that was written."""
+    unit = VerilatedXlu(*model)
+    rng = np.random.default_rng([unit.checker.config.lanes, unit.checker.config.sublanes])
+    unit.play(fill_tile(unit.checker, rng))
+    return unit
 
 
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: op.name)
 def test_every_amount(fresh, op):
-    ops = every(fresh.config, op)
+    checker = fresh.checker
+    ops = every_amount(checker, op)
     for one in ops:
         fresh.run(one)
     fresh.run(*ops)
     if op is MiscOp.TRANSPOSE_IN:
-        ops = every(fresh.config, MiscOp.TRANSPOSE_OUT)
-        fresh.checked = 0
+        assert checker.checked == 0
+        ops = every_amount(checker, MiscOp.TRANSPOSE_OUT)
         fresh.run(*ops)
-        assert fresh.checked == len(ops)
+        assert checker.checked == len(ops)
     else:
-        assert fresh.checked == 2 * len(ops)
+        assert checker.checked == 2 * len(ops)
+
+
+def test_every_amount_of_dependent_operations(fresh):
+    fresh.play(dependent_amounts(fresh.checker))
 
 
 def test_transposed_tile(fresh):
-    size, sublanes = fresh.config.lanes, fresh.config.sublanes
-    groups = min(fresh.config.tile_vregs, 16)
+    config, registers = fresh.checker.config, fresh.checker.registers
+    groups = min(config.tile_vregs, 16)
     fresh.run(*(Op(MiscOp.TRANSPOSE_IN, a=group, amount=group) for group in range(groups)),
               *(Op(MiscOp.TRANSPOSE_OUT, d=16 + group, amount=group) for group in range(groups)))
-    rows = groups * sublanes
-    before = fresh.registers[:groups].reshape(rows, size)
-    after = fresh.registers[16:16 + groups].reshape(rows, size)
+    rows = groups * config.sublanes
+    before = registers[:groups].reshape(rows, config.lanes)
+    after = registers[16:16 + groups].reshape(rows, config.lanes)
     assert np.array_equal(after[:, :rows], before[:, :rows].T)
+
+
+def test_columns_follow_rows(fresh):
+    fresh.play(rows_then_columns(fresh.checker, np.random.default_rng(12)))
 
 
 CORNERS = np.array([
@@ -92,7 +101,7 @@ CORNERS = np.array([
 def test_corners_in_every_pair_of_lanes(fresh, op):
     """Each pair of corners in lanes 0 and 1, -0 or minus infinity elsewhere; random lanes too."""
     rng = np.random.default_rng(20)
-    lanes, sublanes = fresh.config.lanes, fresh.config.sublanes
+    lanes, sublanes = fresh.checker.config.lanes, fresh.checker.config.sublanes
     pairs = np.array(list(itertools.product(CORNERS, CORNERS)), np.uint32)
     pairs = np.resize(pairs, (-(-len(pairs) // sublanes) * sublanes, 2))
     rows = np.full((len(pairs), lanes), 0x80000000 if op is MiscOp.SUM_LANES else 0xFF800000,
@@ -103,18 +112,18 @@ def test_corners_in_every_pair_of_lanes(fresh, op):
     values = rows.reshape(-1, sublanes, lanes)
     for begin in range(0, len(values), 16):
         part = values[begin:begin + 16]
-        fresh.registers[:len(part)] = part
+        fresh.checker.registers[:len(part)] = part
         fresh.run(*(Op(op, d=16 + index, a=index) for index in range(len(part))))
-    assert fresh.checked == len(values)
+    assert fresh.checker.checked == len(values)
 
 
 @pytest.mark.parametrize("op", TREE, ids=lambda op: op.name)
 def test_random_reductions(fresh, op):
     rng = np.random.default_rng(int(op))
     for _ in range(40):
-        fresh.registers[:16] = floats(rng, *fresh.registers[:16].shape)
+        fresh.checker.registers[:16] = floats(rng, *fresh.checker.registers[:16].shape)
         fresh.run(*(Op(op, d=16 + index, a=index) for index in range(16)))
-    assert fresh.checked == 640
+    assert fresh.checker.checked == 640
 
 
 def dropped(config: Config, op: Op) -> int:
@@ -128,13 +137,14 @@ def dropped(config: Config, op: Op) -> int:
                          ids=lambda op: op.name)
 def test_latency(fresh, op):
     """Issue, load, first slot, S rows ``latency`` cycles later, write."""
-    unit = Xlu(fresh.config)
+    checker = fresh.checker
+    unit = Xlu(checker.config)
     latency = unit.tree_latency if op in TREE else unit.latency
-    for one in every(fresh.config, op):
-        begin = fresh.cycle
+    for one in every_amount(checker, op):
+        begin = checker.cycle
         fresh.run(one)
-        assert fresh.written_at[-1] - begin == \
-            2 + dropped(fresh.config, one) + latency + fresh.config.sublanes, one
+        assert checker.written_at[-1] - begin == \
+            2 + dropped(checker.config, one) + latency + checker.config.sublanes, one
 
 
 ROTATED = (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE, MiscOp.TRANSPOSE_OUT)
@@ -143,163 +153,167 @@ ROTATED = (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE, MiscOp.TRANSPOSE_OUT)
 @pytest.mark.parametrize("ops", [ROTATED, TREE, *((op,) for op in (*ROTATED, *TREE))],
                          ids=lambda ops: "-".join(op.name for op in ops))
 def test_operations_of_one_latency_take_a_cycle_a_sublane(fresh, ops):
-    rng = np.random.default_rng(5)
-    chosen = [Op(op, d=16 + index % 16, a=index % 16,
-                 amount=int(rng.integers(limit(fresh.config, op))))
-              for index, op in enumerate(rng.choice(np.array(ops, object), 40))]
-    fresh.run(*chosen)
-    assert fresh.checked == 40
-    assert set(np.diff(fresh.written_at)) == {fresh.config.sublanes}
+    fresh.play(full_rate(fresh.checker, np.random.default_rng(5), ops))
 
 
 def test_results_of_different_latency_follow_without_a_gap(fresh):
     """A rotation after a sum waits no longer than needed; a sum after a rotation not at all."""
-    unit = Xlu(fresh.config)
-    lead = unit.tree_latency - unit.latency
-    assert lead > 0
-    rotate = Op(MiscOp.ROTATE_LANES, d=16, a=1, amount=1)
-    total = Op(MiscOp.SUM_LANES, d=17, a=2)
-    fresh.run(total, rotate, total, rotate, rotate)
-    size = fresh.config.sublanes
-    assert np.diff(fresh.written_at).tolist() == [size, size + lead, size, size]
+    fresh.play(two_latencies(fresh.checker))
 
 
 def test_columns_wait_for_rows(fresh):
     """A column is fetched once all rows are written, and no later."""
-    unit = Xlu(fresh.config)
-    begin = fresh.cycle
+    checker = fresh.checker
+    unit = Xlu(checker.config)
+    begin = checker.cycle
     fresh.run(Op(MiscOp.TRANSPOSE_IN, a=1), Op(MiscOp.TRANSPOSE_OUT, d=2))
-    size = fresh.config.sublanes
-    # A row reaches the banks as late as others the result register; then it can be read.
-    assert fresh.written_at[-1] - begin == 2 + size + (unit.latency - 1) + unit.latency + size
-
-
-class Traffic:
-    """Random operations, as many as the unit takes, with what other units may do meanwhile.
-
-    Like the sequencer, it holds an operation back while a result is missing that it reads or
-    overwrites, and while its result's register is pending. Registers that are neither are
-    overwritten at any time, sources as soon as they are pending no longer.
-    """
-
-    def __init__(self, bench: Bench, seed: int) -> None:
-        self.bench = bench
-        self.rng = np.random.default_rng(seed)
-        self.issued = 0
-        self.sources: list[int] = []
-
-    def op(self, kinds: tuple[MiscOp, ...]) -> Op:
-        rng = self.rng
-        op = kinds[rng.integers(len(kinds))]
-        registers = int(rng.choice([4, VECTOR_REGISTERS]))
-        return Op(op, int(rng.integers(registers)), int(rng.integers(registers)),
-                  int(rng.integers(limit(self.bench.config, op))))
-
-    def run(self, cycles: int) -> None:
-        rng = self.rng
-        kinds, density = OPERATIONS, 1.0
-        for cycle in range(cycles):
-            if cycle % 50 == 0:
-                count = int(rng.integers(1, len(OPERATIONS) + 1))
-                kinds = tuple(OPERATIONS[index] for index in
-                              rng.choice(len(OPERATIONS), count, replace=False))
-                density = rng.choice([0.1, 0.7, 1.0])
-            self._cycle(self.op(kinds), bool(rng.random() < density))
-
-    def _cycle(self, op: Op, wanted: bool) -> None:
-        bench, rng = self.bench, self.rng
-        seen = bench.look()
-        missing = {other.d for other, _ in bench.expected}
-        if seen.pending is not None:
-            assert seen.pending == self.sources[-1]
-        kept = {*missing, seen.pending}
-        possible = not (op.reads and op.a in missing) and not (op.writes and op.d in kept)
-        promised = False
-        if wanted and possible and seen.ready:
-            bench.issue(op)
-            self.issued += 1
-            self.sources.append(op.a)
-            promised = seen.free and op.reads
-            kept |= {op.a, op.d}
-        elif wanted and not seen.ready:
-            # What is offered while the unit is not ready does not exist.
-            bench.model.poke("start__op", int(op.op))
-            bench.model.poke("start__valid", 1)
-        bench.end()
-        for source in {*self.sources[-3:], int(rng.integers(VECTOR_REGISTERS))} - kept:
-            if rng.random() < 0.5:
-                bench.registers[source] = floats(rng, *bench.chain.shape)
-        assert not promised or bench.look().load, f"cycle {bench.cycle}: promised to be read by now"
+    size = checker.config.sublanes
+    # A row reaches the banks when others reach the result register; then it can be read.
+    assert checker.written_at[-1] - begin == 2 + size + (unit.latency - 1) + unit.latency + size
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_traffic(fresh, seed):
-    traffic = Traffic(fresh, seed)
-    traffic.run(1500)
-    fresh.drain()
-    assert fresh.checked > 100
-    assert traffic.issued > fresh.checked
+    checker = fresh.checker
+    before = checker.issued
+    fresh.play(random_traffic(checker, np.random.default_rng(seed), 1500))
+    fresh.play(drain(checker))
+    assert checker.checked > 100
+    assert checker.issued - before > checker.checked
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_reset_in_the_midst(fresh, seed):
     rng = np.random.default_rng(seed)
-    checked = 0
+    checker = fresh.checker
     for _ in range(12):
-        Traffic(fresh, int(rng.integers(1 << 30))).run(int(rng.integers(1, 80)))
-        checked += fresh.checked
-        fresh.restart()
-        seen = fresh.look()
-        assert seen.ready
-        assert seen.free
-        assert not seen.busy
-        assert seen.pending is None
+        fresh.play(random_traffic(checker, rng, int(rng.integers(1, 80))))
+        fresh.reset()
         # Nothing that was in the unit comes out any more.
         for _ in range(rng.integers(60)):
-            fresh.end()
-        fill_tile(fresh, rng)
-    Traffic(fresh, seed).run(100)
-    fresh.drain()
-    assert checked > 10
+            fresh.cycle()
+        fresh.play(fill_tile(checker, rng))
+    fresh.play(random_traffic(checker, rng, 100))
+    fresh.play(drain(checker))
+    assert checker.checked > 10
+
+
+def test_reset_at_every_distance(fresh):
+    fresh.play(every_distance_to_reset(fresh.checker, np.random.default_rng(24)))
 
 
 def test_source_is_pending_until_it_is_read(fresh):
     """The second operation's register is held while the first is in the chain, and read once."""
-    size = fresh.config.sublanes
-    fresh.issue(Op(MiscOp.ROTATE_LANES, d=16, a=1))
-    fresh.end()
-    first = fresh.look()
-    assert first.pending is None
-    assert first.load
-    assert first.ready
-    fresh.issue(Op(MiscOp.ROTATE_LANES, d=17, a=2))
-    fresh.end()
-    fresh.registers[1] ^= 0xFFFFFFFF
+    checker = fresh.checker
+    size = checker.config.sublanes
+    fresh.cycle(Op(MiscOp.ROTATE_LANES, d=16, a=1))
+    assert checker.outputs.pending is None
+    assert checker.outputs.load == 1
+    assert checker.outputs.ready
+    fresh.cycle(Op(MiscOp.ROTATE_LANES, d=17, a=2))
+    checker.registers[1] ^= 0xFFFFFFFF
     for left in reversed(range(size)):
-        seen = fresh.look()
-        assert seen.load == (left == 0)
-        assert seen.pending == (2 if left else None)
-        assert seen.ready == (left == 0)
-        fresh.end()
-    fresh.registers[2] ^= 0xFFFFFFFF
-    fresh.drain()
-    assert fresh.checked == 2
+        assert checker.outputs.load == (None if left else 2)
+        assert checker.outputs.pending == (2 if left else None)
+        assert checker.outputs.ready == (left == 0)
+        fresh.cycle()
+    checker.registers[2] ^= 0xFFFFFFFF
+    fresh.play(drain(checker))
+    assert checker.checked == 2
 
 
 def test_nothing_is_pending_without_a_source(fresh):
-    fresh.issue(Op(MiscOp.TRANSPOSE_IN, a=1))
-    fresh.end()
-    fresh.issue(Op(MiscOp.TRANSPOSE_OUT, d=5, a=3))
-    fresh.end()
+    checker = fresh.checker
+    fresh.cycle(Op(MiscOp.TRANSPOSE_IN, a=1))
+    fresh.cycle(Op(MiscOp.TRANSPOSE_OUT, d=5, a=3))
     for _ in range(100):
-        seen = fresh.look()
-        assert seen.pending is None
-        assert not seen.load
-        if not seen.busy:
+        assert checker.outputs.pending is None
+        assert checker.outputs.load is None
+        if not checker.outputs.busy:
             break
-        fresh.end()
-    fresh.drain()
-    assert fresh.checked == 1
+        fresh.cycle()
+    fresh.play(drain(checker))
+    assert checker.checked == 1
+
+
+class TestChecker:
+    """Faults of a unit that the checker must find, on outputs made up for it."""
+
+    REST = Outputs(ready=True, free=True, busy=False, pending=None, load=None, shift=False,
+                   row=None, write=None)
+    ROTATE = Op(MiscOp.ROTATE_LANES, d=3, a=1)
+
+    @pytest.fixture
+    def checker(self) -> XluChecker:
+        checker = XluChecker(config_of(4, 2))
+        checker.begin(self.REST)
+        return checker
+
+    def issue(self, checker: XluChecker) -> Outputs:
+        """Issues an operation; gives outputs that are right in the next cycle."""
+        checker.end(self.ROTATE)
+        return replace(self.REST, busy=True, load=1)
+
+    def test_not_at_rest_after_reset(self):
+        with pytest.raises(AssertionError, match="not at rest after a reset"):
+            XluChecker(config_of(4, 2)).begin(replace(self.REST, busy=True))
+
+    @pytest.mark.parametrize(("change", "message"), [
+        ({"load": None, "pending": 1}, "does not read the register in the next cycle"),
+        ({"load": 2}, "v2 is read, not v1"),
+        ({"pending": 1}, "pending is 1, not None"),
+    ])
+    def test_wrong_source(self, checker, change, message):
+        outputs = self.issue(checker)
+        with pytest.raises(AssertionError, match=message):
+            checker.begin(replace(outputs, **change))
+
+    def test_read_without_an_operation(self, checker):
+        checker.end(None)
+        with pytest.raises(AssertionError, match="v1 is read, but no operation reads it"):
+            checker.begin(replace(self.REST, load=1))
+
+    def test_idle_too_early(self, checker):
+        checker.begin(replace(self.issue(checker), busy=False))
+        with pytest.raises(AssertionError, match="idle before the last operation is done"):
+            checker.end(None)
+
+    @pytest.mark.parametrize(("rows", "d", "value", "message"), [
+        (2, 4, 0, "v4 is written by Op"),
+        (1, 3, 0, "is written after 1 rows, not 2"),
+        (2, 3, 5, "sublane 0, lane 0 is 00000005, not 00000000; 8 elements differ"),
+        (2, None, 0, "all rows of a result have come, but it is not written"),
+        (2, 3, 0, None),
+    ])
+    def test_wrong_write(self, checker, rows, d, value, message):
+        busy = replace(self.issue(checker), load=None)
+        row = np.full(4, value, np.uint32)
+        steps = [replace(busy, load=1), *[replace(busy, row=row)] * rows, replace(busy, write=d)]
+
+        def play() -> None:
+            for outputs in steps:
+                checker.begin(outputs)
+                checker.end(None)
+        if message is None:
+            play()
+            checker.begin(self.REST)
+            checker.finish()
+        else:
+            with pytest.raises(AssertionError, match=message):
+                play()
+
+    def test_write_without_an_operation(self, checker):
+        checker.end(None)
+        checker.begin(replace(self.REST, write=3))
+        with pytest.raises(AssertionError, match="v3 is written, but no result is expected"):
+            checker.end(None)
+
+    def test_finish(self, checker):
+        with pytest.raises(AssertionError, match="nothing was compared"):
+            checker.finish()
+        checker.begin(self.issue(checker))
+        with pytest.raises(AssertionError, match="the unit is busy"):
+            checker.finish()
 
 
 @pytest.mark.parametrize("component", [Xlu, Rotator, Reduce])
