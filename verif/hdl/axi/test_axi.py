@@ -30,6 +30,8 @@ from verif.models.axi import SIGNALS, SIGNALS_LITE, AxiChecker
 
 TINY = Config.preset("tiny")
 SMALL = Config.preset("small")
+PATIENCE = 2000
+"""Cycles in which a loop of a test must come to its end."""
 
 
 def simulate(dut, process) -> None:
@@ -190,18 +192,27 @@ def test_pieces_cover_each_burst_and_keep_within_bounds(config):
             ctx.set(dut.burst.valid, 1)
             ctx.set(dut.burst.payload.row, start)
             ctx.set(dut.burst.payload.more, length - 1)
-            taken = False
-            while not taken:
+            for _ in range(PATIENCE):
                 ctx.set(dut.piece.ready, int(rng.random() < 0.8))
                 taken = ctx.get(dut.burst.ready)
                 await collect(ctx, pieces)
+                if taken:
+                    break
+            else:
+                raise AssertionError(f"the burst of {length} rows from {start} is not taken "
+                                     f"within {PATIENCE} cycles")
         ctx.set(dut.burst.valid, 0)
         ctx.set(dut.piece.ready, 1)
-        while ctx.get(dut.piece.valid):
+        for _ in range(PATIENCE):
+            if not ctx.get(dut.piece.valid):
+                break
             await collect(ctx, pieces)
+        else:
+            raise AssertionError(f"pieces are still on offer after {PATIENCE} cycles")
         for start, length in bursts:
             at, last = start, 0
             while not last:
+                assert pieces, f"no last piece of the burst of {length} rows from {start}"
                 row, beats, last = pieces.pop(0)
                 assert row == at
                 assert beats <= longest

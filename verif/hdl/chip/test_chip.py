@@ -156,7 +156,8 @@ def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed):
                     since[number] = 0
                 elif offer is not None and offer[2] != stuck:
                     since[number] += 1
-                    assert since[number] < 30
+                    assert since[number] < 30, (
+                        f"requester {number} has waited for {since[number]} cycles")
             assert sum(answer is not None for answer in answers) <= 1
             await ctx.tick()
         assert counts[0] > 50

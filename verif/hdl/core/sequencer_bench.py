@@ -261,15 +261,17 @@ class Outside:
         self.reading = self._reads
         valid, taken = peek("dma__valid"), peek("dma__taken")
         if taken:
-            assert valid
-            assert self.ready
-            assert descriptor_fault(self.words) == Fault.NONE
+            assert valid, "a descriptor is taken that was not offered"
+            assert self.ready, "a descriptor is taken before the engine is ready"
+            fault = descriptor_fault(self.words)
+            assert fault == Fault.NONE, f"a descriptor with {fault!r} is taken: {self.words}"
             self.transfers.append(tuple(self.words))
         if not valid or taken:
             self.address, self.reading, self.words, self.ready = None, None, [], False
         else:
             address = peek("dma__address")
-            assert self.address in (None, address)
+            assert self.address in (None, address), (
+                f"the descriptor's address on offer became {address}, it was {self.address}")
             self.address = address
             self.ready |= len(self.words) == DESCRIPTOR_WORDS and self.rng.random() < self.pace
         if peek("other_signal__valid") and self.taking:
@@ -315,7 +317,10 @@ class Bench:
         for wait in waits:
             self.waits[wait] += 1
         issue = self.peek("issue")
-        assert len(waits) + issue <= self.peek("running")
+        running = self.peek("running")
+        assert len(waits) + issue <= running, (
+            f"cycle {now}, pc {self.peek('pc')}: running is {running}, issue is {issue}, and it "
+            f"waits for {waits}: a cycle of a program has one of these reasons")
         if issue:
             pc = self.peek("pc")
             parts = Parts.of(self.program.get(pc, 0))
@@ -324,8 +329,10 @@ class Bench:
             self.units.issue(now, parts)
         else:
             for port in ("v0", "v1", "load", "store", "push_x", "push_w", "pop", "xlu"):
-                assert not self.peek(f"{port}__valid"), port
-            assert not self.peek("dma__taken")
+                assert not self.peek(f"{port}__valid"), (
+                    f"cycle {now}: {port} is valid, but no bundle issues")
+            assert not self.peek("dma__taken"), (
+                f"cycle {now}: a transfer starts, but no bundle issues")
         self.units.finish(now)
         self.outside.finish(self.peek)
         self.model.tick()
@@ -384,11 +391,12 @@ class Bench:
         return self.peek("response__data"), bool(self.peek("response__error"))
 
     def write(self, space: Space, address: int, data: int) -> None:
-        assert self.request(True, space, address, data) == (0, False)
+        _, error = self.request(True, space, address, data)
+        assert not error, f"the write of {space.name} {address} is answered with an error"
 
     def read(self, space: Space, address: int) -> int:
         data, error = self.request(False, space, address)
-        assert not error
+        assert not error, f"the read of {space.name} {address} is answered with an error"
         return data
 
     def write_all(self, values: Mapping[tuple[Space, int], int]) -> None:
@@ -405,8 +413,11 @@ class Bench:
         self.poke("request__valid", 1)
         got = self.model.run({"request__payload": payloads},
                              ["response__valid", "response__error"])
-        assert got["response__valid"].all()
-        assert not got["response__error"].any()
+        places = list(values)
+        for missing in np.flatnonzero(~got["response__valid"].astype(bool)):
+            raise AssertionError(f"the write of {places[missing]} is not answered")
+        for refused in np.flatnonzero(got["response__error"]):
+            raise AssertionError(f"the write of {places[refused]} is answered with an error")
         self._poked.pop("request__payload", None)
         self.poke("request__valid", 0)
 
@@ -424,10 +435,15 @@ class Bench:
         """Everything is as the oracle has it."""
         for space, values in self._spaces(oracle):
             found = [self.read(space, address) for address in range(len(values))]
-            assert found == values, space
-        assert self.outside.transfers == oracle.transfers
-        assert self.outside.signals == oracle.signals
-        assert (self.peek("pc"), self.peek("fault")) == (oracle.pc, oracle.fault)
+            for address, (got, want) in enumerate(zip(found, values, strict=True)):
+                assert got == want, f"{space.name} {address} is {got:#x}, not {want:#x}"
+        for what, done, wanted in (
+                ("transfers", self.outside.transfers, oracle.transfers),
+                ("signals to the other core", self.outside.signals, oracle.signals)):
+            assert done == wanted, f"{what} are {done}, not {wanted}"
+        got_pc, got_fault = self.peek("pc"), Fault(self.peek("fault"))
+        assert got_pc == oracle.pc, f"pc is {got_pc}, not {oracle.pc}"
+        assert got_fault == oracle.fault, f"fault is {got_fault!r}, not {oracle.fault!r}"
 
     @staticmethod
     def _spaces(oracle: Oracle) -> tuple[tuple[Space, list[int]], ...]:
@@ -456,9 +472,12 @@ class Bench:
         else:
             raise AssertionError(f"still running at {self.peek('pc')}")
         self.cycle()  # a scalar load of the last bundle
-        assert not self.peek("busy")
-        assert self.units.vectors == self.units.wanted_vectors
-        assert self.units.masks == self.units.wanted_masks
+        assert not self.peek("busy"), "the sequencer is busy although nothing is under way"
+        for name, got, want in (("v", self.units.vectors, self.units.wanted_vectors),
+                                ("m", self.units.masks, self.units.wanted_masks)):
+            wrong = [f"{name}{number}" for number in range(len(want))
+                     if got[number] != want[number]]
+            assert not wrong, f"written too seldom or too often: {', '.join(wrong)}"
 
 
 class Programs:

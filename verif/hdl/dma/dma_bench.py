@@ -409,7 +409,8 @@ class Bench:
     def _signal(self, name: str, index: int) -> None:
         """A signal: everything before it must be done, and what was written must be there."""
         assert self.awaited[name], f"nothing was to be signalled at {name}"
-        assert index == self.awaited[name].popleft()
+        expected = self.awaited[name].popleft()
+        assert index == expected, f"semaphore {index} is signalled at {name}, not {expected}"
         self.signalled += 1
         wanted = (len(self.awaited["signal"]), len(self.awaited["other_signal"]))
         while self.jobs:
@@ -431,7 +432,18 @@ class Bench:
         index = np.array(sorted(addresses)) // unit
         if space == DmaSpace.IMEM:
             index = index[index % BUNDLE_PITCH < BUNDLE_WORDS]
-        assert (self.real[space][index] == self.golden[space][index]).all(), job.descriptor
+        self._compare(space, index, str(job.descriptor))
+
+    def _compare(self, space: DmaSpace, index: np.ndarray, what: str) -> None:
+        """Compares the memory at ``index`` (rows of HBM, or words) with the golden memory."""
+        real, golden = self.real[space][index], self.golden[space][index]
+        wrong = np.argwhere(real != golden)
+        if len(wrong):
+            first = tuple(wrong[0])
+            place = [int(index[first[0]]), *map(int, first[1:])]
+            raise AssertionError(
+                f"{what}: {space.name} at {place} is {real[first]:08x}, not {golden[first]:08x}; "
+                f"{len(wrong)} of {real.size} words differ")
 
     def _among(self, job: Job) -> np.ndarray:
         """Where the job writes; of a shape that broadcasts to the memory's."""
@@ -500,23 +512,25 @@ class Bench:
                 break
             self.cycle()
         else:
-            raise AssertionError("the engine does not come to its end")
+            raise AssertionError(f"the engine is still busy after {limit} cycles, with "
+                                 f"{len(self.jobs)} transfers to check")
         for _ in range(4):
             self.cycle()
-        assert not self.pins.peek("busy")
-        assert all(agent.idle for agent in (self.hbm, self.vmem, self.other))
+        assert not self.pins.peek("busy"), "the engine became busy again without a transfer"
+        for name in ("hbm", "vmem", "other"):
+            assert getattr(self, name).idle, f"the engine is idle, but requests to {name} are not"
 
     def check(self) -> None:
         """All transfers are done, and memories are as they should be."""
-        assert not any(self.awaited.values())
+        for name, queue in self.awaited.items():
+            assert not queue, f"semaphores {list(queue)} were not signalled at {name}"
         while self.jobs:
             self.check_written(self.jobs.popleft())
         for space in self.real:
-            memory, golden = self.real[space], self.golden[space]
+            index = np.arange(len(self.golden[space]))
             if space == DmaSpace.IMEM:
-                kept = np.arange(len(golden)) % BUNDLE_PITCH < BUNDLE_WORDS
-                memory, golden = memory[kept], golden[kept]
-            assert (memory == golden).all(), space
+                index = index[index % BUNDLE_PITCH < BUNDLE_WORDS]
+            self._compare(space, index, "after all transfers")
 
     def forget(self) -> None:
         """After an abort: what is in the memories is as it is."""

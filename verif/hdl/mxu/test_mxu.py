@@ -92,6 +92,17 @@ def expected(tiles: list[Tile]) -> np.ndarray:
     return np.concatenate([tile_matmul(tile.x, tile.w) for tile in tiles]).view(np.uint32)
 
 
+def assert_rows(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
+    """Compares result rows; names the first element that differs, and both its values."""
+    assert got.shape == want.shape, f"{what}: results have shape {got.shape}, not {want.shape}"
+    wrong = np.argwhere(got != want)
+    if len(wrong):
+        row, column = wrong[0]
+        raise AssertionError(
+            f"{what}: row {row}, column {column} is {got[row, column]:08x}, not "
+            f"{want[row, column]:08x}; {len(wrong)} of {want.size} elements differ")
+
+
 @pytest.mark.parametrize(("array", "mac_latency"), [
     (2, 2), (3, 1), (4, 3), (5, 6), (7, 2)])
 def test_random_traffic_gives_golden_rows_in_order(array, mac_latency):
@@ -101,7 +112,7 @@ def test_random_traffic_gives_golden_rows_in_order(array, mac_latency):
             model.reset()
             tiles = random_tiles(rng, array, 10)
             got, _, _ = stream(model, tiles, traffic, rng)
-            assert np.array_equal(got, expected(tiles)), traffic
+            assert_rows(got, expected(tiles), traffic)
             assert model.peek("mxu_active_cycles") == len(got)
             cycles = model.peek("cycles")
             assert model.peek("mxu_active_cycles") + model.peek("weight_load_cycles") < cycles
@@ -122,7 +133,7 @@ def test_a_tile_takes_its_rows_and_its_latency_and_no_more(mac_latency, transpos
     with open_mxu(config) as model:
         model.reset()
         got, came, went = stream(model, work, Traffic(), rng)
-    assert np.array_equal(got, expected(work))
+    assert_rows(got, expected(work))
     assert came[0] - went[0] == config.array_latency
     # One row a cycle in and one out, while the next tile's weights load.
     assert went == list(range(went[0], went[0] + rows * tiles))
@@ -139,7 +150,7 @@ def test_nan_and_infinity_reach_the_results_they_belong_to():
         model.reset()
         got, _, _ = stream(model, tiles, Traffic(), rng)
     want = expected(tiles)
-    assert np.array_equal(got, want)
+    assert_rows(got, want)
     assert (want == 0x7FC0_0000).any()
     assert (want == 0x7F80_0000).any()
 
@@ -157,7 +168,7 @@ def test_reset_in_the_middle_forgets_everything(mac_latency):
             abandoned = random_tiles(rng, size, 20)
             got, _, went = stream(model, abandoned, moods[index % 4], rng,
                                   abandon_after=int(rng.integers(1, 20 * size)))
-            assert np.array_equal(got, expected(abandoned)[:len(got)].reshape(got.shape))
+            assert_rows(got, expected(abandoned)[:len(got)].reshape(got.shape), "abandoned")
             rows_in += len(went)
             rows_out += len(got)
             # One cycle of reset in the midst of the traffic: the streams still offer and take.
@@ -168,7 +179,7 @@ def test_reset_in_the_middle_forgets_everything(mac_latency):
                 assert model.peek(counter) == 0
             tiles = random_tiles(rng, size, 3)
             got, _, _ = stream(model, tiles, moods[index // 4 % 4], rng)
-            assert np.array_equal(got, expected(tiles)), index
+            assert_rows(got, expected(tiles), f"after reset {index}")
             assert model.peek("mxu_active_cycles") == len(got)
             assert model.peek("weight_load_cycles") <= 3 * size
     # Rows were on their way at the resets, and others had come before.
@@ -209,7 +220,7 @@ def test_results_wait_for_a_slow_taker_without_loss():
                 got.append(model.peek_words("y__payload"))
             model.tick()
             assert model.cycle < TIMEOUT
-    assert np.array_equal(np.array(got), expected(tiles))
+    assert_rows(np.array(got), expected(tiles))
 
 
 def test_activations_wait_for_the_first_swap_after_a_reset():
@@ -225,7 +236,7 @@ def test_activations_wait_for_the_first_swap_after_a_reset():
             model.poke("x__valid", 0)
             tiles = random_tiles(rng, 4, 2)
             got, _, _ = stream(model, tiles, Traffic(), rng)
-            assert np.array_equal(got, expected(tiles))
+            assert_rows(got, expected(tiles))
 
 
 def test_config_of_another_type_is_refused():
