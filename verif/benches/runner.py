@@ -8,13 +8,14 @@ import json
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from unittest import mock
 from xml.etree import ElementTree
 
 import cocotb_tools.config
+from amaranth.lib import wiring
 from cocotb_tools.runner import Verilator, get_runner
 
 from hdl.chip.chip import Chip
@@ -29,18 +30,26 @@ from hdl.vpu.vpu import Vpu
 from hdl.xlu.xlu import Xlu
 from sim.verilated.cache import cached_json
 from sim.verilated.toolchain import Toolchain, build_folder
-from verif.benches import axi_tops
-from verif.benches.axi_tops import ControlTop, HbmPortTop
+from verif.benches.axi import tops as axi_tops
+from verif.benches.axi.tops import ControlTop, HbmPortTop
 
 __all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "run"]
 
 SEED = 20240817
 """Seed of a run that names no other."""
 
-_DESIGNS = {"mac_cell": MacCell, "mxu": Mxu, "sequencer": Sequencer, "vpu": Vpu, "xlu": Xlu,
-            "core": Core, "hbm_port": HbmPortTop, "control": ControlTop, "chip": Chip}
-_MODULES = {top: f"verif.benches.bench_{top}" for top in _DESIGNS} | {
-    "mac_cell": "verif.benches.bench_cell"}
+_DESIGNS: dict[str, dict[str, Callable[[Config], wiring.Component]]] = {
+    "axi": {"hbm_port": HbmPortTop},
+    "chip": {"control": ControlTop, "chip": Chip},
+    "core": {"sequencer": Sequencer, "core": Core},
+    "mxu": {"mac_cell": MacCell, "mxu": Mxu},
+    "vpu": {"vpu": Vpu},
+    "xlu": {"xlu": Xlu},
+}
+"""Top modules by the folder of their benches, ``bench_{top}.py``."""
+_TOPS = {top: make for tops in _DESIGNS.values() for top, make in tops.items()}
+_MODULES = {top: f"verif.benches.{folder}.bench_{top}"
+            for folder, tops in _DESIGNS.items() for top in tops}
 
 # Everything that is random in a design's memories comes from the run's seed.
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
@@ -119,7 +128,7 @@ def design(bench: Bench) -> Design:
 
     def write() -> dict[str, object]:
         library = VerilogLibrary()
-        sources = library.write(bench.top, lambda: _DESIGNS[bench.top](config))
+        sources = library.write(bench.top, lambda: _TOPS[bench.top](config))
         top = library.modules[bench.top]
         return {"sources": sources, "ports": [*top.inputs, *top.outputs]}
 

@@ -73,7 +73,7 @@ def bundle(imm: tuple[int, ...] = (), /, **slots: dict[str, int]) -> int:
 
 
 @dataclass
-class Mood:
+class UnitTiming:
     """How the units behave.
 
     ``late``: most cycles that a vector result comes later than it should; None: in its true cycle.
@@ -93,7 +93,7 @@ class Mood:
 class Units:
     """Vector unit, feeders, collector and cross-lane unit, as far as registers are concerned."""
 
-    mood: Mood
+    timing: UnitTiming
     rng: np.random.Generator
     vectors: list[int] = field(default_factory=lambda: [0] * 32)
     masks: list[int] = field(default_factory=lambda: [0] * 8)
@@ -128,13 +128,13 @@ class Units:
             later = waiting is not None and waiting[1] > cycle
             values[f"{reader}_pending__valid"] = int(later)
             values[f"{reader}_pending__d"] = waiting[0] if waiting else int(32 * next(draws))
-            ready = not later and next(draws) < self.mood.ready
-            free = ready and next(draws) < self.mood.free
+            ready = not later and next(draws) < self.timing.ready
+            free = ready and next(draws) < self.timing.free
             values[f"{reader}_ready"] = int(ready)
             values[f"{reader}_free"] = int(free)
-        values["pop_ready"] = int(next(draws) < self.mood.ready)
+        values["pop_ready"] = int(next(draws) < self.timing.ready)
         for port in ("read", "write"):
-            values[f"urgent_{port}"] = int(next(draws) < self.mood.urgent)
+            values[f"urgent_{port}"] = int(next(draws) < self.timing.urgent)
         self.show(values)
         return values
 
@@ -178,7 +178,7 @@ class Units:
         assert self.shown[f"{reader}_ready"]
         read = cycle + 1
         if not self.shown[f"{reader}_free"]:
-            read += int(self.rng.integers(self.mood.slow + 1))
+            read += int(self.rng.integers(self.timing.slow + 1))
         self.pending[reader] = register, read
         self.reads[read].append(("vector", register, self.wanted_vectors[register]))
 
@@ -192,16 +192,16 @@ class Units:
             after = cycle
             if unit == Unit.XLU and (waiting := self.pending["xlu"]):
                 after = max(after, waiting[1])
-            late = 1 + int(self.rng.integers(1 + (self.mood.late or 0)))
+            late = 1 + int(self.rng.integers(1 + (self.timing.late or 0)))
             while after + late in self.writes["chain"]:
                 late += 1
             self.writes["chain"][after + late] = register, self.tokens
 
     def _plan(self, port: dict[int, tuple[int, int]], cycle: int, register: int) -> None:
-        if self.mood.late is None:
+        if self.timing.late is None:
             assert cycle not in port, f"two writes through one port in cycle {cycle}"
         else:
-            cycle += int(self.rng.integers(self.mood.late + 1))
+            cycle += int(self.rng.integers(self.timing.late + 1))
             while cycle in port:
                 cycle += 1
         port[cycle] = register, self.tokens
@@ -282,13 +282,13 @@ class Outside:
 class Bench:
     """A host of the sequencer, and the units."""
 
-    def __init__(self, model: Model, config: Config = CONFIG, mood: Mood | None = None,
+    def __init__(self, model: Model, config: Config = CONFIG, timing: UnitTiming | None = None,
                  seed: int = 0) -> None:
         self.model = model
         self.config = config
         self.rng = np.random.default_rng(seed)
-        self.units = Units(mood or Mood(), self.rng)
-        self.outside = Outside(np.random.default_rng([seed, 1]), self.units.mood.ready)
+        self.units = Units(timing or UnitTiming(), self.rng)
+        self.outside = Outside(np.random.default_rng([seed, 1]), self.units.timing.ready)
         self.issued: list[tuple[int, int]] = []
         self.waits = dict.fromkeys(WAITS, 0)
         self.program: dict[int, int] = {}
@@ -638,5 +638,5 @@ class Programs:
 
 
 HALT = pack({Slot.S1: {"op": 41}})
-__all__ = ["CONFIG", "HALT", "Bench", "LoadOp", "MiscOp", "Mood", "Programs", "StoreOp",
+__all__ = ["CONFIG", "HALT", "Bench", "LoadOp", "MiscOp", "UnitTiming", "Programs", "StoreOp",
            "VectorOp", "bundle", "i", "open_sequencer", "s", "v"]

@@ -21,7 +21,7 @@ def simulate(dut, process) -> None:
     simulator.run()
 
 
-class Chain:
+class ReadChain:
     """A chain of rows of the vector unit: what the control signals do to it."""
 
     def __init__(self, rows: int) -> None:
@@ -42,7 +42,7 @@ def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes, push, read
     cycles = 800
 
     async def process(ctx):
-        chain = Chain(sublanes)
+        chain = ReadChain(sublanes)
         registers = [0] * 32  # how often each has been written
         issued = [0] * 32  # and by bundles that have issued
         wanted: deque = deque()
@@ -148,7 +148,7 @@ def test_collector_writes_the_rows_of_each_pop_in_order(sublanes, pop, row, gran
     cycles = 800
 
     async def process(ctx):
-        chain = Chain(sublanes)
+        chain = ReadChain(sublanes)
         waiting: deque = deque()
         came = writes = 0
         next_write = 0

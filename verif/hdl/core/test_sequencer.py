@@ -39,7 +39,7 @@ from verif.hdl.core.sequencer_bench import (
     CONFIG,
     HALT,
     Bench,
-    Mood,
+    UnitTiming,
     Programs,
     bundle,
     i,
@@ -49,12 +49,12 @@ from verif.hdl.core.sequencer_bench import (
 )
 from verif.hdl.core.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
 
-MOODS = {
-    "exact": Mood(),
-    "late": Mood(late=9),
-    "moody": Mood(late=4, ready=0.6, free=0.5, slow=9),
-    "slow": Mood(late=15, ready=0.3, free=0.3, slow=25),
-    "host": Mood(urgent=0.5),
+TIMINGS = {
+    "exact": UnitTiming(),
+    "late": UnitTiming(late=9),
+    "moody": UnitTiming(late=4, ready=0.6, free=0.5, slow=9),
+    "slow": UnitTiming(late=15, ready=0.3, free=0.3, slow=25),
+    "host": UnitTiming(urgent=0.5),
 }
 WAIT_LIMIT = 5000
 
@@ -74,9 +74,9 @@ def random_oracle(programs: Programs) -> Oracle:
     return oracle
 
 
-def issue_cycles(model: Model, *bundles: int, mood: Mood | None = None) -> list[int]:
+def issue_cycles(model: Model, *bundles: int, timing: UnitTiming | None = None) -> list[int]:
     """In which cycle each bundle issues, from the first on; the last is a halt."""
-    bench = Bench(model, mood=mood)
+    bench = Bench(model, timing=timing)
     bench.load([*bundles, HALT])
     assert bench.run() == list(range(len(bundles) + 1))
     first = bench.issued[0][0]
@@ -231,14 +231,14 @@ def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(m
 
 # --- order and hazards
 
-@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", range(4))
-def test_every_register_is_read_and_written_in_the_order_of_the_bundles(model, mood, seed):
+def test_every_register_is_read_and_written_in_the_order_of_the_bundles(model, timing, seed):
     rng = np.random.default_rng([5, seed])
     for use in (0.2, 0.5):
         program = Programs(rng).sound_vector_program(CONFIG.imem_bundles - 1, use)
         # Each program assumes that nothing is in the array.
-        bench = Bench(model, mood=MOODS[mood], seed=seed)
+        bench = Bench(model, timing=TIMINGS[timing], seed=seed)
         bench.load(program)
         assert bench.run(limit=20_000) == list(range(len(program)))
         assert bench.units.checked > 20
@@ -392,8 +392,8 @@ def test_a_register_that_is_still_to_be_read_is_not_written(model, reader):
 
 
 def test_what_a_cycle_waits_for(model):
-    def waits(*bundles: int, mood: Mood | None = None) -> dict[str, int]:
-        bench = Bench(model, mood=mood)
+    def waits(*bundles: int, timing: UnitTiming | None = None) -> dict[str, int]:
+        bench = Bench(model, timing=timing)
         bench.load([*bundles, HALT])
         bench.run()
         return {wait: count for wait, count in bench.waits.items() if wait != "instruction"}
@@ -576,7 +576,7 @@ def test_random_bundles_have_the_faults_that_they_have(model):
         executed = trial.run(program, 200)
         if len(executed) == 200 or not (trial.halted or trial.fault):
             continue  # an endless loop, or a wait
-        bench = Bench(model, mood=MOODS["moody"], seed=case)
+        bench = Bench(model, timing=TIMINGS["moody"], seed=case)
         bench.load(program)
         bench.set_state(oracle)
         assert bench.run() == executed, case
@@ -776,7 +776,7 @@ def test_stops_and_starts_at_any_time_change_nothing(model, seed):
     oracle.semaphores = [1000] * 16
     stops = 0
     for program in (scalar, vector):
-        bench = Bench(model, mood=MOODS["moody"], seed=seed)
+        bench = Bench(model, timing=TIMINGS["moody"], seed=seed)
         bench.load(program)
         bench.set_state(oracle)
         oracle.pc, oracle.halted = 0, False
@@ -819,7 +819,7 @@ def test_a_reset_in_the_midst_forgets_what_is_outstanding(model):
     rng = np.random.default_rng(11)
     for seed in range(10):
         programs = Programs(rng)
-        bench = Bench(model, mood=MOODS["slow"], seed=seed)
+        bench = Bench(model, timing=TIMINGS["slow"], seed=seed)
         bench.load(programs.sound_vector_program(40))
         bench.start()
         for _ in range(int(rng.integers(20, 80))):
@@ -998,7 +998,7 @@ def test_a_transfer_with_a_fault_changes_nothing(model, number):
     fault = descriptor_fault(words)
     oracle = random_oracle(Programs(np.random.default_rng(16)))
     with_descriptor(oracle, words, 3)
-    bench = Bench(model, mood=MOODS["moody"])
+    bench = Bench(model, timing=TIMINGS["moody"])
     program = [bundle(**EFFECT, misc=s(MiscOp.DMA, b=i(3))), HALT]
     bench.load(program)
     bench.set_state(oracle)
@@ -1090,7 +1090,7 @@ def test_random_transfers_and_signals_to_the_other_core(model, seed):
     oracle = random_oracle(programs)
     oracle.smem[:] = [5 * int(n) for n in rng.integers(0, 1000, 13)]
     oracle.scalars[8:12] = [5, 10, 15, 20 + (seed % 2)]  # at odd seeds, some descriptor has a fault
-    bench = Bench(model, mood=MOODS[("exact", "moody", "slow")[seed % 3]], seed=seed)
+    bench = Bench(model, timing=TIMINGS[("exact", "moody", "slow")[seed % 3]], seed=seed)
     bench.load(program)
     bench.set_state(oracle)
     executed = oracle.run(program, 100)

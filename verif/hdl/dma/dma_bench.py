@@ -31,7 +31,7 @@ def open_engine(config: Config = CONFIG, *, optimise: bool = False) -> Model:
 
 
 @dataclass(frozen=True)
-class Mood:
+class AgentTiming:
     """How the memories behave: shares of cycles in which they go on, and most cycles they take."""
 
     pace: float = 1.0
@@ -147,7 +147,7 @@ class VectorUnit:
     pins: Pins
     name: str
     config: Config
-    mood: Mood
+    timing: AgentTiming
     rng: np.random.Generator
     spaces: dict[int, np.ndarray]
     reads: deque[tuple[int, int]] = field(default_factory=deque)
@@ -162,7 +162,7 @@ class VectorUnit:
         self.write = Sink(self.pins, f"{self.name}_write")
 
     def drive(self) -> None:
-        go = (self.rng.random(3) < self.mood.pace).tolist()
+        go = (self.rng.random(3) < self.timing.pace).tolist()
         self.read.drive(go[0] and len(self.reads) < 2)
         if not self.rows and self.reads:
             space, address = self.reads.popleft()
@@ -196,8 +196,8 @@ class VectorUnit:
             assert address < self.config.vmem_vectors
             self.entered.append((address, data))
             if len(self.entered) == self.config.sublanes:
-                self.delay = (int(self.rng.integers(self.mood.latency + 1))
-                              if self.mood.pace < 1 else 0)
+                self.delay = (int(self.rng.integers(self.timing.latency + 1))
+                              if self.timing.pace < 1 else 0)
 
     @property
     def idle(self) -> bool:
@@ -210,7 +210,7 @@ class Words:
 
     pins: Pins
     config: Config
-    mood: Mood
+    timing: AgentTiming
     rng: np.random.Generator
     memories: Memories
     answer: int | None = None
@@ -220,7 +220,7 @@ class Words:
         self.request = Sink(self.pins, "request")
 
     def drive(self) -> None:
-        self.request.drive(self.rng.random() < self.mood.pace)
+        self.request.drive(self.rng.random() < self.timing.pace)
         self.pins.poke("response__valid", int(self.answer is not None))
         self.pins.poke("response__data", int(self.rng.integers(1 << 32)) if self.answer is None
                        else self.answer)
@@ -247,7 +247,7 @@ class Hbm:
 
     pins: Pins
     config: Config
-    mood: Mood
+    timing: AgentTiming
     rng: np.random.Generator
     memory: np.ndarray
     bad: set[int] = field(default_factory=set)
@@ -270,12 +270,12 @@ class Hbm:
         self.done = Source(self.pins, "hbm_write_done")
 
     def _later(self) -> int:
-        low = self.mood.latency if self.mood.pace == 1 else 0
-        return self.now + int(self.rng.integers(low, self.mood.latency + 1))
+        low = self.timing.latency if self.timing.pace == 1 else 0
+        return self.now + int(self.rng.integers(low, self.timing.latency + 1))
 
     def drive(self) -> None:
-        go = (self.rng.random(5) < self.mood.pace).tolist()
-        self.read.drive(go[0] and len(self.reads) < 64 * self.mood.bursts)
+        go = (self.rng.random(5) < self.timing.pace).tolist()
+        self.read.drive(go[0] and len(self.reads) < 64 * self.timing.bursts)
         self.offered = self.offered or (
             bool(self.reads) and self.reads[0][0] <= self.now and go[1])
         bits = 32 * self.config.lanes
@@ -356,17 +356,17 @@ class Job:
 class Bench:
     """The engine and all around it, beside the golden memories, in which transfers are instant."""
 
-    def __init__(self, model: Model, config: Config = CONFIG, mood: Mood | None = None,
+    def __init__(self, model: Model, config: Config = CONFIG, timing: AgentTiming | None = None,
                  seed: int = 0) -> None:
         self.model = model
         self.config = config
-        self.mood = mood or Mood()
+        self.timing = timing or AgentTiming()
         self.rng = np.random.default_rng(seed)
         self.pins = Pins(model)
         self.real = random_memories(config, self.rng)
         self.golden = {space: memory.copy() for space, memory in self.real.items()}
         real = self.real
-        common = (config, self.mood, self.rng)
+        common = (config, self.timing, self.rng)
         self.hbm = Hbm(self.pins, *common, real[DmaSpace.HBM])
         self.words = Words(self.pins, *common, real)
         self.vmem = VectorUnit(self.pins, "vmem", *common, {
@@ -389,7 +389,7 @@ class Bench:
         for agent in self._agents:
             agent.drive()
         for sink in self._signals.values():
-            sink.drive(self.rng.random() < self.mood.pace)
+            sink.drive(self.rng.random() < self.timing.pace)
         self.pins.poke("dma__data", int(self.rng.integers(1 << 32)) if self._read_at is None
                        else self._words[self._read_at])
         if act:
@@ -474,7 +474,7 @@ class Bench:
         def look() -> None:
             ready = self.pins.peek("host_ready" if host else "dma__ready")
             assert not (self.pins.peek("dma__ready") and host)
-            if ready and (host or self.rng.random() < self.mood.pace):
+            if ready and (host or self.rng.random() < self.timing.pace):
                 result.append(Fault(self.pins.peek("host_fault" if host else "dma__fault")))
                 if not host:
                     self.pins.poke("dma__taken", int(result[0] == Fault.NONE))

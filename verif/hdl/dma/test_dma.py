@@ -16,13 +16,13 @@ from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
-from verif.hdl.dma.dma_bench import CONFIG, Bench, Job, Mood, Transfers, open_engine
+from verif.hdl.dma.dma_bench import CONFIG, Bench, Job, AgentTiming, Transfers, open_engine
 
-MOODS = {
-    "exact": Mood(),
-    "slow": Mood(pace=0.3, latency=40),
-    "moody": Mood(pace=0.7, latency=12),
-    "far": Mood(latency=60),
+TIMINGS = {
+    "exact": AgentTiming(),
+    "slow": AgentTiming(pace=0.3, latency=40),
+    "moody": AgentTiming(pace=0.7, latency=12),
+    "far": AgentTiming(latency=60),
 }
 
 
@@ -46,7 +46,7 @@ def start_apart(bench: Bench, descriptor: Descriptor, host: bool, refused: bool 
 def test_every_pair_of_spaces(model):
     rng = np.random.default_rng(1)
     transfers = Transfers(rng)
-    bench = Bench(model, mood=MOODS["moody"])
+    bench = Bench(model, timing=TIMINGS["moody"])
     pairs = list(transfers.pairs())
     assert len(pairs) == 30
     for source, destination in pairs:
@@ -59,12 +59,12 @@ def test_every_pair_of_spaces(model):
     assert bench.errors == 0
 
 
-@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", range(4))
-def test_random_transfers_several_at_a_time(model, mood, seed):
+def test_random_transfers_several_at_a_time(model, timing, seed):
     rng = np.random.default_rng([2, seed])
     transfers = Transfers(rng)
-    bench = Bench(model, mood=MOODS[mood], seed=seed)
+    bench = Bench(model, timing=TIMINGS[timing], seed=seed)
     most = 0
     for _ in range(60):
         assert start_apart(bench, transfers.good(), bool(rng.random() < 0.2)) == Fault.NONE
@@ -92,7 +92,7 @@ def test_bursts_are_as_long_as_a_run_and_the_limit_allow(model):
 
 
 def test_as_many_transfers_as_the_queue_has_can_be_under_way(model):
-    bench = Bench(model, mood=Mood(latency=500))
+    bench = Bench(model, timing=AgentTiming(latency=500))
     for number in range(QUEUE_DEPTH):
         bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, destination_address=number,
                                semaphore=number, signal=1))
@@ -177,7 +177,7 @@ def test_rows_go_both_ways_at_one_a_cycle(wide, latency):
                                       (DmaSpace.VMEM, DmaSpace.HBM, "write_times"),
                                       (DmaSpace.OTHER_VMEM, DmaSpace.HBM, "write_times"),
                                       (DmaSpace.HBM, DmaSpace.OTHER_VMEM, "read_times")):
-        bench = Bench(model, config, Mood(latency=latency))
+        bench = Bench(model, config, AgentTiming(latency=latency))
         # Transfers in a row, some with short runs.
         for number in range(3):
             bench.start(Descriptor(
@@ -198,7 +198,7 @@ def test_rows_go_both_ways_at_one_a_cycle(wide, latency):
 
 def test_single_rows_and_short_transfers_lose_no_cycle(wide):
     config, model = wide
-    bench = Bench(model, config, Mood(latency=30))
+    bench = Bench(model, config, AgentTiming(latency=30))
     for number in range(3):
         bench.start(Descriptor(
             DmaSpace.HBM, DmaSpace.HBM, 300, source_run=1, source_stride=3 * config.row_bytes,
@@ -408,7 +408,7 @@ def test_how_long_a_check_takes():
 
 
 def test_a_fault_is_told_to_the_program_too(model):
-    bench = Bench(model, mood=MOODS["moody"])
+    bench = Bench(model, timing=TIMINGS["moody"])
     rng = np.random.default_rng(5)
     found = set()
     for _ in range(60):
@@ -429,7 +429,7 @@ def test_a_fault_is_told_to_the_program_too(model):
 def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model, seed):
     rng = np.random.default_rng([6, seed])
     transfers = Transfers(rng)
-    bench = Bench(model, mood=MOODS[("exact", "moody", "slow")[seed % 3]], seed=seed)
+    bench = Bench(model, timing=TIMINGS[("exact", "moody", "slow")[seed % 3]], seed=seed)
     bench.hbm.bad = {int(row) for row in rng.integers(CONFIG.hbm_rows, size=6)}
     refused = kept = 0
     for _ in range(60):
@@ -461,12 +461,12 @@ def test_a_row_with_an_error_is_not_written_to_the_memory(model):
 
 # --- aborts
 
-@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", range(3))
-def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model, mood, seed):
+def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model, timing, seed):
     rng = np.random.default_rng([7, seed])
     transfers = Transfers(rng)
-    bench = Bench(model, mood=MOODS[mood], seed=seed)
+    bench = Bench(model, timing=TIMINGS[timing], seed=seed)
     midst = 0
     for _ in range(25):
         for _ in range(int(rng.integers(1, 6))):
@@ -510,7 +510,7 @@ def test_a_reset_in_the_midst(model):
     rng = np.random.default_rng(8)
     transfers = Transfers(rng)
     for seed in range(10):
-        bench = Bench(model, mood=MOODS["moody"], seed=seed)
+        bench = Bench(model, timing=TIMINGS["moody"], seed=seed)
         for _ in range(3):
             start_apart(bench, transfers.good(), host=False)
         # The next bench begins with a reset, and all memories with it.

@@ -9,7 +9,7 @@ from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace
 from hdl.dma.interface import BLOCK_BITS, address_bits
 from hdl.dma.writer import Completion
 from hdl.isa import Fault
-from verif.hdl.dma.dma_bench import CONFIG, Bench, Mood, open_engine
+from verif.hdl.dma.dma_bench import CONFIG, Bench, AgentTiming, open_engine
 
 ROW = CONFIG.row_bytes
 
@@ -114,7 +114,7 @@ def test_no_bus_error_is_reported_during_an_abort():
 
 def test_memory_that_refuses_an_aborted_transfer_causes_no_bus_error():
     with open_engine() as model:
-        bench = Bench(model, mood=Mood(latency=30))
+        bench = Bench(model, timing=AgentTiming(latency=30))
         bench.hbm.bad = set(range(CONFIG.hbm_rows))
         bench.start(Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 8, signal=1))
         for _ in range(200):

@@ -159,14 +159,14 @@ def test_nan_and_infinity_reach_the_results_they_belong_to():
 def test_reset_in_the_middle_forgets_everything(mac_latency):
     size, resets = 4, 60
     rng = np.random.default_rng([5, mac_latency])
-    moods = (Traffic(), Traffic(0.7, 0.6, 0.5), Traffic(1, 0.4, 1), Traffic(1, 1, 0.2))
+    shares = (Traffic(), Traffic(0.7, 0.6, 0.5), Traffic(1, 0.4, 1), Traffic(1, 1, 0.2))
     rows_in = rows_out = 0
     with open_mxu(small_config(size, mac_latency)) as model:
         model.reset()
         for index in range(resets):
             # Their loads alone take longer than they are given.
             abandoned = random_tiles(rng, size, 20)
-            got, _, went = stream(model, abandoned, moods[index % 4], rng,
+            got, _, went = stream(model, abandoned, shares[index % 4], rng,
                                   abandon_after=int(rng.integers(1, 20 * size)))
             assert_rows(got, expected(abandoned)[:len(got)].reshape(got.shape), "abandoned")
             rows_in += len(went)
@@ -178,7 +178,7 @@ def test_reset_in_the_middle_forgets_everything(mac_latency):
             for counter in ("cycles", "mxu_active_cycles", "weight_load_cycles"):
                 assert model.peek(counter) == 0
             tiles = random_tiles(rng, size, 3)
-            got, _, _ = stream(model, tiles, moods[index // 4 % 4], rng)
+            got, _, _ = stream(model, tiles, shares[index // 4 % 4], rng)
             assert_rows(got, expected(tiles), f"after reset {index}")
             assert model.peek("mxu_active_cycles") == len(got)
             assert model.peek("weight_load_cycles") <= 3 * size

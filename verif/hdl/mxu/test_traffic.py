@@ -1,4 +1,4 @@
-"""The matrix unit's control, at every depth of the cell, under every mood of its streams.
+"""The matrix unit's control, at every depth of the cell, with streams that stall in every way.
 
 A stub stands in for the cell's arithmetic: integers modulo 2^32, as deep as the real pipeline. The
 Python simulator then runs many sizes and depths in seconds, and an error in any weight, activation

@@ -12,7 +12,7 @@ from cocotb.handle import HierarchyObject
 from hdl import isa
 from hdl.isa import LoadOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
-from verif.benches.vector import CORE_WORDS, OPERATIONS, SOURCES, Bundle, VpuBench
+from verif.benches.vpu.vpu import CORE_WORDS, OPERATIONS, SOURCES, Bundle, VpuBench
 from verif.system.programs import random_words
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")

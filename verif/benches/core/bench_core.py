@@ -22,7 +22,7 @@ from hdl.vpu.interface import HostSpace
 from sim.apps.softmax import operands
 from sim.compiler.softmax import SoftmaxLayer
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.host import ProgramPort, RequestPort, RowPort
+from verif.benches.core.host import ProgramPort, RequestPort, RowPort
 from verif.system.programs import STABLE, Generator, faulty_bundles, fill_registers, random_words
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")

@@ -16,14 +16,14 @@ from hdl.core.interface import Space
 from hdl.encoding import bundle_words, pack
 from hdl.isa import Fault, MiscOp, PushOp, ScalarOp, Slot, VectorOp
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.host import ProgramPort, RequestPort
-from verif.benches.units import IssueMonitor, Mood, TracingMachine, Units
+from verif.benches.core.host import ProgramPort, RequestPort
+from verif.benches.core.sequencer import IssueMonitor, UnitTiming, TracingMachine, Units
 from verif.system.programs import STABLE, Generator, faulty_bundles
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
-MOODS = (Mood(), Mood(late=9), Mood(ready=0.4, free=0.4, slow=6),
-         Mood(late=3, ready=0.7, free=0.5, slow=3), Mood(late=2, urgent=0.5))
+TIMINGS = (UnitTiming(), UnitTiming(late=9), UnitTiming(ready=0.4, free=0.4, slow=6),
+         UnitTiming(late=3, ready=0.7, free=0.5, slow=3), UnitTiming(late=2, urgent=0.5))
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 
@@ -141,7 +141,7 @@ async def random_programs(dut: HierarchyObject) -> None:
     bench = await SequencerBench.started(dut)
     faults = set()
     for number in range(12):
-        bench.units.mood = MOODS[number % len(MOODS)]
+        bench.units.timing = TIMINGS[number % len(TIMINGS)]
         bench.requests.source.gap = bench.rng.choice((0.0, 0.3))
         bench.stabilise()
         bench.new_program(90, fault=number % 3 > 0)
@@ -215,7 +215,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
     bench = await SequencerBench.started(dut)
     stops = 0
     for number in range(4):
-        bench.units.mood = MOODS[-1 - number % len(MOODS)]
+        bench.units.timing = TIMINGS[-1 - number % len(TIMINGS)]
         bench.stabilise()
         bench.new_program(90, fault=False)
         await bench.requests.drain()
@@ -289,7 +289,7 @@ async def reset_in_the_middle(dut: HierarchyObject) -> None:
     """A reset at random moments of programs stops everything; what runs then is right."""
     bench = await SequencerBench.started(dut)
     for number in range(3):
-        bench.units.mood = MOODS[number]
+        bench.units.timing = TIMINGS[number]
         bench.new_program(60, fault=False)
         await bench.requests.drain()
         await bench.program.start()

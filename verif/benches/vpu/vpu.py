@@ -22,9 +22,9 @@ from hdl.encoding import pack
 from hdl.isa import Kind, LoadOp, Operation, Slot, Unit, VectorOp
 from hdl.vpu.interface import HostSpace
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.host import RowPort
-from verif.benches.matrix import pack_row
+from verif.benches.core.host import RowPort
 from verif.benches.ports import Ports
+from verif.benches.rows import pack_row
 from verif.system.programs import random_words
 
 __all__ = ["CORE_WORDS", "OPERATIONS", "SOURCES", "Bundle", "VpuBench"]

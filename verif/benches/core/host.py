@@ -13,8 +13,8 @@ from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
 from hdl.encoding import bundle_words
 from hdl.vpu.interface import HOST_ADDRESS_BITS, HostSpace
 from verif.benches.clocking import ClockDomain, pin
-from verif.benches.matrix import pack_row
 from verif.benches.ports import Ports
+from verif.benches.rows import pack_row
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
 from verif.models.scoreboard import Scoreboard
 

@@ -9,7 +9,8 @@ from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
 from golden.numerics import F32_INF, F32_NAN, from_bits
-from verif.benches.matrix import MxuBench, Tile, unpack_row
+from verif.benches.mxu.mxu import MxuBench, Tile
+from verif.benches.rows import unpack_row
 
 bench_test = cocotb.test(timeout_time=1000, timeout_unit="us")
 

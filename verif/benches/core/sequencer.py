@@ -20,7 +20,7 @@ from verif.benches.clocking import ClockDomain, pin
 from verif.benches.ports import Ports
 from verif.models.scoreboard import Scoreboard
 
-__all__ = ["Issue", "IssueMonitor", "Mood", "TracingMachine", "Units"]
+__all__ = ["Issue", "IssueMonitor", "UnitTiming", "TracingMachine", "Units"]
 
 _PORTS = ("v0", "v1", "load", "store", "push_x", "push_w", "pop", "xlu")
 _WRITE_PORTS = ("v0", "v1", "load", "chain")
@@ -174,7 +174,7 @@ class TracingMachine(GoldenCore):
 
 
 @dataclass(frozen=True)
-class Mood:
+class UnitTiming:
     """How the units behave.
 
     Attributes
@@ -208,11 +208,11 @@ class Units:
 
     Attributes
     ----------
-    mood : Mood
+    timing : UnitTiming
     """
 
     def __init__(self, dut: HierarchyObject, rng: random.Random) -> None:
-        self.mood = Mood()
+        self.timing = UnitTiming()
         self._rng = rng
         self._written = {port: Ports(dut, f"written__{port}", ("valid", "d"))
                          for port in _WRITE_PORTS}
@@ -271,10 +271,10 @@ class Units:
             for write in issue.writes:
                 self.outstanding.add((write.file, write.number))
                 delay = rng.randint(2, 12) if write.latency is None else (
-                    write.latency + rng.randint(0, self.mood.late))
+                    write.latency + rng.randint(0, self.timing.late))
                 self._due[write.file, write.port].append((now + delay, write.number))
             for reader, number, overwritten in issue.sources:
-                wait = 0 if overwritten else rng.randint(0, self.mood.slow)
+                wait = 0 if overwritten else rng.randint(0, self.timing.slow)
                 if wait:
                     self._waiting[reader] = number, now + 1 + wait
         self._show(now + 1)
@@ -285,23 +285,23 @@ class Units:
             ports = self._written if file == "v" else self._mask_written
             ripe = [entry for entry in queue if entry[0] <= now]
             if ripe:
-                entry = min(ripe) if self.mood.late == 0 else rng.choice(ripe)
+                entry = min(ripe) if self.timing.late == 0 else rng.choice(ripe)
                 queue.remove(entry)
                 self.outstanding.remove((file, entry[1]))
                 ports[port].drive(valid=1, d=entry[1])
             else:
                 ports[port].drive(valid=0)
-        values = {"pop_ready": int(rng.random() < self.mood.ready),
-                  "urgent_read": int(rng.random() < self.mood.urgent),
-                  "urgent_write": int(rng.random() < self.mood.urgent)}
+        values = {"pop_ready": int(rng.random() < self.timing.ready),
+                  "urgent_read": int(rng.random() < self.timing.urgent),
+                  "urgent_write": int(rng.random() < self.timing.urgent)}
         for reader in _READERS:
             number, until = self._waiting.get(reader, (0, 0))
             if until <= now:
                 self._waiting.pop(reader, None)
             later = reader in self._waiting
             self._pending_ports[reader].drive(valid=int(later), d=number)
-            ready = not later and rng.random() < self.mood.ready
-            free = ready and rng.random() < self.mood.free
+            ready = not later and rng.random() < self.timing.ready
+            free = ready and rng.random() < self.timing.free
             self._accepted[reader] = ready, free
             values |= {f"{reader}_ready": int(ready), f"{reader}_free": int(free)}
         for name, value in values.items():

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import cocotb
 import numpy as np
@@ -14,25 +13,11 @@ from golden.mxu import tile_matmul
 from golden.numerics import bits
 from hdl.config import Config
 from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.rows import pack_row, unpack_row
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
 from verif.models.scoreboard import Scoreboard
 
-__all__ = ["MxuBench", "MxuModel", "Tile", "pack_row", "unpack_row"]
-
-_WORD_BITS = 32
-
-
-def pack_row(words: NDArray[np.uint32], flag: int = 0) -> int:
-    """A row as a payload: lane 0 in the lowest bits, the flag above the last lane."""
-    payload = int.from_bytes(words.astype("<u4").tobytes(), "little")
-    return payload | flag << (_WORD_BITS * len(words))
-
-
-def unpack_row(payload: int, lanes: int) -> tuple[NDArray[Any], int]:
-    """The words, as uint32, and the flag of a payload."""
-    flag = payload >> (_WORD_BITS * lanes)
-    words = payload & ((1 << (_WORD_BITS * lanes)) - 1)
-    return np.frombuffer(words.to_bytes(4 * lanes, "little"), "<u4"), flag
+__all__ = ["MxuBench", "StreamedMxu", "Tile"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +52,7 @@ class Tile:
             yield pack_row(row, int(index == 0))
 
 
-class MxuModel:
+class StreamedMxu:
     """The matrix unit by the rows that its streams transfer, without time.
 
     Parameters
@@ -144,8 +129,8 @@ class MxuBench:
         self.results: list[int] = []
         self._counters = {name: pin(dut, name)
                           for name in ("cycles", "mxu_active_cycles", "weight_load_cycles")}
-        self._model = MxuModel(self.config)
-        digits = _WORD_BITS * self.config.lanes // 4
+        self._model = StreamedMxu(self.config)
+        digits = 8 * self.config.lanes
         self._checker: Scoreboard[int] = Scoreboard("result row", lambda row: f"{row:0{digits}x}")
         self._origin = 0
         self.domain = ClockDomain(dut)

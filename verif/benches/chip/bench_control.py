@@ -29,7 +29,7 @@ from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
-from verif.benches.axi_watch import AxiWatch, check_watched
+from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")

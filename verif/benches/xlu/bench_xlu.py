@@ -8,8 +8,8 @@ from cocotb.handle import HierarchyObject
 
 from hdl.config import Config
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.matrix import pack_row, unpack_row
 from verif.benches.ports import Ports
+from verif.benches.rows import pack_row, unpack_row
 from verif.models.xlu import (
     MOVES,
     TREE,

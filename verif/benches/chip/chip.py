@@ -26,9 +26,9 @@ from hdl.isa import Fault
 from sim.asm.assembler import Program
 from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
 from sim.asm.operands import v
-from verif.benches.axi_watch import AxiWatch, check_watched
+from verif.benches.axi.memory import BadMemory
+from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.memory import BadMemory
 from verif.models.axi import AxiChecker
 from verif.system.programs import fill_registers, random_words
 

@@ -10,7 +10,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 
 from golden.stimulus import mac_operands
-from verif.benches.cell import CellBench, CellInputs
+from verif.benches.mxu.mac_cell import CellBench, CellInputs
 
 bench_test = cocotb.test(timeout_time=200, timeout_unit="us")
 

@@ -14,9 +14,9 @@ from cocotbext.axi import AxiBus, AxiRam
 
 from hdl.axi.interface import hbm_prefix, max_beats
 from hdl.config import Config
-from verif.benches.axi_watch import AxiWatch, check_watched
+from verif.benches.axi.memory import BadMemory
+from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.benches.memory import BadMemory
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
 from verif.models.scoreboard import Scoreboard
 
@@ -201,9 +201,9 @@ class HbmBench:
 async def random_traffic(dut: HierarchyObject) -> None:
     """Bursts of all lengths both ways at once, with pauses of all channels and streams."""
     bench = await HbmBench.started(dut)
-    for mood in (0.0, 0.1, 0.3, 0.6, 0.8):
-        pauses = {name: bench.rng.choice((0.0, mood)) for name in _CHANNELS}
-        bench.set_pauses(pauses.__getitem__, gap=mood / 2, stall=mood / 2)
+    for pause in (0.0, 0.1, 0.3, 0.6, 0.8):
+        pauses = {name: bench.rng.choice((0.0, pause)) for name in _CHANNELS}
+        bench.set_pauses(pauses.__getitem__, gap=pause / 2, stall=pause / 2)
         written: dict[int, int] = {}
         for _ in range(14):
             length = bench.rng.choice((1, 2, bench.rng.randint(1, 70)))

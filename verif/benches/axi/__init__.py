@@ -1,0 +1,1 @@
+"""Benches of the AXI masters, and the checker on the pins of any AXI port."""

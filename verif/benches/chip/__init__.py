@@ -1,0 +1,1 @@
+"""Benches of the chip and of its control slave."""

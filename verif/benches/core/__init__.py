@@ -1,0 +1,1 @@
+"""Benches of the core and of the sequencer."""

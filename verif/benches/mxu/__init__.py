@@ -1,0 +1,1 @@
+"""Benches of the MAC cell and of the matrix unit."""
