@@ -17,7 +17,7 @@ from hdl.encoding import bundle_words, pack
 from hdl.isa import Fault, MiscOp, PushOp, ScalarOp, Slot, VectorOp
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.core.host import ProgramPort, RequestPort
-from verif.benches.core.sequencer import IssueMonitor, UnitTiming, TracingMachine, Units
+from verif.benches.core.sequencer import IssueMonitor, TracingMachine, Units, UnitTiming
 from verif.system.programs import STABLE, Generator, faulty_bundles
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")

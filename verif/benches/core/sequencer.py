@@ -20,7 +20,7 @@ from verif.benches.clocking import ClockDomain, pin
 from verif.benches.ports import Ports
 from verif.models.scoreboard import Scoreboard
 
-__all__ = ["Issue", "IssueMonitor", "UnitTiming", "TracingMachine", "Units"]
+__all__ = ["Issue", "IssueMonitor", "TracingMachine", "UnitTiming", "Units"]
 
 _PORTS = ("v0", "v1", "load", "store", "push_x", "push_w", "pop", "xlu")
 _WRITE_PORTS = ("v0", "v1", "load", "chain")

@@ -638,5 +638,19 @@ class Programs:
 
 
 HALT = pack({Slot.S1: {"op": 41}})
-__all__ = ["CONFIG", "HALT", "Bench", "LoadOp", "MiscOp", "UnitTiming", "Programs", "StoreOp",
-           "VectorOp", "bundle", "i", "open_sequencer", "s", "v"]
+__all__ = [
+    "CONFIG",
+    "HALT",
+    "Bench",
+    "LoadOp",
+    "MiscOp",
+    "Programs",
+    "StoreOp",
+    "UnitTiming",
+    "VectorOp",
+    "bundle",
+    "i",
+    "open_sequencer",
+    "s",
+    "v",
+]

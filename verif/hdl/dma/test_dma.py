@@ -16,7 +16,7 @@ from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
-from verif.hdl.dma.dma_bench import CONFIG, Bench, Job, AgentTiming, Transfers, open_engine
+from verif.hdl.dma.dma_bench import CONFIG, AgentTiming, Bench, Job, Transfers, open_engine
 
 TIMINGS = {
     "exact": AgentTiming(),

@@ -9,7 +9,7 @@ from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace
 from hdl.dma.interface import BLOCK_BITS, address_bits
 from hdl.dma.writer import Completion
 from hdl.isa import Fault
-from verif.hdl.dma.dma_bench import CONFIG, Bench, AgentTiming, open_engine
+from verif.hdl.dma.dma_bench import CONFIG, AgentTiming, Bench, open_engine
 
 ROW = CONFIG.row_bytes
 
