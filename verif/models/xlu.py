@@ -163,12 +163,14 @@ class XluChecker:
 
     @property
     def kept(self) -> set[int]:
-        """Registers that nobody else may write: awaited, or not read yet."""
-        return self.awaited | set(self._unread)
+        """Registers that other units may not write in this cycle: awaited, or yet to be read."""
+        loaded = set() if self.outputs.load is None else {self.outputs.load}
+        return self.awaited | set(self._unread) | loaded
 
     def may_issue(self, op: Op) -> bool:
         """Whether the sequencer would issue it now if the unit is ready: no hazard."""
-        return not (op.reads and op.a in self.awaited) and not (op.writes and op.d in self.kept)
+        needed = self.awaited | set(self._unread)
+        return not (op.reads and op.a in self.awaited) and not (op.writes and op.d in needed)
 
     def begin(self, outputs: Outputs) -> None:
         """Begins a cycle.
