@@ -94,14 +94,14 @@ def violations(graph: Mapping[str, Iterable[str]]) -> list[str]:
     return found
 
 
-def test_imports_point_down_and_have_no_cycle():
+def test_imports_point_down_and_have_no_cycle() -> None:
     graph = read_imports(ROOT)
     assert len(graph) > 100
     assert sum(map(len, graph.values())) > 300
     assert violations(graph) == []
 
 
-def test_every_module_has_a_layer():
+def test_every_module_has_a_layer() -> None:
     grouping = {module for module in read_imports(ROOT) if layer(module) is None}
     assert grouping == {"sim"}
 
@@ -115,12 +115,12 @@ def test_every_module_has_a_layer():
     ("sim", "sim.errors", "sim groups packages and must not import sim.errors"),
     ("sim.errors", "sim", "sim.errors must not import sim, which is above it"),
 ])
-def test_import_in_the_wrong_direction_is_found(module, target, message):
+def test_import_in_the_wrong_direction_is_found(module: str, target: str, message: str) -> None:
     [found] = violations({module: [target], target: []})
     assert message in found
 
 
-def test_cycle_is_found():
+def test_cycle_is_found() -> None:
     graph = {"hdl.sram": ["hdl.tiles"], "hdl.tiles": ["hdl.config"], "hdl.config": ["hdl.sram"]}
     [found] = violations(graph)
     assert found.startswith("cycle of imports: ")
@@ -136,12 +136,12 @@ def test_cycle_is_found():
     ("def late():\n    from ..tiles import place\n", {"hdl.tiles"}),
     ("import numpy as np", set()),
 ])
-def test_all_forms_of_import_are_read(text, found):
+def test_all_forms_of_import_are_read(text: str, found: set[str]) -> None:
     modules = ["hdl.core", "hdl.core.core", "hdl.core.scalar", "hdl.tiles"]
     assert imports("hdl.core.core", text, modules, is_package=False) == found
 
 
-def test_package_imports_its_own_modules():
+def test_package_imports_its_own_modules() -> None:
     modules = ["hdl.core", "hdl.core.core"]
     assert imports("hdl.core", "from .core import Core", modules, is_package=True) == {
         "hdl.core.core"}

@@ -33,7 +33,7 @@ for backend in ("golden", "rtl"):
 """
 
 
-def run(*command, cwd, **environment):
+def run(*command: str | pathlib.Path, cwd: pathlib.Path, **environment: str) -> str:
     clean = {name: value for name, value in os.environ.items()
              if name not in ("PYTHONPATH", "SYSTOLITH_BUILD", "XDG_CACHE_HOME", "VIRTUAL_ENV")}
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=clean | environment,
@@ -43,7 +43,7 @@ def run(*command, cwd, **environment):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     # Built from a copy: setuptools writes to the folder of its sources.
     source = tmp_path_factory.mktemp("wheel") / "source"
     source.mkdir()
@@ -58,7 +58,7 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_wheel_holds_the_packages_and_their_cpp_files(wheel):
+def test_wheel_holds_the_packages_and_their_cpp_files(wheel: pathlib.Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for suffix in (".py", ".cpp", ".hpp"):
         expected = {str(path.relative_to(ROOT)) for name in PACKAGES
@@ -68,7 +68,8 @@ def test_wheel_holds_the_packages_and_their_cpp_files(wheel):
 
 
 @pytest.mark.slow
-def test_installed_package_multiplies_on_both_backends(wheel, tmp_path):
+def test_installed_package_multiplies_on_both_backends(wheel: pathlib.Path,
+                                                       tmp_path: pathlib.Path) -> None:
     venv, home = tmp_path / "venv", tmp_path / "home"
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
     run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python",

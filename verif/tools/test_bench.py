@@ -1,5 +1,7 @@
 """What ``make bench`` relies on that can be wrong without an error."""
 
+import pathlib
+
 import pytest
 
 from hdl.sram import Sram
@@ -9,7 +11,8 @@ from tools.bench.chip import count_cells
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "depth", "blocks", "lutram"), [(32, 256, 1, 0), (32, 4, 0, 8)])
-def test_memories_become_those_of_the_fpga(tmp_path, width, depth, blocks, lutram):
+def test_memories_become_those_of_the_fpga(tmp_path: pathlib.Path, width: int, depth: int,
+                                           blocks: int, lutram: int) -> None:
     memory = Sram(width, depth)
     top = memory.module(width, depth)
     counts = count_cells(synthesise(tmp_path, top, {top: memory.verilog()},

@@ -14,12 +14,12 @@ def shown() -> list[str]:
     return ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_committed_diagram_is_what_its_source_draws():
+def test_committed_diagram_is_what_its_source_draws() -> None:
     assert diagram.PATH.read_text(encoding="utf-8") == diagram.draw(), (
         "run `make pictures`")
 
 
-def test_diagram_shows_every_step_of_the_datapath_in_order():
+def test_diagram_shows_every_step_of_the_datapath_in_order() -> None:
     texts = shown()
     assert diagram.STAGES == ("multiply", "compare", "align", "add", "normalize", "round")
     stages = [text for text in texts if text in diagram.STAGES]
@@ -27,11 +27,11 @@ def test_diagram_shows_every_step_of_the_datapath_in_order():
     assert tuple(stages[stages.index("multiply"):]) == diagram.STAGES
 
 
-def test_diagram_shows_every_grid_of_tiles_as_a_kernel():
+def test_diagram_shows_every_grid_of_tiles_as_a_kernel() -> None:
     assert shown().count("tile kernel") == len(core.core_grids(PRESETS["tiny"]))
 
 
-def test_diagram_shows_the_units_of_the_core_and_their_sizes():
+def test_diagram_shows_the_units_of_the_core_and_their_sizes() -> None:
     texts = shown()
     for unit in ("Sequencer", "Vector unit", "Cross-lane unit", "Matrix unit", "w feeder",
                  "x feeder", "collector", "counters"):
@@ -43,7 +43,7 @@ def test_diagram_shows_the_units_of_the_core_and_their_sizes():
     assert f"{config.sublanes * config.lanes:,} elements" in texts
 
 
-def test_diagram_shows_the_chip_its_ports_and_their_sizes():
+def test_diagram_shows_the_chip_its_ports_and_their_sizes() -> None:
     texts = shown()
     config = PRESETS["v2"]
     chip = Chip(config)
@@ -61,7 +61,7 @@ def test_diagram_shows_the_chip_its_ports_and_their_sizes():
     assert f"{config.hbm_bytes >> 30} GiB, one space" in texts
 
 
-def test_diagram_shows_what_a_device_runs_on():
+def test_diagram_shows_what_a_device_runs_on() -> None:
     texts = shown()
     for backend in device.BACKENDS:
         assert texts.count(backend) == 1, backend

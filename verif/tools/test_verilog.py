@@ -2,22 +2,23 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from hdl.config import Config
-from hdl.verilog import export
+from hdl.verilog import Export, export
 from tools import verilog
 
 
 @pytest.fixture(scope="module")
-def design():
+def design() -> Export:
     return export(Config.preset("tiny"))
 
 
-def test_each_block_is_one_module_and_instantiated_often(design):
+def test_each_block_is_one_module_and_instantiated_often(design: Export) -> None:
     totals = design.totals()
     assert totals["core"] == 2
     assert totals["mac_cell"] == 2 * 16
@@ -27,7 +28,8 @@ def test_each_block_is_one_module_and_instantiated_often(design):
         assert text.count(f"\nmodule {name}(") + text.count(f"module {name} (") == 1
 
 
-def test_description_lists_modules_ports_and_parameters(design, tmp_path):
+def test_description_lists_modules_ports_and_parameters(design: Export,
+                                                        tmp_path: pathlib.Path) -> None:
     files = verilog.write(design, tmp_path / "tiny")
     described = json.loads((tmp_path / "tiny" / "design.json").read_text())
     assert described["parameters"]["array"] == 4
@@ -36,7 +38,7 @@ def test_description_lists_modules_ports_and_parameters(design, tmp_path):
         "design.json", "lint.vlt", *(module["file"] for module in described["modules"].values())}
 
 
-def test_lint_is_clean_and_sees_what_is_not(design):
+def test_lint_is_clean_and_sees_what_is_not(design: Export) -> None:
     assert [text for _, text in verilog.lint(design) if text] == []
     broken = dict(design.sources)
     broken["mac_round"] = broken["mac_round"].replace("input [27:0]", "input [26:0]", 1)
@@ -46,7 +48,7 @@ def test_lint_is_clean_and_sees_what_is_not(design):
     assert "mac_round" in complaints
 
 
-def test_export_is_byte_identical_in_another_process(design):
+def test_export_is_byte_identical_in_another_process(design: Export) -> None:
     script = ("import hashlib\nfrom hdl.config import Config\nfrom hdl.verilog import export\n"
               "design = export(Config.preset('tiny'))\n"
               "text = ''.join(design.sources.values()) + design.description()\n"
@@ -58,7 +60,8 @@ def test_export_is_byte_identical_in_another_process(design):
     assert len(digests) == 1
 
 
-def test_command_line_refuses_an_unknown_preset(monkeypatch, capsys):
+def test_command_line_refuses_an_unknown_preset(monkeypatch: pytest.MonkeyPatch,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["verilog", "v9"])
     with pytest.raises(SystemExit):
         verilog.main()

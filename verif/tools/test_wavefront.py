@@ -1,17 +1,30 @@
 """The 3 x 3 example on the RTL: which value is where in which cycle, and the picture of it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import numpy as np
 import pytest
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from golden.mxu import tile_matmul
 from hdl.config import Config
 from hdl.mxu.mxu import Mxu
-from tools.pictures.wavefront import CONFIG, NEXT_WEIGHTS, PATH, WEIGHTS, Cell, X, draw, record
+from tools.pictures.wavefront import (
+    CONFIG,
+    NEXT_WEIGHTS,
+    PATH,
+    WEIGHTS,
+    Cell,
+    Frame,
+    X,
+    draw,
+    record,
+)
 
 W = np.array(WEIGHTS, np.float32)
 V = np.array(NEXT_WEIGHTS, np.float32)
@@ -28,30 +41,30 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 DIAGONALS = ["Y11", "Y21 Y12", "Y31 Y22 Y13", "Y32 Y23", "Y33"]
 
 
-def named(diagonal):
+def named(diagonal: str) -> list[np.float32]:
     return [Y[int(name[1]) - 1, int(name[2]) - 1] for name in diagonal.split()]
 
 
 @pytest.fixture(scope="module")
-def frames():
+def frames() -> list[Frame]:
     return record()
 
 
 @pytest.fixture(scope="module")
-def picture(frames):
+def picture(frames: Sequence[Frame]) -> dict[int, Element]:
     root = ElementTree.fromstring(draw(frames))
     return {int(group.get("id", "").removeprefix("cycle-")): group
             for group in root if "cycle-" in group.get("id", "")}
 
 
-def test_the_example_is_the_matrix_product_of_the_golden_model():
+def test_the_example_is_the_matrix_product_of_the_golden_model() -> None:
     golden = tile_matmul(np.array(X, np.float32).T, W.T).T
     assert np.array_equal(golden, Y)
     assert Y.tolist() == [[19, 49, 79], [30, 78, 126], [35, 92, 149]]
 
 
 @pytest.mark.parametrize("latency", [1, 2, 3, 4, 5, 6])
-def test_results_leave_the_array_on_anti_diagonals(latency):
+def test_results_leave_the_array_on_anti_diagonals(latency: int) -> None:
     config = replace(CONFIG, mac_latency=latency)
     first = X_ENTERS + X_DELAY + config.row_skew * (SIZE - 1) + latency
     frames = record(config, first + 8)
@@ -67,12 +80,12 @@ def test_results_leave_the_array_on_anti_diagonals(latency):
         assert column == {first + c + b: Y[c, b] for b in range(SIZE)}
 
 
-def test_first_result_leaves_the_pictured_array_in_cycle_9(frames):
+def test_first_result_leaves_the_pictured_array_in_cycle_9(frames: Sequence[Frame]) -> None:
     assert [cycle for cycle, frame in enumerate(frames) if any(frame.results)] == [
         9, 10, 11, 12, 13]
 
 
-def test_cells_hold_what_the_schedule_says(frames):
+def test_cells_hold_what_the_schedule_says(frames: Sequence[Frame]) -> None:
     x_arrives = X_ENTERS + X_DELAY
     seen = 0
     for cycle, frame in enumerate(frames):
@@ -100,7 +113,7 @@ def test_cells_hold_what_the_schedule_says(frames):
     assert seen == SIZE ** 3
 
 
-def test_lanes_queue_what_the_schedule_says(frames):
+def test_lanes_queue_what_the_schedule_says(frames: Sequence[Frame]) -> None:
     for cycle, frame in enumerate(frames):
         for i, lane in enumerate(frame.lanes):
             enters = [X_ENTERS + b for b in range(SIZE)]
@@ -116,7 +129,7 @@ def test_lanes_queue_what_the_schedule_says(frames):
                 if 9 + i + b < cycle <= t + CONFIG.array_latency - 1)
 
 
-def test_streams_transfer_in_the_recorded_cycles(frames):
+def test_streams_transfer_in_the_recorded_cycles(frames: Sequence[Frame]) -> None:
     unit = Mxu(CONFIG)
     simulator = Simulator(unit)
     simulator.add_clock(1e-6)
@@ -124,7 +137,7 @@ def test_streams_transfer_in_the_recorded_cycles(frames):
     batch = [(np.array(X, np.float32)[:, b], b == 0) for b in range(SIZE)]
     transferred: dict[str, dict[int, tuple[float, ...]]] = {"w": {}, "x": {}, "y": {}}
 
-    async def streams(ctx):
+    async def streams(ctx: SimulatorContext) -> None:
         ctx.set(unit.y.ready, 1)
         for cycle in range(len(frames)):
             for name, stream, queue, flag in (("w", unit.w, rows, "transpose"),
@@ -153,7 +166,7 @@ def test_streams_transfer_in_the_recorded_cycles(frames):
 
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("latency", [1, 2, 3, 4, 6])
-def test_loads_chase_the_swap_through_the_array(latency, transpose):
+def test_loads_chase_the_swap_through_the_array(latency: int, transpose: bool) -> None:
     size = 4
     config = Config(array=size, sublanes=1, vmem_bytes=4 * size, mac_latency=latency)
     unit = Mxu(config)
@@ -161,7 +174,7 @@ def test_loads_chase_the_swap_through_the_array(latency, transpose):
     simulator.add_clock(1e-6)
     swaps = []
 
-    async def tiles_of_one_row(ctx):
+    async def tiles_of_one_row(ctx: SimulatorContext) -> None:
         for signal in (unit.y.ready, unit.w.valid, unit.x.valid, unit.x.payload.swap):
             ctx.set(signal, 1)
         ctx.set(unit.w.payload.transpose, transpose)
@@ -178,17 +191,18 @@ def test_loads_chase_the_swap_through_the_array(latency, transpose):
     assert {later - earlier for earlier, later in pairwise(swaps)} == {period}
 
 
-def shown(group):
+def shown(group: Element) -> list[str]:
     """Numbers and names in the texts below an SVG element."""
     return [" ".join(part for part in text.itertext() if part)
             for text in group.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def find(picture, cycle, kind, r, c):
+def find(picture: Mapping[int, Element], cycle: int, kind: str, r: int, c: int) -> Element:
     return next(group for group in picture[cycle] if group.get(f"data-{kind}") == f"{r},{c}")
 
 
-def test_picture_shows_the_recorded_cells(frames, picture):
+def test_picture_shows_the_recorded_cells(frames: Sequence[Frame],
+                                          picture: Mapping[int, Element]) -> None:
     assert sorted(picture) == list(range(len(frames)))
     for (cycle, frame), (_, following) in pairwise(enumerate(frames)):
         for r in range(SIZE):
@@ -220,10 +234,10 @@ def test_picture_shows_the_recorded_cells(frames, picture):
                 assert shown(find(picture, cycle, "edge", r, c)) == edges
 
 
-def test_committed_picture_is_what_the_rtl_gives(frames):
+def test_committed_picture_is_what_the_rtl_gives(frames: Sequence[Frame]) -> None:
     assert PATH.read_text(encoding="utf-8") == draw(frames), "run `make pictures`"
 
 
-def test_only_arrays_of_the_pictures_size_are_recorded():
+def test_only_arrays_of_the_pictures_size_are_recorded() -> None:
     with pytest.raises(ValueError, match=r"config must have an array of 3, not 4"):
         record(Config.preset("tiny"))

@@ -1,22 +1,26 @@
 """What `make sim` runs, on the smallest array."""
 
 import json
+import pathlib
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sim.apps import digits
+from sim.compiler.layers import Dense
 from sim.driver.device import Device
 
 
 @pytest.fixture(scope="module")
-def run():
+def run() -> Any:
     """The report, and what the chip made."""
     seen = []
     dense = Device.dense
 
-    def observed(self, x, layers, **options):
+    def observed(self: Any, x: Any, layers: Sequence[Dense], **options: Any) -> Any:
         seen.append(dense(self, x, layers, **options))
         return seen[-1]
 
@@ -28,7 +32,7 @@ def run():
 
 
 @pytest.mark.slow
-def test_report_is_exact_and_as_accurate_as_float32(run):
+def test_report_is_exact_and_as_accurate_as_float32(run: Any) -> None:
     (figures, data, predicted), outputs = run
     assert figures["bit_exact"] is True
     assert [output.shape for output in outputs] == [(449, digits.HIDDEN), (449, digits.CLASSES)]
@@ -43,7 +47,7 @@ def test_report_is_exact_and_as_accurate_as_float32(run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_wrong_bit_is_reported(run, monkeypatch, layer):
+def test_a_wrong_bit_is_reported(run: Any, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
     _, outputs = run
     wrong = [output.copy() for output in outputs]
     wrong[layer].view(np.uint32)[123, 4] ^= 1
@@ -55,7 +59,9 @@ def test_a_wrong_bit_is_reported(run, monkeypatch, layer):
 
 
 @pytest.mark.slow
-def test_command_writes_the_report_and_the_picture(run, monkeypatch, tmp_path, capsys):
+def test_command_writes_the_report_and_the_picture(run: Any, monkeypatch: pytest.MonkeyPatch,
+                                                   tmp_path: pathlib.Path,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["digits", "--config", "tiny"])
     monkeypatch.setattr(digits, "build_folder", lambda: tmp_path)
     monkeypatch.setattr(digits, "report", lambda *arguments, **options: run[0])
@@ -67,11 +73,12 @@ def test_command_writes_the_report_and_the_picture(run, monkeypatch, tmp_path, c
     assert "every bit as golden           yes" in capsys.readouterr().out
 
 
-def test_trace_of_the_run_lies_beside_the_report(monkeypatch, tmp_path):
+def test_trace_of_the_run_lies_beside_the_report(monkeypatch: pytest.MonkeyPatch,
+                                                 tmp_path: pathlib.Path) -> None:
     class Opened(Exception):  # noqa: N818
         pass
 
-    def opened(*arguments, trace, **options):
+    def opened(*arguments: str, trace: pathlib.Path, **options: Any) -> None:
         raise Opened(trace)
 
     monkeypatch.setattr(sys, "argv", ["digits", "--config", "tiny", "--trace"])

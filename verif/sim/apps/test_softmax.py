@@ -11,7 +11,8 @@ from sim.compiler import softmax as compiler
 from sim.compiler.softmax import SoftmaxLayer
 
 
-def test_command_reports_and_tells_failure(monkeypatch, capsys):
+def test_command_reports_and_tells_failure(monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["softmax", "tiny"])
     assert softmax.main() == 0
     text = capsys.readouterr().out
@@ -30,7 +31,7 @@ def test_command_reports_and_tells_failure(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_real_size(capsys, monkeypatch):
+def test_the_real_size(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["softmax", "v2"])
     assert softmax.main() == 0
     assert "128x128 core" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -13,12 +14,12 @@ from hdl.encoding import bundle_words, pack, unpack
 from hdl.isa import Kind, Operand, Operation, ScalarOp, Slot, VectorOp
 from sim.asm.assembler import Assembler, Bundle, Program, imm, m, s, sem, v
 from sim.asm.disassembler import BANKS, disassemble, operand_fault, written_registers
-from sim.asm.operands import word
+from sim.asm.operands import Register, word
 from sim.asm.text import AssemblyError, assemble
 from tools.docs.slots import method_name
 
 
-def built(fill) -> tuple[dict, tuple[int, ...]]:
+def built(fill: Callable[..., Any]) -> tuple[dict, tuple[int, ...]]:
     """Slots and immediates of one bundle that `fill` makes."""
     asm = Assembler()
     with asm.bundle() as b:
@@ -58,7 +59,7 @@ def random_bundle(rng: random.Random, tidy: bool) -> tuple[int, list[Operation]]
     return pack(slots, tuple(values)), operations
 
 
-def test_text_of_every_legal_bundle_assembles_to_its_bits():
+def test_text_of_every_legal_bundle_assembles_to_its_bits() -> None:
     seed = 1
     rng = random.Random(seed)
     seen = set()
@@ -72,7 +73,7 @@ def test_text_of_every_legal_bundle_assembles_to_its_bits():
     assert len(seen) == len(isa.OPERATIONS)
 
 
-def test_text_of_any_bits_assembles_to_them():
+def test_text_of_any_bits_assembles_to_them() -> None:
     seed = 2
     rng = random.Random(seed)
     illegal = 0
@@ -84,7 +85,7 @@ def test_text_of_any_bits_assembles_to_them():
     assert illegal > 400
 
 
-def test_listing_of_a_random_program_assembles_to_it():
+def test_listing_of_a_random_program_assembles_to_it() -> None:
     seed = 3
     rng = random.Random(seed)
     names = {"begin": 0, "middle": 20, "also_middle": 20, "end": 60}
@@ -114,7 +115,7 @@ def operand_text(operand: Operand, operation: Operation) -> tuple[str, object]:
 
 
 @pytest.mark.parametrize("slot", isa.SLOTS)
-def test_calls_and_text_of_each_operation_make_the_same_fields(slot):
+def test_calls_and_text_of_each_operation_make_the_same_fields(slot: Slot) -> None:
     for operation in isa.OPERATIONS:
         if slot not in operation.slots:
             continue
@@ -141,7 +142,7 @@ def test_calls_and_text_of_each_operation_make_the_same_fields(slot):
     (0, 48), (15, 63), (-8, 40), (0.0, 48), (np.int64(3), 51), (0xFFFFFFFF, 47), (s[0], 0),
     (s[31], 31), (v[31], 95),
 ])
-def test_short_sources_need_no_immediate(value, code):
+def test_short_sources_need_no_immediate(value: float | Register, code: int) -> None:
     slots, values = built(lambda b: b.v0.fadd(v[1], v[2], value))
     assert slots[Slot.V0]["b"] == code
     assert values == (0, 0, 0)
@@ -153,14 +154,14 @@ def test_short_sources_need_no_immediate(value, code):
     (float("inf"), 0x7F800000), (float("-nan"), 0x7FC00000), (1 + 2**-24, 0x3F800000),
     (1 + 3 * 2**-24, 0x3F800002), (np.float64(2), 0x40000000), (3e-44, 21),
 ])
-def test_other_sources_get_an_immediate(value, bits):
+def test_other_sources_get_an_immediate(value: float | np.float32, bits: int) -> None:
     slots, values = built(lambda b: b.v0.fadd(v[1], v[2], value))
     assert slots[Slot.V0]["b"] == 32
     assert values == (bits, 0, 0)
     assert word(value) == bits
 
 
-def test_equal_immediates_are_shared_in_the_order_of_slots():
+def test_equal_immediates_are_shared_in_the_order_of_slots() -> None:
     def fill(b: Bundle) -> None:
         b.st.store(v[1], s[1], 1000)
         b.v1.fmul(v[2], v[3], 2.0)
@@ -175,21 +176,21 @@ def test_equal_immediates_are_shared_in_the_order_of_slots():
     assert slots[Slot.STORE]["b"] == 34
 
 
-def test_small_targets_take_an_immediate_too():
+def test_small_targets_take_an_immediate_too() -> None:
     slots, values = built(lambda b: b.s1.beq(s[1], 5, 5))
     assert slots[Slot.S1]["b"] == 53
     assert slots[Slot.S1]["d"] == 0
     assert values == (5, 0, 0)
 
 
-def test_defaults_are_offset_zero_and_all_elements():
+def test_defaults_are_offset_zero_and_all_elements() -> None:
     assert built(lambda b: b.st.store(v[1], s[2])) == built(
         lambda b: b.st.store(v[1], s[2], 0, mask=m[0]))
     slots, _ = built(lambda b: b.st.store(v[1], s[2], mask=m[5]))
     assert slots[Slot.STORE] == {"op": 1, "d": 1, "a": 2, "b": 48, "m": 5}
 
 
-def test_labels_reach_forward_and_back():
+def test_labels_reach_forward_and_back() -> None:
     asm = Assembler()
     asm.label("top")
     with asm.bundle() as b:
@@ -207,7 +208,7 @@ def test_labels_reach_forward_and_back():
     assert (slots[Slot.S0]["b"], slots[Slot.S1]["b"]) == (32, 33)
 
 
-def test_words_are_those_of_the_bundles():
+def test_words_are_those_of_the_bundles() -> None:
     program = assemble("{ s0.add s1, s2, 100 } { imm2=0x89ABCDEF }")
     assert list(program) == list(program.bundles)
     assert program[-1] == program.bundles[-1]
@@ -219,7 +220,7 @@ def test_words_are_those_of_the_bundles():
     assert Assembler().assemble().words().shape == (0, isa.BUNDLE_WORDS)
 
 
-def test_a_failed_bundle_is_not_part_of_the_program():
+def test_a_failed_bundle_is_not_part_of_the_program() -> None:
     asm = Assembler()
     with pytest.raises(ZeroDivisionError), asm.bundle() as b:
         b.s0.add(s[1], s[1], 1 // 0)
@@ -325,14 +326,14 @@ def immediate_twice(b: Bundle) -> None:
     (lambda b: b.s1.jump("sem3"), ValueError,
      "label must not look like a register, as 'sem3' does"),
 ])
-def test_bundle_refuses(fill, error, message):
+def test_bundle_refuses(fill: Callable[..., Any], error: type[Exception], message: str) -> None:
     asm = Assembler()
     with pytest.raises(error, match=re.escape(message)), asm.bundle() as b:
         fill(b)
     assert asm.here == 0
 
 
-def test_message_names_the_bundle():
+def test_message_names_the_bundle() -> None:
     asm = Assembler()
     with asm.bundle():
         pass
@@ -342,12 +343,12 @@ def test_message_names_the_bundle():
             b.s1.call(s[4], 0)
 
 
-def test_s0_may_be_written_twice():
+def test_s0_may_be_written_twice() -> None:
     slots, _ = built(lambda b: (b.s0.add(s[0], s[1], 1), b.s1.add(s[0], s[2], 1)))
     assert slots[Slot.S0]["d"] == slots[Slot.S1]["d"] == 0
 
 
-def test_program_refuses():
+def test_program_refuses() -> None:
     asm = Assembler()
     asm.label("here")
     with pytest.raises(ValueError, match="label 'here' is already at bundle 0"):
@@ -380,7 +381,7 @@ def test_program_refuses():
         Assembler("v2")  # type: ignore[arg-type]
 
 
-def test_program_must_fit_the_instruction_memory():
+def test_program_must_fit_the_instruction_memory() -> None:
     config = Config.preset("tiny", imem_bundles=2)
     asm = Assembler(config)
     for _ in range(2):
@@ -394,7 +395,7 @@ def test_program_must_fit_the_instruction_memory():
         assemble("{} {}\n{}", config)
 
 
-def test_registers_show_themselves():
+def test_registers_show_themselves() -> None:
     assert repr(sem[3]) == "sem[3]"
     assert str(m[7]) == "m7"
     assert v[np.int64(4)] == v[4]
@@ -426,19 +427,20 @@ def test_registers_show_themselves():
     ({Slot.LOAD: {"op": 1, "d": 3}, Slot.POP: {"op": 1, "d": 3}}, (),
      "{ ld.load v3, s0, s0 | pop.conflict op=1, d=3 }"),
 ])
-def test_disassembler_writes(slots, values, text):
+def test_disassembler_writes(slots: dict[Slot, dict[str, int]], values: tuple[int, ...],
+                             text: str) -> None:
     bundle = pack(slots, values)
     assert disassemble(bundle) == text
     assert assemble(text).bundles == (bundle,)
 
 
-def test_disassembler_shows_reserved_bits():
+def test_disassembler_shows_reserved_bits() -> None:
     position = isa.BUNDLE_BITS - 32 * isa.IMMEDIATES - isa.RESERVED_BITS
     assert disassemble(0x21 << position) == "{ reserved=0x21 }"
     assert assemble("{ reserved=0x21 }").bundles == (0x21 << position,)
 
 
-def test_disassembler_shows_labels_of_branches_alone():
+def test_disassembler_shows_labels_of_branches_alone() -> None:
     names = {100: "there"}
     assert disassemble(assemble("{ s1.jump 100 }").bundles[0], names) == "{ s1.jump there }"
     assert disassemble(assemble("{ s1.blt s1, s2, 100 }").bundles[0],
@@ -450,7 +452,7 @@ def test_disassembler_shows_labels_of_branches_alone():
                        names) == "{ imm0=100 | s0.add s1, s2, imm0 | s1.jump imm0 }"
 
 
-def test_text_form_is_free():
+def test_text_form_is_free() -> None:
     text = """
     # Comments, blank lines, several bundles in a line, and one in several lines.
     top: again: { s0.add s1,s2 , 0x1F|v0.fadd v1, v2, -1.5e1f } { }  # here too
@@ -473,12 +475,12 @@ def test_text_form_is_free():
     assert assemble(text) == asm.assemble()
 
 
-def refused(call, *operands):
+def refused(call: Callable[..., Any], *operands: float | Register | None) -> None:
     with pytest.raises((TypeError, ValueError)):
         call(*operands)
 
 
-def test_a_refused_operation_leaves_the_bundle_as_it_was():
+def test_a_refused_operation_leaves_the_bundle_as_it_was() -> None:
     asm = Assembler()
     with asm.bundle() as b:
         refused(b.st.store, v[1], s[0], 1000, 7)  # the mask, after an immediate
@@ -505,7 +507,7 @@ def test_a_refused_operation_leaves_the_bundle_as_it_was():
     assert asm.assemble().bundles == same.assemble().bundles
 
 
-def test_an_immediate_that_is_set_later_serves_those_that_want_it():
+def test_an_immediate_that_is_set_later_serves_those_that_want_it() -> None:
     asm = Assembler()
     with asm.bundle() as b:
         b.s0.add(s[1], s[1], 100)
@@ -563,19 +565,19 @@ def test_an_immediate_that_is_set_later_serves_those_that_want_it():
     ("{ s0.illegal s1 }", 1, 14, "operands of illegal must be fields, as in op=1"),
     ("{ s0.illegal d=1, op=64 }", 1, 19, "op must fit 6 bits, not 64"),
 ])
-def test_text_errors_have_a_place(text, line, column, message):
+def test_text_errors_have_a_place(text: str, line: int, column: int, message: str) -> None:
     with pytest.raises(AssemblyError, match=re.escape(message)) as caught:
         assemble(text)
     assert (caught.value.line, caught.value.column) == (line, column)
     assert str(caught.value).startswith(f"line {line}, column {column}: ")
 
 
-def test_text_must_be_a_string():
+def test_text_must_be_a_string() -> None:
     with pytest.raises(TypeError, match="text must be a string, not 3"):
         assemble(3)  # type: ignore[arg-type]
 
 
-def test_codes_of_a_bundle_by_hand():
+def test_codes_of_a_bundle_by_hand() -> None:
     """One bundle whose bits are written down, so that no shared code can be wrong in both."""
     (bundle,) = assemble("{ s0.add s1, s2, 3 | v0.fadd v1, v2, 1.0f | st.store v7, s8, s9, m3 "
                          "| misc.wait sem5, 1000 }").bundles
@@ -588,7 +590,7 @@ def test_codes_of_a_bundle_by_hand():
     assert (ScalarOp.ADD, VectorOp.FADD) == (1, 5)
 
 
-def test_transfers_and_the_other_core():
+def test_transfers_and_the_other_core() -> None:
     asm = Assembler(Config.preset("tiny"))
     for fill in (lambda b: b.misc.dma(s[3]), lambda b: b.misc.dma(200),
                  lambda b: b.misc.signal_other(sem[4], 1)):
@@ -607,7 +609,7 @@ def test_transfers_and_the_other_core():
         b.misc.dma(cast(Any, v[1]))
 
 
-def test_a_chip_of_one_core_has_no_other():
+def test_a_chip_of_one_core_has_no_other() -> None:
     config = Config.preset("tiny", cores=1)
     asm = Assembler(config)
     message = re.escape("bundle 0, misc.signal_other: the chip must have 2 cores, not 1")

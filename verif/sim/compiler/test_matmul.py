@@ -1,12 +1,18 @@
 """A product as programs: any shape, on every chip, both backends, the golden product's bits."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from golden.chip import GoldenChip
 from golden.mxu import dense, matmul
 from hdl.config import Config
+from sim.asm.assembler import Program
 from sim.compiler.chain import Chain
+from sim.compiler.layers import Dense
 from sim.compiler.matmul import Matmul, Places
 from sim.models.hbm import HbmOptions
 from systolith import Device
@@ -31,7 +37,7 @@ ODD = [
 ]
 
 
-def assert_same_bits(got, want, note=""):
+def assert_same_bits(got: np.ndarray, want: np.ndarray, note: object = "") -> None:
     assert got.shape == want.shape, note
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32), err_msg=str(note))
 
@@ -39,7 +45,7 @@ def assert_same_bits(got, want, note=""):
 class Soiled:
     """A golden chip whose memories and registers hold what no result may show."""
 
-    def __init__(self, config):
+    def __init__(self, config: Config) -> None:
         self.config = config
         self.chip = GoldenChip(config)
         for core in self.chip.cores:
@@ -50,11 +56,13 @@ class Soiled:
             core.semaphores[2] = 0  # by which cores meet between layers
             core.scalars[1:] = 0xDEADBEEF
 
-    def multiply(self, job, a, b, *, gap=1, turn=64):
+    def multiply(self, job: Matmul, a: NDArray[np.float32], b: NDArray[np.float32], *, gap: int = 1,
+                 turn: int = 64) -> NDArray[np.float32]:
         """The product, as `layers`."""
         return self.layers(Chain.link(job), a, [(b, None)], gap=gap, turn=turn)[0]
 
-    def layers(self, chain, a, operands, *, gap=1, turn=64):
+    def layers(self, chain: Chain, a: NDArray[np.float32], operands: Any, *, gap: int = 1,
+               turn: int = 64) -> Any:
         """What each layer makes, with HBM filled but for the operands, which lie ``gap`` rows
         apart.
         """
@@ -83,8 +91,8 @@ class Soiled:
             self.chip.cores[core].start()
         run = self.chip.run(LIMIT, turn=turn)
         assert run.done, run
-        for core in self.chip.cores:
-            assert (core.loaded, core.held) == (0, 0)
+        for one in self.chip.cores:
+            assert (one.loaded, one.held) == (0, 0)
         for core in programs:
             assert not self.chip.cores[core].semaphores[:3].any()
         after = hbm[:starts[-1]].copy()
@@ -96,7 +104,7 @@ class Soiled:
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_random_shapes_on_the_golden_chip(preset):
+def test_random_shapes_on_the_golden_chip(preset: str) -> None:
     config = Config.preset(preset)
     rng = np.random.default_rng(SEED)
     splits = set()
@@ -114,7 +122,7 @@ def test_random_shapes_on_the_golden_chip(preset):
 
 
 @pytest.mark.parametrize("config", ODD, ids=lambda config: f"{config.array}x{config.sublanes}")
-def test_other_chips(config):
+def test_other_chips(config: Config) -> None:
     rng = np.random.default_rng(SEED)
     chip = Soiled(config)
     for number in range(20):
@@ -133,7 +141,7 @@ def test_other_chips(config):
     (130, 70, 9),       # a depth whose rows vector memory cannot keep
     (130, 30, 9),       # and one that it can
     (3, 200, 1), (1, 1, 90), (2, 4, 4)])
-def test_long_and_narrow(rows, depth, columns, transpose):
+def test_long_and_narrow(rows: int, depth: int, columns: int, transpose: bool) -> None:
     config = Config.preset("tiny")
     rng = np.random.default_rng([SEED, rows, depth, columns])
     a, b = random_operands(rng, rows, depth, columns, transpose)
@@ -142,7 +150,7 @@ def test_long_and_narrow(rows, depth, columns, transpose):
                      matmul(a, b.T if transpose else b, config.array))
 
 
-def test_v2_on_the_golden_chip():
+def test_v2_on_the_golden_chip() -> None:
     config = Config.preset("v2")
     rng = np.random.default_rng(SEED)
     for rows, depth, columns, transpose in ((5, 128, 128, True), (130, 300, 200, False),
@@ -153,7 +161,7 @@ def test_v2_on_the_golden_chip():
         assert_same_bits(Soiled(config).multiply(job, a, b), want)
 
 
-def test_shares_are_balanced_and_cover_all():
+def test_shares_are_balanced_and_cover_all() -> None:
     rng = np.random.default_rng(SEED)
     for number in range(300):
         config = Config.preset(["tiny", "small", "v2"][number % 3])
@@ -172,7 +180,7 @@ def test_shares_are_balanced_and_cover_all():
             assert len(job.shares) == 2
 
 
-def test_big_work_is_shared_evenly_and_read_once():
+def test_big_work_is_shared_evenly_and_read_once() -> None:
     config = Config.preset("v2")
     for sizes in ((4096, 256, 512), (8192, 256, 128), (100, 512, 2048)):
         job = Matmul(config, *sizes)
@@ -185,7 +193,7 @@ def test_big_work_is_shared_evenly_and_read_once():
     assert Matmul(config, 100, 512, 2048).shares[0].columns == 8
 
 
-def test_panels_of_a_result_are_those_of_an_operand():
+def test_panels_of_a_result_are_those_of_an_operand() -> None:
     job = Matmul(Config.preset("tiny"), 20, 11, 11)
     assert job.a_shape == job.c_shape
     matrix = np.random.default_rng(SEED).standard_normal((20, 11)).astype(np.float32)
@@ -198,7 +206,7 @@ def test_panels_of_a_result_are_those_of_an_operand():
     assert not memory[2, :, 3:].any()
 
 
-def test_programs_are_as_long_for_all_shapes():
+def test_programs_are_as_long_for_all_shapes() -> None:
     lengths: dict[bool, set[int]] = {False: set(), True: set()}
     for preset in ("tiny", "small", "v2"):
         config = Config.preset(preset)
@@ -214,18 +222,18 @@ def test_programs_are_as_long_for_all_shapes():
     assert min(lengths[True]) > min(lengths[False])
 
 
-def _programs(job):
+def _programs(job: Matmul) -> Iterable[Program]:
     return Chain((job,)).programs([Places(0, 0, 0)]).values()
 
 
-def _fits(job):
+def _fits(job: Matmul) -> bool:
     return all(panels * rows <= job.config.hbm_rows
                for panels, rows, _ in (job.a_shape, job.b_shape, job.c_shape))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_random_shapes_in_rtl_with_stalls(preset):
+def test_random_shapes_in_rtl_with_stalls(preset: str) -> None:
     with Device.open(preset, memory=STALLS) as device:
         outcome = compare_random(device, 100, 20, SEED, most=5 * device.config.array)
     assert (outcome.products, outcome.chains) == (100, 20)
@@ -237,7 +245,7 @@ def test_random_shapes_in_rtl_with_stalls(preset):
     # Slower than the array by far: whatever is used before it has come is wrong.
     HbmOptions(latency=300, beats=1, cycles=7, outstanding=1, stalls=30_000, seed=3),
 ], ids=["stalls", "fast", "slow"])
-def test_blocks_in_rtl(memory):
+def test_blocks_in_rtl(memory: HbmOptions) -> None:
     rng = np.random.default_rng([SEED, 2])
     with Device.open("tiny", memory=memory) as device:
         for rows, depth, columns in ((300, 5, 3), (140, 3, 14), (150, 70, 9), (150, 10, 9)):
@@ -245,7 +253,7 @@ def test_blocks_in_rtl(memory):
             assert_same_bits(device.matmul(a, b), matmul(a, b, 4), (SEED, rows, depth, columns))
 
 
-def test_each_core_does_its_share():
+def test_each_core_does_its_share() -> None:
     rng = np.random.default_rng(SEED)
     a, b = random_operands(rng, 30, 9, 10, False)
     with Device.open("tiny", memory=STALLS) as device:
@@ -270,12 +278,12 @@ def test_each_core_does_its_share():
     ((Config.preset("tiny", smem_words=32), 1, 1, 1), ValueError,
      "smem_words must be at least 64 for a product, not 32"),
 ])
-def test_bad_arguments_are_named(arguments, error, message):
+def test_bad_arguments_are_named(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Matmul(*arguments)
 
 
-def test_places_beyond_hbm_are_named():
+def test_places_beyond_hbm_are_named() -> None:
     chain = Chain.link(Matmul(Config.preset("tiny"), 4, 4, 4))
     with pytest.raises(ValueError, match="b must be a multiple of a row's 16 bytes, not 8"):
         chain.programs([Places(0, 8, 0)])
@@ -286,7 +294,11 @@ def test_places_beyond_hbm_are_named():
 
 # ---- Layers
 
-def chain_of(config, rows, layers):
+Operands = list[tuple[NDArray[np.float32], NDArray[np.float32] | None]]
+"""Weights and bias of each layer."""
+
+
+def chain_of(config: Config, rows: int, layers: Sequence[Dense]) -> tuple[Chain, Operands]:
     jobs, depth = [], (layers[0].weights.T if layers[0].transpose else layers[0].weights).shape[0]
     for layer in layers:
         columns = layer.weights.shape[0 if layer.transpose else 1]
@@ -297,7 +309,7 @@ def chain_of(config, rows, layers):
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_random_layers_on_the_golden_chip(preset):
+def test_random_layers_on_the_golden_chip(preset: str) -> None:
     config = Config.preset(preset)
     rng = np.random.default_rng([SEED, 4])
     chip = Soiled(config)
@@ -313,7 +325,7 @@ def test_random_layers_on_the_golden_chip(preset):
     assert {(2, deep, epilogue) for deep in (False, True) for epilogue in (False, True)} < kept
 
 
-def test_more_layers_at_v2_on_the_golden_chip():
+def test_more_layers_at_v2_on_the_golden_chip() -> None:
     config = Config.preset("v2")
     rng = np.random.default_rng(SEED)
     x, layers, want = random_layers(rng, config.array, 5, 3 * config.array)
@@ -322,7 +334,7 @@ def test_more_layers_at_v2_on_the_golden_chip():
         assert_same_bits(result, right)
 
 
-def test_infinities_do_not_leak_through_padding():
+def test_infinities_do_not_leak_through_padding() -> None:
     config = Config.preset("tiny")
     x = np.array([[np.inf, 1.0], [1.0, 2.0]], np.float32)
     w1, w2 = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
@@ -334,7 +346,7 @@ def test_infinities_do_not_leak_through_padding():
     assert_same_bits(result, matmul(hidden, w2, 4))
 
 
-def test_chains_that_do_not_fit_are_named():
+def test_chains_that_do_not_fit_are_named() -> None:
     config = Config.preset("tiny")
     first = Matmul(config, 4, 4, 6, relu=True)
     with pytest.raises(TypeError, match="jobs must be a tuple of Matmul, not"):

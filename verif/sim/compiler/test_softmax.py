@@ -28,7 +28,7 @@ def result(layer: SoftmaxLayer, vmem: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("config", "kernels"), [
     ("tiny", True), ("tiny", False), ("small", True),
     pytest.param("small", False, marks=pytest.mark.slow)])
-def test_core_and_golden_core_agree_in_every_bit(config, kernels):
+def test_core_and_golden_core_agree_in_every_bit(config: str, kernels: bool) -> None:
     with CoreModel(Config.preset(config), kernels=kernels) as core:
         for seed, (tiles, chunks) in enumerate(((2, 3), (1, 1), (1, 2), (3, 2))):
             layer = SoftmaxLayer(core.config, tiles, chunks)
@@ -44,7 +44,7 @@ def test_core_and_golden_core_agree_in_every_bit(config, kernels):
 
 @pytest.mark.parametrize("config", ["tiny", "small", "v2"])
 @pytest.mark.parametrize(("tiles", "chunks"), [(1, 1), (2, 3), (3, 2)])
-def test_result_is_the_softmax(config, tiles, chunks):
+def test_result_is_the_softmax(config: str, tiles: int, chunks: int) -> None:
     layer = SoftmaxLayer(Config.preset(config), tiles, chunks)
     core = golden(layer, 5)
     assert not core.running
@@ -57,7 +57,7 @@ def test_result_is_the_softmax(config, tiles, chunks):
     assert p.shape == (layer.rows, layer.config.lanes)
 
 
-def test_a_program_runs_again_on_other_data():
+def test_a_program_runs_again_on_other_data() -> None:
     layer = SoftmaxLayer(Config.preset("tiny"))
     with CoreModel(layer.config) as core:
         core.load_program(layer.program().bundles)
@@ -69,7 +69,7 @@ def test_a_program_runs_again_on_other_data():
             assert np.array_equal(got, want), seed
 
 
-def test_sizes_that_do_not_fit_are_refused():
+def test_sizes_that_do_not_fit_are_refused() -> None:
     tiny = Config.preset("tiny")
     for arguments, error, match in (
             (("tiny",), TypeError, "config must be a Config, not 'tiny'"),
