@@ -1,7 +1,7 @@
 """The C++ function that steps one chunk: 64 adjacent tiles of a row."""
 
 from sim.kernel.lanes import LaneValues
-from sim.kernel.layout import element_type, register_pointer
+from sim.kernel.layout import register_pointer, storage_type
 from sim.kernel.plan import Group, MemoryWrite, Plan, Update, lane_for, storage
 from sim.kernel.values import ChunkBits, Constants, Scope, UniformValues
 
@@ -12,7 +12,7 @@ def chunk_body(plan: Plan, uniform: UniformValues, constants: Constants, *,
                partial: bool) -> list[str]:
     """Statements that step the tiles ``valid`` of chunk ``c`` of row ``row`` of the state ``g``.
 
-    They return a word that is zero only if all tiles are idle afterwards.
+    They return a 64-bit value that is zero only if all tiles are idle afterwards.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class _Chunk:
         self._valid = " & valid" if partial else ""
 
     def lines(self) -> list[str]:
-        # What needs bits is emitted first: it adds to the statements that compute them.
+        # The users of bits come first: each adds the statements that compute its bits.
         enables = self._enables()
         groups = [line for group in self._plan.groups for line in self._group(group)]
         late = [line for group in self._plan.groups if group.late for line in self._late(group)]
@@ -50,20 +50,20 @@ class _Chunk:
         return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
 
     def _active(self) -> list[str]:
-        """Words that are zero only if the registers that make a tile active are."""
+        """Expressions that are all zero only if the active registers of all tiles are."""
         plan = self._plan
         direct = {index for index, _ in plan.bits}
-        words = []
+        active = []
         for index in plan.active or []:
             if plan.registers[index].width > 1:
                 place = register_pointer(plan, index, lane="64 * c")
-                words.append(f"uint64_t(any_set({place}))")
+                active.append(f"uint64_t(any_set({place}))")
             else:
-                words.append(f"next{index}" if index in direct else f"g.b{index}[row + 1][c]")
-        return words
+                active.append(f"next{index}" if index in direct else f"g.b{index}[row + 1][c]")
+        return active
 
     def _enables(self) -> list[str]:
-        """Bits that need vectors and decide what the groups do."""
+        """Computes the enables of groups that need vectors."""
         enables = self._plan.lane_enables
         if not enables:
             return []
@@ -81,9 +81,9 @@ class _Chunk:
                   for index, node in enumerate(enables)), "}"]
 
     def _group(self, group: Group) -> list[str]:
-        """A group: its values and stores, a vector of tiles at a time."""
+        """Computes and stores a group, a vector of tiles at a time."""
         lane = group.lane
-        values = LaneValues(self._scope, lane, list(group.words()))
+        values = LaneValues(self._scope, lane, list(group.values()))
         enable = self._bits.name(group.enable)
         inner = [f"const uint64_t present = part<{lane}>(enable, s);",
                  "if (!present) continue;",
@@ -114,7 +114,7 @@ class _Chunk:
         return f"store({place}, bits_at<{group.lane}>({present}, 0), {value});"
 
     def _write(self, group: Group, write: MemoryWrite, values: LaneValues, present: str) -> str:
-        """Stores a word of a memory."""
+        """Stores an entry of a memory."""
         memory = f"g.m{write.memory}[row]"
         data = values.name(write.data)
         if self._plan.uniform(write.address) and write.mask is None:
@@ -135,7 +135,7 @@ class _Chunk:
         if not group.late:
             return []
         return [f"uint64_t {self._buffer(group, update)} = 0" if update.width == 1 else
-                f"alignas(64) {element_type(update.width)} {self._buffer(group, update)}[64]"
+                f"alignas(64) {storage_type(update.width)} {self._buffer(group, update)}[64]"
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:

@@ -7,7 +7,7 @@ from hdl.tiles import TileGrid
 from sim.kernel.emit import cpp_source
 from sim.kernel.layout import can_skip
 from sim.kernel.netlist import PASSES, read_tile
-from sim.kernel.plan import plan_grid
+from sim.kernel.planner import plan_grid
 from sim.kernel.shim import verilog_shim
 
 __all__ = ["Kernel", "compile_grid"]
@@ -22,7 +22,7 @@ class Kernel:
     Attributes
     ----------
     module : str
-        Name of the grid's module, with which the names of the C functions begin.
+        Name of the grid's module; the prefix of the C functions.
     cpp : str
         C++ source of ``{module}_new``, ``{module}_delete``, ``{module}_step`` (for a parallel
         kernel, of ``{module}_post``, ``{module}_posted`` and ``{module}_finish`` instead) and
@@ -30,7 +30,7 @@ class Kernel:
     shim : str
         Verilog module with the grid's name and ports that calls these functions.
     can_skip : bool
-        Whether idle tiles are skipped: it was proven that they hold their state.
+        Whether idle tiles are skipped (`sim.kernel.idle`).
     """
 
     module: str
@@ -49,7 +49,7 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES,
                  parallel: bool = False) -> Kernel:
     """Compiles a grid of tiles to a kernel.
 
-    The same arguments give the same text, byte for byte.
+    Equal arguments give equal text, byte for byte.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES,
     passes : str
         Yosys commands between reading the Verilog and writing the netlist.
     parallel : bool
-        Let other threads of the model (`sim.verilated.model.Model.use_threads`) do the kernel's
-        steps. The shim then hands over the inputs at the falling edge, so none may change between
-        it and the rising edge.
+        Let other threads of the model (`sim.verilated.model.Model.use_threads`) run the kernel's
+        steps. The shim then passes the inputs at the falling edge, so none may change between it
+        and the rising edge.
 
     Returns
     -------
@@ -73,9 +73,9 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES,
     RuntimeError
         If Yosys rejects the Verilog.
     ValueError
-        If the tile has something that kernels cannot have, such as an unknown cell type, a word of
-        more than 64 bits, a second clock, or an output that is not registered; the message names
-        it.
+        If the tile contains something that kernels do not support, such as an unknown cell type, a
+        number of more than 64 bits, a second clock, or an output that is not registered; the
+        message names it.
     """
     tile = read_tile(tile_verilog, grid.tile_module, passes=passes)
     plan = plan_grid(grid, tile)

@@ -76,7 +76,7 @@ def _output_arguments(ports: Ports) -> list[str]:
 
 
 def _serial(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str]) -> list[str]:
-    """The functions of a kernel that steps where it is called."""
+    """The exported functions of a kernel that steps within the call."""
     module = grid.module
     return [
         "}  // namespace",
@@ -102,9 +102,9 @@ def _serial(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str]) -> li
 
 def _parallel(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
               length: int) -> list[str]:
-    """The functions of a kernel that steps between two calls, perhaps on another thread.
+    """The exported functions of a kernel that steps between two calls, maybe on another thread.
 
-    ``length`` is how many lines step a vector of tiles.
+    ``length`` is the number of lines that step a vector of tiles: a measure of their cost.
     """
     module = grid.module
     # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.

@@ -1,24 +1,26 @@
 """Expressions of a tile: hash-consed, simplified as they are built, narrowed by demanded bits.
 
-There are two kinds of values. A *word* is an unsigned number of at most 64 bits; arithmetic is
-modulo 2**64, and whatever narrower width a netlist asks for is an explicit mask. Each word knows
-which of its bits can be one, so most masks fold away, and `Graph.narrow` removes those that no
-consumer can see. A *bit* is a truth value. What results can be evaluated on lanes of 16, 32 or 64
-bits, whichever holds all bits that are both possible and demanded (`lane_bits`).
+There are two kinds of values. A *number* is unsigned and has at most 64 bits; arithmetic is modulo
+2**64, and any narrower width that a netlist asks for is an explicit mask. Each number knows which
+of its bits can be one, so most masks fold away, and `Graph.narrow` removes those that no consumer
+can see. A *bit* is a truth value. The result can be evaluated on lanes of 16, 32 or 64 bits: the
+narrowest that hold all bits that are both possible and demanded (`lane_bits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["ALL", "Graph", "Node", "demands", "lane_bits", "low", "topological"]
+__all__ = ["ALL", "WIDTH", "Graph", "Node", "demands", "lane_bits", "low", "topological"]
 
-WORD = 64
-ALL = (1 << WORD) - 1
+WIDTH = 64
+"""Most bits of a number."""
+ALL = (1 << WIDTH) - 1
+"""Mask of all bits of a number."""
 
 
 def low(width: int) -> int:
     """A mask of the ``width`` lowest bits, at most 64."""
-    return (1 << min(width, WORD)) - 1
+    return (1 << min(width, WIDTH)) - 1
 
 
 class Node:
@@ -27,9 +29,9 @@ class Node:
     Attributes
     ----------
     op : str
-        What computes it. Words: ``const``, ``leaf``, ``and``, ``or``, ``xor``, ``add``, ``sub``,
-        ``mul``, ``shl``, ``shr`` (by the constant ``attr``), ``shlv``, ``shrv`` (by a word),
-        ``sel`` (bit, word if it is one, word if not), ``read`` (memory ``attr`` at an address).
+        The operation. Numbers: ``const``, ``leaf``, ``and``, ``or``, ``xor``, ``add``, ``sub``,
+        ``mul``, ``shl``, ``shr`` (by the constant ``attr``), ``shlv``, ``shrv`` (by a number),
+        ``sel`` (bit, number if it is one, number if not), ``read`` (memory ``attr`` at an address).
         Bits: ``bit`` (constant), ``leafb``, ``andb``, ``orb``, ``xorb``, ``notb``, ``selb``,
         ``test`` (whether any bit under the mask ``attr`` is one), ``eq``, ``ltu``.
     args : tuple of Node
@@ -37,11 +39,11 @@ class Node:
     attr : object
         Constant, mask, shift or leaf.
     bits : int
-        Bits of a word that can be one; 1 for a bit.
+        Bits of a number that can be one; 1 for a bit.
     is_bit : bool
-        Which kind it is.
+        Whether the value is a bit.
     index : int
-        Position in the graph; operands come before what they are operands of.
+        Position in the graph; a node comes after its operands.
     """
 
     __slots__ = ("args", "attr", "bits", "index", "is_bit", "op")
@@ -61,7 +63,7 @@ class Node:
 
     @property
     def origin(self) -> tuple[str, Any]:
-        """What a leaf stands for: a kind, and a name or number."""
+        """Source of a leaf: a kind (``in`` or ``reg``), and a name or number."""
         assert isinstance(self.attr, tuple)
         kind, key = self.attr
         return kind, key
@@ -93,7 +95,7 @@ class Graph:
     # Leaves
 
     def const(self, value: int) -> Node:
-        """A constant word."""
+        """A constant number."""
         value &= ALL
         return self._make("const", (), value, value)
 
@@ -102,12 +104,12 @@ class Graph:
         return self._make("bit", (), int(bool(value)), is_bit=True)
 
     def leaf(self, name: object, width: int) -> Node:
-        """A free word of ``width`` bits; a free bit if ``width`` is 1."""
+        """A free number of ``width`` bits; a free bit if ``width`` is 1."""
         if width == 1:
             return self._make("leafb", (), name, is_bit=True)
         return self._make("leaf", (), name, low(width))
 
-    # Words
+    # Numbers
 
     def and_(self, x: Node, y: Node) -> Node:
         """Bitwise and."""
@@ -206,7 +208,7 @@ class Graph:
         """``x`` times 2**count, modulo 2**64."""
         if count == 0:
             return x
-        if count >= WORD:
+        if count >= WIDTH:
             return self.const(0)
         if x.op == "const":
             return self.const(x.number << count)
@@ -251,7 +253,7 @@ class Graph:
         return self.shl(x, left) if left >= 0 else self.shr(x, -left)
 
     def shlv(self, x: Node, count: Node) -> Node:
-        """``x`` shifted left by a word; zero if that is 64 or more."""
+        """``x`` shifted left by a number; zero if that is 64 or more."""
         if count.op == "const":
             return self.shl(x, count.number)
         if x.op == "const" and not x.number:
@@ -260,9 +262,9 @@ class Graph:
         return self._make("shlv", (x, count), None, ALL & (ALL << lowest))
 
     def shrv(self, x: Node, count: Node) -> Node:
-        """``x`` shifted right by a word; zero if that is 64 or more."""
+        """``x`` shifted right by a number; zero if that is 64 or more."""
         if count.op == "const":
-            return self.shr(x, min(count.number, WORD))
+            return self.shr(x, min(count.number, WIDTH))
         if x.op == "const" and not x.number:
             return x
         return self._make("shrv", (x, count), None, low(x.bits.bit_length()))
@@ -302,7 +304,7 @@ class Graph:
         return x
 
     def read(self, memory: object, address: Node, width: int) -> Node:
-        """A word of a memory."""
+        """An entry of a memory."""
         return self._make("read", (address,), memory, low(width))
 
     # Bits
@@ -394,7 +396,7 @@ class Graph:
         return self._make("test", (x,), mask, is_bit=True)
 
     def eq(self, x: Node, y: Node) -> Node:
-        """Whether two words are equal."""
+        """Whether two numbers are equal."""
         x, y = self._ordered(x, y)
         if x is y:
             return self.bit(1)
@@ -432,8 +434,8 @@ class Graph:
 
     # Rewriting
 
-    def word(self, bit: Node) -> Node:
-        """A bit as a word of 0 or 1."""
+    def from_bit(self, bit: Node) -> Node:
+        """A bit as a number, 0 or 1."""
         if bit.op == "test" and not bit.number & (bit.number - 1):
             place = bit.number.bit_length() - 1
             return self.and_(self.shr(bit.args[0], place), self.const(1))
@@ -465,7 +467,7 @@ class Graph:
         Parameters
         ----------
         roots : sequence of (Node, int)
-            Values and, for words, which of their bits are used.
+            Values and, for numbers, which of their bits are used.
         """
         while True:
             needed = demands(roots)
@@ -531,9 +533,9 @@ def topological(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda nod
 
 def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = lambda node: False
             ) -> dict[Node, int]:
-    """Which bits of each word the roots depend on, given those used of the roots themselves.
+    """Which bits of each number the roots depend on, given those used of the roots themselves.
 
-    A bit that is known to be zero can be among them: something relies on its being zero.
+    A bit that is known to be zero can be among them, if something relies on that.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)
@@ -577,7 +579,7 @@ def _demand(node: Node, mask: int) -> list[int]:
 
 
 def lane_bits(needed: Mapping[Node, int]) -> int:
-    """The narrowest lane, 16, 32 or 64 bits, that holds all demanded bits of some words."""
+    """The narrowest lane, 16, 32 or 64 bits, that holds all demanded bits of some numbers."""
     widest = max(((mask & node.bits).bit_length() for node, mask in needed.items()
                   if not node.is_bit), default=0)
     return 16 if widest <= 16 else 32 if widest <= 32 else 64

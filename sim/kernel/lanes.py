@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from sim.kernel.fusion import COMPARES, Fusion, is_zero
 from sim.kernel.ir import Node, demands, low
 from sim.kernel.layout import input_index, register_pointer
-from sim.kernel.netlist import Read
+from sim.kernel.tile import Read
 from sim.kernel.values import Scope
 
 __all__ = ["LaneValues"]

@@ -1,9 +1,9 @@
 """Where a kernel keeps things: names and places, in C++, of ports, registers and inputs.
 
-The state of a grid is a structure of arrays. A register of one bit is an array of 64-bit words, one
-for each *chunk*: 64 adjacent tiles of a row. A wider register is an array of elements, one for each
-tile. Row 0 of either, and the element before tile 0, hold what lies beyond the north and the west
-edge of the grid, so that a tile finds its neighbour's output in the same way everywhere.
+The state of a grid is a structure of arrays. A register of one bit is an array of 64-bit masks, one
+for each *chunk*: 64 adjacent tiles of a row. A wider register is an array with an entry for each
+tile. Row 0 of either, and the entry before tile 0, hold the values beyond the north and the west
+edge of the grid, so that every tile finds its neighbour's output in the same way.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,23 @@ from amaranth.lib.wiring import In, Out
 from hdl.tiles import Chain, Link, TileGrid, port_widths
 from sim.kernel.plan import RESET, Plan, storage
 
-__all__ = ["CHUNK", "MAX_SKIP_CHUNKS", "Port", "Ports", "can_skip", "element_type", "input_index",
-           "linked_port", "linked_register", "padding", "register_pointer", "wakers"]
+__all__ = [
+    "CHUNK",
+    "MAX_SKIP_CHUNKS",
+    "Port",
+    "Ports",
+    "can_skip",
+    "input_index",
+    "linked_port",
+    "linked_register",
+    "padding",
+    "register_pointer",
+    "storage_type",
+    "wakers",
+]
 
 CHUNK = 64
-"""Tiles of a row that are evaluated or skipped together: the bits of a machine word."""
+"""Tiles of a row that are stepped or skipped together: the bits of a 64-bit mask."""
 
 MAX_SKIP_CHUNKS = 8
 """Most chunks in a row of a grid that skips idle chunks: one byte holds a row's activity."""
@@ -58,13 +70,13 @@ def linked_register(plan: Plan, link: Link) -> int:
     return plan.outputs[link.source if isinstance(link, Chain) else link.port]
 
 
-def element_type(width: int) -> str:
-    """C++ type of an element of ``width`` bits."""
+def storage_type(width: int) -> str:
+    """C++ type of an entry of ``width`` bits."""
     return f"uint{storage(width)}_t"
 
 
 def padding(width: int) -> int:
-    """Elements of ``width`` bits before tile 0 of each row: they keep rows aligned to 64 bytes."""
+    """Entries of ``width`` bits before tile 0 of each row: they keep rows aligned to 64 bytes."""
     return 512 // storage(width)
 
 
@@ -75,7 +87,7 @@ def input_index(plan: Plan, name: str) -> int:
 
 def register_pointer(plan: Plan, register: int | None, row: str = "row + 1",
                      lane: str = "lane") -> str:
-    """A pointer to the element of a register wider than one bit; row and lane are expressions."""
+    """A pointer to the entry of a register wider than one bit; row and lane are expressions."""
     assert register is not None
     return f"&g.r{register}[{row}][{padding(plan.registers[register].width)} + {lane}]"
 

@@ -64,7 +64,7 @@ def _initial_outputs(grid: TileGrid, plan: Plan, ports: Ports) -> dict[str, str]
 
 
 def _serial(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """Imports, the begin of the clocked block, and the call that steps: all at the rising edge."""
+    """Imports, the head of the clocked block, and the call that steps, at the rising edge."""
     functions = [*_import(name, "new", [], "chandle"),
                  *_import(name, "step", ["input chandle self", *_taken(ports)], "bit")]
     return functions, ["  always @(posedge clk) begin"], _call(name, "step", ports.inputs)

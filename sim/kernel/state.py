@@ -1,26 +1,26 @@
 """The C++ structure of a grid's registers and memories, and the tables that all tiles share."""
 
 from hdl.tiles import TileGrid
-from sim.kernel.layout import can_skip, element_type, input_index, padding
-from sim.kernel.netlist import Memory, Register
+from sim.kernel.layout import can_skip, input_index, padding, storage_type
 from sim.kernel.plan import Plan, storage
+from sim.kernel.tile import Memory, Register
 from sim.kernel.values import Constants
 
 __all__ = ["state_struct", "tables"]
 
 
 def tables(plan: Plan) -> list[str]:
-    """The memories that nothing writes: one copy for all tiles, in words that gathers can read."""
+    """The memories that nothing writes: one copy for all tiles, laid out for gathers."""
     lines = []
     for index, memory in enumerate(plan.memories):
         if memory.writes:
             continue
         size = 1 << memory.address_bits
-        words = [*memory.init, *[0] * (size - len(memory.init))]
+        entries = [*memory.init, *[0] * (size - len(memory.init))]
         lines += [f"// {memory.name}",
                   f"alignas(64) constexpr uint{max(32, storage(memory.width))}_t "
                   f"table{index}[{size}] = {{",
-                  *("  " + " ".join(f"{word:#x}," for word in words[begin:begin + 8])
+                  *("  " + " ".join(f"{entry:#x}," for entry in entries[begin:begin + 8])
                     for begin in range(0, size, 8)),
                   "};", ""]
     return lines
@@ -37,12 +37,12 @@ def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
             start.append(_register_start(index, register))
     for index, memory in enumerate(plan.memories):
         if memory.writes:
-            lines.append(f"  alignas(64) {element_type(memory.width)} m{index}[ROWS]"
+            lines.append(f"  alignas(64) {storage_type(memory.width)} m{index}[ROWS]"
                          f"[{1 << memory.address_bits}][LANES_PER_ROW] = {{}};  // {memory.name}")
             start += _memory_start(index, memory)
     lines += [f"  {line}" for line in _edges(plan)]
     if can_skip(grid, plan):
-        # Readers take eight rows at once.
+        # Readers load eight rows at once.
         lines.append("  // Of each row from -1 on, which chunks are active: at first, all.")
         lines.append("  uint8_t active[ROWS + 1];")
         start.append("for (auto& row : active) row = 0xff;")
@@ -56,7 +56,7 @@ def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
 def _register(index: int, register: Register) -> str:
     if register.width == 1:
         return f"uint64_t b{index}[ROWS + 1][CHUNKS] = {{}};"
-    return (f"alignas(64) {element_type(register.width)} r{index}[ROWS + 1]"
+    return (f"alignas(64) {storage_type(register.width)} r{index}[ROWS + 1]"
             f"[{padding(register.width)} + LANES_PER_ROW] = {{}};")
 
 
@@ -83,5 +83,5 @@ def _edges(plan: Plan) -> list[str]:
         if source.kind == "each":
             index = input_index(plan, name)
             lines.append(f"uint64_t each_{index}[CHUNKS];" if source.width == 1 else
-                         f"alignas(64) {element_type(source.width)} each_{index}[LANES_PER_ROW];")
+                         f"alignas(64) {storage_type(source.width)} each_{index}[LANES_PER_ROW];")
     return lines

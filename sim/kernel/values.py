@@ -70,7 +70,7 @@ class ChunkBits:
         self.lines: list[str] = []
 
     def name(self, root: Node) -> str:
-        """An expression for a bit of all tiles of a chunk, as a 64-bit word."""
+        """An expression for a bit of all tiles of a chunk, as a 64-bit mask."""
         for node in topological([root], self._known):
             if node not in self._names and (node.is_bit or node is root):
                 self._names[node] = self._add(node)

@@ -183,7 +183,7 @@ REGISTER = "reg [7:0] r; assign q = r; always @(posedge clk) r <= "
     ("reg [69:0] r; assign q = r[69:62] ^ r[7:0]; always @(posedge clk) r <= {r, d};",
      "register r of module tile must have at most 64 bits, not 70"),
     ("reg [69:0] m [0:3]; reg [7:0] r; assign q = r; always @(posedge clk) begin "
-     "m[d[1:0]] <= {9{d}}; r <= m[d[3:2]][69:62]; end", "words of at most 64 bits, not 70"),
+     "m[d[1:0]] <= {9{d}}; r <= m[d[3:2]][69:62]; end", "entries of at most 64 bits, not 70"),
     ("reg [7:0] m [4:7]; reg [7:0] r; assign q = r; always @(posedge clk) begin "
      "m[{1'b1, d[1:0]}] <= d; r <= m[{1'b1, d[3:2]}]; end", "begin at address 0, not 4"),
     ("assign q = d;", "output q of module tile must be registered, but .* input d"),

@@ -6,8 +6,9 @@ import tempfile
 
 import numpy as np
 
+from hdl import yosys
 from hdl.tiles import Each, TileGrid
-from sim.kernel.netlist import CELL_TYPES, PASSES, run_yosys
+from sim.kernel.netlist import CELL_TYPES, PASSES
 from sim.verilated.model import Model
 from verif.sim.kernel import test_cells as test_kernel_cells
 from verif.sim.kernel import test_state as test_kernel_state
@@ -121,8 +122,8 @@ def cell_types(grid, passes):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
         (path / "tile.v").write_text(tile_verilog(grid))
-        run_yosys(f"read_verilog -sv tile.v\nhierarchy -check -top {grid.tile_module}\n{passes}"
-                  "write_json tile.json\n", path)
+        yosys.run(f"read_verilog -sv tile.v\nhierarchy -check -top {grid.tile_module}\n{passes}"
+                  "write_json tile.json\n", cwd=path)
         netlist = json.loads((path / "tile.json").read_text())
     return {cell["type"] for cell in netlist["modules"][grid.tile_module]["cells"].values()}
 

@@ -1,0 +1,111 @@
+"""The order of groups that read each other's registers.
+
+Each group reads the state before the edge and stores in place, so a group that reads a register
+comes before the one that writes it. Where groups read each other's registers in a circle, some
+store late, after all others. If all enables of the circle differ between tiles, its groups are
+merged instead.
+"""
+
+from collections.abc import Sequence
+
+from sim.kernel.ir import topological
+from sim.kernel.plan import Group, Plan
+from sim.kernel.tile import Read
+
+__all__ = ["order_groups"]
+
+
+_Place = tuple[str, int | None]
+"""A register or a memory: ``reg`` or ``mem``, and its number."""
+
+
+def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], set[int]]:
+    """Orders groups.
+
+    Returns
+    -------
+    list of list of int
+        Numbers of the groups in order; those in one list must be merged.
+    set of int
+        Groups that store late.
+    """
+    reads = [_reads(plan, group) for group in groups]
+    stores: list[set[_Place]] = [{("reg", update.register) for update in group.updates}
+                                 | {("mem", write.memory) for write in group.writes}
+                                 for group in groups]
+    late: set[int] = set()
+    order = _components(_successors(reads, stores, late))
+    while circles := [circle for circle in order if len(circle) > 1
+                      and any(plan.uniform(groups[index].enable) for index in circle)]:
+        candidates = [index for circle in circles for index in circle
+                      if index not in late and not groups[index].writes]
+        if not candidates:
+            break
+
+        def cost(index: int) -> tuple[int, int, int]:
+            """Groups that would still be in circles, and registers that would be stored late."""
+            remaining = _components(_successors(reads, stores, late | {index}))
+            return (sum(len(one) for one in remaining if len(one) > 1),
+                    len(groups[index].updates), index)
+
+        late.add(min(candidates, key=cost))
+        order = _components(_successors(reads, stores, late))
+    return order, late
+
+
+def _reads(plan: Plan, group: Group) -> set[_Place]:
+    """What a group reads from its own row, except bits, which are read before all groups."""
+    places: set[_Place] = set()
+    for node in topological([value for value, _ in group.values()], plan.pure):
+        if node.op == "read":
+            assert isinstance(node.attr, Read)
+            places.add(("mem", plan.memories.index(node.attr.memory)))
+        elif node.op == "leaf":
+            kind, name = node.origin
+            if kind == "reg":
+                places.add(("reg", name))
+            elif plan.inputs[name].kind == "east":
+                places.add(("reg", plan.inputs[name].source))
+    return places
+
+
+def _successors(reads: Sequence[set[_Place]], stores: Sequence[set[_Place]],
+                late: set[int]) -> list[int]:
+    """For each group, the bits of those that must come after it."""
+    result = []
+    for reader, seen in enumerate(reads):
+        after = 0
+        for writer, written in enumerate(stores):
+            if reader == writer:
+                continue
+            # Write ports of one memory keep their order.
+            ports = writer > reader and any(kind == "mem" for kind, _ in stores[reader] & written)
+            if ports or (seen & written and writer not in late):
+                after |= 1 << writer
+        result.append(after)
+    return result
+
+
+def _components(later: Sequence[int]) -> list[list[int]]:
+    """Strongly connected components of a graph, each before those that its edges lead to.
+
+    Edges from a node are given as the bits of a number.
+    """
+    count = len(later)
+    reach = list(later)
+    for middle in range(count):
+        for begin in range(count):
+            if reach[begin] >> middle & 1:
+                reach[begin] |= reach[middle]
+    pending = list(range(count))
+    result = []
+    while pending:
+        # The first node that only its own component leads to.
+        chosen = next(one for one in pending
+                      if all(not reach[other] >> one & 1 or reach[one] >> other & 1
+                             for other in pending))
+        component = [other for other in pending
+                     if other == chosen or (reach[chosen] >> other & reach[other] >> chosen & 1)]
+        result.append(component)
+        pending = [other for other in pending if other not in component]
+    return result

@@ -1,0 +1,63 @@
+"""A tile as expressions: what each register, memory and output takes at the clock edge."""
+
+from dataclasses import dataclass, field
+
+from sim.kernel.ir import Graph, Node
+
+__all__ = ["Memory", "Read", "Register", "Tile", "Write"]
+
+
+@dataclass(eq=False)
+class Register:
+    """A register: holds ``leaf``, starts as ``init``, takes ``next`` at the clock edge."""
+
+    name: str
+    width: int
+    init: int
+    leaf: Node
+    next: Node
+
+
+@dataclass(eq=False)
+class Write:
+    """A write port: where ``enable`` is set, the bits of ``data`` under ``mask`` are stored."""
+
+    enable: Node
+    address: Node
+    data: Node
+    mask: Node | None
+
+
+@dataclass(eq=False)
+class Memory:
+    """A memory of ``depth`` entries; the low ``address_bits`` of an address count.
+
+    ``writes`` happen at the clock edge, in order.
+    """
+
+    name: str
+    width: int
+    depth: int
+    address_bits: int
+    init: list[int]
+    writes: list[Write] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Read:
+    """The attribute of a ``read`` node: the memory that it reads."""
+
+    memory: Memory
+
+
+@dataclass
+class Tile:
+    """A module: one clock, inputs as leaves, registers, memories, and outputs as expressions."""
+
+    name: str
+    graph: Graph
+    inputs: dict[str, Node]
+    widths: dict[str, int]
+    registers: list[Register]
+    memories: list[Memory]
+    outputs: dict[str, Node]
