@@ -178,9 +178,8 @@ class _Reader:
                 if not net.get("hide_name") and (index == 0 or bit not in names):
                     names.setdefault(bit, name)
             digits = net["attributes"].get("init", "")[::-1]
-            for bit, digit in zip(net["bits"], digits, strict=False):
-                if digit in "01":
-                    init[bit] = digit
+            init |= {bit: digit for bit, digit in zip(net["bits"], digits, strict=False)
+                     if digit in "01"}
         return init, names
 
     def _check_clock(self, name: str, bits: Sequence[Bit], polarity: str) -> None:

@@ -38,7 +38,7 @@ BIT_OPS = {
 }
 COMPARISONS = {"eq": lambda x, y: int(x == y), "ltu": lambda x, y: int(x < y)}
 CHOICES = (*WORD_OPS, *BIT_OPS, *COMPARISONS, "and_", "and_", "or_", "sel", "sel", "selb", "not_",
-           "test", "word")
+           "test", "from_bit")
 
 
 def evaluate(roots, leaves):
