@@ -151,4 +151,5 @@ def test_the_checks_see_what_is_wrong() -> None:
     assert unknown_names("`hdl/config.py` `core.py` `Config` `hdl.isa.Fault` `make sim`\n") == []
     assert unknown_names("`hdl/none.py` `NoSuchThing` `hdl.isa.No_such` `make nothing`\n"
                          "`NO_SUCH` python -m sim.nothing\n") == [
-        "hdl/none.py", "NoSuchThing", "hdl.isa.No_such", "NO_SUCH", "make nothing", "python -m sim.nothing"]
+        "hdl/none.py", "NoSuchThing", "hdl.isa.No_such", "NO_SUCH", "make nothing",
+        "python -m sim.nothing"]
