@@ -13,10 +13,10 @@ __all__ = ["Fifo"]
 
 
 class Fifo(wiring.Component):
-    """First in, first out; an entry a cycle each way.
+    """A FIFO that accepts and delivers one entry a cycle.
 
-    What enters an empty queue is on offer two cycles later. The word on offer is the one last read
-    from the memory: it takes no register, and is one more than ``depth``.
+    An entry that enters an empty queue is available two cycles later. The entry on offer is held by
+    the memory's read port, in addition to ``depth`` others, so it needs no register.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Fifo(wiring.Component):
     Raises
     ------
     TypeError, ValueError
-        If the width or the depth is not one of these.
+        If the width or the depth is out of range.
     """
 
     def __init__(self, width: int, depth: int) -> None:
@@ -53,7 +53,7 @@ class Fifo(wiring.Component):
         width, depth = self._width, self._depth
         memory = place(m, platform, "memory", Sram.module(width, depth), lambda: Sram(width, depth))
         bits = ceil_log2(depth)
-        # One bit more than an address: equal pointers mean empty, not full.
+        # One bit more than an address, so that equal pointers mean empty, not full.
         written = Signal(bits + 1)
         read = Signal(bits + 1)
         stored = Signal(bits + 1)

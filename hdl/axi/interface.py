@@ -19,15 +19,15 @@ __all__ = ["BOUNDARY_BYTES", "CONTROL_ADDRESS_BITS", "CONTROL_PREFIX", "LENGTH_B
 BOUNDARY_BYTES = 4096
 """No burst may cross a multiple of this address."""
 LENGTH_BITS = 8
-"""Width of the number of a burst's beats less one."""
+"""Width of a burst's length: the number of beats minus one."""
 CONTROL_ADDRESS_BITS = 16
 """Width of an address of the control slave."""
 CONTROL_PREFIX = "s_axil"
-"""First part of the names of the control slave's ports."""
+"""Prefix of the control slave's ports."""
 
 
 class Resp(IntEnum):
-    """How an access ended."""
+    """Response codes of an access."""
 
     OKAY = 0
     EXOKAY = 1
@@ -36,7 +36,7 @@ class Resp(IntEnum):
 
 
 class Burst(IntEnum):
-    """How a burst's address goes on from beat to beat."""
+    """Burst types: the address of successive beats."""
 
     FIXED = 0
     INCR = 1
@@ -54,11 +54,11 @@ class _AxiSignature(wiring.Signature):
 
 
 class Axi4(_AxiSignature):
-    """An AXI4 master's port; it flows out. Members have the names of the specification.
+    """The port of an AXI4 master; it flows out. Members have the names of the specification.
 
-    Identifiers are one bit wide, which is what most interconnects take at least; this project's
-    masters use identifier 0 alone, so that all answers come in order. There are no ``lock``,
-    ``region`` and ``user`` signals: they are optional, and without them an access is not exclusive.
+    Identifiers are one bit wide, the minimum of most interconnects. The masters here use only
+    identifier 0, so responses arrive in order. The optional signals ``lock``, ``region`` and
+    ``user`` are absent: accesses are never exclusive.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Axi4(_AxiSignature):
     Raises
     ------
     TypeError, ValueError
-        If a width is not one of these.
+        If a width is not an integer, or not one of these.
     """
 
     def __init__(self, address_bits: int, data_bits: int) -> None:
@@ -100,7 +100,7 @@ class Axi4(_AxiSignature):
 
 
 class Axi4Lite(_AxiSignature):
-    """An AXI4-Lite master's port with 32 bits of data; it flows out.
+    """The port of an AXI4-Lite master with 32 bits of data; it flows out.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Axi4Lite(_AxiSignature):
     Raises
     ------
     TypeError, ValueError
-        If it is not.
+        If the width is not an integer, or out of range.
     """
 
     def __init__(self, address_bits: int) -> None:
@@ -126,24 +126,23 @@ class Axi4Lite(_AxiSignature):
 
 
 def hbm_prefix(core: int, channel: int) -> str:
-    """First part of the names of a memory channel's ports: ``m_axi_hbm00``."""
+    """Prefix of a memory channel's ports, such as ``m_axi_hbm00``."""
     return f"m_axi_hbm{core}{channel}"
 
 
 def flat_members(ports: Mapping[str, wiring.Signature]) -> dict[str, wiring.Member]:
-    """Members of a top module, one for each signal of the ports: ``{prefix}_{signal}``.
+    """Members of a top module, one for each signal of its ports: ``{prefix}_{signal}``.
 
-    ``ports`` has the signature by prefix. A port that the module has as `In` is given flipped.
+    ``ports`` maps prefixes to signatures. The signature of an `In` port must be flipped.
     """
     return {f"{prefix}_{name}": member for prefix, signature in ports.items()
             for name, member in signature.members.items()}
 
 
 def connect_flat(m: Module, top: wiring.Component, prefix: str, port: object) -> None:
-    """Joins the members ``{prefix}_*`` of ``top`` with ``port``, an interface inside of it.
+    """Connect the members ``{prefix}_*`` of ``top`` to ``port``, an interface of a child.
 
-    ``port`` is seen from outside the component whose port it is, as usual: what flows out of it
-    flows out of ``top``.
+    Outputs of ``port`` become outputs of ``top``.
     """
     for name, member in port.signature.members.items():  # type: ignore[attr-defined]
         outer, inner = getattr(top, f"{prefix}_{name}"), getattr(port, name)
@@ -151,7 +150,7 @@ def connect_flat(m: Module, top: wiring.Component, prefix: str, port: object) ->
 
 
 def hbm_burst(config: Config) -> data.StructLayout:
-    """Payload of a request: ``row`` and the ``more`` rows that follow it, up to 256 in all.
+    """Payload of a burst request: ``row`` and ``more`` rows after it, at most 256 in all.
 
     ``row`` is the number of a row of memory: its byte address divided by ``row_bytes``.
     """
@@ -159,12 +158,12 @@ def hbm_burst(config: Config) -> data.StructLayout:
 
 
 def hbm_row(config: Config) -> data.StructLayout:
-    """Payload of an answer: a row read; with ``error`` its ``data`` mean nothing."""
+    """Payload of a row that was read; with ``error``, ``data`` is undefined."""
     return data.StructLayout({"data": row_bits(config), "error": 1})
 
 
 def hbm_done() -> data.StructLayout:
-    """Payload of the end of a burst of writes; with ``error`` memory may have any part of it."""
+    """Payload of the end of a write burst; with ``error``, any part of it may be written."""
     return data.StructLayout({"error": 1})
 
 
@@ -174,8 +173,7 @@ def channel_bits(config: Config) -> int:
     Raises
     ------
     ValueError
-        If a row cannot be divided among the channels so that it is a power of two of bytes, from 4
-        to 128.
+        If a channel's part of a row is not a power of two of bytes from 4 to 128.
     """
     size = config.channel_bytes
     if size * config.hbm_channels != config.row_bytes or size not in (4, 8, 16, 32, 64, 128):
@@ -186,5 +184,5 @@ def channel_bits(config: Config) -> int:
 
 
 def max_beats(config: Config) -> int:
-    """Beats of the longest burst, a power of two; such a burst fits between two boundaries."""
+    """Beats of the longest burst, a power of two that never exceeds `BOUNDARY_BYTES`."""
     return 32 if config.channel_bytes >= 64 else 16

@@ -12,11 +12,11 @@ __all__ = ["AxiLiteSlave", "RegisterAccess"]
 class RegisterAccess(wiring.Signature):
     """An access to a register; it flows out, to the registers.
 
-    ``valid`` 1: it is wanted; it stays, with all that says what it is, up to the cycle with
-    ``done``. ``write`` 1; ``address``, in bytes, a multiple of 4; ``data`` 32 to be written.
+    ``valid`` 1: an access is requested; the request is stable until the cycle with ``done``.
+    ``write`` 1; ``address``, in bytes, a multiple of 4; ``data`` 32 to write.
 
-    In: ``done`` 1: it takes place in this cycle, or with ``error`` 1 it is refused and nothing
-    happens; ``value`` 32 is what was read. They mean something only while ``valid``.
+    In: ``done`` 1: the access takes place in this cycle or, with ``error`` 1, is refused without
+    effect; ``value`` 32: the word read. These are defined only while ``valid``.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ class RegisterAccess(wiring.Signature):
 
 
 class AxiLiteSlave(wiring.Component):
-    """Answers an AXI4-Lite master, one access after the other; reads and writes take turns.
+    """An AXI4-Lite slave: executes one access at a time; reads and writes alternate.
 
-    Address and data of a write may come in any order. The two low bits of an address do not count:
-    they say which bytes are meant, and so do the strobes. A register is written as a whole: with
-    some strobes but not all, a write is refused with SLVERR; without any it does nothing and is
-    OKAY, whatever its address. Accesses that the registers refuse end with SLVERR.
+    Address and data of a write may arrive in any order. The two low bits of an address are ignored:
+    the strobes select the bytes. A register can only be written as a whole: a write with some but
+    not all strobes is refused with SLVERR. A write without strobes has no effect and gets OKAY, at
+    every address. Accesses that the registers refuse get SLVERR.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class AxiLiteSlave(wiring.Component):
     Raises
     ------
     TypeError, ValueError
-        If ``address_bits`` is wrong.
+        If ``address_bits`` is not an integer, or out of range.
     """
 
     def __init__(self, address_bits: int) -> None:
@@ -71,7 +71,7 @@ class AxiLiteSlave(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         axi, access = self.axi, self.access
-        # What was taken from the three channels and waits for its turn.
+        # Accepted address and data, from the three channels, until the access takes place.
         full = {channel: Signal(name=f"{channel}_full") for channel in ("aw", "w", "ar")}
         write_address = Signal.like(axi.awaddr, reset_less=True)
         read_address = Signal.like(axi.araddr, reset_less=True)
@@ -90,7 +90,7 @@ class AxiLiteSlave(wiring.Component):
         wants_read = Signal()
         starts = Signal()
         m.d.comb += [
-            # After each access there is its answer, so that the other kind has its turn.
+            # Each access is followed by its response; meanwhile the other kind gets its turn.
             wants_write.eq(full["aw"] & full["w"] & ~axi.bvalid),
             wants_read.eq(full["ar"] & ~axi.rvalid),
             starts.eq(~access.valid & (wants_write | wants_read)),

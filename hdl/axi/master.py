@@ -31,14 +31,14 @@ from .interface import (
 __all__ = ["BURSTS", "WRITES", "BurstCutter", "HbmPort", "HbmReader", "HbmWriter"]
 
 BURSTS = 8
-"""Bursts of full length, at least, that can be under way in each direction."""
+"""Bursts of full length that can be outstanding in each direction, at least."""
 
 WRITES = 8 * BURSTS
-"""Bursts of writes, of any length, that can await their response."""
+"""Write bursts, of any length, that can await their response."""
 _WRITE_ROOM = 4
-"""Bursts of full length whose data wait to be written: one that comes, one that goes, and slack."""
+"""Bursts of full length in the write buffer: one that arrives, one that leaves, and slack."""
 _NORMAL_BUFFERABLE = 0b0011
-"""Cache attributes: memory, not cached, whose responses may come from a buffer."""
+"""Cache attributes: normal memory, not cacheable, bufferable."""
 
 
 def _check_config(config: Config) -> None:
@@ -48,18 +48,18 @@ def _check_config(config: Config) -> None:
 
 
 def _piece(config: Config) -> data.StructLayout:
-    """A burst as it goes to the channels: ``more`` beats after that of ``row``.
+    """A piece of a burst, for all channels: ``more`` beats after that of ``row``.
 
-    ``last`` 1: it is the last piece of what was asked for.
+    ``last`` 1: the last piece of the burst.
     """
     return data.StructLayout({"row": ceil_log2(config.hbm_rows),
                               "more": ceil_log2(max_beats(config)), "last": 1})
 
 
 class BurstCutter(wiring.Component):
-    """Cuts bursts of rows at multiples of the longest burst, and so at all 4 KiB boundaries too.
+    """Cuts bursts of rows at multiples of `max_beats`, and thereby at all 4 KiB boundaries.
 
-    One piece a cycle, and no cycle lost between bursts.
+    It delivers one piece a cycle, without gaps between bursts.
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ class BurstCutter(wiring.Component):
     Attributes
     ----------
     burst : In(stream of hbm_burst)
-        What is asked for.
+        Requests.
     piece : Out(stream of row, more, last)
-        In order.
+        Their pieces, in order.
     """
 
     def __init__(self, config: Config) -> None:
@@ -85,7 +85,7 @@ class BurstCutter(wiring.Component):
         piece = self.piece.payload
         row = Signal.like(self.burst.payload.row, reset_less=True)
         more = Signal(LENGTH_BITS, reset_less=True)
-        # Rows after `row` up to the next multiple.
+        # Rows after `row` up to the next boundary.
         room = Signal(self._bits)
         done = Signal()
         m.d.comb += [
@@ -105,13 +105,13 @@ class BurstCutter(wiring.Component):
 
 
 def _address(config: Config) -> stream.Signature:
-    """A burst in one channel: byte address, and beats after the first."""
+    """A burst in one channel: byte address, and number of beats minus one."""
     return stream.Signature(data.StructLayout({"address": config.hbm_address_bits,
                                                "more": ceil_log2(max_beats(config))}))
 
 
 def _beat(config: Config) -> stream.Signature:
-    """A channel's part of a row; ``last`` of its burst, written only if ``keep``."""
+    """A channel's part of a row to write; ``last`` of its burst; written only with ``keep``."""
     return stream.Signature(data.StructLayout({"data": channel_bits(config), "last": 1, "keep": 1}))
 
 
@@ -126,7 +126,7 @@ def _queue(m: Module, platform: object, name: str, width: int, depth: int) -> wi
 
 def _address_queue(m: Module, platform: object, name: str, config: Config, depth: int,
                    piece: data.View, address: wiring.PureInterface) -> wiring.Component:
-    """A queue of pieces, to be fed by the caller, that offers them as addresses of a channel."""
+    """Place a queue of pieces that offers their addresses to a channel; the caller feeds it."""
     more = piece.more
     queue = _queue(m, platform, name, len(piece.row) + len(more), depth)
     row = Signal.like(piece.row, name=f"{name}_row")
@@ -142,18 +142,18 @@ def _address_queue(m: Module, platform: object, name: str, config: Config, depth
 
 
 class HbmReader(wiring.Component):
-    """Reads rows; one a cycle, if memory gives that.
+    """Reads rows, up to one a cycle.
 
-    A burst is asked for only when there is room here for all of its rows, beside all those that are
-    on their way. So beats are taken as they come, in every channel, whoever waits for what: memory
-    is never blocked from here.
+    A burst is requested only when the buffer has room for all of its rows, in addition to all
+    outstanding ones. Every channel can therefore always accept its beats, and memory is never
+    blocked.
 
     Attributes
     ----------
     burst, rows : In(stream of hbm_burst), Out(stream of hbm_row)
-        Rows that are wanted, and the rows, in this order.
+        Requests, and the rows in the order of the requests.
     address, part : Out(streams of address, more), In(streams of data, error)
-        Of each channel.
+        Streams of each channel.
     busy : Out(1)
         Rows are still to come.
     """
@@ -183,7 +183,7 @@ class HbmReader(wiring.Component):
         parts = [_queue(m, platform, f"parts_{c}", width, self._depth)
                  for c in range(config.hbm_channels)]
 
-        # Rows that were asked for and not handed over. All channels have them in common.
+        # Rows requested and not yet delivered; the same number for all channels.
         under_way = Signal(range(self._depth + 1))
         after = Signal.like(under_way)
         fits = Signal()
@@ -217,17 +217,16 @@ class HbmReader(wiring.Component):
 
 
 class WriteOrder(wiring.Component):
-    """Holds a channel's data back until their address is on offer, or was taken.
+    """Holds a channel's data back until their address is on offer.
 
-    Data never wait for the address to be taken, only for it to be there: memory may take either
-    first.
+    Data do not wait until the address is accepted: memory may accept either one first.
 
     Attributes
     ----------
     address_valid, address_ready : In(1), In(1)
-        The channel's next address.
+        Handshake of the channel's next address.
     last : In(1)
-        In this cycle the last beat of a burst is taken.
+        The last beat of a burst is accepted in this cycle.
     allowed : Out(1)
         A beat may be offered.
     """
@@ -238,7 +237,7 @@ class WriteOrder(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        # Bursts whose address was offered before this cycle, and whose data are not all taken.
+        # Bursts whose address was offered before this cycle and whose data are incomplete.
         open_bursts = Signal(range(WRITES + 1))
         seen = Signal()
         new = Signal()
@@ -254,24 +253,24 @@ class WriteOrder(wiring.Component):
 
 
 class HbmWriter(wiring.Component):
-    """Writes rows; one a cycle, if memory takes that.
+    """Writes rows, up to one a cycle.
 
-    A burst is issued only when all of its rows are here: once it is, nothing but memory decides
-    when it ends.
+    A burst is issued only when all of its rows are in the buffer, so that only memory can delay an
+    issued burst.
 
     Attributes
     ----------
     burst, rows : In(stream of hbm_burst), In(stream of a row)
-        Where the next rows go, and the rows.
+        Requests, and their rows.
     discard : In(1)
-        A row that is taken in this cycle is not written: its strobes are zero.
+        A row that is accepted in this cycle is not written: its strobes are zero.
     done : Out(stream of hbm_done)
-        One for each burst, in order, when memory has answered.
+        One entry for each burst, in order, after the response of memory.
     address, beat, response : Out(streams of address, more), Out(streams of data, last, keep),
             In(streams of hbm_done)
-        Of each channel.
+        Streams of each channel.
     busy : Out(1)
-        Bursts are not done, or their end not handed over.
+        A burst is incomplete, or its end has not been delivered.
     """
 
     def __init__(self, config: Config) -> None:
@@ -294,8 +293,7 @@ class HbmWriter(wiring.Component):
         config = self._config
         cutter = place(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
         connect(m, flipped(self.burst), cutter.burst)
-        # Pieces whose rows are here or gone, and whose responses were not all taken. None of the
-        # queues of pieces can be full.
+        # Pieces with all rows and without all responses. No queue of pieces can be full.
         pending = Signal(range(WRITES + 1))
         ended = Signal()
         last = self._gather(m, platform, cutter, pending)
@@ -306,7 +304,7 @@ class HbmWriter(wiring.Component):
 
     def _gather(self, m: Module, platform: object, cutter: BurstCutter,
                 pending: Signal) -> Signal:
-        """Rows to the channels; gives the cycle in which the last row of a piece is taken."""
+        """Send rows to the channels; return the cycle in which the last row of a piece arrives."""
         config = self._config
         piece = cutter.piece.payload
         width = channel_bits(config)
@@ -346,7 +344,7 @@ class HbmWriter(wiring.Component):
 
     def _join_responses(self, m: Module, platform: object, piece: data.View, last: Signal,
                         ended: Signal) -> None:
-        """``ended``: all channels have answered the oldest piece."""
+        """Gather the responses; ``ended``: all channels have answered the oldest piece."""
         ends = _queue(m, platform, "ends", 1, WRITES)
         answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)
                    for c in range(self._config.hbm_channels)]
@@ -378,20 +376,20 @@ class HbmWriter(wiring.Component):
 
 
 class HbmPort(wiring.Component):
-    """A core's way to memory: streams of rows to and from AXI4 masters, one for each channel.
+    """A core's connection to memory: streams of rows to and from one AXI4 master per channel.
 
-    Bursts are of type INCR, of the channel's full width, with identifier 0. They never cross a
-    multiple of 4 KiB of a channel's addresses: they are cut at multiples of `max_beats` beats. At
-    least `BURSTS` of full length can be under way each way. One row a cycle each way at once, up to
-    a latency of memory of (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the others; so
-    far also by bursts of one row each when reading, while of writes `WRITES` bursts can be open.
+    Bursts are of type INCR, of the channel's full width, with identifier 0. They are cut at
+    multiples of `max_beats` beats, and so never cross a multiple of 4 KiB in a channel's address
+    space. At least `BURSTS` of full length can be outstanding in each direction. This sustains one
+    row a cycle in both directions at once, for memory latencies of up to
+    (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the other presets. Reads sustain it
+    even with bursts of one row; of writes, `WRITES` bursts can be outstanding.
 
-    Rows that are on offer while a burst of writes is not yet begun wait: data are asked for first
-    (``hbm_write``), and issued when all of a burst are here. Reads and writes of one row, when both
-    are under way, come in any order.
+    A write burst must be requested (``hbm_write``) before its rows are accepted, and is issued when
+    all of them are in the buffer. Concurrent reads and writes of the same row are not ordered.
 
-    Everything that is asked for is done. Whoever asks for a burst of writes must give all of its
-    rows. A reset is only right if ``busy`` is not set, or memory is reset too.
+    Every request is completed. The client of a write burst must deliver all of its rows. A reset
+    requires that ``busy`` is not set, or that memory is reset too.
 
     Parameters
     ----------
@@ -401,24 +399,24 @@ class HbmPort(wiring.Component):
     Attributes
     ----------
     hbm_read, hbm_rows : In(stream of hbm_burst), Out(stream of hbm_row)
-        Rows that are wanted, and the rows, in this order. ``error`` of a row: memory's answer to
-        any part of it was not OKAY.
+        Requests, and the rows in the order of the requests. ``error`` of a row: the response to a
+        part of it was not OKAY.
     hbm_write, hbm_write_rows : In(stream of hbm_burst), In(stream of 32 * lanes)
-        Where the next rows go, and the rows.
+        Requests, and their rows.
     discard : In(1)
-        A row that is taken in this cycle is not written.
+        A row that is accepted in this cycle is not written.
     hbm_write_done : Out(stream of hbm_done)
-        One for each burst of writes, in order, when memory has answered. ``error``: an answer was
-        not OKAY.
+        One entry for each write burst, in order, after the response of memory. ``error``: a
+        response was not OKAY.
     axi : Out(Axi4).array(hbm_channels)
         The masters.
     busy : Out(1)
-        Something that was asked for is not done.
+        A request is incomplete.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or not one of a chip.
+        If ``config`` is not a `Config`, or not valid for a chip.
     """
 
     def __init__(self, config: Config) -> None:
@@ -459,7 +457,7 @@ class HbmPort(wiring.Component):
                 axi.wvalid.eq(beat.valid),
                 axi.wdata.eq(beat.payload.data),
                 axi.wlast.eq(beat.payload.last),
-                # A choice, for replicated bits would be written as if they hung on each other.
+                # A multiplexer, because replicated bits would be written as if interdependent.
                 axi.wstrb.eq(Mux(beat.payload.keep, (1 << config.channel_bytes) - 1, 0)),
                 beat.ready.eq(axi.wready),
                 response.valid.eq(axi.bvalid),

@@ -19,33 +19,34 @@ __all__ = ["RequestArbiter", "RoundRobin", "SignalArbiter", "VectorPort"]
 
 
 def _chosen(choice: Signal, values: Iterable[ValueLike]) -> Value:
-    """Of ``values`` the one whose bit is set in ``choice``; zero if none is."""
+    """The one of ``values`` whose bit is set in ``choice``; zero if none is."""
     return reduce(or_, (Mux(choice[number], value, 0) for number, value in enumerate(values)))
 
 
 class RoundRobin(wiring.Component):
-    """Chooses one of several, combinationally: who had a turn comes last from then on.
+    """Round-robin arbiter; the choice is combinational.
 
-    So each is chosen after at most ``count`` - 1 turns of others.
+    The client that had the last turn has the lowest priority, so each client waits for at most
+    ``count`` - 1 turns of others.
 
     Parameters
     ----------
     count : int
-        How many there are, at least 1.
+        Number of clients, at least 1.
 
     Attributes
     ----------
     wants : In(count)
-        Who wants it.
+        Requests of the clients.
     choice : Out(count)
-        Who has it: one bit of ``wants``, none if there is none.
+        The chosen client: one bit of ``wants``, or none.
     turn : In(1)
-        The ``choice`` has had its turn.
+        The chosen client has its turn in this cycle.
 
     Raises
     ------
     TypeError, ValueError
-        If ``count`` is not such a number.
+        If ``count`` is not an integer, or less than 1.
     """
 
     def __init__(self, count: int) -> None:
@@ -61,9 +62,9 @@ class RoundRobin(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         count = len(self.wants)
-        later = Signal(count)  # those behind the one that had the last turn
+        later = Signal(count)  # clients behind the one that had the last turn
         candidates = Signal(count)
-        below = Signal(count)  # a candidate stands before it
+        below = Signal(count)  # a candidate precedes this one
         m.d.comb += [
             candidates.eq(Mux((self.wants & later).any(), self.wants & later, self.wants)),
             *(below[number].eq(candidates[:number].any()) for number in range(1, count)),
@@ -79,24 +80,24 @@ def _round_robin(m: Module, platform: object, name: str, count: int) -> wiring.C
 
 
 class SignalArbiter(wiring.Component):
-    """Additions to the semaphores of a core, from several sources: one a cycle.
+    """Shares the semaphores of a core among several sources: one addition a cycle.
 
     Parameters
     ----------
     sources : int
-        How many there are, at least 1.
+        Number of sources, at least 1.
 
     Attributes
     ----------
     source : In(stream of semaphore_addition).array(sources)
-        Offers; they may be taken back.
+        Additions on offer; an offer may be withdrawn.
     signal : Out(SemaphoreSignal)
-        To the core, a cycle after the source was granted.
+        To the core, one cycle after the source was granted.
 
     Raises
     ------
     TypeError, ValueError
-        If ``sources`` is not such a number.
+        If ``sources`` is not an integer, or less than 1.
     """
 
     def __init__(self, sources: int) -> None:
@@ -124,28 +125,28 @@ class SignalArbiter(wiring.Component):
 
 
 class RequestArbiter(wiring.Component):
-    """The port for words of a core's memories, for several clients.
+    """Shares a core's port for words among several clients.
 
-    The turn passes in each cycle, taken or not: a request that the core cannot take yet holds up
-    no other.
+    The turn passes on in each cycle, used or not, so a request that the core cannot accept yet does
+    not block others.
 
     Parameters
     ----------
     clients : int
-        How many there are, at least 1.
+        Number of clients, at least 1.
 
     Attributes
     ----------
     request, response : In(stream of core_request).array, Out(Response).array
-        The clients'. A request may be taken back. ``valid`` is set only of the response to one's
-        own request; the rest goes to all.
+        Ports of the clients. A request may be withdrawn. Only ``valid`` of a response is specific
+        to the client; the rest goes to all of them.
     core_request, core_response : Out(stream of core_request), In(Response)
-        The core's port, which responds in the cycle after it accepted a request.
+        The core's port, which responds one cycle after it accepts a request.
 
     Raises
     ------
     TypeError, ValueError
-        If ``clients`` is not such a number.
+        If ``clients`` is not an integer, or less than 1.
     """
 
     def __init__(self, clients: int) -> None:
@@ -160,7 +161,7 @@ class RequestArbiter(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         turns = _round_robin(m, platform, "turns", self._clients)
-        owner = Signal(self._clients)  # of the response
+        owner = Signal(self._clients)  # client that receives the response
         m.d.comb += [
             turns.turn.eq(turns.choice.any()),
             self.core_request.valid.eq(turns.choice.any()),
@@ -182,40 +183,40 @@ class RequestArbiter(wiring.Component):
 
 
 class VectorPort(wiring.Component):
-    """The port for rows of a core's vector unit, for several clients.
+    """Shares a core's port for rows of vectors among several clients.
 
-    A client writes a vector register as a whole before another one does, and gets the rows of what
-    it reads in the order of all reads. An offer, once made, is kept before the core until it is
-    taken, so clients must not take it back.
+    The rows of one client's vector are not interleaved with those of another. Rows are returned in
+    the order of all reads. An offer to the core is held until the core accepts it, so clients must
+    not withdraw theirs.
 
-    A core can be reset while it is used. Then the clients get what they were promised, but it means
-    nothing: rows that were to be read are any rows, and those that complete a vector register are
-    thrown away.
+    The core can be reset while the port is in use. Clients then complete their accesses, but
+    without effect: they read arbitrary rows, and the rows that complete a vector are dropped.
 
     Parameters
     ----------
     config : Config
         Parameters.
     clients : int
-        How many there are, at least 1.
+        Number of clients, at least 1.
 
     Attributes
     ----------
     read, rows, write : In(stream of host_read_request).array, Out(stream of row_bits).array,
             In(stream of host_write_row).array
-        The clients', as ``host_read``, ``host_rows`` and ``host_write`` of `hdl.vpu.vpu.Vpu`.
+        Ports of the clients, like ``host_read``, ``host_rows`` and ``host_write`` of
+        `hdl.vpu.vpu.Vpu`.
     busy : Out(1)
-        A vector register whose rows have all been accepted, of any client, is not written by the
-        end of this cycle.
+        A vector whose rows have all been accepted, from any client, is not yet written at the end
+        of this cycle.
     host_read, host_rows, host_write
-        The core's.
+        The core's port.
     reset : In(1)
         The core is reset in this cycle. The port itself is not reset with it.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or ``clients`` not such a number.
+        If ``config`` is not a `Config`, or ``clients`` is not an integer of at least 1.
     """
 
     def __init__(self, config: Config, clients: int) -> None:
@@ -242,7 +243,7 @@ class VectorPort(wiring.Component):
 
     def _choose(self, m: Module, platform: object, name: str,
                 ports: Iterable[wiring.PureInterface], ended: Signal) -> Signal:
-        """Who is next; it stays that until ``ended``."""
+        """The client whose turn it is; it keeps the turn until ``ended``."""
         turns = _round_robin(m, platform, f"{name}_turns", self._clients)
         kept = Signal(self._clients, name=f"{name}_kept")
         choice = Signal(self._clients, name=f"{name}_choice")
@@ -256,7 +257,7 @@ class VectorPort(wiring.Component):
         return choice
 
     def _count(self, m: Module, name: str, given: Signal) -> tuple[Signal, Signal]:
-        """Rows of the vector register that were given; and whether this is the last."""
+        """Count the rows of the vector so far; return also whether this is the last one."""
         count = Signal(range(self._config.sublanes), name=f"{name}_count")
         last = Signal(name=f"{name}_last")
         m.d.comb += last.eq(given & (count == self._config.sublanes - 1))
@@ -265,7 +266,7 @@ class VectorPort(wiring.Component):
         return count, last
 
     def _write(self, m: Module, platform: object) -> None:
-        void = Signal(name="write_void")  # the core knows nothing of the register's first rows
+        void = Signal(name="write_void")  # the core was reset after the vector's first rows
         offered = Signal(name="write_offered")
         given = Signal(name="write_given")
         ready = Signal(name="write_ready")
@@ -286,8 +287,8 @@ class VectorPort(wiring.Component):
             m.d.sync += void.eq(0)
 
     def _read(self, m: Module, platform: object) -> Signal:
-        """Passes requests on; who made the one that the core accepts in this cycle."""
-        self._void = Signal(name="read_void")  # the core knows nothing of the rows to be returned
+        """Pass requests to the core; return the client whose request it accepts in this cycle."""
+        self._void = Signal(name="read_void")  # the core was reset before it returned the rows
         passes = Signal()
         accepted = Signal()
         asked = Signal(self._clients)
@@ -305,7 +306,7 @@ class VectorPort(wiring.Component):
         return asked
 
     def _return_rows(self, m: Module, asked: Signal) -> None:
-        """Rows to who asked for them. The core has two reads under way at most."""
+        """Return rows to the clients that requested them. At most two reads are outstanding."""
         first = Signal(self._clients, name="first_owner")
         second = Signal(self._clients, name="second_owner")
         next_first = Signal(self._clients)

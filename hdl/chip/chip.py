@@ -27,14 +27,14 @@ __all__ = ["Chip"]
 class Chip(wiring.Component):
     """One or two cores behind AXI: the top of the design.
 
-    Ports have the names that are usual for AXI. One clock, ``clk``; one reset, ``rst``, synchronous
-    and set by 1, which is only right if memory is reset too or nothing is under way.
+    Ports have the conventional AXI names. There is one clock, ``clk``, and one synchronous,
+    active-high reset, ``rst``. It requires that memory is reset too, or that it is idle.
 
     Parameters
     ----------
     config : Config
-        Parameters; ``array`` must be a power of two, and ``hbm_channels`` divide a row into powers
-        of two from 4 to 128 bytes.
+        Parameters; ``array`` must be a power of two, and ``hbm_channels`` must divide a row into
+        powers of two from 4 to 128 bytes.
     status : bool
         Add the outputs ``status_{core}`` and ``pc_{core}``, with which a simulation sees the cores'
         registers STATUS and PC without an access.
@@ -44,19 +44,19 @@ class Chip(wiring.Component):
     Attributes
     ----------
     s_axil_* : In(Axi4Lite)
-        The host, at the registers of `hdl.chip.registers`; an access at a time.
+        The host's access to the registers of `hdl.chip.registers`, one at a time.
     m_axi_hbm{core}{channel}_* : Out(Axi4)
-        Memory: of each core ``hbm_channels`` masters. All cores reach the same memory, in which row
-        r lies at r * channel_bytes of each channel.
+        Memory: ``hbm_channels`` masters for each core. All cores share one memory, in which row r
+        lies at address r * channel_bytes of each channel.
     interrupt : Out(1)
-        Level: a bit is set both in INTERRUPT_STATUS and in INTERRUPT_ENABLE.
+        Level-sensitive: a bit is set in both INTERRUPT_STATUS and INTERRUPT_ENABLE.
     status_{core}, pc_{core} : Out(32)
         Only with ``status``: the registers STATUS and PC of each core in this cycle.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or not one of a chip.
+        If ``config`` is not a `Config`, or not valid for a chip.
     """
 
     def __init__(self, config: Config, *, status: bool = False,

@@ -38,24 +38,26 @@ from .registers import (
 __all__ = ["ControlSlave", "CoreControl", "CoreSide"]
 
 _COUNTERS = tuple(name.lower() for name in COUNTER_REGISTERS)
-"""Ports of a core's counters, in the order of their registers."""
+"""Ports of a core's counters, in the order of the registers."""
 
 
 class CoreSide(wiring.Signature):
-    """What the host does to one core; it flows out, from the control slave.
+    """The host's control of one core; it flows out, from the control slave.
 
-    To the core, for one cycle each: ``start``, ``stop``, ``clear_counters``, ``reset_request``; and
-    always: ``start_pc`` 32, ``watchdog`` 32. ``resetting`` must be set from the cycle after
-    ``reset_request`` until the core can be used again.
+    Commands to the core, one cycle each: ``start``, ``stop``, ``clear_counters``,
+    ``reset_request``. Values: ``start_pc`` 32, ``watchdog`` 32. ``resetting`` must be set from the
+    cycle after ``reset_request`` until the core can be used again.
 
-    From it: ``running``, ``waiting``, ``idle``, ``fault`` 4, ``pc`` 32 and the counters, as of
-    `hdl.core.core.Core`; ``dma_busy`` 1: transfers are under way or queued; ``transfer_done`` 1: in
-    this cycle a transfer ended that the host started; ``transfer_failed`` 1: and it has failed.
+    Status of the core: ``running``, ``waiting``, ``idle``, ``fault`` 4, ``pc`` 32 and the counters,
+    as in `hdl.core.core.Core`; ``dma_busy`` 1: transfers are in progress or queued;
+    ``transfer_done`` 1: a transfer of the host ended in this cycle; ``transfer_failed`` 1: it
+    failed.
 
-    Offers to it, one at a time: ``request`` with its ``response`` in a later cycle; ``signal``, an
-    addition to a semaphore; ``host_descriptor`` 320 with ``host_valid``, which the engine answers
-    with ``host_ready`` and a ``host_fault`` 4, as for `hdl.core.interface.DmaIssue`. **An offer may
-    be withdrawn** that was not taken within `WAIT_CYCLES`: then nothing of it may have happened.
+    Offers to the core, one at a time: ``request``, with its ``response`` in a later cycle;
+    ``signal``, an addition to a semaphore; ``host_descriptor`` 320 with ``host_valid``, which the
+    engine answers with ``host_ready`` and a ``host_fault`` 4, like a `hdl.core.interface.DmaIssue`.
+    **The slave may withdraw an offer** that was not accepted within `WAIT_CYCLES`; the offer must
+    then have had no effect.
     """
 
     def __init__(self) -> None:
@@ -79,7 +81,7 @@ class CoreSide(wiring.Signature):
 
 
 def _fields(register: Register, word: Signal) -> dict[str, Signal]:
-    """The fields of a word, by name."""
+    """The fields of a register's word, by name."""
     return {field.name: word[field.low:field.low + field.width] for field in register.fields}
 
 
@@ -89,11 +91,11 @@ class CoreControl(wiring.Component):
     Attributes
     ----------
     access : In(RegisterAccess)
-        Addresses are offsets.
+        Accesses; addresses are offsets.
     core : Out(CoreSide)
         The core.
     events : Out(3)
-        What happens in this cycle, as of `EVENTS`.
+        Events of this cycle, as listed in `EVENTS`.
     """
 
     def __init__(self) -> None:
@@ -139,7 +141,7 @@ class CoreControl(wiring.Component):
         ]
 
     def _watch(self, m: Module) -> Signal:
-        """``expired``: the present access has waited as long as it may."""
+        """Set ``expired`` when the current access has waited for `WAIT_CYCLES`."""
         waited = Signal(range(WAIT_CYCLES))
         expired = Signal()
         m.d.comb += expired.eq(waited == WAIT_CYCLES - 1)
@@ -150,7 +152,7 @@ class CoreControl(wiring.Component):
         return expired
 
     def _access_words(self, m: Module, block: RegisterBlock, expired: Signal) -> None:
-        """ACCESS_ADDRESS and ACCESS_DATA: a request to the core for each access."""
+        """ACCESS_ADDRESS and ACCESS_DATA: send a request to the core for each access."""
         core = self.core
         request = core.request.payload
         address = Signal(ACCESS_ADDRESS_BITS)
@@ -172,7 +174,7 @@ class CoreControl(wiring.Component):
             request.data.eq(self.access.data),
             block.access_data.eq(core.response.data),
         ]
-        # What can be done beside a program.
+        # Accesses that are possible while a program runs.
         with m.Switch(space):
             with m.Case(Space.IMEM.value):
                 m.d.comb += beside.eq(self.access.write)
@@ -239,7 +241,7 @@ class CoreControl(wiring.Component):
                 m.d.sync += fault.eq(core.host_fault)
 
     def _take_counters(self, m: Module, block: RegisterBlock) -> None:
-        """Reading CYCLES_LO shows that counter as it is, and takes all the rest."""
+        """A read of CYCLES_LO returns the counter, and captures all other counters."""
         m.d.comb += [
             block.cycles_lo.eq(self.core.cycles[:32]),
             block.cycles_lo_done.eq(1),
@@ -275,11 +277,11 @@ class ControlSlave(wiring.Component):
     Attributes
     ----------
     axi : In(Axi4Lite)
-        The host. How accesses are answered is said at `hdl.axi.lite.AxiLiteSlave`.
+        The host. `hdl.axi.lite.AxiLiteSlave` defines the responses.
     core : Out(CoreSide).array(cores)
         The cores.
     interrupt : Out(1)
-        Level: something happened that the host wants to know of.
+        Level-sensitive: an enabled event has occurred.
 
     Raises
     ------
@@ -319,7 +321,7 @@ class ControlSlave(wiring.Component):
 
     def _choose(self, m: Module, access: wiring.PureInterface,
                 blocks: list[wiring.PureInterface]) -> None:
-        """Each block has the addresses that begin with its number; beyond them there is nothing."""
+        """Route accesses to blocks by the upper address bits; refuse those beyond all blocks."""
         number = access.address[OFFSET_BITS:]
         m.d.comb += [access.done.eq(1), access.error.eq(1)]
         for k, block in enumerate(blocks):

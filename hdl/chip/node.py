@@ -20,18 +20,18 @@ from .control import CoreSide
 __all__ = ["RESET_CYCLES", "CoreNode", "CoreReset", "NodeLink"]
 
 RESET_CYCLES = 4
-"""Cycles for which a core is held in reset."""
+"""Cycles of a core's reset."""
 _SETTLE_CYCLES = 4
-"""Cycles after which an engine that was told to give up says whether it is busy."""
+"""Cycles from the start of an abort until the engine's ``busy`` is valid."""
 
 
 class NodeLink(wiring.Signature):
-    """What a core's side does to the other core; it flows out.
+    """Accesses of one core's node to the other core; it flows out.
 
-    ``read``, ``rows``, ``write``, ``busy``: its engine, at the vector memory, as ``other_*`` of
-    `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphores' numbers, and
-    ``program_signal``, one of `semaphore_addition`: additions to semaphores, by its engine and by
-    its program.
+    ``read``, ``rows``, ``write``, ``busy``: the engine's accesses to vector memory, like
+    ``other_*`` of `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphore numbers,
+    and ``program_signal``, a stream of `semaphore_addition`: additions to semaphores by the engine
+    and by the program.
 
     Parameters
     ----------
@@ -56,19 +56,18 @@ class NodeLink(wiring.Signature):
 
 
 class CoreReset(wiring.Component):
-    """Resets a core when nothing is under way that the reset would leave half done.
+    """Resets a core once no access that the reset would interrupt is in progress.
 
     Attributes
     ----------
     request : In(1)
-        The core is to be reset.
+        Requests a reset.
     at_rest : In(1)
-        Engine and port have finished; right from `_SETTLE_CYCLES` on after ``resetting`` is set.
+        Engine and port have finished; valid from `_SETTLE_CYCLES` after the rise of ``resetting``.
     resetting : Out(1)
-        From the cycle after ``request`` on, until the core can be used again: nothing new may be
-        begun.
+        From the cycle after ``request`` until the core can be used again: nothing new may begin.
     reset : Out(1)
-        In the last `RESET_CYCLES` of them: to the core and its engine.
+        Reset of the core and its engine, in the last `RESET_CYCLES` of them.
     """
 
     def __init__(self) -> None:
@@ -104,16 +103,16 @@ class CoreReset(wiring.Component):
 class CoreNode(wiring.Component):
     """A core, its DMA engine and its AXI4 masters, shared with the host and the other core.
 
-    When the host asks for a reset, the program is stopped, the engine gives up its transfers, and
-    memory finishes with what was asked of it. Then core and engine are reset, while the way to
-    memory is not. The other core goes on; what its engine reads here meanwhile may be anything, and
-    what it writes may be lost.
+    When the host requests a reset, the program stops, the engine abandons its transfers, and memory
+    completes all outstanding bursts. Then core and engine are reset; the AXI4 masters are not. The
+    other core continues; data that its engine reads here meanwhile are undefined, and its writes
+    may be lost.
 
     Parameters
     ----------
     config : Config
-        Parameters; ``array`` must be a power of two, and ``hbm_channels`` divide a row into powers
-        of two from 4 to 128 bytes.
+        Parameters; ``array`` must be a power of two, and ``hbm_channels`` must divide a row into
+        powers of two from 4 to 128 bytes.
 
     Attributes
     ----------
@@ -122,12 +121,13 @@ class CoreNode(wiring.Component):
     axi : Out(Axi4).array(hbm_channels)
         Memory.
     peer, guest : Out(NodeLink), In(NodeLink)
-        What this core's side does to the other core, and that one's to this. Only with two cores.
+        Accesses of this node to the other core, and of the other node to this core. Only with two
+        cores.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or not one of a chip.
+        If ``config`` is not a `Config`, or not valid for a chip.
     """
 
     def __init__(self, config: Config) -> None:
@@ -159,7 +159,7 @@ class CoreNode(wiring.Component):
         return m
 
     def _connect_control(self, m: Module, resets: CoreReset) -> None:
-        """Commands and state; and the reset, which stops what the core does by itself."""
+        """Connect commands, status and reset; a reset stops the program and aborts transfers."""
         control, core, engine = self.control, self._core, self._engine
         m.d.comb += [
             core.start.eq(control.start), core.start_pc.eq(control.start_pc),
@@ -191,7 +191,7 @@ class CoreNode(wiring.Component):
             connect(m, inside, flipped(outside))
 
     def _share_vectors(self, m: Module, platform: object) -> None:
-        """The core's vector unit, between its engine and the other core's."""
+        """Share the core's vector memory between its engine and the other core's."""
         config, core, engine = self._config, self._core, self._engine
         clients = 2 if self._two else 1
         port = place(m, platform, "vectors", "vector_port", lambda: VectorPort(config, clients))
@@ -213,7 +213,7 @@ class CoreNode(wiring.Component):
         m.d.comb += [self.guest.busy.eq(port.busy), engine.other_busy.eq(self.peer.busy)]
 
     def _share_requests(self, m: Module, platform: object) -> None:
-        """The core's port for words, between the host and the engine."""
+        """Share the core's port for words between the host and the engine."""
         core, engine, control = self._core, self._engine, self.control
         requests = place(m, platform, "requests", "request_arbiter", lambda: RequestArbiter(2))
         connect(m, requests.core_request, core.request)
@@ -224,9 +224,10 @@ class CoreNode(wiring.Component):
         connect(m, requests.response[1], engine.response)
 
     def _share_semaphores(self, m: Module, platform: object) -> None:
-        """The core's semaphores, among the host, its engine, and the other core's side.
+        """Share the core's semaphores among the host, its engine and the other core's node.
 
-        It is reset with the core, but always takes what it is given: the semaphores will be zero.
+        The arbiter is reset with the core, but accepts additions meanwhile: the semaphores will be
+        zero anyway.
         """
         core, engine = self._core, self._engine
         sources = 4 if self._two else 2
@@ -244,6 +245,6 @@ class CoreNode(wiring.Component):
 
     def _count_one(self, m: Module, index: wiring.PureInterface,
                    source: wiring.PureInterface) -> None:
-        """What is signalled by its number adds 1."""
+        """Turn a stream of semaphore numbers into additions of 1."""
         m.d.comb += [source.valid.eq(index.valid), source.payload.index.eq(index.payload),
                      source.payload.amount.eq(1), index.ready.eq(source.ready)]

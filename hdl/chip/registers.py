@@ -27,26 +27,26 @@ __all__ = ["ACCESS_ADDRESS_BITS", "CORE_PITCH", "CORE_REGISTERS", "COUNTER_REGIS
            "WAIT_CYCLES", "Access", "Field", "Register", "RegisterBlock", "address", "parameters"]
 
 OFFSET_BITS = 12
-"""Width of a register's offset in its block."""
+"""Width of a register's offset within its block."""
 CORE_PITCH = 1 << OFFSET_BITS
-"""Bytes of addresses that a block of registers takes; core k's begins at k + 1 times this."""
+"""Bytes of address space of a register block; the block of core k begins at k + 1 times this."""
 MAX_CORES = 2
 IDENTITY = int.from_bytes(b"SYST", "big")
-"""What register ID holds."""
+"""Value of register ID."""
 VERSION = (0, 1, 0)
-"""Version of this map: major (what was there means something else), minor (more is there), fix."""
+"""Version of this map: major (incompatible change), minor (addition), patch (correction)."""
 WAIT_CYCLES = 1 << 10
-"""Cycles that an access waits for a core to take it, before it is refused."""
+"""Cycles that an access waits for a core to accept it, before it is refused."""
 ACCESS_ADDRESS_BITS = REQUEST_ADDRESS_BITS + 4
-"""Width of the address in ACCESS_ADDRESS; one that goes beyond all spaces does not wrap."""
+"""Width of the address in ACCESS_ADDRESS; increments beyond all spaces do not wrap."""
 EVENTS = ("STOPPED", "FAULT", "TRANSFER_DONE", "TRANSFER_FAILED")
-"""What a core can interrupt for, from the lowest bit on."""
+"""Events of a core that can cause an interrupt, from the lowest bit on."""
 EVENT_PITCH = 8
-"""Distance of the bits of two cores in the interrupt registers."""
+"""Distance between the bits of two cores in the interrupt registers."""
 
 
 class Access(StrEnum):
-    """What may be done with a register; all else is refused with SLVERR."""
+    """Permitted accesses to a register; all others are refused with SLVERR."""
 
     RO = "ro"
     RW = "rw"
@@ -62,11 +62,11 @@ class Field:
     Attributes
     ----------
     name : str
-        In capitals.
+        Name, in capitals.
     low, width : int
-        Number of its lowest bit, and how many there are.
+        Its lowest bit, and its number of bits.
     description : str
-        What they mean.
+        Its meaning.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Field:
 
     @property
     def mask(self) -> int:
-        """The register's bits that are the field's."""
+        """The field's bits within the register."""
         return (1 << self.width) - 1 << self.low
 
     def get(self, word: int) -> int:
@@ -89,7 +89,7 @@ class Field:
         return (word & self.mask) >> self.low
 
     def put(self, value: int) -> int:
-        """A word with this field, and zeros elsewhere.
+        """A word with ``value`` in this field, and zeros elsewhere.
 
         Raises
         ------
@@ -104,24 +104,24 @@ class Field:
 
 @dataclass(frozen=True)
 class Register:
-    """A register of 32 bits. Bits of no field read as zero, and must be written as zero.
+    """A register of 32 bits. Bits outside all fields read as zero, and must be written as zero.
 
     Attributes
     ----------
     name : str
-        In capitals.
+        Name, in capitals.
     offset : int
-        In its block, in bytes; a multiple of 4.
+        Offset within its block, in bytes; a multiple of 4.
     access : Access
-        What may be done.
+        Permitted accesses.
     description : str
-        What it is.
+        Its meaning.
     fields : tuple of Field
-        From the lowest bit on. None: one, of all bits.
+        From the lowest bit on. Empty: one field of all bits.
     reset : int or None
-        Its value after a reset; None: whatever it shows, or it cannot be read.
+        Value after a reset; None: not fixed, or the register cannot be read.
     acts : bool
-        An access does more than to read or store a value.
+        Whether an access has other effects than to read or store a value.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Register:
 
     @property
     def mask(self) -> int:
-        """The bits that are some field's."""
+        """The bits of all fields."""
         return sum(field.mask for field in self.fields) if self.fields else 0xFFFFFFFF
 
     @property
@@ -168,17 +168,17 @@ class Register:
         raise KeyError(f"{self.name} has no field {name!r}")
 
     def pack(self, **values: int) -> int:
-        """A word whose fields have these values; the others are zero.
+        """A word with these values in its fields, and zeros in the others.
 
         Raises
         ------
         KeyError, ValueError
-            If there is no such field, or a value does not fit.
+            If a field does not exist, or a value does not fit.
         """
         return sum(self[name].put(value) for name, value in values.items())
 
     def unpack(self, word: int) -> dict[str, int]:
-        """The values of the fields in a word."""
+        """The values of the fields in a word, by name."""
         return {field.name: field.get(word) for field in self.fields}
 
 
@@ -194,106 +194,106 @@ def _table(registers: Iterable[Register]) -> dict[str, Register]:
 
 
 def _events() -> tuple[Field, ...]:
-    meanings = ("it stopped, for whatever reason", "it has a fault",
-                "a transfer that the host started is done, well or not",
-                "memory has refused a part of a transfer that the host started")
-    return tuple(Field(f"CORE{core}_{event}", EVENT_PITCH * core + bit, 1, f"Core {core}: {text}.")
+    meanings = ("stopped, for any reason", "has a fault",
+                "ended a transfer of the host, successfully or not",
+                "ended a transfer of the host with an error")
+    return tuple(Field(f"CORE{core}_{event}", EVENT_PITCH * core + bit, 1, f"Core {core} {text}.")
                  for core in range(MAX_CORES)
                  for bit, (event, text) in enumerate(zip(EVENTS, meanings, strict=True)))
 
 
 GLOBAL_REGISTERS = _table((
-    Register("ID", 0x000, Access.RO, "Says what this is.", reset=IDENTITY),
+    Register("ID", 0x000, Access.RO, "Identifies the device: \"SYST\" in ASCII.", reset=IDENTITY),
     Register("VERSION", 0x004, Access.RO, "Version of this map.", (
-        Field("PATCH", 0, 8, "Something was put right."),
-        Field("MINOR", 8, 8, "More was added."),
-        Field("MAJOR", 16, 16, "Something means something else than before."),
+        Field("PATCH", 0, 8, "Corrections."),
+        Field("MINOR", 8, 8, "Compatible additions."),
+        Field("MAJOR", 16, 16, "Incompatible changes."),
     ), VERSION[0] << 16 | VERSION[1] << 8 | VERSION[2]),
     Register("ARRAY", 0x010, Access.RO, "Rows and columns of the array; vector lanes."),
     Register("SUBLANES", 0x014, Access.RO, "Sublanes of a vector register."),
-    Register("CORES", 0x018, Access.RO, "Cores."),
-    Register("VMEM_WORDS", 0x01C, Access.RO, "Vector memory of a core, in vector registers."),
+    Register("CORES", 0x018, Access.RO, "Number of cores."),
+    Register("VMEM_WORDS", 0x01C, Access.RO, "Vector memory of a core, in vectors."),
     Register("SMEM_WORDS", 0x020, Access.RO, "Scalar memory of a core, in words."),
     Register("IMEM_BUNDLES", 0x024, Access.RO, "Instruction memory of a core, in bundles."),
     Register("HBM_BYTES_LO", 0x028, Access.RO,
-             "Memory that all cores reach, in bytes: lower half of the number."),
-    Register("HBM_BYTES_HI", 0x02C, Access.RO, "Its upper half."),
-    Register("HBM_CHANNELS", 0x030, Access.RO, "Channels through which each core reaches it."),
+             "Memory that all cores share, in bytes: lower half."),
+    Register("HBM_BYTES_HI", 0x02C, Access.RO, "Upper half."),
+    Register("HBM_CHANNELS", 0x030, Access.RO, "Memory channels of each core."),
     Register("INTERRUPT_STATUS", 0x040, Access.W1C,
-             "What happened since it was last cleared. Writing a 1 clears a bit; what happens in "
-             "that very cycle is kept.", _events(), 0),
+             "Events since the bits were last cleared. Writing a 1 clears a bit, unless the event "
+             "occurs in the same cycle.", _events(), 0),
     Register("INTERRUPT_ENABLE", 0x044, Access.RW,
-             "The interrupt line is set in the cycle after one in which a bit is set both here and "
-             "in INTERRUPT_STATUS.", _events(), 0),
+             "The interrupt line is set one cycle after a bit is set both here and in "
+             "INTERRUPT_STATUS.", _events(), 0),
 ))
-"""Registers of the chip, by name, at their offset."""
+"""Registers of the chip, by name."""
 
-_CONTROL = Register("CONTROL", 0x000, Access.W1, "Commands: what a 1 is written to is done.", (
-    Field("START", 0, 1, "Starts the program at START_PC, and clears the fault. Refused, with all "
-          "else, if the core runs or is being reset, and together with STOP or RESET."),
-    Field("STOP", 1, 1, "Stops it before its next bundle; nothing if it stands."),
-    Field("CLEAR_COUNTERS", 2, 1, "Sets all counters to zero."),
-    Field("RESET", 3, 1, "Resets the core and drops its transfers, after memory has finished with "
-          "what is under way; see RESETTING."),
+_CONTROL = Register("CONTROL", 0x000, Access.W1, "Commands: writing 1 to a bit executes it.", (
+    Field("START", 0, 1, "Starts the program at START_PC and clears the fault. The whole write is "
+          "refused if the core runs or is being reset, or together with STOP or RESET."),
+    Field("STOP", 1, 1, "Stops the program before its next bundle; no effect if none runs."),
+    Field("CLEAR_COUNTERS", 2, 1, "Clears all counters."),
+    Field("RESET", 3, 1, "Resets the core and drops its transfers, after memory has completed "
+          "outstanding accesses; see RESETTING."),
 ), acts=True)
 
-_STATUS = Register("STATUS", 0x004, Access.RO, "What the core is doing.", (
+_STATUS = Register("STATUS", 0x004, Access.RO, "State of the core.", (
     Field("RUNNING", 0, 1, "A program runs."),
-    Field("WAITING", 1, 1, "Its bundle waits for a semaphore and for nothing else."),
-    Field("IDLE", 2, 1, "Nothing that bundles began is under way, but results in the array."),
-    Field("DMA_BUSY", 3, 1, "Transfers are under way or queued."),
+    Field("WAITING", 1, 1, "The next bundle waits for a semaphore and for nothing else."),
+    Field("IDLE", 2, 1, "No operation is in progress; the array may hold results."),
+    Field("DMA_BUSY", 3, 1, "Transfers are in progress or queued."),
     Field("RESETTING", 4, 1, "The core is being reset."),
-    Field("FAULT", 8, FAULT_BITS, "Why it stopped: a number of isa.md's faults, 0 for none."),
+    Field("FAULT", 8, FAULT_BITS, "Why the core stopped: a fault number of isa.md, 0 for none."),
 ))
 
 _ACCESS = (
-    Register("ACCESS_ADDRESS", 0x020, Access.RW, "Where ACCESS_DATA is. Each access to that which "
-             "is not refused goes on to the next word; in instruction memory to the next bundle "
+    Register("ACCESS_ADDRESS", 0x020, Access.RW, "Address of ACCESS_DATA. Each access to that "
+             "which is not refused advances it to the next word; in instruction memory to the next "
+             "bundle "
              f"after word {BUNDLE_WORDS - 1}.", (
-        Field("ADDRESS", 0, ACCESS_ADDRESS_BITS, "Number of the word, register or semaphore; of "
-              f"instruction memory {1 << REQUEST_WORD_BITS} times the bundle plus its word."),
+        Field("ADDRESS", 0, ACCESS_ADDRESS_BITS, "Number of the word, register or semaphore; in "
+              f"instruction memory, {1 << REQUEST_WORD_BITS} times the bundle plus the word."),
         Field("SPACE", ACCESS_ADDRESS_BITS, SPACE_BITS, "0: instruction memory, 1: scalar memory, "
               "2: scalar registers, 3: semaphores."),
     ), 0, acts=True),
-    Register("ACCESS_DATA", 0x024, Access.RW, "The word at ACCESS_ADDRESS. Refused if there is "
-             "none, during a reset, and while a program runs except for scalar memory, writes of "
-             "instruction memory, and reads of semaphores.", acts=True),
-    Register("SEMAPHORE_ADD", 0x028, Access.WO, "Adds to a semaphore, whatever the core does. If "
-             "that is too much for it, it stays, and the core has the fault SEMAPHORE. Refused "
+    Register("ACCESS_DATA", 0x024, Access.RW, "The word at ACCESS_ADDRESS. Refused if it does "
+             "not exist, and during a reset. While a program runs, only scalar memory, writes of "
+             "instruction memory and reads of semaphores are permitted.", acts=True),
+    Register("SEMAPHORE_ADD", 0x028, Access.WO, "Adds to a semaphore, in any state of the core. On "
+             "overflow the semaphore keeps its value and the core has the fault SEMAPHORE. Refused "
              "during a reset.", (
-        Field("AMOUNT", 0, 32 - SEMAPHORE_BITS, "What is added."),
+        Field("AMOUNT", 0, 32 - SEMAPHORE_BITS, "The number to add."),
         Field("INDEX", 32 - SEMAPHORE_BITS, SEMAPHORE_BITS, "Number of the semaphore."),
     ), acts=True),
 )
 
 _TRANSFERS = (
     *(Register(f"DMA_DESCRIPTOR_{word}", 0x040 + 4 * word, Access.RW,
-               f"Word {word} of the descriptor of a transfer, as isa.md has it.", reset=0)
+               f"Word {word} of a transfer's descriptor, as defined in isa.md.", reset=0)
       for word in range(DESCRIPTOR_WORDS)),
     Register("DMA_START", 0x068, Access.W1, "Starts a transfer. Refused if DMA_FAULT is not zero "
-             "after it.", (
-        Field("GO", 0, 1, "Queues the transfer that the descriptor says."),
+             "afterwards.", (
+        Field("GO", 0, 1, "Queues the descriptor's transfer."),
     ), acts=True),
-    Register("DMA_FAULT", 0x06C, Access.RO, "How the last write of DMA_START ended; 0: the "
+    Register("DMA_FAULT", 0x06C, Access.RO, "Outcome of the last write of DMA_START; 0: the "
              "transfer was queued.", (
-        Field("FAULT", 0, FAULT_BITS, "What is wrong with the descriptor: a number of isa.md's "
-              "faults."),
-        Field("BUSY", 8, 1, "It was not taken: too many transfers are queued, or the core is being "
-              "reset. It can be tried again."),
+        Field("FAULT", 0, FAULT_BITS, "The descriptor's fault: a fault number of isa.md."),
+        Field("BUSY", 8, 1, "Not accepted: too many transfers are queued, or the core is being "
+              "reset. The write can be repeated."),
     ), 0),
 )
 
 COUNTER_REGISTERS = ("CYCLES", *(counter.upper() for counter in COUNTERS))
-"""Counters, each with a register ``{name}_LO`` and one ``{name}_HI``, in this order."""
+"""Counters, each with registers ``{name}_LO`` and ``{name}_HI``, in this order."""
 
 
 def _counters() -> Iterator[Register]:
     for number, name in enumerate(COUNTER_REGISTERS):
         offset = 0x080 + 8 * number
         if name == "CYCLES":
-            text = ("Cycles since the counters were cleared, lower half. Reading it takes both "
-                    "halves of all counters, at one moment; the registers below show what was "
-                    "taken, so that they sum to this.")
+            text = ("Cycles since the counters were cleared, lower half. A read captures both "
+                    "halves of all counters in the same cycle; the registers below return the "
+                    "captured values, so that they sum to this.")
         else:
             text = "Cycles charged to this cause, lower half, when CYCLES_LO was last read."
         yield Register(f"{name}_LO", offset, Access.RO, text,
@@ -306,27 +306,27 @@ CORE_REGISTERS = _table((
     _CONTROL,
     _STATUS,
     Register("PC", 0x008, Access.RO,
-             "The bundle that is about to issue, or that halted, or that has the fault."),
-    Register("START_PC", 0x00C, Access.RW, "The bundle that START begins with.", reset=0),
+             "The bundle that issues next, or that halted, or that has the fault."),
+    Register("START_PC", 0x00C, Access.RW, "The bundle at which START begins.", reset=0),
     Register("WATCHDOG", 0x010, Access.RW,
-             "Cycles without a bundle after which the core has the fault WATCHDOG; 0: never.",
+             "Cycles without an issue after which the core has the fault WATCHDOG; 0: never.",
              reset=0),
     *_ACCESS,
     *_TRANSFERS,
     *_counters(),
 ))
-"""Registers of a core, by name, at their offset in the core's block."""
+"""Registers of a core, by name; offsets are relative to the core's block."""
 
 
 def address(name: str, core: int | None = None) -> int:
-    """Address of a register: of the chip, or of a core.
+    """Address of a register of the chip, or of a core.
 
     Raises
     ------
     KeyError
-        If there is no such register.
+        If the register does not exist.
     ValueError
-        If there can be no such core.
+        If the core does not exist.
     """
     if core is None:
         return GLOBAL_REGISTERS[name].offset
@@ -339,7 +339,7 @@ assert CORE_PITCH * (MAX_CORES + 1) <= 1 << CONTROL_ADDRESS_BITS
 
 
 def parameters(config: Config) -> dict[str, int]:
-    """What the registers hold that say which configuration this is, by name."""
+    """Values of the registers that describe the configuration, by name."""
     return {
         "ARRAY": config.array, "SUBLANES": config.sublanes, "CORES": config.cores,
         "VMEM_WORDS": config.vmem_vectors, "SMEM_WORDS": config.smem_words,
@@ -349,31 +349,31 @@ def parameters(config: Config) -> dict[str, int]:
 
 
 class RegisterBlock(wiring.Component):
-    """Registers as hardware: finds the one that is meant, and refuses what may not be done.
+    """A block of registers in hardware: decodes addresses and refuses illegal accesses.
 
     Parameters
     ----------
     registers : mapping of str to Register
-        They, by name.
+        The registers, by name.
 
     Attributes
     ----------
     access : In(RegisterAccess)
-        Addresses are offsets.
+        Accesses; addresses are offsets.
     {name} : In(32) or Out(32)
-        Of each register, in small letters. In: what it shows, if `RO` or if it ``acts`` and can be
-        read. Out: what it holds.
+        One port for each register, in lower case. In: the value to read, if the register is `RO`,
+        or if it ``acts`` and can be read. Out: the stored value.
     {name}_set : In(32)
-        Of one that is `W1C`: bits that become 1.
+        For a `W1C` register: bits to set.
     {name}_read, {name}_write : Out(1)
-        Of one that ``acts``: a read or a write, of ``access.data``, is wanted that may be done.
+        For a register that ``acts``: a legal read, or a legal write of ``access.data``.
     {name}_done, {name}_error : In(1)
-        Of one that ``acts``: the answer, in that cycle or later.
+        For a register that ``acts``: the answer, in the same cycle or later.
 
     Raises
     ------
     ValueError
-        If there is no register, or one whose access needs another to act does not.
+        If ``registers`` is empty, or a register must act because of its access but does not.
     """
 
     def __init__(self, registers: Mapping[str, Register]) -> None:
@@ -413,7 +413,7 @@ class RegisterBlock(wiring.Component):
         return m
 
     def _access(self, m: Module, register: Register) -> None:
-        """An access to this register; if ``legal`` it may be done."""
+        """Connect a register to the accesses at its offset."""
         name = register.name.lower()
         access = self.access
         legal = Signal(name=f"{name}_legal")

@@ -44,44 +44,44 @@ __all__ = ["DIVISION_CYCLES", "DescriptorFrontEnd", "SideCheck"]
 
 _BITS_A_CYCLE = 2
 DIVISION_CYCLES = BLOCK_BITS // _BITS_A_CYCLE
-"""Cycles that a side with runs takes to be divided."""
+"""Cycles of the division for a side with runs."""
 assert DIVISION_CYCLES * _BITS_A_CYCLE == BLOCK_BITS
 
 _ORDER = (0, 1, 4, 8, 5, 9, 2, 3, 6, 7)
-"""In which order the words are read: first what a division needs, addresses at last."""
+"""Order in which the words are read: inputs of the division first, addresses last."""
 _DIVISIBLE = 6
-"""So many of them a division needs."""
+"""Number of words, in this order, that the division needs."""
 assert sorted(_ORDER) == list(range(DESCRIPTOR_WORDS))
 
 
 class SideCheck(wiring.Component):
     """Checks one side of a descriptor, and converts its units to those of a `side`.
 
-    ``start`` may come when all fields are there but the address, ``finish`` when that is there and
-    ``done`` is set. ``outside`` is right from the cycle after ``finish`` on. A division takes
-    `DIVISION_CYCLES`; without a run there is none.
+    ``start`` requires all fields except the address; ``finish`` requires the address and ``done``.
+    ``outside`` is valid from the cycle after ``finish`` on. The division takes `DIVISION_CYCLES`; a
+    side without a run needs none.
 
     Parameters
     ----------
     config : Config
     spaces : collection of DmaSpace
-        Those that the side may lie in.
+        Spaces in which the side may lie.
 
     Attributes
     ----------
     space, rows, address, run, stride : In(4), In(32), In(64), In(32), In(signed(32))
         Fields of the descriptor.
     start, finish : In(1)
-        Begin the division and the last sums.
+        Begin the division; begin the last sums.
     done : Out(1)
-        The division is over.
+        The division is complete.
     malformed, misaligned : Out(1)
-        Faults DMA_DESCRIPTOR and DMA_ALIGNMENT of this side; combinational. ``misaligned`` has a
-        meaning only if the side is not malformed, ``outside`` if it is neither.
+        Faults DMA_DESCRIPTOR and DMA_ALIGNMENT of this side; combinational. ``misaligned`` is valid
+        only if the side is not malformed, ``outside`` only if it is neither.
     outside : Out(1)
         Fault DMA_RANGE.
     side : Out(side)
-        The side, if there is no fault; combinational.
+        The side, if it has no fault; combinational.
     """
 
     def __init__(self, config: Config, spaces: Collection[DmaSpace]) -> None:
@@ -103,7 +103,7 @@ class SideCheck(wiring.Component):
         return m
 
     def _look(self, m: Module) -> None:
-        """What can be seen in the fields themselves."""
+        """Faults that are visible in the fields themselves."""
         config = self._config
         runs = [space.value for space, info in DMA_SPACES.items() if info.runs]
         row_bits = exact_log2(config.row_bytes)
@@ -125,7 +125,7 @@ class SideCheck(wiring.Component):
         ]
 
     def _convert(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Units of the space; its size; whether address or blocks, and the stride, are beyond."""
+        """Convert to units of the space; find address, blocks and stride that exceed it."""
         config, bits = self._config, address_bits(self._config)
         row_bits = exact_log2(config.row_bytes)
         address = Signal(64, name="address_units")
@@ -137,7 +137,7 @@ class SideCheck(wiring.Component):
         m.d.comb += [
             self.side.space.eq(self.space), self.side.address.eq(address),
             self.side.stride.eq(stride), self.side.blocks.eq(blocks),
-            # A run that is longer than any transfer is as good as none.
+            # A run that is longer than any transfer has the same effect as none.
             self.side.run.eq(Mux((self.run == 0) | self.run[BLOCK_BITS:].any(), DMA_MAX_ROWS,
                                  self.run)),
             far.eq(address[bits:].any() | blocks[BLOCK_BITS:].any()),
@@ -160,9 +160,9 @@ class SideCheck(wiring.Component):
         return size, far, stride_far
 
     def _divide(self, m: Module) -> tuple[Signal, Signal, Signal, Signal]:
-        """Of the last block, the run's number times the stride, and its place in the run.
+        """Locate the last block: its run's number times the stride, and its position in the run.
 
-        With them, whether there are several runs, and whether that product is beyond all memories.
+        Also returns whether there are several runs, and whether the product exceeds all memories.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)
@@ -206,10 +206,11 @@ class SideCheck(wiring.Component):
 
     def _sum(self, m: Module, size: Signal, far: Signal, step_far: Signal, offset: Signal,
              remainder: Signal, several: Signal) -> None:
-        """The lowest and the highest block that there are.
+        """Find the lowest and the highest block of the side.
 
-        The lowest is the start of the first or of the last run. The highest is the last block of
-        the last run, or that of a whole run: the one before, or the first if strides go down.
+        The lowest one is the start of the first or of the last run. The highest one is the last
+        block of the last run, or of a whole run: of the run before it, or of the first run if the
+        stride is negative.
         """
         stride, run, bits = self.side.stride, self.side.run, address_bits(self._config)
         place_shape = signed(max(bits, BLOCK_BITS) + 3)
@@ -232,11 +233,11 @@ class SideCheck(wiring.Component):
 
 
 class DescriptorFrontEnd(wiring.Component):
-    """Reads a descriptor of the program or of the host, checks it, and offers the transfer.
+    """Reads and checks a descriptor of the program or of the host, and offers the transfer.
 
-    From ``dma.valid`` to ``dma.ready`` pass `CYCLES`, if there is room; `CYCLES_WITH_RUNS`, if a
-    side has a run of less than 2**24 - 1 blocks. It takes one descriptor after the
-    other, the host's first.
+    If the queue has room, ``dma.ready`` follows ``dma.valid`` by `CYCLES`, or by `CYCLES_WITH_RUNS`
+    if a side has a run of less than 2**24 - 1 blocks. Descriptors are processed one after the
+    other; the host's takes priority.
 
     Parameters
     ----------
@@ -245,20 +246,20 @@ class DescriptorFrontEnd(wiring.Component):
     Attributes
     ----------
     dma : In(DmaIssue)
-        The program.
+        Transfers of the program.
     host_descriptor : In(320)
         The host's descriptor, of `DESCRIPTOR_LAYOUT`.
     host_valid, host_ready : In(1), Out(1)
-        The host's descriptor is to be checked and started; it has been, or has a fault. Both must
-        stay as they are until ``host_ready``.
+        Requests to check the host's descriptor and start its transfer; done, or refused with a
+        fault. Descriptor and ``host_valid`` must be stable until ``host_ready``.
     host_fault : Out(4)
-        With ``host_ready``: its `Fault`; nothing was started unless it is `NONE`.
+        With ``host_ready``: the descriptor's `Fault`; no transfer was started unless it is `NONE`.
     room : In(1)
-        The queue takes a transfer.
+        The queue can take a transfer.
     push, transfer : Out(1), Out(transfer)
-        The transfer is started in this cycle.
+        A transfer that starts in this cycle.
     busy : Out(1)
-        A descriptor of the host is being checked.
+        A descriptor of the host is in progress.
     """
 
     CYCLES = 14
@@ -312,13 +313,13 @@ class DescriptorFrontEnd(wiring.Component):
 
     def _control(self, m: Module, words: Signal, fault: Signal, source: SideCheck,
                  destination: SideCheck) -> Signal:
-        """The order of things; gives the cycle in which all checks are through."""
+        """Sequence the checks; return the cycle in which all of them are complete."""
         from_host = Signal()
         given_up = Signal()
         can = Signal()
         compares = Signal()
         offered = Signal()
-        count = Signal(range(DESCRIPTOR_WORDS + 1))  # words that were asked for
+        count = Signal(range(DESCRIPTOR_WORDS + 1))  # words requested
         order = Array(_ORDER)
         m.d.comb += [
             given_up.eq(~Mux(from_host, self.host_valid, self.dma.valid)),
@@ -340,7 +341,7 @@ class DescriptorFrontEnd(wiring.Component):
                 m.d.comb += self.dma.read.eq(~from_host & (count != DESCRIPTOR_WORDS))
                 m.d.sync += count.eq(count + 1)
                 self._keep(m, words, count, from_host)
-                # The word that arrives in this cycle, number count - 1, is there in the next.
+                # Word number count - 1 arrives in this cycle and is usable in the next one.
                 m.d.comb += [source.start.eq(count == _DIVISIBLE + 1),
                              destination.start.eq(count == _DIVISIBLE + 1)]
                 with m.If(given_up):
@@ -365,7 +366,7 @@ class DescriptorFrontEnd(wiring.Component):
         return compares
 
     def _keep(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
-        """Keeps the word that arrives: the one before that which is asked for."""
+        """Store the word that arrives: the one before the word requested now."""
         for number, word in enumerate(_ORDER):
             with m.If(count == number + 1):
                 m.d.sync += words.word_select(word, 32).eq(

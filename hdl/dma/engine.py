@@ -28,15 +28,15 @@ __all__ = ["DmaEngine"]
 
 
 class DmaEngine(wiring.Component):
-    """Moves rows between memories as descriptors say, of the program and of the host.
+    """Moves rows between memories, as descriptors of the program and of the host say.
 
     Transfers wait in a queue of `QUEUE_DEPTH`. Rows are read and written in the order of the
-    transfers, one a cycle; a transfer is read while the one before it is still written, and asked
-    for before that. So a transfer sees what another one wrote only if it is started after that has
-    signalled. Transfers end, and signal, in their order.
+    transfers, one a cycle. Transfers overlap: one is read while the transfer before it is still
+    written, and its rows are requested even earlier. So a transfer sees what another one wrote only
+    if it starts after that one has signalled. Transfers complete, and signal, in order.
 
-    What could not be read or written is a ``bus_error``; the rest of the transfer goes on, but it
-    does not signal.
+    A failed read or write is a ``bus_error``: the rest of the transfer continues, but it does not
+    signal.
 
     Parameters
     ----------
@@ -50,35 +50,35 @@ class DmaEngine(wiring.Component):
     host_descriptor, host_valid, host_ready, host_fault
         Transfers of the host, see `DescriptorFrontEnd`.
     busy : Out(1)
-        A transfer is under way, or an ``abort``.
+        A transfer or an ``abort`` is in progress.
     abort : In(1)
-        Gives up all transfers. No more is asked for, and what comes is thrown away; vector
-        registers and bursts that were begun are completed with any rows, which the HBM does not
-        write. When ``busy`` has fallen, everything around the engine is at rest.
+        Abandons all transfers. Nothing more is requested, and rows that arrive are dropped. Vectors
+        and bursts that were begun are completed with arbitrary rows, which the HBM does not write.
+        When ``busy`` has fallen, nothing around the engine is in progress.
     bus_error : Out(1)
-        For a cycle: memory refused something.
+        For one cycle: the HBM answered with an error.
     host_done : Out(1)
-        For a cycle: a transfer of the host has ended, well or not.
+        For one cycle: a transfer of the host has ended, successfully or not.
     host_failed : Out(1)
-        In that cycle: memory has refused a part of it.
+        In that cycle: the HBM answered a part of it with an error.
     vmem_read, vmem_rows, vmem_write
         As ``host_read``, ``host_rows``, ``host_write`` of `Core`, of this core.
     vmem_busy : In(1)
-        A vector register whose rows have all been accepted is not written by the end of this
-        cycle: ``host_write.ready`` of this core is not set.
+        A vector whose rows have all been accepted is not yet written at the end of this cycle:
+        ``host_write.ready`` of this core is not set.
     other_read, other_rows, other_write, other_busy
-        The same of the other core.
+        The same for the other core.
     request, response : Out(stream of core_request), In(Response)
-        Of this core. The response must come in the cycle after the request was accepted.
+        Words of this core. The response must follow the acceptance of a request by one cycle.
     signal, other_signal : Out(stream of 4)
-        1 is to be added to the semaphore of that number, of this core and of the other.
+        Numbers of semaphores to which 1 is added, of this core and of the other.
     hbm_read, hbm_rows, hbm_write, hbm_write_rows, discard, hbm_write_done
         As of `hdl.axi.master.HbmPort`.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or a row is not a power of two of words.
+        If ``config`` is not a `Config`, or ``array`` is not a power of two.
     """
 
     def __init__(self, config: Config) -> None:
@@ -129,7 +129,7 @@ class DmaEngine(wiring.Component):
         return m
 
     def _abort(self, m: Module) -> Signal:
-        """Stops all stages until everything has come to rest; then they forget their transfers."""
+        """Stop all stages until nothing is in progress; then clear their transfers."""
         stages = (self._reader, self._collector, self._issuer, self._writer, self._completion)
         aborting = Signal()
         stop = Signal()
@@ -161,7 +161,7 @@ class DmaEngine(wiring.Component):
         ]
 
     def _queue_up(self, m: Module) -> None:
-        """What each stage sees of its next transfer."""
+        """Connect each stage to its next transfer in the queue."""
         queue = self._queue
         for stage in STAGES:
             port, entry = getattr(self, f"_{stage}"), getattr(queue, f"{stage}_transfer")
@@ -221,7 +221,7 @@ class DmaEngine(wiring.Component):
         ]
 
     def _share_requests(self, m: Module) -> None:
-        """Words to be written go first, but a request that was made stays."""
+        """Share the port for requests: writes go first, but a pending request is kept."""
         collector, writer, request = self._collector, self._writer, self.request
         reads = Signal()
         read_refused = Signal()

@@ -13,27 +13,27 @@ __all__ = ["BLOCK_BITS", "MAX_BURST", "QUEUE_DEPTH", "SPACE_BITS", "VECTOR_SPACE
            "address_bits", "check_config", "row_words_log2", "side", "space_size", "transfer"]
 
 QUEUE_DEPTH = 4
-"""Transfers that can be under way; a power of two."""
+"""Transfers in the queue; a power of two."""
 MAX_BURST = 256
-"""Rows of the longest burst that is asked of the HBM."""
+"""Rows of the longest burst that the engine requests."""
 SPACE_BITS = ceil_log2(len(DmaSpace))
 BLOCK_BITS = DMA_MAX_ROWS.bit_length()
-"""Width of a number of blocks: rows, vector registers or words, as the space has it."""
+"""Width of a number of blocks: rows, vectors or words, as the space has it."""
 
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items() if info.vector)
-"""Spaces whose blocks are vector registers."""
+"""Spaces whose blocks are vectors."""
 WORD_SPACES = (DmaSpace.SMEM.value, DmaSpace.IMEM.value)
-"""Spaces that are read and written word by word."""
+"""Spaces that are accessed word by word."""
 assert all(not DMA_SPACES[DmaSpace(space)].runs for space in WORD_SPACES)
 
 
 def check_config(config: Config) -> None:
-    """Checks that a row is a power of two of words.
+    """Check that a row is a power of two of words.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or not such a one.
+        If ``config`` is not a `Config`, or ``array`` is not a power of two.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config must be a Config, not {config!r}")
@@ -42,7 +42,7 @@ def check_config(config: Config) -> None:
 
 
 def space_size(config: Config, space: DmaSpace) -> int:
-    """Size of a space: rows of the HBM, vector registers, or words."""
+    """Size of a space: in rows for HBM, otherwise in vectors or words."""
     return {
         DmaSpace.HBM: config.hbm_rows,
         DmaSpace.VMEM: config.vmem_vectors,
@@ -60,16 +60,16 @@ def address_bits(config: Config) -> int:
 
 
 def row_words_log2(config: Config) -> int:
-    """Two to this power are the words of a row."""
+    """Binary logarithm of the words of a row."""
     return exact_log2(config.lanes)
 
 
 def side(config: Config) -> data.StructLayout:
     """A side of a transfer, all of whose blocks lie in its space.
 
-    ``space`` is a `DmaSpace`. ``address`` and ``stride`` are in the units of `space_size`.
-    ``blocks`` 24 is how many there are: of a word space, words. ``run`` 24 is at least 1, also
-    where the descriptor has none.
+    ``space`` is a `DmaSpace`. ``address`` and ``stride`` are in units of `space_size`.
+    ``blocks`` 24 is the number of blocks, or of words in a word space. ``run`` 24 is at least 1,
+    even if the descriptor has no run.
     """
     bits = address_bits(config)
     return data.StructLayout({"space": SPACE_BITS, "address": bits, "stride": signed(bits + 1),
@@ -77,9 +77,9 @@ def side(config: Config) -> data.StructLayout:
 
 
 def transfer(config: Config) -> data.StructLayout:
-    """A transfer: its two sides, its ``rows`` 24, and the semaphores that it adds to.
+    """A transfer: its two sides, its ``rows`` 24, and the semaphores that it signals.
 
-    ``from_host`` 1: the host started it, and no program.
+    ``from_host`` 1: the host started it, not a program.
     """
     return data.StructLayout({
         "source": side(config), "destination": side(config), "rows": BLOCK_BITS,

@@ -11,11 +11,11 @@ from .interface import QUEUE_DEPTH, check_config, transfer
 __all__ = ["STAGES", "TransferQueue"]
 
 STAGES = ("reader", "collector", "issuer", "writer", "completion")
-"""What takes each transfer once; the last frees its place."""
+"""Stages that each transfer passes through; the last one frees its place."""
 
 
 class TransferQueue(wiring.Component):
-    """`QUEUE_DEPTH` places for transfers, which every stage goes through at its own pace.
+    """`QUEUE_DEPTH` transfers, which every stage takes in order, at its own pace.
 
     Parameters
     ----------
@@ -24,13 +24,13 @@ class TransferQueue(wiring.Component):
     Attributes
     ----------
     push, transfer, room : In(1), In(transfer), Out(1)
-        A new transfer; only if there is room.
+        A new transfer; only with ``room``.
     {stage}_valid, {stage}_transfer, {stage}_place : Out(1), Out(transfer), Out(2)
-        For each of `STAGES`: the next transfer, and in which place it is.
+        For each of `STAGES`: the next transfer, and its place in the queue.
     {stage}_take : In(1)
-        The stage takes it; only if it is valid.
+        The stage takes its next transfer; only if it is valid.
     clear : In(1)
-        Forgets all.
+        Removes all transfers.
     """
 
     def __init__(self, config: Config) -> None:
@@ -49,7 +49,7 @@ class TransferQueue(wiring.Component):
         bits = self._bits
         places = Array(Signal(transfer(self._config), name=f"place_{number}", reset_less=True)
                        for number in range(QUEUE_DEPTH))
-        # One bit more than a place's number: equal numbers mean that there is nothing to take.
+        # One bit more than the number of a place: equal pointers mean that nothing is to be taken.
         pushed = Signal(bits + 1)
         taken = {stage: Signal(bits + 1, name=f"{stage}_taken") for stage in STAGES}
         used = Signal(bits + 1)

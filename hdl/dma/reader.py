@@ -27,27 +27,27 @@ __all__ = ["Collector", "Reader"]
 
 _HOST_SPACES = {DmaSpace.VMEM: HostSpace.VMEM, DmaSpace.VREG: HostSpace.VREG,
                 DmaSpace.MASK: HostSpace.MASK}
-"""Spaces that are read at this core's vector unit, and what they are called there."""
+"""Spaces that are read through this core's vector unit, and its names for them."""
 assert {space.value for space in _HOST_SPACES} == set(VECTOR_SPACES) - {DmaSpace.OTHER_VMEM}
 
 
 class Reader(wiring.Component):
-    """Asks the HBM and the vector units for the rows of one transfer after the other.
+    """Requests the rows of one transfer after the other from the HBM and the vector units.
 
-    It asks for as much as is granted, and does not wait for the rows: those of the next transfer
-    are asked for while those before still come. Scalar memory is the `Collector`'s.
+    It does not wait for the rows: those of the next transfer are requested while earlier rows still
+    arrive. Scalar memory is left to the `Collector`.
 
     Attributes
     ----------
     valid, source, take : In(1), In(side), Out(1)
-        The next transfer; it is taken.
+        The next transfer; it is taken in this cycle.
     hbm_read : Out(stream of hbm_burst)
     vmem_read, other_read : Out(stream of host_read_request)
         This core's vector unit, and the other's.
     asked_rows : Out(9)
-        Rows of the burst at ``hbm_read``.
+        Number of rows of the burst at ``hbm_read``.
     stop : In(1)
-        Gives up its transfer, and takes none; but a request that was made and not granted stays.
+        Abandons its transfer and takes no other; but a pending request is kept.
     idle : Out(1)
         It has no transfer.
     """
@@ -108,26 +108,26 @@ class Reader(wiring.Component):
 
 
 class Collector(wiring.Component):
-    """Takes rows in the order of the transfers, from wherever each of them comes.
+    """Takes rows in the order of the transfers, each from its source.
 
     Attributes
     ----------
     valid, source, rows, at, take : In(1), In(side), In(24), In(2), Out(1)
-        The next transfer, and its place in the queue; it is taken.
+        The next transfer, and its place in the queue; it is taken in this cycle.
     hbm_rows, vmem_rows, other_rows : In(stream of hbm_row), In(stream of row_bits) twice
         Rows that the `Reader` asked for.
     asked_hbm, asked_rows, asked_vmem, asked_other : In(1), In(9), In(1), In(1)
-        What it asks for in this cycle: a burst of rows, a vector register here or there.
+        Its requests of this cycle: a burst of rows, a vector of this core or of the other.
     ask, ask_address, granted, word : Out(1), Out(address_bits), In(1), In(32)
         Scalar memory, see `WordGatherer`.
     output : Out(stream of hbm_row)
         To a `RowBuffer`.
     failed, failed_at : Out(1), Out(2)
-        A row with an error leaves in this cycle; place of its transfer.
+        A row with an error leaves in this cycle; the place of its transfer.
     stop : In(1)
-        Gives up its transfer and takes none. Rows that come are thrown away.
+        Abandons its transfer and takes no other. Rows that arrive are dropped.
     idle : Out(1)
-        No row is still to come of those that were asked for.
+        All requested rows have arrived.
     """
 
     def __init__(self, config: Config) -> None:
@@ -181,7 +181,7 @@ class Collector(wiring.Component):
 
     def _choose(self, m: Module, active: Value, space: Signal,
                 gatherer: WordGatherer) -> None:
-        """The source of the transfer goes through; with ``stop`` all of them go nowhere."""
+        """Pass rows of the transfer's source on; with ``stop``, drop rows of all sources."""
         for rows in (self.hbm_rows, self.vmem_rows, self.other_rows):
             m.d.comb += rows.ready.eq(self.stop)
         with m.If(active), m.Switch(space):
@@ -202,7 +202,7 @@ class Collector(wiring.Component):
                              self.vmem_rows.ready.eq(self.output.ready)]
 
     def _outstanding(self, m: Module) -> Value:
-        """Counts the rows that were asked for; whether there are none."""
+        """Count the requested rows; return whether all have arrived."""
         none = []
         register = self._config.sublanes
         for name, asked in (("hbm", Mux(self.asked_hbm, self.asked_rows, 0)),

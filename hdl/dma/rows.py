@@ -13,14 +13,14 @@ __all__ = ["RowBuffer", "WordGatherer"]
 
 
 class RowBuffer(wiring.Component):
-    """Two rows between a stream and another: a row a cycle, and no path from one to the other.
+    """Buffer of two rows: one row a cycle, without combinational paths between its streams.
 
     Attributes
     ----------
     input, output : In(stream of hbm_row), Out(stream of hbm_row)
-        ``input.ready`` does not fall but by a row that enters.
+        ``input.ready`` falls only after a row has entered.
     clear : In(1)
-        Forgets its rows; no row enters in this cycle.
+        Drops its rows; no row enters in this cycle.
     """
 
     def __init__(self, config: Config) -> None:
@@ -32,7 +32,7 @@ class RowBuffer(wiring.Component):
         m = Module()
         first = Signal(self.output.payload.shape(), reset_less=True)
         second = Signal(self.output.payload.shape(), reset_less=True)
-        waiting = Signal()  # in `second`
+        waiting = Signal()  # a row waits in `second`
         enters = Signal()
         leaves = Signal()
         m.d.comb += [
@@ -55,24 +55,24 @@ class RowBuffer(wiring.Component):
 
 
 class WordGatherer(wiring.Component):
-    """Makes rows of words of scalar memory, one word a cycle.
+    """Gathers words of scalar memory into rows, one word a cycle.
 
     Attributes
     ----------
     start, address, rows : In(1), In(address_bits), In(24)
-        Starts in the next cycle; only while it is not ``busy``, or with ``last``.
+        Starts in the next cycle; only while not ``busy``, or with ``last``.
     stop : In(1)
-        Asks for no more words, but for the one that was asked for and not granted.
+        Requests no more words; but a pending request is kept.
     busy : Out(1)
-        Rows are to come.
+        Rows are still to come.
     ask, ask_address, granted : Out(1), Out(address_bits), In(1)
-        Wants that word; it is read in this cycle, and comes in the next.
+        Requests this word; it is read in this cycle and arrives in the next one.
     word : In(32)
-        What was read in the cycle before.
+        The word read in the previous cycle.
     row_valid, row : Out(1), Out(row_bits)
         A row is complete, and must be taken in this cycle.
     room : In(1)
-        Such a row would be taken. It must not fall but by a row.
+        A row would be taken. It falls only after a row.
     """
 
     def __init__(self, config: Config) -> None:
@@ -88,14 +88,14 @@ class WordGatherer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        index = Signal(row_words_log2(self._config))  # of the word to ask for
-        left = Signal(BLOCK_BITS)  # rows not yet asked for to their end
+        index = Signal(row_words_log2(self._config))  # of the next word to request
+        left = Signal(BLOCK_BITS)  # rows of which words are still to be requested
         arrives = Signal()
         completes = Signal()
         refused = Signal()
         gathered = Signal(row_bits(self._config) - 32, reset_less=True)
         m.d.comb += [
-            # Of a row's last word it is certain that the row will be taken.
+            # The last word of a row is requested only if the row will be taken.
             self.ask.eq((left != 0) & (~index.all() | self.room) & (~self.stop | refused)),
             self.row_valid.eq(arrives & completes),
             self.row.eq(Cat(gathered, self.word)),

@@ -11,22 +11,22 @@ __all__ = ["AddressWalk"]
 
 
 class AddressWalk(wiring.Component):
-    """Walks over the blocks of a side, one by one or by bursts that stay within a run.
+    """Steps through the blocks of a side, one by one or in bursts that stay within a run.
 
     Attributes
     ----------
     load, side : In(1), In(side)
-        Begins with that side in the next cycle; wins over ``step``.
+        Begins with this side in the next cycle; overrides ``step``.
     bursts : In(1)
-        Goes by bursts of up to `MAX_BURST` blocks, otherwise by single blocks.
+        Steps in bursts of up to `MAX_BURST` blocks, otherwise in single blocks.
     step : In(1)
-        Goes on, past ``count`` blocks.
+        Advances by ``count`` blocks.
     address : Out(address_bits)
-        Of the block at which it stands.
+        Address of the current block.
     count : Out(9)
-        Blocks from there that the next step is over.
+        Number of blocks in the next step.
     last : Out(1)
-        That step is the last.
+        The next step is the last one.
     """
 
     def __init__(self, config: Config) -> None:

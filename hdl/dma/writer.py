@@ -27,26 +27,26 @@ from .walk import AddressWalk
 __all__ = ["BurstIssuer", "Completion", "Writer"]
 
 _AHEAD = 8
-"""Rows for which bursts may be asked before there are any: as few as let none wait."""
+"""Rows by which bursts may be requested ahead: as few as suffice for full rate."""
 _PENDING_BITS = 8
-"""Width of a transfer's count of bursts that memory has not answered."""
+"""Width of the number of a transfer's unanswered bursts."""
 _PLACE_BITS = exact_log2(QUEUE_DEPTH)
 
 
 class BurstIssuer(wiring.Component):
-    """Asks for the bursts that write the HBM, a little ahead of their rows.
+    """Requests the bursts that write the HBM, slightly ahead of their rows.
 
     Attributes
     ----------
     valid, destination, at, take : In(1), In(side), In(2), Out(1)
-        The next transfer, and its place in the queue; it is taken.
+        The next transfer, and its place in the queue; it is taken in this cycle.
     allow : In(1)
-        A burst may be asked for. It must not fall but by a burst.
+        A burst may be requested. It falls only after a burst.
     hbm_write : Out(stream of hbm_burst)
     issued, issued_rows, issued_at : Out(1), Out(9), Out(2)
-        A burst is granted in this cycle; its rows, and the place of its transfer.
+        A burst is granted in this cycle; the number of its rows, and the place of its transfer.
     stop : In(1)
-        Gives up its transfer, and takes none; but a burst that was asked for and not granted stays.
+        Abandons its transfer and takes no other; but a pending request is kept.
     idle : Out(1)
         It has no transfer.
     """
@@ -88,31 +88,31 @@ class BurstIssuer(wiring.Component):
 
 
 class Writer(wiring.Component):
-    """Gives the rows of one transfer after the other to where they go.
+    """Delivers the rows of one transfer after the other to their destination.
 
     Attributes
     ----------
     valid, destination, rows, take : In(1), In(side), In(24), Out(1)
-        The next transfer; it is taken.
+        The next transfer; it is taken in this cycle.
     row : In(stream of hbm_row)
     vmem_write, other_write : Out(stream of host_write_row)
         This core's vector unit, and the other's.
     hbm_write_rows, discard : Out(stream of row_bits), Out(1)
-        Rows of the bursts that were issued; with ``discard`` a row is not to be written.
+        Rows of the issued bursts; with ``discard`` the row must not be written.
     issued, issued_rows, few : In(1), In(9), Out(1)
-        A burst is issued, of so many rows. Hardly any rows of bursts are left to be given.
+        A burst is issued; the number of its rows. Few rows of issued bursts are still to be
+        delivered.
     request, granted : Out(core_request), In(1)
-        A word to be written to scalar or instruction memory, if ``ask`` Out(1); it is written in
-        this cycle.
+        A word for scalar or instruction memory, if ``ask`` Out(1); it is written in this cycle.
     done : Out(1)
-        The transfer's last row or word is given in this cycle.
+        The transfer's last row or word is delivered in this cycle.
     stop : In(1)
-        Takes no transfer and no row. What was promised is kept: vector registers and bursts that
-        were begun are filled with rows of any contents.
+        Takes no transfer and no row. Vectors and bursts that were begun are completed with
+        arbitrary rows.
     clear : In(1)
-        Forgets its transfer; while ``stop`` and ``idle``.
+        Drops its transfer; only while ``stop`` and ``idle``.
     idle : Out(1)
-        Nothing was promised.
+        No vector and no burst is incomplete.
     """
 
     def __init__(self, config: Config) -> None:
@@ -160,7 +160,7 @@ class Writer(wiring.Component):
         return m
 
     def _write_vectors(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Whether the row goes to a vector unit, with it the walk goes on, and all is complete."""
+        """Whether a vector unit takes the row; whether the walk advances; whether all is done."""
         sublanes = self._config.sublanes
         sublane = Signal(range(sublanes))
         refused = Signal()
@@ -193,7 +193,7 @@ class Writer(wiring.Component):
         return row, step, idle
 
     def _write_hbm(self, m: Module) -> tuple[Signal, Signal]:
-        """Whether the row goes to the HBM, and all bursts have their rows."""
+        """Whether the HBM takes the row; whether all bursts have their rows."""
         promised = Signal(range(_AHEAD + MAX_BURST + 1))
         given = Signal(name="hbm_given")
         row = Signal(name="hbm_row")
@@ -213,7 +213,7 @@ class Writer(wiring.Component):
         return row, idle
 
     def _write_words(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Whether the row's last word is written, with each the walk goes on, and none waits."""
+        """Whether the row's last word is written; whether the walk advances; whether none waits."""
         request, walk = self.request, self._walk
         index = Signal(row_words_log2(self._config))
         refused = Signal(name="word_refused")
@@ -245,36 +245,36 @@ class Writer(wiring.Component):
 
 
 class Completion(wiring.Component):
-    """Sees transfers to their end, in their order, and signals it.
+    """Completes transfers in order, and signals their completion.
 
     Attributes
     ----------
     valid, space, semaphore, signals, signals_other, from_host, at, take
         The oldest transfer: In(1); In(3), its destination; In(4), In(1), In(1), In(1); In(2), its
-        place; Out(1), it has ended.
+        place; Out(1), it is complete.
     written : In(1)
-        The `Writer` is done with a transfer.
+        The `Writer` has finished a transfer.
     issued, issued_at, crowded : In(1), In(2), Out(1)
-        A burst is issued, of the transfer in this place. There are so many of them that no more may
-        be issued.
+        A burst is issued, for the transfer in this place. No more bursts may be issued: the count
+        is almost full.
     hbm_write_done : In(stream of hbm_done)
-        Memory's answers, one to each burst.
+        The HBM's answers, one for each burst.
     failed, failed_at : In(1), In(2)
         A row of this transfer could not be read.
     vmem_busy, other_busy : In(1)
-        A vector register whose rows are all there is not yet written.
+        A vector whose rows have all been accepted is not yet written.
     signal, other_signal : Out(stream of 4)
         Numbers of semaphores to which 1 is added: this core's, and the other's.
     bus_error : Out(1)
-        For a cycle: a transfer failed. It will not signal.
+        For one cycle: a transfer failed. It will not signal.
     host_done : Out(1)
-        For a cycle: a transfer with ``from_host`` has ended.
+        For one cycle: a transfer with ``from_host`` has ended.
     host_failed : Out(1)
         In that cycle: it has failed.
     stop, clear : In(1), In(1)
-        No transfer ends; forgets them.
+        No transfer completes; drops all transfers.
     idle : Out(1)
-        All bursts are answered, all signals given.
+        All bursts are answered, and all signals have been accepted.
     """
 
     def __init__(self) -> None:
@@ -293,7 +293,7 @@ class Completion(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        written = Signal(range(QUEUE_DEPTH + 1))  # and not ended
+        written = Signal(range(QUEUE_DEPTH + 1))  # transfers written but not complete
         failed = Array(Signal(name=f"failed_{number}") for number in range(QUEUE_DEPTH))
         pending, none_pending = self._count_bursts(m, failed)
         settled = Signal()
@@ -329,9 +329,10 @@ class Completion(wiring.Component):
         return m
 
     def _count_bursts(self, m: Module, failed: Array) -> tuple[Array, Signal]:
-        """Of each place, the bursts that memory has not answered; and whether there are none.
+        """Count the unanswered bursts of each place; return also whether all are answered.
 
-        Answers come in the order of the bursts, so each is to the oldest transfer that awaits one.
+        Answers arrive in the order of the bursts, so each belongs to the oldest transfer that still
+        awaits one.
         """
         pending = Array(Signal(_PENDING_BITS, name=f"pending_{number}")
                         for number in range(QUEUE_DEPTH))
