@@ -1,7 +1,9 @@
 """Random programs on the core in RTL and on the golden machine, with the same state after each."""
 
+import pathlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -29,7 +31,8 @@ EIGHT_SUBLANES = Config(array=8, sublanes=8, vmem_bytes=64 << 10, smem_words=256
     pytest.param(Config.preset("small"), True, 1500, None, id="small"),
     pytest.param(Config.preset("v2"), True, 150, 50, id="v2"),
 ])
-def test_every_bit_of_state_is_as_golden(config, kernels, bundles, length):
+def test_every_bit_of_state_is_as_golden(config: Config, kernels: bool, bundles: int,
+                                         length: int | None) -> None:
     with CoreModel(config, kernels=kernels) as core:
         outcome = compare_random(config, core, bundles, seed=bundles + 2, length=length)
     assert outcome.bundles >= bundles
@@ -38,7 +41,7 @@ def test_every_bit_of_state_is_as_golden(config, kernels, bundles, length):
 
 
 @pytest.mark.slow
-def test_random_programs_have_all_operations_faults_and_hosts():
+def test_random_programs_have_all_operations_faults_and_hosts() -> None:
     config = Config.preset("tiny")
     with CoreModel(config) as core:
         outcome = compare_random(config, core, 4500, seed=1, length=100)
@@ -57,7 +60,7 @@ def goes_back(bundle: int, address: int) -> bool:
     return ScalarOp.BEQ <= op <= ScalarOp.BGEU and number < len(imm) and imm[number] <= address
 
 
-def test_every_fault_is_made_in_its_turn():
+def test_every_fault_is_made_in_its_turn() -> None:
     machine = GoldenCore(Config.preset("tiny"))
     machine.semaphores[:] = 5000
     generator = Generator(machine, np.random.default_rng(11))
@@ -76,7 +79,7 @@ def test_every_fault_is_made_in_its_turn():
     assert back >= 5
 
 
-def test_waits_of_random_programs_are_for_the_host_to_end():
+def test_waits_of_random_programs_are_for_the_host_to_end() -> None:
     machine = GoldenCore(Config.preset("tiny"))
     machine.semaphores[:] = 5000
     generator = Generator(machine, np.random.default_rng(12), signals=True)
@@ -92,7 +95,7 @@ def test_waits_of_random_programs_are_for_the_host_to_end():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_schedules_of_a_sequence_give_one_state(seed):
+def test_schedules_of_a_sequence_give_one_state(seed: int) -> None:
     config = Config.preset("tiny")
     rng = np.random.default_rng(seed)
     with CoreModel(config) as core:
@@ -118,11 +121,12 @@ def test_schedules_of_a_sequence_give_one_state(seed):
                 assert not differences(expected | {"pc": state["pc"]}, state), f"seed {seed}"
 
 
-def test_a_difference_is_found_and_reported(monkeypatch, tmp_path, capsys):
+def test_a_difference_is_found_and_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(random_programs, "build_folder", lambda: tmp_path)
     load = CoreModel.load_program
 
-    def wrong(core, bundles, at=0):
+    def wrong(core: CoreModel, bundles: Sequence[int], at: int = 0) -> None:
         """Subtracts where the program adds."""
         fixed = []
         for bundle in bundles:
@@ -144,7 +148,8 @@ def test_a_difference_is_found_and_reported(monkeypatch, tmp_path, capsys):
     assert "v0.add" in listing.read_text()
 
 
-def test_a_hang_is_reported(monkeypatch, tmp_path, capsys):
+def test_a_hang_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
+                            capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(random_programs, "build_folder", lambda: tmp_path)
     limits = iter([10_000] * 3)
     monkeypatch.setattr(random_programs, "_limit", lambda config, executed: next(limits, 20))
@@ -157,7 +162,8 @@ def test_a_hang_is_reported(monkeypatch, tmp_path, capsys):
     assert "v0.add" in listing.read_text()
 
 
-def test_a_wait_without_its_signal_is_reported(monkeypatch, tmp_path):
+def test_a_wait_without_its_signal_is_reported(monkeypatch: pytest.MonkeyPatch,
+                                               tmp_path: pathlib.Path) -> None:
     monkeypatch.setattr(random_programs, "build_folder", lambda: tmp_path)
     signal = CoreModel.signal
     monkeypatch.setattr(CoreModel, "signal", lambda core, index, amount: signal(core, index, 0))
@@ -180,7 +186,7 @@ TRANSPOSE = pack({Slot.MISC: {"op": MiscOp.TRANSPOSE_IN, "a": 6,
     ([PUSH_WEIGHTS] * 2, [SWAP, POP]),
     ([PUSH_WEIGHTS] * 2 + [SWAP], [POP]),
 ], ids=["transposer", "next-weights", "weights", "results"])
-def test_a_flush_shows_what_cannot_be_read(same, different):
+def test_a_flush_shows_what_cannot_be_read(same: Sequence[int], different: Sequence[int]) -> None:
     config = Config.preset("tiny")
     with CoreModel(config) as core:
         for more in [different[:0], different]:
@@ -197,7 +203,7 @@ def test_a_flush_shows_what_cannot_be_read(same, different):
             assert bool(wrong) == bool(more), wrong
 
 
-def test_a_flush_leaves_an_empty_array():
+def test_a_flush_leaves_an_empty_array() -> None:
     machine = GoldenCore(Config.preset("tiny"))
     machine.semaphores[:] = 5000
     generator = Generator(machine, np.random.default_rng(21))
@@ -214,7 +220,7 @@ def test_a_flush_leaves_an_empty_array():
     assert len(held) > 2
 
 
-def test_bad_number_of_bundles_is_named(capsys):
+def test_bad_number_of_bundles_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["tiny", "--bundles", "0"])
     assert "--bundles must be at least 1, not 0" in capsys.readouterr().err

@@ -45,7 +45,7 @@ class VerilogTile(wiring.Component):
         return (f"module {self.module}(\n  " + ",\n  ".join(ports)
                 + f"\n);\n{self.body}\nendmodule\n")
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> None:
         raise NotImplementedError
 
 

@@ -1,9 +1,11 @@
 """Every operator of a tile's netlist, at many widths, beside Verilator."""
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hdl.tiles import Each, Shared, TileGrid
 from sim.verilated.model import Model
@@ -16,7 +18,7 @@ COLS = 3
 CYCLES = 1500
 
 
-def expressions(w):
+def expressions(w: int) -> Iterator[tuple[int, str]]:
     """Result width and expression of each operator on operands of ``w`` bits.
 
     ``a``, ``b`` have w bits, ``n`` is a narrow operand, ``sa``, ``sb``, ``sn`` are the same signed;
@@ -76,7 +78,7 @@ def expressions(w):
         yield w, f"a[{w - 1}:3] == 0 ? a << 2 : a"
 
 
-def body_of(w, index):
+def body_of(w: int, index: int) -> Iterator[str]:
     """Registers of all expressions of width ``w``, kept unless bit ``index`` of the enable is set.
 
     That makes them a group of their own, on lanes as narrow as they allow.
@@ -107,14 +109,14 @@ def body_of(w, index):
     endcase"""
 
 
-def substitute(text, name, replacement):
+def substitute(text: str, name: str, replacement: str) -> str:
     return re.sub(rf"(?<![\w']){name}(?!\w)", replacement, text)
 
 
-def grid(widths):
-    def make(module):
+def grid(widths: Sequence[int]) -> Callable[[str], TileGrid]:
+    def make(module: str) -> TileGrid:
         outputs = {}
-        lines = []
+        lines: list[str] = []
         for index, w in enumerate(widths):
             for number, (width, _) in enumerate(expressions(w)):
                 outputs[f"o{w}_{number}"] = width
@@ -129,7 +131,7 @@ def grid(widths):
     return make
 
 
-def operands(rng, width, shape):
+def operands(rng: np.random.Generator, width: int, shape: tuple[int, int]) -> NDArray[np.uint64]:
     """Random numbers, half of them close to powers of two or to 0 or to the largest."""
     top = (1 << width) - 1
     values = np.frombuffer(rng.bytes(8 * int(np.prod(shape))), np.uint64).reshape(shape) & \
@@ -143,7 +145,7 @@ def operands(rng, width, shape):
                      [values, near, ends, small], values) & np.uint64(top)
 
 
-def check(bench, widths):
+def check(bench: Lockstep, widths: Mapping[str, Sequence[int]]) -> None:
     rng = np.random.default_rng(SEED)
     with Model(bench.path) as model:
         inputs: dict[str, np.ndarray] = {}
@@ -162,13 +164,13 @@ def check(bench, widths):
     assert seen.mean() > 0.95
 
 
-def test_operators_match_verilator_at_some_widths():
+def test_operators_match_verilator_at_some_widths() -> None:
     check(Lockstep("kernel_cells_quick", {"cells": grid(QUICK_WIDTHS)}, ["native"]),
           {"cells": QUICK_WIDTHS})
 
 
 @pytest.mark.slow
-def test_operators_match_verilator_at_all_widths_on_all_backends():
+def test_operators_match_verilator_at_all_widths_on_all_backends() -> None:
     widths = {"odd": WIDTHS[0::2], "even": WIDTHS[1::2]}
     bench = Lockstep("kernel_cells", {name: grid(some) for name, some in widths.items()},
                      {"odd": ["native", *SECOND, "portable32"],

@@ -1,9 +1,11 @@
 """Random expressions: narrowed graphs beside plain arithmetic, compiled tiles beside Verilator."""
 
 import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hdl.tiles import Each, Shared, TileGrid
 from sim.kernel.ir import ALL, Graph, Node, topological
@@ -41,7 +43,7 @@ CHOICES = (*WORD_OPS, *BIT_OPS, *COMPARISONS, "and_", "and_", "or_", "sel", "sel
            "test", "from_bit")
 
 
-def evaluate(roots, leaves):
+def evaluate(roots: Sequence[Node], leaves: Mapping[Node, int]) -> list[int]:
     """Values of nodes, given those of the leaves."""
     values: dict[Node, int] = {}
     for node in topological(roots):
@@ -74,7 +76,7 @@ def evaluate(roots, leaves):
 class RandomGraph:
     """Random nodes, and beside each its value in every environment as plain arithmetic has it."""
 
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.random = rng = random.Random(seed)
         self.graph = Graph()
         self.words = [self.graph.leaf(f"w{index}", rng.choice([2, 4, 8, 8, 16, 33, 64]))
@@ -91,14 +93,14 @@ class RandomGraph:
         for _ in range(rng.randrange(4, 22)):
             self.grow()
 
-    def constant(self):
+    def constant(self) -> Node:
         rng = self.random
         value = rng.choice([rng.getrandbits(rng.choice([1, 3, 4, 8, 16, 64])),
                             (1 << rng.randrange(65)) - 1, 1 << rng.randrange(64),
                             ((1 << rng.randrange(1, 9)) - 1) << rng.randrange(30)])
         return self.remember(self.graph.const(value), [value & ALL] * ENVIRONMENTS)
 
-    def word(self):
+    def word(self) -> Node:
         kind = self.random.random()
         if kind < 0.2:
             return self.constant()
@@ -110,17 +112,17 @@ class RandomGraph:
             return self.remember(self.graph.and_(word, self.graph.const(mask)), values)
         return word
 
-    def remember(self, node, values):
+    def remember(self, node: Node, values: list[int]) -> Node:
         if self.expected.setdefault(node, values) != values:
             self.wrong.append(node)
         return node
 
-    def add(self, node, function, *args):
+    def add(self, node: Node, function: Callable[..., int], *args: Node) -> None:
         rows = zip(*(self.expected[arg] for arg in args), strict=True)
         self.remember(node, [function(*row) & ALL for row in rows])
         (self.bits if node.is_bit else self.words).append(node)
 
-    def grow(self):
+    def grow(self) -> None:
         rng, graph = self.random, self.graph
         op = rng.choice(CHOICES)
         build = getattr(graph, op)
@@ -153,7 +155,7 @@ class RandomGraph:
             self.add(build(bit), (lambda b: 1 - b) if op == "not_" else (lambda b: b), bit)
 
 
-def check_graph(seed):
+def check_graph(seed: int) -> None:
     case = RandomGraph(seed)
     assert not case.wrong, f"graph {seed}: {case.wrong}"
     nodes = list(case.expected)
@@ -173,13 +175,13 @@ def check_graph(seed):
                     f"graph {seed}: {node} under {mask:#x}"
 
 
-def test_random_graphs_keep_their_values_when_built_and_narrowed():
+def test_random_graphs_keep_their_values_when_built_and_narrowed() -> None:
     for seed in range(GRAPHS):
         check_graph(seed)
 
 
 @pytest.mark.parametrize("op", ["eq", "add"])
-def test_bits_that_are_zero_in_both_operands_of_an_and_stay_zero(op):
+def test_bits_that_are_zero_in_both_operands_of_an_and_stay_zero(op: str) -> None:
     graph = Graph()
     a, b, c = (graph.leaf(name, 8) for name in "abc")
     low_bits = graph.const(0xf)
@@ -190,7 +192,7 @@ def test_bits_that_are_zero_in_both_operands_of_an_and_stay_zero(op):
         assert evaluate([narrowed], leaves) == evaluate([root], leaves)
 
 
-def test_word_without_possible_bits_is_zero():
+def test_word_without_possible_bits_is_zero() -> None:
     graph = Graph()
     high = graph.or_(*(graph.shl(graph.leaf(name, 2), 62) for name in "ab"))
     gone = graph.shl(high, 2)
@@ -198,9 +200,10 @@ def test_word_without_possible_bits_is_zero():
     assert graph.shlv(gone, graph.leaf("n", 4)) is gone
 
 
-def compare(name, inputs, outputs, body, sparse_inputs):
+def compare(name: str, inputs: Mapping[str, int], outputs: Mapping[str, int], body: str,
+            sparse_inputs: Iterable[str]) -> NDArray[np.bool_]:
     """Compares a tile with Verilator on random inputs, some of which have few bits."""
-    def make(module):
+    def make(module: str) -> TileGrid:
         shared = [Shared("en")] if "en" in inputs else []
         return TileGrid(module, f"{name}_tile",
                         lambda: VerilogTile(f"{name}_tile", inputs, outputs, body), 1, COLS,
@@ -216,7 +219,7 @@ def compare(name, inputs, outputs, body, sparse_inputs):
         return bench.run(model, words, CYCLES)
 
 
-def test_and_of_words_with_zeros_in_common_matches_verilator():
+def test_and_of_words_with_zeros_in_common_matches_verilator() -> None:
     body = """
   wire [7:0] t = {4'b0, a[3:0]} & {4'b0, b[3:0]};
   reg q = 0;
@@ -232,10 +235,10 @@ def test_and_of_words_with_zeros_in_common_matches_verilator():
 class RandomVerilog:
     """Random expressions on some inputs."""
 
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    def word(self, depth):
+    def word(self, depth: int) -> str:
         """An expression of some width."""
         rng = self.random
         if depth == 0:
@@ -264,7 +267,7 @@ class RandomVerilog:
             return f"({self.word(depth - 1)} & 16'd{rng.randrange(1 << 16)})"
         return self.word(depth - 1)
 
-    def bit(self, depth):
+    def bit(self, depth: int) -> str:
         """An expression of one bit."""
         rng = self.random
         if depth <= 0:
@@ -280,7 +283,7 @@ class RandomVerilog:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", TILE_SEEDS)
-def test_random_expressions_match_verilator(seed):
+def test_random_expressions_match_verilator(seed: int) -> None:
     source = RandomVerilog(seed)
     outputs = {}
     lines = []

@@ -1,6 +1,8 @@
 """Links, edges, outputs and idle skipping of kernels, beside the grids' Verilog."""
 
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -50,7 +52,7 @@ LINKS = (
 )
 
 
-def linked(rows, cols):
+def linked(rows: int, cols: int) -> Callable[[str], TileGrid]:
     # A row of a grid has all its southward ports as `Each`, also the same output twice.
     links = [link for link in LINKS if rows == 1 or link != Each("sv_o")]
     return lambda module: TileGrid(
@@ -59,13 +61,13 @@ def linked(rows, cols):
 
 
 @pytest.fixture(scope="module")
-def lockstep():
+def lockstep() -> Lockstep:
     return Lockstep("kernel_links", {f"g{rows}x{cols}": linked(rows, cols)
                                      for rows, cols in SHAPES}, ["native", "portable16"])
 
 
 @pytest.mark.parametrize("density", [0.5, 0.02])
-def test_links_match_verilator(lockstep, density):
+def test_links_match_verilator(lockstep: Lockstep, density: float) -> None:
     rng = np.random.default_rng(SEED)
     with Model(lockstep.path) as model:
         inputs = {name: random_words(rng, width, CYCLES)
@@ -78,13 +80,13 @@ def test_links_match_verilator(lockstep, density):
     assert seen.mean() > 0.8
 
 
-def test_outputs_show_initial_values_before_the_first_edge(lockstep):
+def test_outputs_show_initial_values_before_the_first_edge(lockstep: Lockstep) -> None:
     with Model(lockstep.path) as model:
         assert model.peek("bad") == 0
         assert model.peek("seen") != 0
 
 
-def test_models_of_one_library_have_states_of_their_own(lockstep):
+def test_models_of_one_library_have_states_of_their_own(lockstep: Lockstep) -> None:
     rng = np.random.default_rng(SEED)
     with Model(lockstep.path) as one, Model(lockstep.path) as other:
         for model in (one, other, one):
@@ -92,7 +94,7 @@ def test_models_of_one_library_have_states_of_their_own(lockstep):
                                  for name, width in lockstep.inputs.items()}, 50)
 
 
-def pipeline(body, rows=2, cols=3, links=()):
+def pipeline(body: str, rows: int = 2, cols: int = 3, links: tuple[()] = ()) -> TileGrid:
     """A tile with a data word that moves east with its valid bit."""
     return TileGrid("grid", "tile", lambda: VerilogTile(
         "tile", {"d": 16, "v": 1, "mode": 1}, {"d_o": 16, "v_o": 1, "unlinked": 4}, f"""
@@ -121,12 +123,12 @@ HOLDS = "valid <= v & ~rst; if (v) data <= d;"
     ("if (d[0]) valid <= v; if (v) data <= d + data;", True),
     ("if (d[0]) valid <= d[1]; if (v) data <= d + data;", False),
 ])
-def test_idle_tiles_are_skipped_only_if_they_provably_hold(body, proven):
+def test_idle_tiles_are_skipped_only_if_they_provably_hold(body: str, proven: bool) -> None:
     grid = pipeline(body)
     assert compile_grid(grid, tile_verilog(grid)).can_skip == proven
 
 
-def test_tile_whose_memory_is_written_while_idle_is_not_skipped():
+def test_tile_whose_memory_is_written_while_idle_is_not_skipped() -> None:
     write = HOLDS + " store[extra] <= data;"
     grid = pipeline(write.replace("store", "m"))
     text = tile_verilog(grid).replace("reg valid = 0;", "reg valid = 0; reg [15:0] m [0:15];")
@@ -136,7 +138,7 @@ def test_tile_whose_memory_is_written_while_idle_is_not_skipped():
     assert compile_grid(grid, gated).can_skip
 
 
-def test_chains_of_one_output_with_different_beginnings_are_refused():
+def test_chains_of_one_output_with_different_beginnings_are_refused() -> None:
     grid = TileGrid("grid", "tile", lambda: VerilogTile(
         "tile", {"a": 8, "b": 8}, {"q": 8},
         "reg [7:0] r; assign q = r; always @(posedge clk) r <= a + b;"), 2, 2,
@@ -145,7 +147,7 @@ def test_chains_of_one_output_with_different_beginnings_are_refused():
         compile_grid(grid, tile_verilog(grid))
 
 
-def test_unlinked_output_need_not_be_registered():
+def test_unlinked_output_need_not_be_registered() -> None:
     grid = TileGrid("grid", "tile", lambda: VerilogTile(
         "tile", {"d": 8}, {"q": 8, "unused": 8},
         "reg [7:0] r; assign q = r; assign unused = d; always @(posedge clk) r <= d;"), 1, 2,
@@ -153,6 +155,6 @@ def test_unlinked_output_need_not_be_registered():
     assert "grid_step" in compile_grid(grid, tile_verilog(grid)).cpp
 
 
-def test_grids_of_the_lockstep_are_skipped(lockstep):
+def test_grids_of_the_lockstep_are_skipped(lockstep: Lockstep) -> None:
     # Otherwise nothing above would test skipping.
     assert all(kernel.can_skip for kernel in lockstep.kernels.values())

@@ -1,10 +1,13 @@
 """Groups of a kernel beside Verilator: circles of registers, and choices that all tiles share."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from hdl.tiles import Chain, Each, Shared, TileGrid
 from sim.kernel.netlist import read_tile
+from sim.kernel.plan import Plan
 from sim.kernel.planner import plan_grid
 from sim.verilated.model import Model
 from verif.sim.kernel.lockstep import Lockstep, VerilogTile, random_words, sparse, tile_verilog
@@ -14,7 +17,7 @@ CYCLES = 2000
 WIDTHS = (1, 20, 40)
 
 
-def circle(w):
+def circle(w: int) -> str:
     """Three registers that feed each other, each with an enable of its own, in a memory's loop."""
     index = 4 if w >= 4 else 1
     return f"""
@@ -36,7 +39,7 @@ module circle_{w}(input clk, input read, input compute, input write, input own, 
 endmodule"""
 
 
-def circles(module):
+def circles(module: str) -> TileGrid:
     inputs = {"read": 1, "compute": 1, "write": 1, "own": 1, "from": 4, "to": 4, "d": 40}
     outputs = {f"{name}_{w}": (1 if name == "flag" else w) for w in WIDTHS
                for name in ("a", "b", "c", "flag")}
@@ -77,7 +80,7 @@ CHOICES = """
 """
 
 
-def choices(module):
+def choices(module: str) -> TileGrid:
     return TileGrid(module, "choices_tile",
                     lambda: VerilogTile("choices_tile", CHOICE_INPUTS, CHOICE_OUTPUTS, CHOICES),
                     2, 66, [*(Shared(name) for name in ("en", "op", "sub")),
@@ -86,13 +89,13 @@ def choices(module):
 
 
 @pytest.fixture(scope="module")
-def lockstep():
+def lockstep() -> Lockstep:
     return Lockstep("groups", {"circles": circles, "choices": choices},
                     ("native", "portable32"))
 
 
 @pytest.mark.parametrize("density", [0.5, 0.1])
-def test_groups_match_verilator(lockstep, density):
+def test_groups_match_verilator(lockstep: Lockstep, density: float) -> None:
     rng = np.random.default_rng([SEED, int(100 * density)])
     inputs = {name: sparse(rng, width, CYCLES, density) if width == 1 or name.endswith("own")
               else random_words(rng, width, CYCLES) for name, width in lockstep.inputs.items()}
@@ -100,19 +103,19 @@ def test_groups_match_verilator(lockstep, density):
         assert lockstep.run(model, inputs, CYCLES).all()
 
 
-def plan_of(make):
+def plan_of(make: Callable[[str], TileGrid]) -> Plan:
     grid = make("planned")
     return plan_grid(grid, read_tile(tile_verilog(grid), grid.tile_module))
 
 
-def test_groups_in_a_circle_stay_apart():
+def test_groups_in_a_circle_stay_apart() -> None:
     plan = plan_of(circles)
     assert any(group.late for group in plan.groups)
     for group in plan.groups:
         assert all(task.enable is group.enable for task in group.tasks)
 
 
-def test_shared_choice_becomes_groups_of_their_own():
+def test_shared_choice_becomes_groups_of_their_own() -> None:
     plan = plan_of(choices)
     q = next(i for i, register in enumerate(plan.registers) if register.name in ("x", "q"))
     parts = [update for group in plan.groups for update in group.updates if update.register == q]

@@ -33,7 +33,7 @@ STYLES = {
 WIDTHS = (1, 8, 16, 24, 40)
 
 
-def style_module(style, w):
+def style_module(style: str, w: int) -> str:
     """A module with a register ``q`` in that style, and another one."""
     text = STYLES[style]
     first, second = 0x123456789A % (1 << w), 0xFEDCBA9876 % (1 << w)
@@ -48,7 +48,7 @@ module {style}_{w}_module(input clk, input [{w - 1}:0] d, input e, input r,
 endmodule"""
 
 
-def registers(module):
+def registers(module: str) -> TileGrid:
     names = [(style, w) for w in WIDTHS for style in STYLES]
     outputs = {f"{style}_{w}{suffix}": w for style, w in names for suffix in ("", "_other")}
     body = "\n".join([
@@ -64,7 +64,7 @@ def registers(module):
 
 @pytest.mark.parametrize("passes", [PASSES, f"{PASSES}opt_dff\nopt_clean\n"],
                          ids=["muxes", "dffe"])
-def test_registers_match_verilator(passes):
+def test_registers_match_verilator(passes: str) -> None:
     bench = Lockstep(f"kernel_registers{len(passes) - len(PASSES)}", {"reg": registers},
                      ["native", "portable16"], passes)
     rng = np.random.default_rng(SEED)
@@ -143,7 +143,7 @@ MEMORY_OUTPUTS = {"shared": 16, "two": 16, "two_again": 16, "own": 32, "own_at_s
                   "indirect": 8, "sines": 32, "shared_sine": 32, "both": 40, "short": 5}
 
 
-def memories(module):
+def memories(module: str) -> TileGrid:
     inputs = {"we": 1, "re": 1, "sa": 3, "sb": 3, "own_we": 1, "a": 4, "b": 4, "d": 32}
     body = MEMORIES + "".join(f"  assign o_{name} = q_{name};\n" for name in MEMORY_OUTPUTS)
     outputs = {f"o_{name}": width for name, width in MEMORY_OUTPUTS.items()}
@@ -154,7 +154,7 @@ def memories(module):
                      *(Each(name) for name in outputs)])
 
 
-def test_memories_match_verilator():
+def test_memories_match_verilator() -> None:
     bench = Lockstep("kernel_memories", {"mem": memories}, ["native", "portable32"])
     rng = np.random.default_rng(SEED)
     with Model(bench.path) as model:
@@ -163,7 +163,8 @@ def test_memories_match_verilator():
     assert seen.all()
 
 
-def tile(body, inputs=(("d", 8),), outputs=(("q", 8),)):
+def tile(body: str, inputs: tuple[tuple[str, int]] = (("d", 8),),
+         outputs: tuple[tuple[str, int]] = (("q", 8),)) -> TileGrid:
     return TileGrid("grid", "tile", lambda: VerilogTile("tile", dict(inputs), dict(outputs), body),
                     1, 2, [Each(name) for name, _ in (*inputs, *outputs)])
 
@@ -194,20 +195,20 @@ REGISTER = "reg [7:0] r; assign q = r; always @(posedge clk) r <= "
     ("wire [7:0] x = ~x ^ d; reg [7:0] r; assign q = r; always @(posedge clk) r <= x;",
      "must not depend on its own output"),
 ], ids=str)
-def test_unsupported_tile_is_refused_by_name(body, message):
+def test_unsupported_tile_is_refused_by_name(body: str, message: str) -> None:
     grid = tile(body)
     with pytest.raises(ValueError, match=message):
         compile_grid(grid, tile_verilog(grid))
 
 
-def test_result_wider_than_a_word_is_refused_by_width():
+def test_result_wider_than_a_word_is_refused_by_width() -> None:
     grid = tile("reg [7:0] r; assign q = r; always @(posedge clk) r <= ({72'd5, d} * d) >> 70;")
     with pytest.raises(ValueError, match=r"cell .* of type \$\w+ in module tile must have at most "
                                          r"64 bits, not \d+"):
         compile_grid(grid, tile_verilog(grid))
 
 
-def test_clocked_read_port_is_refused_by_name():
+def test_clocked_read_port_is_refused_by_name() -> None:
     grid = tile("reg [7:0] m [0:3]; reg [7:0] r; assign q = r; always @(posedge clk) begin "
                 "m[d[1:0]] <= d; r <= m[d[3:2]]; end")
     passes = PASSES.replace("memory_collect", "memory_dff\nmemory_collect")
@@ -215,7 +216,7 @@ def test_clocked_read_port_is_refused_by_name():
         compile_grid(grid, tile_verilog(grid), passes=passes)
 
 
-def test_syntax_error_is_reported():
+def test_syntax_error_is_reported() -> None:
     grid = tile("assign q = ;")
     with pytest.raises(RuntimeError, match="syntax error"):
         compile_grid(grid, tile_verilog(grid))

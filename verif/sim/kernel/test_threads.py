@@ -3,6 +3,7 @@
 import os
 import pathlib
 import subprocess
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ int main() {
 """
 
 
-def test_pool_has_no_data_race(tmp_path):
+def test_pool_has_no_data_race(tmp_path: pathlib.Path) -> None:
     tools = Toolchain.find()
     source, program = tmp_path / "pool.cpp", tmp_path / "pool"
     source.write_text("#include <memory>\n" + POOL_TEST)
@@ -104,14 +105,14 @@ def test_pool_has_no_data_race(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def lockstep():
+def lockstep() -> Lockstep:
     return Lockstep("kernel_threads", {"g3x130": linked(3, 130), "g20x5": linked(20, 5)},
                     [PARALLEL])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("density", [0.5, 0.02])
-def test_parallel_kernels_match_verilator(lockstep, threads, density):
+def test_parallel_kernels_match_verilator(lockstep: Lockstep, threads: int, density: float) -> None:
     rng = np.random.default_rng(SEED)
     with Model(lockstep.path) as model:
         model.use_threads(threads, least=0)
@@ -128,7 +129,7 @@ def test_parallel_kernels_match_verilator(lockstep, threads, density):
     assert cycles > CYCLES // 10 if threads > 1 else cycles == 0
 
 
-def test_little_work_stays_on_one_thread(lockstep):
+def test_little_work_stays_on_one_thread(lockstep: Lockstep) -> None:
     rng = np.random.default_rng(SEED)
     with Model(lockstep.path) as model:
         model.use_threads(2)
@@ -137,7 +138,7 @@ def test_little_work_stays_on_one_thread(lockstep):
         assert model.shared_work == (0, 0)
 
 
-def test_forked_process_goes_on_without_the_other_threads(lockstep):
+def test_forked_process_goes_on_without_the_other_threads(lockstep: Lockstep) -> None:
     rng = np.random.default_rng(SEED)
     inputs = {name: random_words(rng, width, 100) for name, width in lockstep.inputs.items()}
     with Model(lockstep.path) as model:
@@ -162,12 +163,17 @@ def test_forked_process_goes_on_without_the_other_threads(lockstep):
     ((9, 0), "threads must be from 1 to 8, not 9"),
     ((2, -1), "least must be from 0"),
 ])
-def test_wrong_number_of_threads_is_named(lockstep, arguments, message):
+def test_wrong_number_of_threads_is_named(lockstep: Lockstep, arguments: tuple[int, int],
+                                          message: str) -> None:
     with Model(lockstep.path) as model, pytest.raises(ValueError, match=message):
         model.use_threads(arguments[0], least=arguments[1])
 
 
-def stimuli(config, rng, rounds, cycles):
+Round = tuple[list[list[int]], dict[str, np.ndarray]]
+"""Programs of both cores, and random words at their host's ports."""
+
+
+def stimuli(config: Config, rng: np.random.Generator, rounds: int, cycles: int) -> Iterator[Round]:
     """Programs of both cores and random words at their host's ports, for each round."""
     for _ in range(rounds):
         programs = [[*Generator(GoldenCore(config), rng).sequence(120), HALT] for _ in range(CORES)]
@@ -182,7 +188,8 @@ def stimuli(config, rng, rounds, cycles):
         yield programs, inputs
 
 
-def outputs_of(path, config, *, threads, rounds=6, cycles=500):
+def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int = 6,
+               cycles: int = 500) -> tuple[dict[str, np.ndarray], int]:
     """All outputs in all cycles; in how many cycles work was shared; cycles with a program."""
     rng = np.random.default_rng(SEED)
     results = []
@@ -203,7 +210,7 @@ def outputs_of(path, config, *, threads, rounds=6, cycles=500):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_two_cores_on_two_threads_equal_one_thread_and_verilog(preset):
+def test_two_cores_on_two_threads_equal_one_thread_and_verilog(preset: str) -> None:
     config = Config.preset(preset)
     expected, _ = outputs_of(two_cores_library(config, kernels=False), config, threads=1)
     parallel = two_cores_library(config, kernels=True, parallel=True)

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import tempfile
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -59,7 +60,7 @@ CELLS: dict[str, tuple[str, dict[str, int | str], str, str]] = {
 INPUTS = {"A": 32, "B": 5, "S": 3, "D": 24, "EN": 1, "SRST": 1}
 
 
-def port_list(name):
+def port_list(name: str) -> Iterator[tuple[str, int, str]]:
     """Direction, width and name of each port of a cell."""
     for port in CELLS[name][2].split(", "):
         direction, *middle, port_name = port.split()
@@ -67,7 +68,7 @@ def port_list(name):
         yield direction, int(size[0][1:].split(":")[0]) + 1 if size else 1, port_name
 
 
-def rare_cells(module):
+def rare_cells(module: str) -> TileGrid:
     """A grid of all of CELLS, each of which is an instance of a module of its own."""
     outputs = {}
     body = []
@@ -97,7 +98,7 @@ def rare_cells(module):
                     1, COLS, [*(Each(port) for port in INPUTS), *(Each(port) for port in outputs)])
 
 
-def rare_passes():
+def rare_passes() -> str:
     """Passes that end by making each instance the cell that it describes."""
     lines = []
     for name, (kind, parameters, _, _) in CELLS.items():
@@ -107,7 +108,7 @@ def rare_passes():
     return PASSES + "\n".join(lines) + "\n"
 
 
-def test_cells_that_yosys_seldom_writes_match_verilator():
+def test_cells_that_yosys_seldom_writes_match_verilator() -> None:
     bench = Lockstep("kernel_rare_cells", {"rare": rare_cells}, ["native", "portable16"],
                      rare_passes())
     rng = np.random.default_rng(SEED)
@@ -117,7 +118,7 @@ def test_cells_that_yosys_seldom_writes_match_verilator():
     assert seen.all()
 
 
-def cell_types(grid, passes):
+def cell_types(grid: TileGrid, passes: str) -> set[str]:
     """Types of the cells of a grid's tile, once the passes have run."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
@@ -128,7 +129,7 @@ def cell_types(grid, passes):
     return {cell["type"] for cell in netlist["modules"][grid.tile_module]["cells"].values()}
 
 
-def test_every_type_of_cell_occurs_in_a_test():
+def test_every_type_of_cell_occurs_in_a_test() -> None:
     seen = cell_types(rare_cells("rare"), rare_passes())
     assert seen >= {kind for kind, *_ in CELLS.values()}
     seen |= cell_types(test_kernel_cells.grid(test_kernel_cells.QUICK_WIDTHS)("cells"), PASSES)

@@ -3,14 +3,17 @@
 import _thread
 import itertools
 import json
+import pathlib
 import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from vcd.reader import TokenKind, tokenize
 
 from hdl.config import Config
@@ -28,11 +31,17 @@ SEED = 11
 SIZE = 17, 13, 22
 COUNTER_NAMES = {name.removesuffix("_cycles").replace("_", " "): name for name in COUNTERS}
 
+Product = tuple[pathlib.Path, pathlib.Path, NDArray[np.float32], list[dict[str, int]],
+                tuple[int, int]]
+"""Trace and waveforms of a product, its result, the counters, and cycles before and after."""
+Slice = tuple[tuple[str, str], dict[str, Any]]
+"""Process and thread, and the event."""
+
 
 class Trace:
     """A trace's events, by what they are on."""
 
-    def __init__(self, path):
+    def __init__(self, path: pathlib.Path) -> None:
         self.everything = json.loads(path.read_text())
         self.events = self.everything["traceEvents"]
         self.processes = {event["pid"]: event["args"]["name"] for event in self.events
@@ -44,17 +53,17 @@ class Trace:
             if event["ph"] == "X":
                 self.tracks[self.where(event)].append(event)
 
-    def where(self, event):
+    def where(self, event: Mapping[str, Any]) -> tuple[str, str]:
         return self.processes[event["pid"]], self.threads[event["pid"], event["tid"]]
 
-    def cycles(self, core, track):
+    def cycles(self, core: int, track: str) -> Counter[str]:
         """Cycles by the names of the slices of a track."""
         result: Counter[str] = Counter()
         for event in self.tracks[f"core {core}", track]:
             result[event["name"]] += event["dur"]
         return result
 
-    def arrows(self):
+    def arrows(self) -> Iterator[tuple[str, Slice, Slice]]:
         """Each arrow's name, with the slice in which it begins, and that in which it ends."""
         starts = {event["id"]: event for event in self.events if event["ph"] == "s"}
         ends = {event["id"]: event for event in self.events if event["ph"] == "f"}
@@ -66,7 +75,7 @@ class Trace:
             assert start["ts"] <= end["ts"]
             yield start["name"], self.slice(start), self.slice(end)
 
-    def slice(self, flow):
+    def slice(self, flow: Mapping[str, float | str]) -> Slice:
         (found,) = [event for event in self.tracks[self.where(flow)]
                     if event["ts"] <= flow["ts"] < event["ts"] + event["dur"]]
         return self.where(flow), found
@@ -75,7 +84,7 @@ class Trace:
 class Waves:
     """A waveform: signals by their full names, and how each of them changes, in cycles."""
 
-    def __init__(self, path):
+    def __init__(self, path: pathlib.Path) -> None:
         self.codes, self.widths, scope = {}, {}, []
         self.changes = defaultdict(list)
         now = 0
@@ -100,23 +109,23 @@ class Waves:
                     self.changes[word.id_code].append((now / 10, int(word.value)))
         self.end = now / 10
 
-    def settled(self, name):
+    def settled(self, name: str) -> NDArray[np.int64]:
         """A signal's value in each cycle, before the edge that ends it."""
         result = np.zeros(int(self.end), np.int64)
         for at, value in self[name]:
             result[int(np.ceil(at - 0.5)):] = value
         return result
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> list[tuple[float, int]]:
         return self.changes[self.codes[name]]
 
 
-def chip_of(device):
+def chip_of(device: Device) -> ChipModel:
     assert device.model is not None
     return device.model
 
 
-def operands():
+def operands() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     rng = np.random.default_rng(SEED)
     rows, depth, columns = SIZE
     return (rng.standard_normal((rows, depth)).astype(np.float32),
@@ -124,7 +133,7 @@ def operands():
 
 
 @pytest.fixture(scope="module")
-def product(tmp_path_factory):
+def product(tmp_path_factory: pytest.TempPathFactory) -> Product:
     """The files of a traced product, its result, the counters, and cycles before and after."""
     path = tmp_path_factory.mktemp("trace") / "product"
     with Device.open("tiny", trace=path) as device:
@@ -136,12 +145,12 @@ def product(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trace(product):
+def trace(product: Product) -> Trace:
     return Trace(product[0])
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory):
+def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Waves]:
     """Trace and waveform of a short program on core 0."""
     path = tmp_path_factory.mktemp("trace") / "short"
     with Device.open("tiny", trace=path) as device:
@@ -149,7 +158,7 @@ def short(tmp_path_factory):
     return Trace(path.with_suffix(".json")), Waves(path.with_suffix(".vcd"))
 
 
-def test_events_have_what_viewers_need(trace):
+def test_events_have_what_viewers_need(trace: Trace) -> None:
     assert {event["ph"] for event in trace.events} == {"M", "X", "s", "f"}
     for event in trace.events:
         assert {"ph", "pid", "name"} <= event.keys()
@@ -163,7 +172,7 @@ def test_events_have_what_viewers_need(trace):
     assert trace.everything["otherData"]["cores"] == 2
 
 
-def test_slices_of_a_track_do_not_overlap(trace):
+def test_slices_of_a_track_do_not_overlap(trace: Trace) -> None:
     assert len(trace.tracks) > 30
     for track, slices in trace.tracks.items():
         order = sorted((event["ts"], event["ts"] + event["dur"]) for event in slices)
@@ -172,7 +181,8 @@ def test_slices_of_a_track_do_not_overlap(trace):
 
 
 @pytest.mark.parametrize("core", [0, 1])
-def test_every_cycle_is_charged_as_the_counters_do(product, trace, core):
+def test_every_cycle_is_charged_as_the_counters_do(product: Product, trace: Trace,
+                                                   core: int) -> None:
     _, _, _, counters, (first, last) = product
     cycles = trace.cycles(core, "cycles")
     assert cycles.keys() <= COUNTER_NAMES.keys()
@@ -185,7 +195,7 @@ def test_every_cycle_is_charged_as_the_counters_do(product, trace, core):
     assert cycles["idle"] <= counters[core]["idle_cycles"] + last - first
 
 
-def test_units_are_as_busy_as_they_were(product, trace):
+def test_units_are_as_busy_as_they_were(product: Product, trace: Trace) -> None:
     array = TINY.array
     for core in range(2):
         counters = product[3][core]
@@ -204,7 +214,7 @@ def test_units_are_as_busy_as_they_were(product, trace):
             assert event["args"]["rows"] == event["dur"]
 
 
-def test_transfers_carry_the_rows_of_the_operands(trace):
+def test_transfers_carry_the_rows_of_the_operands(trace: Trace) -> None:
     for core in range(2):
         transfers = [event for place in range(4)
                      for event in trace.tracks[f"core {core}", f"DMA: transfer {place}"]]
@@ -219,7 +229,7 @@ def test_transfers_carry_the_rows_of_the_operands(trace):
         assert {event["args"]["started by"] for event in transfers} == {"program", "host"}
 
 
-def test_arrows_lead_from_transfers_to_the_waits_that_they_release(trace):
+def test_arrows_lead_from_transfers_to_the_waits_that_they_release(trace: Trace) -> None:
     arrows = list(trace.arrows())
     transfers = 0
     for name, ((origin, track), begun), ((core, waits), wait) in arrows:
@@ -236,7 +246,7 @@ def test_arrows_lead_from_transfers_to_the_waits_that_they_release(trace):
     assert len(arrows) == sum(event["args"]["amount"] > 0 for event in waited)
 
 
-def test_waveform_shows_control_at_the_cycles_of_the_trace(short):
+def test_waveform_shows_control_at_the_cycles_of_the_trace(short: tuple[Trace, Waves]) -> None:
     trace, waves = short
     clock = waves["TOP.clk"]
     assert waves.end == int(waves.end)
@@ -260,7 +270,7 @@ def test_waveform_shows_control_at_the_cycles_of_the_trace(short):
     assert shown == issued
 
 
-def test_waveform_has_no_data_words(short):
+def test_waveform_has_no_data_words(short: tuple[Trace, Waves]) -> None:
     waves = short[1]
     assert max(waves.widths.values()) < 64
     for name in waves.codes:
@@ -270,7 +280,7 @@ def test_waveform_has_no_data_words(short):
     assert any(name.endswith("core.sequencer.pc") for name in waves.codes)
 
 
-def test_tracing_changes_no_result_and_no_cycle(product):
+def test_tracing_changes_no_result_and_no_cycle(product: Product) -> None:
     with Device.open("tiny") as device:
         plain = device.matmul(*operands())
         assert chip_of(device).cycle == product[4][0]
@@ -278,7 +288,8 @@ def test_tracing_changes_no_result_and_no_cycle(product):
     assert np.array_equal(plain.view(np.uint32), product[2].view(np.uint32))
 
 
-def test_summary_adds_up(product, trace, capsys, monkeypatch):
+def test_summary_adds_up(product: Product, trace: Trace, capsys: pytest.CaptureFixture[str],
+                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["trace_summary", str(product[0])])
     assert main() == 0
     text = capsys.readouterr().out
@@ -298,7 +309,7 @@ HANDSHAKE = ("{ s0.add s1, s0, 20 } again: { s1.loop s1, again }"
              "{ misc.signal_other sem5, 1 } { s1.halt }")
 
 
-def test_arrows_between_cores_from_the_program_and_from_the_host(tmp_path):
+def test_arrows_between_cores_from_the_program_and_from_the_host(tmp_path: pathlib.Path) -> None:
     with Device.open("tiny", trace=tmp_path / "handshake.json") as device:
         for core in (1, 0):
             device.load(core, assemble(HANDSHAKE[core], TINY))
@@ -327,7 +338,8 @@ def test_arrows_between_cores_from_the_program_and_from_the_host(tmp_path):
     assert sum(event["dur"] for event in held) == found["semaphore 7"][3] - 1
 
 
-def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(tmp_path):
+def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(
+        tmp_path: pathlib.Path) -> None:
     device = Device.open("tiny", trace=tmp_path / "fault")
     device.load(0, assemble("{ ld.load v1, s0, 100000 }", TINY))
     device.start(0)
@@ -347,7 +359,7 @@ def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(tmp_path)
     assert Waves(tmp_path / "fault.vcd").end > 100
 
 
-def test_a_reset_ends_transfers_and_forgets_semaphores(tmp_path):
+def test_a_reset_ends_transfers_and_forgets_semaphores(tmp_path: pathlib.Path) -> None:
     with ChipModel(TINY, trace=tmp_path / "reset") as chip:
         chip.write("SEMAPHORE_ADD", core=0, INDEX=3, AMOUNT=5)
         chip.start_transfer(0, descriptor(TINY, hbm(0), vmem(0), rows=400))
@@ -365,11 +377,12 @@ def test_a_reset_ends_transfers_and_forgets_semaphores(tmp_path):
     assert begun["name"] == "core 0 semaphore 3 + 1"
 
 
-def test_an_interrupt_leaves_no_half_of_a_step(tmp_path, monkeypatch):
+def test_an_interrupt_leaves_no_half_of_a_step(tmp_path: pathlib.Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.trace.recording.RECORDED_WORDS", -1)
     feed, interrupts = Tracer.feed, itertools.count()
 
-    def interrupted(self, records, now):
+    def interrupted(self: Tracer, records: Sequence[np.ndarray], now: int) -> None:
         if next(interrupts) == 3:
             _thread.interrupt_main()
             time.sleep(0.05)
@@ -392,7 +405,8 @@ def test_an_interrupt_leaves_no_half_of_a_step(tmp_path, monkeypatch):
         assert slices[-1]["ts"] + slices[-1]["dur"] == end
 
 
-def test_records_in_parts_give_the_same_trace(tmp_path, product, monkeypatch):
+def test_records_in_parts_give_the_same_trace(tmp_path: pathlib.Path, product: Product,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.trace.recording.RECORDED_WORDS", 100)
     with Device.open("tiny", trace=tmp_path / "parts") as device:
         device.matmul(*operands())
@@ -405,7 +419,7 @@ def test_records_in_parts_give_the_same_trace(tmp_path, product, monkeypatch):
     assert len(list(parts.arrows())) == len(list(whole.arrows()))
 
 
-def test_what_cannot_be_traced_is_said(tmp_path):
+def test_what_cannot_be_traced_is_said(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="trace must be None for the golden backend"):
         Device.open("tiny", backend="golden", trace=tmp_path / "x")
     number: Any = 5
@@ -423,7 +437,7 @@ def test_what_cannot_be_traced_is_said(tmp_path):
     json.loads((tmp_path / "taken.json").read_text())
 
 
-def test_files_are_whole_if_nobody_closes_the_device(tmp_path):
+def test_files_are_whole_if_nobody_closes_the_device(tmp_path: pathlib.Path) -> None:
     chip_library(TINY, trace=True)  # a build here, not under the other process's limit of time
     code = (f"from systolith import Device; import numpy as np\n"
             f"d = Device.open('tiny', trace={str(tmp_path / 'left')!r})\n"
@@ -434,7 +448,7 @@ def test_files_are_whole_if_nobody_closes_the_device(tmp_path):
     assert (tmp_path / "left.vcd").read_text().rstrip().splitlines()[-1]
 
 
-def test_two_devices_do_not_write_the_same_trace(tmp_path):
+def test_two_devices_do_not_write_the_same_trace(tmp_path: pathlib.Path) -> None:
     with Device.open(TINY, trace=tmp_path / "same") as device:
         with pytest.raises(ValueError, match=r"trace must not be that of another device, '.*same"):
             Device.open(TINY, trace=tmp_path / "same.vcd")
