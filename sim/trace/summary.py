@@ -1,4 +1,4 @@
-"""How busy the units of a trace were, as a table.
+"""Tabulates how busy the units of a trace were.
 
     python -m sim.trace.summary build/trace.json
 """
@@ -10,15 +10,15 @@ import pathlib
 import sys
 from collections import Counter
 
-from sim.trace.tracer import CAUSES, CYCLES, PROGRAM, TRACKS
+from sim.trace.tracks import CAUSES, CYCLES, PROGRAM, TRACKS
 
 __all__ = ["summary"]
 
 
 def summary(path: str | os.PathLike[str]) -> str:
-    """A table of a trace: of each core that ran, the cycles of each cause and of each unit.
+    """Returns a table with the cycles of each cause and each unit, for each core that ran.
 
-    Shares are of the core's cycles from the first to the last in which there was a bundle.
+    Percentages refer to the core's cycles from the first to the last one that has a bundle.
     """
     events = json.loads(pathlib.Path(path).read_text())["traceEvents"]
     names = {(event["pid"], event.get("tid")): event["args"]["name"]

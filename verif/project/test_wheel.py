@@ -79,6 +79,8 @@ def test_installed_package_multiplies_on_both_backends(wheel: pathlib.Path,
     (site,) = (venv / "lib").glob("python3*/site-packages")
     (site / "dependencies.pth").write_text("".join(
         f"{path}\n" for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    for command in pathlib.Path(sysconfig.get_path("scripts")).glob("yowasp-*"):
+        (venv / "bin" / command.name).symlink_to(command)
     home.mkdir()
     (tmp_path / "script.py").write_text(SCRIPT)
     elsewhere = tmp_path / "elsewhere"

@@ -22,7 +22,8 @@ from hdl.isa import Fault
 from sim.models.chip.library import chip_library
 from sim.models.hbm import Hbm, HbmOptions
 from sim.trace.recording import Recording
-from sim.trace.tracer import Tracer, trace_paths
+from sim.trace.tracer import Tracer
+from sim.trace.writer import trace_paths
 from sim.verilated.model import Model
 
 __all__ = ["ChipSimulation", "Progress", "Until", "Words"]

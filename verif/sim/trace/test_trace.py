@@ -354,7 +354,7 @@ def test_files_are_whole_after_a_fault_and_in_the_middle_of_a_transfer(
     assert (fault["name"], fault["args"]) == ("fault VMEM_RANGE", {"at": 0})
     (transfer,) = [event for event in trace.tracks["core 1", "DMA: transfer 0"]
                    if event["args"]["rows"] == 512]
-    assert transfer["args"]["ended"] == "goes on behind the trace"
+    assert transfer["args"]["ended"] == "continues after the trace"
     assert transfer["args"]["adds to"] == "semaphore 3 of this core"
     assert Waves(tmp_path / "fault.vcd").end > 100
 

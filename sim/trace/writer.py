@@ -1,0 +1,122 @@
+"""Files of a trace, and how events are written to them."""
+
+import json
+import os
+import pathlib
+from dataclasses import dataclass
+from typing import Any
+
+from hdl.config import Config
+
+__all__ = ["Place", "TraceWriter", "trace_paths"]
+
+_MIDDLE = 0.5
+"""Where in its cycle an arrow begins or ends, so that it is within a slice."""
+_TIME = "1 us is 1 clock cycle, counted from the first one of the simulation"
+
+
+def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path]:
+    """Returns the files of a trace: the units' (.json) and the waveforms' (.vcd).
+
+    Parameters
+    ----------
+    path : path
+        Both files' path without the suffix; a suffix ``.json`` or ``.vcd`` is dropped.
+
+    Raises
+    ------
+    TypeError
+        If it is not a path.
+    ValueError
+        If it has no file name.
+    FileNotFoundError
+        If its folder does not exist.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"trace must be a path, not {path!r}")
+    base = pathlib.Path(os.fsdecode(path))
+    if base.suffix in (".json", ".vcd"):
+        base = base.with_suffix("")
+    if not base.name or base.is_dir():
+        raise ValueError(f"trace must be the beginning of files' names, not {str(path)!r}")
+    if not base.parent.is_dir():
+        raise FileNotFoundError(f"trace must lie in a folder that exists, not {str(base.parent)!r}")
+    return base.with_name(f"{base.name}.json"), base.with_name(f"{base.name}.vcd")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cycle on a track."""
+
+    pid: int
+    tid: int
+    cycle: int
+
+
+class TraceWriter:
+    """Writes events to a file as they come, in Chrome's trace event format (a JSON object).
+
+    A process (``pid``) of the format is a core or the host, a thread (``tid``) one of its tracks.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    config : Config
+        Parameters of the chip, some of which go to the file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+
+    def __init__(self, path: pathlib.Path, config: Config) -> None:
+        self._file = path.open("w")
+        self._flows = 0
+        parameters = {"array": config.array, "sublanes": config.sublanes, "cores": config.cores}
+        self._file.write(f'{{"displayTimeUnit": "ns",\n'
+                         f'"otherData": {json.dumps({"time": _TIME, **parameters})},\n'
+                         f'"traceEvents": [')
+        self._between = "\n"
+
+    def event(self, kind: str, pid: int, **members: Any) -> None:
+        """Writes an event of the format."""
+        self._file.write(self._between + json.dumps({"ph": kind, "pid": pid, **members},
+                                                    separators=(",", ":")))
+        self._between = ",\n"
+
+    def track(self, pid: int, tid: int, name: str) -> None:
+        """Names a track."""
+        self.event("M", pid, tid=tid, name="thread_name", args={"name": name})
+        self.event("M", pid, tid=tid, name="thread_sort_index", args={"sort_index": tid})
+
+    def process(self, pid: int, name: str) -> None:
+        """Names a group of tracks."""
+        self.event("M", pid, name="process_name", args={"name": name})
+        self.event("M", pid, name="process_sort_index", args={"sort_index": pid})
+
+    def slice(self, pid: int, tid: int, name: str, begin: int, end: int,
+              args: dict[str, Any] | None = None) -> None:
+        """Writes a slice from cycle ``begin`` up to, but not including, cycle ``end``."""
+        self.event("X", pid, tid=tid, name=name, ts=begin, dur=end - begin,
+                   **({"args": args} if args else {}))
+
+    def mark(self, pid: int, tid: int, name: str, at: int, args: dict[str, Any]) -> None:
+        """Writes a mark at the beginning of a cycle."""
+        self.event("i", pid, tid=tid, name=name, ts=at, s="t", args=args)
+
+    def arrow(self, name: str, start: Place, end: Place) -> None:
+        """Writes an arrow of a semaphore from a slice to another."""
+        self._flows += 1
+        common = {"cat": "semaphore", "name": name, "id": self._flows}
+        self.event("s", start.pid, tid=start.tid, ts=start.cycle + _MIDDLE, **common)
+        self.event("f", end.pid, tid=end.tid, ts=end.cycle + _MIDDLE, bp="e", **common)
+
+    def close(self) -> None:
+        """Completes the file; closing twice does nothing."""
+        if not self._file.closed:
+            try:
+                self._file.write("\n]}\n")
+            finally:
+                self._file.close()
