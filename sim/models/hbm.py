@@ -17,27 +17,27 @@ __all__ = ["HBM_SOURCES", "AxiPins", "Hbm", "HbmOptions", "hbm_library"]
 _CPP = pathlib.Path(__file__).with_name("cpp")
 
 HBM_SOURCES = {name: (_CPP / name).read_text() for name in ("hbm.cpp", "hbm.hpp")}
-"""C++ files by name, for a model whose own C++ binds its ports to the memory."""
+"""C++ files by name, for a model whose C++ binds its ports to the memory."""
 
 
 @dataclass(frozen=True)
 class HbmOptions:
-    """How the memory behaves.
+    """Timing of the memory.
 
     Attributes
     ----------
     latency : int
-        Cycles from the handshake of a read's address to its first beat, and from a write's last
-        beat to its response, at least; 1 or more.
+        Minimum number of cycles from the handshake of a read's address to its first beat, and from
+        a write's last beat to its response; 1 or more.
     beats, cycles : int
-        A channel moves at most ``beats`` beats in ``cycles`` cycles on the average, reads and
-        writes of all cores together. With 0 beats there is no limit.
+        On average a channel moves at most ``beats`` beats in ``cycles`` cycles, reads and writes of
+        all cores together. 0 beats: no limit.
     outstanding : int
-        Bursts that a port takes before it has answered the first, in each direction.
+        Bursts in flight that a port accepts, in each direction.
     stalls : int
-        In how many of 65,536 cycles each handshake is put off, at random; less than 65,536.
+        Number of cycles in 65,536 in which a handshake is delayed, at random; less than 65,536.
     seed : int
-        What random numbers follow from: equal seeds and traffic give equal cycles.
+        Seed of the random stalls: equal seeds and traffic give equal timing.
     """
 
     latency: int = 40
@@ -74,7 +74,7 @@ class _Counters(ctypes.Structure):
 
 
 class AxiPins(ctypes.Structure):
-    """Variables for a port's pins, where no verilated model has them.
+    """Variables for the pins of a port that is not connected to a verilated model.
 
     Mirrors ``Variables`` in hbm.cpp.
     """
@@ -90,7 +90,7 @@ class AxiPins(ctypes.Structure):
 
 
 def hbm_library() -> pathlib.Path:
-    """The library of the memory alone, built unless it exists."""
+    """Returns the library of the memory alone; builds it unless it exists."""
     return build_library("hbm", HBM_SOURCES | {
         "export.hpp": (_CPP.parents[1] / "verilated" / "cpp" / "export.hpp").read_text()})
 
@@ -121,26 +121,27 @@ def _declare(library: ctypes.CDLL) -> None:
 class Hbm:
     """A memory of zeros with AXI4 ports: ``channels`` for each of ``cores``.
 
-    Bytes from ``c * channel_bytes`` on of row ``r`` (of ``channels * channel_bytes`` bytes) are at
-    address ``r * channel_bytes`` of channel ``c``.
+    A row has ``channels * channel_bytes`` bytes. Those from ``c * channel_bytes`` on of row ``r``
+    are at address ``r * channel_bytes`` of channel ``c``.
 
     Parameters
     ----------
     library : ctypes.CDLL
-        A library that holds `HBM_SOURCES`; `hbm_library` has nothing else.
+        A library that contains `HBM_SOURCES`, such as `hbm_library`.
     cores, channels : int
-        Numbers of ports.
+        Number of cores, and of ports of each core.
     channel_bytes : int
         Width of a port's data: 4, 8, ... 128 bytes.
     bytes : int
-        Size of the memory, a multiple of a row. What is never written takes no space.
+        Size of the memory, a multiple of a row. Bytes that are never written take no space.
     memory : array, optional
-        Contiguous, of so many bytes: the memory. Otherwise it is the model's own.
+        A contiguous array of this size, to be used as the memory. By default the model allocates
+        one.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, or there is no room for so much memory.
+        If an argument is out of range, or the memory cannot be allocated.
     """
 
     def __init__(self, library: ctypes.CDLL, cores: int, channels: int, channel_bytes: int,
@@ -162,7 +163,7 @@ class Hbm:
 
     @property
     def handle(self) -> int:
-        """Address of the memory (a ``systolith::Hbm``), for functions of its library.
+        """Address of the memory (a ``systolith::Hbm``), for other functions of its library.
 
         Raises
         ------
@@ -174,22 +175,22 @@ class Hbm:
         return self._handle
 
     def configure(self, options: HbmOptions) -> None:
-        """Changes how the memory behaves from the next cycle on."""
+        """Changes the timing from the next cycle on."""
         self._check(self._library.systolith_hbm_configure(
             self.handle, _Options(**asdict(options))))
 
     def fail(self, address: int, count: int, response: int, *, reads: bool = True,
              writes: bool = True) -> None:
-        """Answers accesses to ``count`` bytes from ``address`` on with an error from now on.
+        """Makes accesses to ``count`` bytes from ``address`` on fail from now on.
 
         Parameters
         ----------
         address, count : int
-            Which bytes of the memory.
+            Bytes of the memory.
         response : int
-            2 (SLVERR) or 3 (DECERR). The worst of a burst of writes is its response.
+            2 (SLVERR) or 3 (DECERR). A burst of writes gets the worst response of its beats.
         reads, writes : bool
-            Which accesses. A write that fails leaves memory as it is.
+            Which accesses fail. A write that fails does not change memory.
         """
         if response not in (2, 3):
             raise ValueError(f"response must be 2 (SLVERR) or 3 (DECERR), not {response!r}")
@@ -197,12 +198,12 @@ class Hbm:
                                                      reads, writes))
 
     def heal(self) -> None:
-        """Takes back all of `fail`."""
+        """Undoes every `fail`."""
         self._library.systolith_hbm_heal(self.handle)
 
     @property
     def memory(self) -> npt.NDArray[np.uint8]:
-        """All bytes, to be read and written while the clock stands; until the memory is closed."""
+        """All bytes, to be read and written between cycles, until the memory is closed."""
         start = self._library.systolith_hbm_memory(self.handle)
         return np.ctypeslib.as_array((ctypes.c_uint8 * self._bytes).from_address(start))
 
@@ -215,40 +216,40 @@ class Hbm:
 
     @property
     def idle(self) -> bool:
-        """Whether no burst is under way."""
+        """Whether no burst is in flight."""
         return bool(self._library.systolith_hbm_idle(self.handle))
 
     def reset(self) -> None:
-        """Forgets what is under way, as the masters do in reset; memory stays as it is."""
+        """Drops all bursts, as the masters do in reset; the contents stay."""
         self._library.systolith_hbm_reset(self.handle)
 
     def bind(self, core: int, channel: int) -> AxiPins:
-        """Variables for the pins of a port, which belong to it from now on."""
+        """Connects a port to new variables, and returns them."""
         pins = AxiPins()
         self._check(self._library.systolith_hbm_bind(self.handle, core, channel, pins))
         self._pins.append(pins)
         return pins
 
     def sample(self) -> None:
-        """Takes what the masters show in this cycle.
+        """Samples the masters' outputs in this cycle.
 
         Raises
         ------
         RuntimeError
-            If a master violates the protocol: which channel, in which cycle, and what is wrong.
+            If a master violates the protocol; the message has the channel, the cycle and the rule.
         """
         self._check(self._library.systolith_hbm_sample(self.handle))
 
     def drive(self) -> None:
-        """Shows the masters what holds in the next cycle."""
+        """Drives the masters' inputs for the next cycle."""
         self._library.systolith_hbm_drive(self.handle)
 
     def run(self, cycles: int) -> None:
-        """Cycles in which the masters change nothing; otherwise as `sample`."""
+        """Runs cycles in which the masters' outputs stay; raises as `sample` does."""
         self._check(self._library.systolith_hbm_run(self.handle, cycles))
 
     def close(self) -> None:
-        """Gives the memory back; closing twice does nothing."""
+        """Frees the memory; closing twice does nothing."""
         if self._handle is not None:
             self._library.systolith_hbm_destroy(self._handle)
             self._handle = None
@@ -261,7 +262,7 @@ class Hbm:
         self.close()
 
     def __del__(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         self.close()
 
     def _error(self) -> str:

@@ -1,4 +1,4 @@
-"""The verilated matrix unit, driven in process."""
+"""The verilated matrix unit, driven in this process."""
 
 import ctypes
 import pathlib
@@ -26,7 +26,7 @@ __all__ = ["MxuModel", "mxu_library"]
 _DRIVER = pathlib.Path(__file__).with_name("cpp") / "mxu.cpp"
 _TOP = "mxu"
 _CYCLES_PER_CALL = 4096
-"""Short enough to interrupt and to show progress, long enough that a call costs nothing."""
+"""Short enough for interrupts and progress, long enough that the cost of a call is negligible."""
 
 
 def _sources(config: Config, kernels: bool) -> ModelSources:
@@ -36,16 +36,16 @@ def _sources(config: Config, kernels: bool) -> ModelSources:
 
 
 def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
-    """The shared library of the matrix unit of ``config``, built unless it exists.
+    """Returns the shared library of the matrix unit of ``config``; builds it unless it exists.
 
     Parameters
     ----------
     config : Config
         Parameters.
     kernels : bool
-        Simulate the array and the lanes by tile kernels. Otherwise everything is pure Verilog: a
-        reference, in which each row of the array is verilated as a block of its own, soon built
-        and slow to run.
+        Simulate the array and its lanes by tile kernels. Otherwise everything is pure Verilog: a
+        reference that is fast to build and slow to run. Each row of the array is then verilated as
+        a separate block.
 
     Raises
     ------
@@ -77,12 +77,12 @@ class MxuModel:
     config : Config
         Parameters.
     kernels : bool
-        As `mxu_library`.
+        As in `mxu_library`.
     """
 
     def __init__(self, config: Config, *, kernels: bool = True) -> None:
         self._config = config
-        # One job at a time: the calls into the library let other threads run.
+        # One job at a time: other threads run during calls into the library.
         self._lock = threading.RLock()
         self._model = Model(mxu_library(config, kernels=kernels))
         self._run = self._model.library.systolith_mxu_run
@@ -106,19 +106,19 @@ class MxuModel:
     def multiply(self, weights: npt.NDArray[np.float32], activations: npt.NDArray[np.float32],
                  steps: Sequence[tuple[int, int]], *, transpose: bool = False,
                  progress: Callable[[int], object] | None = None) -> npt.NDArray[np.float32]:
-        """Products of pairs of tiles, back to back.
+        """Multiplies pairs of tiles, back to back.
 
         Parameters
         ----------
         weights : array of float32, shape (weight tiles, array, array)
-            Each is W, or the transpose of W where ``transpose`` is set.
+            Each is W, or the transpose of W if ``transpose`` is set.
         activations : array of float32, shape (activation tiles, M, array)
         steps : sequence of (int, int)
             Activation tile and weight tile of each product.
         transpose : bool
             Load the weights transposed.
         progress : callable, optional
-            Told now and then how many result rows have come since it was last called.
+            Called now and then with the number of result rows since its last call.
 
         Returns
         -------
@@ -127,7 +127,7 @@ class MxuModel:
         Raises
         ------
         RuntimeError
-            If the unit stops giving results; it is reset then, as after any other exception.
+            If the unit stops returning results. It is then reset, as after any other exception.
         """
         size = self._config.array
         rows = activations.shape[1]
@@ -161,7 +161,7 @@ class MxuModel:
 
     @property
     def _cycles_per_call(self) -> int:
-        # Something must have moved within a call, or never will.
+        # If nothing has moved within a call, nothing ever will.
         return max(_CYCLES_PER_CALL, 4 * self._config.array_latency)
 
     def close(self) -> None:

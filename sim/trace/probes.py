@@ -1,8 +1,8 @@
-"""What a traced chip shows of its units: signals of the same RTL, looked at from outside.
+"""Signals that a traced chip shows, observed from outside of the units.
 
-A module without logic of its own, `Probes`, stands beside the cores in the model of a traced chip
-and reads their signals by their hierarchical names. All that it shows is of one clock cycle: the
-state in that cycle, and what combinational logic makes of it, before the edge that ends it.
+The model of a traced chip contains a module without logic, `Probes`, which reads signals of the
+cores by their hierarchical names. So the RTL of a traced chip is unchanged. All values belong to
+one clock cycle: the registers in that cycle, and settled combinational logic.
 """
 
 import re
@@ -24,19 +24,19 @@ __all__ = ["ADDERS", "Probes", "Values", "hide", "port", "read_probe", "record_l
 Values = npt.NDArray[np.int64]
 
 ADDERS = ("host", "engine", "other_engine", "other_program")
-"""Who adds to semaphores of a core beside its own program, in the order of `CoreNode`'s arbiter;
-the others are only there with two cores."""
+"""Sources of additions to a core's semaphores besides its own program, in the order of
+`CoreNode`'s arbiter. The other core's exist only in a chip with two cores."""
 
 _WORD_BITS = 32
 _WIDE = 64
-"""Bits from which on a signal is data."""
+"""Least width in bits of signals that are data."""
 _DECLARATION = re.compile(r"\s*(?:input|output|wire|reg)\b(?:\s+(?:wire|reg|signed))*"
                           r"(?:\s+\[(\d+):0\])?\s+\\?([^\s;,=]+)")
 _DULL = re.compile(r".*\$|(?:.*_)?cycles(?:_lo|_hi)?$")
-"""Names that Yosys made up; and counters, which would be the largest part of a waveform."""
+"""Names that Yosys generates; and counters, which would be the largest part of a waveform."""
 
-# Of a core's node, whose path stands for the @. A payload counts only where it is valid: it is zero
-# elsewhere, and so the record changes less often.
+# Verilog expressions by field; @ is the path of a core's node. A payload is shown only while it is
+# valid, and is zero otherwise, so that records change less often.
 _SEQUENCER, _ENGINE = "@.core.sequencer", "@.engine"
 _EXPRESSIONS = {
     "reset": "@.core.rst",
@@ -71,18 +71,34 @@ def _adders(config: Config) -> tuple[str, ...]:
 
 
 def record_layout(config: Config) -> data.StructLayout:
-    """What is shown of each core in a cycle.
+    """The layout of a record: the fields that each core shows in a cycle.
 
-    ``reset``: the core is reset. ``x_accepted``, ``w_accepted``, ``waiting_{wait}``: as of
-    `hdl.core.counters.CoreCounters`. ``swap``, ``transpose``: the row that is offered to the array
-    brings new weights in; is a column. ``result``: a row leaves the matrix unit. ``cross_lane``:
-    the cross-lane unit works. ``valid``, ``issue``, ``pc``, ``bundle``: there is a bundle; it
-    issues; its address and itself. ``fault``: of the core. ``amount``: of the bundle's operation on
-    a semaphore of this core, if it is one. ``write``, ``write_index``, ``write_value``: the host
-    sets a semaphore. ``grant_{adder}``, ``addition``: for each of `ADDERS`, it adds to a semaphore,
-    which is done at the end of the next cycle; what is added. ``push``, ``transfer``: a transfer is
-    queued; which. ``clear``: all transfers are given up. ``end``: the oldest one ends.
-    ``row_in``, ``row_out``: a row has been read by the engine; is given to be written.
+    ``reset``
+        The core is in reset.
+    ``x_accepted``, ``w_accepted``, ``waiting_{wait}``
+        As in `hdl.core.counters.CoreCounters`.
+    ``swap``, ``transpose``
+        The activation row offered to the array swaps the weights; the weight row is a column.
+    ``result``
+        A result row leaves the matrix unit.
+    ``cross_lane``
+        The cross-lane unit is busy.
+    ``valid``, ``issue``, ``pc``, ``bundle``
+        A bundle is present; it issues; its address; its encoding.
+    ``fault``
+        The core's fault.
+    ``amount``
+        Amount of the bundle's operation on a semaphore of this core, or 0.
+    ``write``, ``write_index``, ``write_value``
+        The host sets a semaphore.
+    ``grant_{adder}``, ``addition``
+        One of `ADDERS` adds to a semaphore, at the end of the next cycle; index and amount.
+    ``push``, ``transfer``
+        A transfer is queued; its description.
+    ``clear``, ``end``
+        All transfers are dropped; the oldest one ends.
+    ``row_in``, ``row_out``
+        The engine has read a row; it hands one over to be written.
     """
     one = ("reset", "x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS), "swap",
            "transpose", "result", "cross_lane", "valid", "issue", "write", "push", "clear", "end",
@@ -94,24 +110,24 @@ def record_layout(config: Config) -> data.StructLayout:
 
 
 def port(core: int) -> str:
-    """The model's output that shows a core."""
+    """The name of the output that shows a core."""
     return f"trace_{core}"
 
 
 class Probes(wiring.Component):
-    """Shows the cores of the chip that it stands in.
+    """Shows the signals of a chip's cores.
 
     Parameters
     ----------
     config : Config
-        Of the chip.
+        Parameters of the chip.
     top : str
         Name of the chip's module.
 
     Attributes
     ----------
     trace_{core} : Out(record_layout)
-        For each core.
+        The record of each core in this cycle.
     """
 
     combinational = True
@@ -124,7 +140,7 @@ class Probes(wiring.Component):
         super().__init__({port(core): Out(self._layout.size) for core in range(config.cores)})
 
     def verilog(self) -> str:
-        """The module's text."""
+        """The module in Verilog."""
         ports, body = [], []
         for core in range(self._config.cores):
             ports.append(f"output [{self._layout.size - 1}:0] {port(core)}")
@@ -149,16 +165,17 @@ class Probes(wiring.Component):
 
 
 def read_probe(layout: data.StructLayout, words: npt.NDArray[np.uint32], *path: str) -> Values:
-    """A field of many records.
+    """Extracts a field of many records.
 
     Parameters
     ----------
     layout : StructLayout
-        Of the records.
+        Layout of the records.
     words : array of uint32, shape (records, words)
         The records, the lowest word first.
     path : str
-        The field's name, and so on inwards. It has at most 32 bits and no sign.
+        Name of the field, then of the field within it, and so on. The value must be unsigned and
+        have at most 32 bits.
 
     Returns
     -------
@@ -185,8 +202,8 @@ def hide(verilog: Mapping[str, str], whole: Collection[str]) -> str:
     verilog : mapping of str to str
         The model's sources by module name.
     whole : collection of str
-        Modules of which nothing is to be shown. Of the others, signals of 64 bits and more are left
-        out, those without a name of their own, and counters of cycles.
+        Modules to leave out. Of the others, signals of 64 bits and more, signals without a proper
+        name, and counters of cycles are left out.
     """
     statements = []
     for module, text in verilog.items():

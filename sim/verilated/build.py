@@ -1,4 +1,4 @@
-"""Builds verilated models as shared libraries, once per content of their inputs."""
+"""Builds verilated models as shared libraries, once for each content of their inputs."""
 
 import hashlib
 import json
@@ -27,40 +27,40 @@ _RUNTIME = re.compile(r"^VM_GLOBAL_(?:FAST|SLOW) \+= \\\n((?: +.*\\\n)*)", re.MU
 _INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
 
 _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
-"""Every other symbol is local, so that models in one process never share a Verilator class."""
+"""All other symbols are local, so that models in one process never share a Verilator class."""
 
 
 def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] | None = None,
                 hierarchical: Sequence[str] = (), waivers: str = "", optimise: bool = True,
                 threads: int = 1, trace: bool = False) -> pathlib.Path:
-    """The shared library of module ``top``, built unless one of equal inputs exists.
+    """Returns the shared library of module ``top``; builds it unless one of equal inputs exists.
 
-    The inputs are the sources, the options, the versions of the tools and, where the compiler
-    targets the machine it runs on, the machine. Concurrent callers, also of other processes, wait
-    for each other; a build that was killed is started anew.
+    The inputs are the sources, the options, the versions of the tools and, if the compiler targets
+    the machine it runs on, the machine. Concurrent callers, in this process or others, wait for
+    each other. A build that was killed starts anew.
 
     Parameters
     ----------
     top : str
         Name of the top module.
     verilog : mapping of str to str
-        Sources by file name, or by module name (which takes the suffix ``.v``).
+        Sources by file name, or by module name (to which ``.v`` is added).
     cpp : mapping of str to str
-        C++ files to be linked in, by file name; those that end in ``.cpp`` are compiled. They can
+        C++ files of the library by file name; those that end in ``.cpp`` are compiled. They can
         include each other, ``Vmodel__Dpi.h`` (the prototypes of the functions that the Verilog
-        imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, with which functions that
-        the library is to export can use the model. Their static variables are shared by all
-        instances of the model. A file that includes none of these three is compiled without the
-        model's macros, and once for all models that contain it.
+        imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, through which exported
+        functions use the model. All instances of the model share their static variables. A file
+        that includes none of these three is compiled without the model's macros, and once for all
+        models that contain it.
     hierarchical : sequence of str
-        Modules to verilate on their own, once for all instances.
+        Modules to verilate separately, once for all instances.
     waivers : str
-        Statements of a Verilator configuration file. All warnings are errors but those that
-        ``lint_off`` names here.
+        Statements of a Verilator configuration file. All warnings are errors, except those that a
+        ``lint_off`` here names.
     optimise : bool
-        Build for speed of the model. Otherwise it builds sooner; ``cpp`` is always optimised.
+        Build a fast model. Otherwise the build itself is fast; ``cpp`` is optimised in any case.
     threads : int
-        Threads that the model runs on.
+        Number of threads of the verilated class.
     trace : bool
         Let the model write waveforms.
 
@@ -105,7 +105,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
 
 
 def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
-    """A shared library of C++ files alone, built unless one of equal inputs exists.
+    """Returns a shared library of C++ files; builds it unless one of equal inputs exists.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
         Its name, an identifier.
     cpp : mapping of str to str
         Files by name; those that end in ``.cpp`` are compiled. Functions whose names begin with
-        ``systolith_`` leave the library.
+        ``systolith_`` are exported.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
 def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[str, str],
            cpp: Mapping[str, str], hierarchical: Sequence[str], waivers: str, optimise: bool,
            threads: int, trace: bool) -> None:
-    """Leaves the sources, the log and the library of a model in ``folder``."""
+    """Builds a model in ``folder``, where its sources, log and library stay."""
     for name, text in (*verilog.items(), *cpp.items()):
         (folder / name).write_text(text)
     config = ["`verilator_config", *(f'hier_block -module "{name}"' for name in hierarchical),
@@ -197,7 +197,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[st
     variables = [f"{name}={value}" for name, value in tools.make_variables(optimise).items()]
     obj = folder / "obj"
     if hierarchical:
-        # One job: Verilator's makefile would start two runs for a block's two outputs.
+        # One job, because Verilator's makefile would start two runs for a block's two outputs.
         run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
     run(tools.make, f"-j{JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
@@ -221,9 +221,9 @@ def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[st
 
 def _runtime(tools: Toolchain, flags: Sequence[str], classes: str,
              log: pathlib.Path) -> list[pathlib.Path]:
-    """Objects of the parts of Verilator's run-time library that a model's makefile lists.
+    """Objects of those parts of Verilator's run-time library that a model's makefile lists.
 
-    They take longer to compile than a small model, and are the same for all: they are kept.
+    They take longer to compile than a small model, and are the same for all models: they are kept.
     """
     listed = _RUNTIME.findall(classes)
     names = [name for block in listed for name in block.replace("\\", " ").split()]
@@ -256,7 +256,7 @@ def _ports(header: str) -> str:
 def _plain_name(name: str) -> str:
     """The Verilog name of a member of a verilated class.
 
-    Verilator writes characters that C++ does not take, and the second of two underscores, as
+    Verilator writes a character that C++ does not allow, and the second of two underscores, as
     ``__0`` and two hexadecimal digits, and puts ``__SYM__`` before a C++ keyword.
     """
     return re.sub("__0([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)),

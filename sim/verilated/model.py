@@ -85,13 +85,14 @@ class Model:
     """An instance of a verilated module.
 
     The model has one clock, its input ``clk``, which only `tick`, `reset` and `run` move. Every
-    input is zero until poked. A value is an integer or an array of 32-bit words, the lowest first.
+    input is zero until `poke` sets it. A value is an integer or an array of 32-bit words, the
+    lowest first.
 
     Parameters
     ----------
     path : path
-        A library that `sim.verilated.build.build_model` made. Each `Model` has a state of its own,
-        also where several share a library.
+        A library from `sim.verilated.build.build_model`. Each `Model` has its own state, even if
+        several share a library.
 
     Raises
     ------
@@ -117,7 +118,7 @@ class Model:
 
     @property
     def handle(self) -> int:
-        """Address of the model (a ``systolith::Model``), for further functions of its `library`.
+        """Address of the model (a ``systolith::Model``), for other functions of its `library`.
 
         Raises
         ------
@@ -146,7 +147,7 @@ class Model:
         KeyError
             If there is no such port.
         TypeError, ValueError
-            If it is not an input that can be set, or the value does not fit it.
+            If it is not an input that can be set, or the value does not fit.
         """
         handle = self.handle
         port = self._settable(name)
@@ -154,7 +155,7 @@ class Model:
         self.library.systolith_poke(handle, port.index, words.ctypes.data)
 
     def peek(self, name: str) -> int:
-        """Value of port ``name``, with combinational logic settled for the present inputs."""
+        """Value of port ``name`` after combinational logic has settled."""
         return int.from_bytes(self.peek_words(name).astype("<u4").tobytes(), "little")
 
     def peek_words(self, name: str) -> Words:
@@ -166,12 +167,12 @@ class Model:
         return words
 
     def tick(self, cycles: int = 1) -> None:
-        """Runs clock cycles: each takes the inputs at its rising edge, and ends just after it.
+        """Runs clock cycles. Each takes the inputs at its rising edge, and ends just after it.
 
         Raises
         ------
         RuntimeError
-            If the design stops with an error, or was stopped before.
+            If the design stops with an error, or has stopped before.
         """
         self._advance(cycles, [], [], [], [])
 
@@ -188,18 +189,17 @@ class Model:
         Parameters
         ----------
         inputs : mapping of str to array, shape (cycles, words) or (cycles,)
-            Values that the ports take before each rising edge, as words or narrower unsigned
-            integers; a port of up to 32 bits may do without the second axis. Other inputs keep
-            their values.
+            Values of ports before each rising edge, as words or narrower unsigned integers. For a
+            port of up to 32 bits the second axis may be omitted. Other inputs keep their values.
         outputs : sequence of str
             Ports to record just after each rising edge.
         cycles : int, optional
-            Number of cycles; by default, what the inputs say.
+            Number of cycles; by default the length of the inputs.
 
         Returns
         -------
         dict of str to array of uint32, shape (cycles, words)
-            Fewer rows if the design calls ``$finish`` before.
+            Fewer rows if the design calls ``$finish`` earlier.
 
         Raises
         ------
@@ -227,18 +227,18 @@ class Model:
         return {port.name: sink[:done] for port, sink in zip(recorded, sinks, strict=True)}
 
     def use_threads(self, threads: int, *, least: int = WORTH_A_THREAD) -> None:
-        """Sets on how many threads kernels work that were compiled to be parallel.
+        """Sets the number of threads for kernels that were compiled to be parallel.
 
-        It changes nothing but the speed. A new model uses two, or one if this process may use only
-        one processor.
+        Only the speed depends on it. A new model uses two threads, or one if this process may use
+        only one processor.
 
         Parameters
         ----------
         threads : int
-            At most so many, the calling one included; 1 to 8.
+            Maximum, which includes the calling thread; 1 to 8.
         least : int
-            Other threads are used where they could take over at least so much work in a cycle, in
-            nanoseconds by a rough estimate.
+            Use other threads in a cycle if they could take over this much work, a rough estimate in
+            nanoseconds.
 
         Raises
         ------
@@ -253,13 +253,13 @@ class Model:
 
     @property
     def shared_work(self) -> tuple[int, int]:
-        """In how many cycles kernels were given to all threads, and steps that others did."""
+        """Cycles in which all threads were offered work, and kernel steps that others did."""
         cycles, steps = ctypes.c_uint64(), ctypes.c_uint64()
         self.library.systolith_shared_work(self.handle, cycles, steps)
         return cycles.value, steps.value
 
     def trace(self, path: str | os.PathLike[str] | None) -> None:
-        """Writes waveforms (VCD, one time step per half cycle) to a file from now on, or stops.
+        """Starts to write waveforms (VCD, one time step per half cycle), or stops if None.
 
         Raises
         ------
@@ -337,7 +337,7 @@ class Model:
 
 
 def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
-    """An array, the last of whose ``axes`` holds the words of a value, as C code takes it.
+    """Checks an array whose last axis holds the words of a value; returns it as C code needs it.
 
     Raises
     ------
