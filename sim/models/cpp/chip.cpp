@@ -1,8 +1,8 @@
-// Drives the verilated chip (hdl/chip/chip.py): its memory, cycle by cycle, and as its host the
+// Drives the verilated chip (hdl/chip/chip.py): its memory in every cycle and, as its host, the
 // control slave.
 //
-// Every function returns after a while, with the count of what it did, so that its caller can show
-// progress and be interrupted. Between two calls the clock stands still.
+// Every function returns after a while and counts what it did, so that its caller can show progress
+// and be interrupted. The clock runs only within calls.
 #include "hbm.hpp"
 #include "model.hpp"
 #include "watch.hpp"
@@ -25,9 +25,9 @@ using systolith::Watch;
 
 namespace {
 
-constexpr uint64_t STANDSTILL = 1 << 16;  // cycles without an answer that end an access
-// Cycles in a row for which all must look at rest: what one core or engine does to another core
-// shows in that one's state a few cycles later.
+constexpr uint64_t STANDSTILL = 1 << 16;  // an access ends after so many cycles without a response
+// The chip is at rest after so many cycles in a row without activity: what one core or engine does
+// to another core shows in the status of that core a few cycles later.
 constexpr uint32_t STILL = 8;
 
 // Mirrors `_ACCESS` in sim/models/chip/registers.py: an access of the host.
@@ -40,17 +40,17 @@ struct Access {
 
 // Mirrors `_Run` in sim/models/chip/simulation.py.
 struct Run {
-    uint64_t limit;  // cycles at most
+    uint64_t limit;  // maximum number of cycles
     uint64_t done;   // cycles run
-    // Bits of the cores' status.
+    // Masks in STATUS.
     uint32_t running, waiting, idle, dma_busy, resetting;
-    uint32_t until_rest, until_interrupt;  // what ends it
-    uint32_t watched;  // cores with a watchdog: they do not wait for ever
-    uint32_t still;    // cycles for which all looked at rest
+    uint32_t until_rest, until_interrupt;  // events that end the run
+    uint32_t watched;  // cores with a watchdog, which do not wait for ever
+    uint32_t still;    // cycles in a row without activity
     uint32_t ended;
 };
 
-// Verilator's storage of the port of that name, if there is one.
+// Verilator's variable of the port of that name, unbound if there is none.
 Pin find_pin(Model& model, const std::string& name) {
     for (uint32_t index = 0; index < PORT_COUNT; ++index)
         if (name == PORTS[index].name) return Pin(model.data[index], PORTS[index].bytes);
@@ -63,8 +63,8 @@ Pin pin(Model& model, const std::string& name) {
     return found;
 }
 
-// What a core shows (sim/trace/probes.py), of each cycle in which it is not what it was in the one before:
-// the cycle's number in two words, and the words of the port.
+// Records of what a core shows (sim/trace/probes.py), one for each cycle in which that changes: the
+// number of the cycle in two words, and the words of the port.
 class Records {
 public:
     explicit Records(const Pin& pin) : pin_(pin), last_(pin.bytes() / sizeof(uint32_t)) {}
@@ -87,7 +87,7 @@ private:
 };
 
 #if VM_TRACE
-// A waveform in which cycle n begins, with its rising edge, at n microseconds.
+// A waveform in which cycle n begins, with its rising edge, at time n microseconds.
 class Waveform {
 public:
     Waveform(Model& model, const char* path) {
@@ -98,7 +98,7 @@ public:
         if (!file_.isOpen()) throw std::runtime_error(std::string("cannot write ") + path);
     }
 
-    // After half a cycle, of which so many have gone by.
+    // Writes the state after `halves` half cycles.
     void dump(uint64_t halves) { file_.dump(halves * HALF_CYCLE); }
 
 private:
@@ -137,7 +137,7 @@ public:
         model.settled = false;
     }
 
-    // Resets chip and memory's ports. Whatever holds data keeps it.
+    // Resets the chip and the memory's ports. Memories keep their contents.
     void reset() {
         auto& top = model_.top;
         top.s_axil_awvalid = top.s_axil_wvalid = top.s_axil_arvalid = 0;
@@ -151,7 +151,7 @@ public:
         model_.settled = false;
     }
 
-    // One cycle. `look` sees what the chip shows in it before the clock rises.
+    // Runs a cycle. `look` is called before the clock rises, when the outputs have settled.
     template <typename Look>
     void step(Look look) {
         fall();
@@ -173,8 +173,8 @@ public:
         }
     }
 
-    // Whether something has happened that ends the run. What memory drives in this cycle may not
-    // have gone through yet: it is no state of the cores.
+    // Whether the run ends. Inputs from memory may not have settled yet, but the cores' status is
+    // in registers.
     bool ends(Run& run) const {
         if (run.until_interrupt && interrupt_.get()) return true;
         bool rest = run.until_rest;
@@ -184,7 +184,7 @@ public:
         return run.still > STILL;
     }
 
-    // Writes a waveform from now on, and keeps records.
+    // Starts to write a waveform and to keep records.
     void trace(const char* path) {
 #if VM_TRACE
         waveform_ = std::make_unique<Waveform>(model_, path);
@@ -197,7 +197,7 @@ public:
     Records& records(uint32_t core) { return records_.at(core); }
 
 private:
-    // The two halves of a cycle. What is to be seen of it is seen between them.
+    // The two halves of a cycle. Outputs are read between them.
     void fall() {
         model_.fall();
         if (!tracing_) return;
@@ -278,7 +278,7 @@ private:
 
 }  // namespace
 
-// Null on failure. Model and memory must live longer.
+// Returns null on failure. Model and memory must outlive the chip.
 SYSTOLITH_EXPORT Chip* systolith_chip_create(Model* model, Hbm* hbm, uint32_t cores,
                                              uint32_t channels) {
     Chip* chip = nullptr;
@@ -296,8 +296,8 @@ SYSTOLITH_EXPORT int systolith_chip_trace(Model* model, Chip* chip, const char* 
     return model->guard([&] { chip->trace(path); });
 }
 
-// What was recorded of a core since `systolith_chip_forget`, `*count` words that are there until
-// the chip does something.
+// Returns the records of a core since `systolith_chip_forget`: `*count` words, valid until the next
+// call for the chip.
 SYSTOLITH_EXPORT int systolith_chip_records(Model* model, Chip* chip, uint32_t core,
                                             const uint32_t** words, uint64_t* count) {
     return model->guard([&] {
@@ -311,7 +311,7 @@ SYSTOLITH_EXPORT int systolith_chip_forget(Model* model, Chip* chip, uint32_t co
     return model->guard([&] { chip->records(core).words.clear(); });
 }
 
-// Makes accesses, one after the other, until one is refused; `*done` counts all that were made.
+// Makes accesses in order until one is refused; `*done` counts all that were made.
 SYSTOLITH_EXPORT int systolith_chip_access(Model* model, Chip* chip, Access* accesses,
                                            uint64_t count, uint64_t* done) {
     return model->guard([&] {

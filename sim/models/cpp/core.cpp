@@ -1,7 +1,7 @@
-// Drives the host's ports of the verilated core (hdl/core/core.py): runs it, and moves data.
+// Drives the host's ports of the verilated core (hdl/core/core.py): runs it and moves data.
 //
-// Every function returns after a while, with the count of what it did, so that its caller can show
-// progress and be interrupted. Between two calls the clock stands still.
+// Every function returns after a while and counts what it did, so that its caller can show progress
+// and be interrupted. The clock runs only within calls.
 #include "model.hpp"
 #include "watch.hpp"
 
@@ -14,9 +14,9 @@ using systolith::Watch;
 
 namespace {
 
-constexpr uint64_t STANDSTILL = 1 << 16;  // cycles without progress that end a transfer
+constexpr uint64_t STANDSTILL = 1 << 16;  // a transfer ends after so many cycles without progress
 
-// Gives up where a transfer does not move.
+// Raises an error when a transfer does not advance.
 class Progress {
 public:
     void step(bool moved) {
@@ -39,7 +39,7 @@ struct Rows {
     uint64_t sublanes;
 };
 
-// Withdraws what a function offers at the ports, however it ends.
+// Clears inputs at the end of a function, also after an error.
 template <typename... Inputs>
 class Offers {
 public:
@@ -59,8 +59,8 @@ constexpr uint32_t ADDRESS_BITS = 16;
 
 }  // namespace
 
-// Runs at most `limit` cycles, fewer if the core has stopped and everything has come to rest, or
-// only a signal could move it on; `*done` counts them, and `*resting` tells why it returned.
+// Runs at most `limit` cycles; fewer if the core has stopped and is at rest, or if only a signal
+// could let it continue, which `*resting` tells. `*done` is the number of cycles.
 SYSTOLITH_EXPORT int systolith_core_run(systolith::Model* model, uint64_t limit, uint64_t* done,
                                         uint32_t* resting) {
     return model->guard([&] {
@@ -82,8 +82,8 @@ SYSTOLITH_EXPORT int systolith_core_run(systolith::Model* model, uint64_t limit,
     });
 }
 
-// Makes requests (payloads of the sequencer's port, packed) one after the other, and keeps each
-// response: the data, and above it the error bit.
+// Makes requests (packed payloads of the sequencer's port) in order, and stores each response: the
+// data, and above them the error bit.
 SYSTOLITH_EXPORT int systolith_core_requests(systolith::Model* model, const uint64_t* requests,
                                              uint64_t* responses, uint64_t count,
                                              uint64_t* done) {
@@ -155,7 +155,7 @@ SYSTOLITH_EXPORT int systolith_core_write_rows(systolith::Model* model, Rows* ro
         const uint32_t* data = rows->data + rows->done * rows->sublanes * rows->lanes;
         uint64_t row = 0;
         const auto offer = [&] {
-            // The address lies below the row.
+            // The address is in the low bits, below the row.
             auto* payload = reinterpret_cast<char*>(&top.host_write___05Fpayload);
             uint64_t carried = rows->address + rows->done;
             for (uint64_t lane = 0; lane < rows->lanes; ++lane) {

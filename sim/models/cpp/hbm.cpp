@@ -1,5 +1,5 @@
-// The C interface of the memory model (hbm.hpp). A function that can fail returns -1 and keeps the
-// error's text.
+// The C interface of the memory model (hbm.hpp). A function that fails returns -1 and keeps the
+// error's text for `systolith_hbm_error`.
 #include "hbm.hpp"
 
 #include "export.hpp"
@@ -37,7 +37,8 @@ struct Options {
     uint32_t beats, cycles, outstanding, stalls;
 };
 
-// Variables for the pins of a port that is not verilated; mirrors `AxiPins` in sim/models/hbm.py.
+// Variables for the pins of a port without a verilated model. Mirrors `AxiPins` in
+// sim/models/hbm.py.
 struct Variables {
     uint64_t awaddr, araddr;
     uint8_t awid, awlen, awsize, awburst, awvalid, awready;
@@ -53,7 +54,7 @@ struct Variables {
 
 SYSTOLITH_EXPORT const char* systolith_hbm_error() { return error.c_str(); }
 
-// Null on failure. `memory` may be null.
+// Returns null on failure. `memory` may be null.
 SYSTOLITH_EXPORT Hbm* systolith_hbm_create(uint32_t cores, uint32_t channels,
                                            uint32_t channel_bytes, uint64_t bytes,
                                            uint8_t* memory) {
@@ -108,7 +109,7 @@ SYSTOLITH_EXPORT int systolith_hbm_sample(Hbm* hbm) {
 
 SYSTOLITH_EXPORT void systolith_hbm_drive(Hbm* hbm) { hbm->drive(); }
 
-// Runs cycles in which nothing changes at the pins but by the memory: to measure its speed.
+// Runs cycles in which only the memory changes pins. Measures the memory's speed.
 SYSTOLITH_EXPORT int systolith_hbm_run(Hbm* hbm, uint64_t cycles) {
     return guard([&] {
         for (uint64_t cycle = 0; cycle < cycles; ++cycle) {

@@ -1,13 +1,13 @@
 // High-bandwidth memory behind the AXI4 masters of a simulated chip.
 //
-// One memory serves `channels` channels of each of `cores` cores. Rows of memory, of channels *
-// channel_bytes bytes, are spread over the channels: bytes c * channel_bytes and on of row r are in
-// channel c at address r * channel_bytes. The ports of all cores for one channel share its
+// One memory serves `cores` cores, each through `channels` ports. A row of memory has channels *
+// channel_bytes bytes, spread over the channels: those from c * channel_bytes on of row r are at
+// address r * channel_bytes of channel c. The ports of all cores for one channel share its
 // bandwidth.
 //
-// A cycle of the simulation is: let the model's clock fall, `sample` the ports, let the clock rise,
-// `drive` the ports. So the memory sees what the masters' logic makes of the inputs of this very
-// cycle, and what it answers holds from the next cycle on. Nothing here depends on Verilator.
+// A cycle of the simulation has four steps: the model's clock falls, `sample` reads the ports, the
+// clock rises, `drive` sets the ports. So the memory sees the masters' outputs for the inputs of
+// this cycle, and its own outputs change in the next cycle. Nothing here depends on Verilator.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace systolith {
 
-// A port's variable, of any width, little endian as on all machines that this is for.
+// A variable that holds the value of a port of any width, little endian.
 class Pin {
 public:
     Pin() = default;
@@ -35,7 +35,7 @@ public:
     bool bound() const { return data_ != nullptr; }
     size_t bytes() const { return bytes_; }
     uint8_t* data() const { return data_; }
-    // The low 64 bits; zero where there is no such port.
+    // The low 64 bits; zero if there is no such port.
     uint64_t get() const {
         switch (bytes_) {
             case 0: return 0;
@@ -60,7 +60,7 @@ private:
     size_t bytes_ = 0;
 };
 
-// An AXI4 port, by the names of the specification. Identifiers can be left out.
+// An AXI4 port, with the names of the specification. Identifiers may be absent.
 struct AxiPins {
     Pin awid, awaddr, awlen, awsize, awburst, awvalid, awready;
     Pin wdata, wstrb, wlast, wvalid, wready;
@@ -92,21 +92,21 @@ struct AxiPins {
 enum class Response : uint8_t { OKAY = 0, SLVERR = 2, DECERR = 3 };
 
 struct HbmOptions {
-    // Cycles from the handshake of a read's address to its first beat, and of a write's last beat
-    // to its response, at least; 1 or more.
+    // Minimum number of cycles from the handshake of a read's address to its first beat, and from
+    // that of a write's last beat to its response; 1 or more.
     uint64_t latency = 40;
-    // A channel moves at most `beats` beats in `cycles` cycles, reads and writes of all cores
-    // together; with 0 beats there is no limit.
+    // On average a channel moves at most `beats` beats in `cycles` cycles, reads and writes of all
+    // cores together. 0 beats: no limit.
     uint32_t beats = 0;
     uint32_t cycles = 1;
-    // Bursts that a port takes before it has answered the first, in each direction.
+    // Bursts in flight that a port accepts, in each direction.
     uint32_t outstanding = 64;
-    // In how many of 65,536 cycles each handshake is put off, at random.
+    // Number of cycles in 65,536 in which a handshake is delayed, at random.
     uint32_t stalls = 0;
     uint64_t seed = 1;
 };
 
-// A master does not keep to the protocol, or asks for what this memory does not do.
+// A master violates the protocol, or requests something that this memory does not support.
 class ProtocolError : public std::runtime_error {
 public:
     ProtocolError(uint32_t core, uint32_t channel, uint64_t cycle, const std::string& what)
@@ -119,7 +119,7 @@ public:
     const uint64_t cycle;
 };
 
-// Zeros that take no space until they are written.
+// A block of zeros. Pages take no space until they are written.
 class Memory {
 public:
     explicit Memory(uint64_t bytes) : bytes_(bytes) {
@@ -143,16 +143,16 @@ private:
 struct HbmCounters {
     uint64_t cycles;
     uint64_t read_bursts, read_beats, write_bursts, write_beats;
-    uint64_t error_beats;  // of reads and writes that were answered with an error
+    uint64_t error_beats;  // of reads and writes that got an error response
 };
 
 class Hbm {
 public:
     static constexpr uint32_t MAX_BYTES = 128;
     static constexpr uint64_t BOUNDARY = 4096;
-    static constexpr uint8_t NOTHING_READ = 0xdb;  // all bytes of a beat that is an error
+    static constexpr uint8_t NOTHING_READ = 0xdb;  // every byte of a beat with an error
 
-    // `memory` holds `bytes` bytes, a multiple of a row; without one, the memory is our own.
+    // `memory` has `bytes` bytes, a multiple of a row. If it is null, this object allocates one.
     Hbm(uint32_t cores, uint32_t channels, uint32_t channel_bytes, uint64_t bytes,
         uint8_t* memory = nullptr)
         : cores_(cores), channels_(channels), beat_(channel_bytes), bytes_(bytes) {
@@ -174,7 +174,7 @@ public:
         configure({});
     }
 
-    // Between two cycles, at any time.
+    // May be called between any two cycles.
     void configure(const HbmOptions& options) {
         if (!options.latency) throw std::invalid_argument("latency must be 1 at least, not 0");
         if (!options.cycles) throw std::invalid_argument("cycles must be 1 at least, not 0");
@@ -188,7 +188,7 @@ public:
         for (Group& group : groups_) group = {0, counters_.cycles, 0};
     }
 
-    // Answers accesses to any of these bytes with an error from now on.
+    // Makes accesses to any of these bytes fail from now on.
     void fail(uint64_t address, uint64_t bytes, Response response, bool reads = true,
               bool writes = true) {
         failures_.push_back({address, bytes, response, reads, writes});
@@ -221,7 +221,7 @@ public:
         put(port);
     }
 
-    // Forgets what is under way: the masters are in reset. Memory keeps its contents.
+    // Drops all bursts, because the masters are in reset. Memory keeps its contents.
     void reset() {
         for (Port& port : ports_) {
             clear(port);
@@ -229,7 +229,7 @@ public:
         }
     }
 
-    // After the clock's fall: takes what the masters give in this cycle.
+    // Samples the masters' outputs in this cycle, after the clock's falling edge.
     void sample() {
         bool busy = false;
         for (Port& port : ports_) {
@@ -238,7 +238,7 @@ public:
             if (!(aw | w | ar) && port.resting) continue;
             port.resting = false;
             busy = true;
-            // Data and answers first: they belong to addresses of earlier cycles.
+            // Data and responses first: they belong to addresses of earlier cycles.
             take_data(port, w);
             take_answers(port);
             take_address(port, port.write, aw, true);
@@ -250,7 +250,7 @@ public:
         changed_ = true;
     }
 
-    // After the clock's rise: what holds in the next cycle.
+    // Drives the masters' inputs for the next cycle, after the clock's rising edge.
     void drive() {
         if (!changed_) return;
         changed_ = false;
@@ -264,7 +264,7 @@ public:
     uint8_t* memory() const { return memory_; }
     uint64_t bytes() const { return bytes_; }
     const HbmCounters& counters() const { return counters_; }
-    // Whether nothing is under way.
+    // Whether no burst is in flight.
     bool idle() const {
         return std::all_of(ports_.begin(), ports_.end(), [](const Port& port) {
             return port.read.bursts.empty() && port.write.bursts.empty();
@@ -274,13 +274,13 @@ public:
 private:
     struct Burst {
         uint64_t row;   // of the next beat
-        uint32_t left;  // beats
-        uint64_t due;   // first cycle of its answer; of a write, when all data are there
+        uint32_t left;  // beats left
+        uint64_t due;   // first cycle of its response; of a write, known after its last beat
         uint8_t id;
         Response response;
     };
 
-    // A queue that allocates nothing while it does not grow.
+    // A queue that allocates memory only when it grows.
     class Bursts {
     public:
         bool empty() const { return first_ == end_; }
@@ -301,7 +301,7 @@ private:
         }
 
     private:
-        std::vector<Burst> ring_ = std::vector<Burst>(16);  // a power of two of them
+        std::vector<Burst> ring_ = std::vector<Burst>(16);  // its size is a power of two
         size_t first_ = 0, end_ = 0;
     };
 
@@ -313,25 +313,25 @@ private:
 
     struct Side {
         Bursts bursts;
-        bool ready = false;    // of the address, in this cycle
-        bool waits = false;    // an address was offered and not taken
+        bool ready = false;    // AR or AW ready in this cycle
+        bool waits = false;    // an address was offered and not accepted
         Address offered;
-        bool answer = false;   // R or B valid, in this cycle
+        bool answer = false;   // R or B valid in this cycle
     };
 
     struct Port {
         uint32_t core, channel;
-        // What a cycle looks at in which nothing happens.
+        // Members that a cycle without events reads come first.
         bool bound = false;
-        bool resting = false;  // nothing to do, and all ready
-        bool changed = false;  // since it was driven
+        bool resting = false;  // nothing to do, and ready for everything
+        bool changed = false;  // since the last `drive`
         const uint8_t* awvalid = nullptr;
         const uint8_t* wvalid = nullptr;
         const uint8_t* arvalid = nullptr;
         AxiPins pins = {};
         Side read = {}, write = {};
-        size_t filled = 0;         // writes at the queue's front that have all their data
-        bool data_ready = false;   // W ready, in this cycle
+        size_t filled = 0;         // writes at the queue's front whose data are complete
+        bool data_ready = false;   // W ready in this cycle
         bool data_waits = false;
         bool data_last = false;
         std::array<uint8_t, MAX_BYTES> data = {};
@@ -344,9 +344,9 @@ private:
     };
 
     struct Group {
-        int64_t credit = 0;  // beats that can go at once, times `cycles`
-        uint64_t since = 0;  // cycle of that
-        uint32_t turn = 0;   // whose turn it is: number / 2 is a core, odd numbers are writes
+        int64_t credit = 0;  // beats that may move now, times `cycles`
+        uint64_t since = 0;  // cycle in which `credit` was computed
+        uint32_t turn = 0;   // next in turn: turn / 2 is a core, odd numbers are writes
     };
 
     struct Failure {
@@ -355,7 +355,7 @@ private:
         bool reads, writes;
     };
 
-    // A copy of a beat; of the widths that matter for speed without a loop.
+    // Copies a beat. Common widths are constants here, so that the compiler needs no loop.
     void copy(uint8_t* to, const uint8_t* from) const {
         switch (beat_) {
             case 128: std::memcpy(to, from, 128); break;
@@ -380,7 +380,7 @@ private:
         return x ^ (x >> 31);
     }
 
-    // Whether a handshake is put off.
+    // Whether to delay a handshake.
     bool stalls(Port& port) {
         if (!options_.stalls) return false;
         port.random += 0x9e3779b97f4a7c15;
@@ -518,7 +518,7 @@ private:
         }
     }
 
-    // What each port of a channel shows in the next cycle.
+    // Decides the outputs of a channel's ports in the next cycle.
     void decide(uint32_t channel) {
         Group& group = groups_[channel];
         for (uint32_t core = 0; core < cores_; ++core) {
@@ -529,9 +529,9 @@ private:
             port.write.ready = port.write.bursts.size() < options_.outstanding && !stalls(port);
             decide_response(port);
         }
-        // Who comes after the last to get bandwidth is the first to get some now.
+        // Round robin: the port after the last one that got bandwidth is first.
         refill(group);
-        const uint32_t first = group.turn, count = 2 * cores_;  // turns change meanwhile
+        const uint32_t first = group.turn, count = 2 * cores_;  // group.turn changes in the loop
         for (uint32_t turn = 0; turn < count; ++turn) {
             const uint32_t sum = first + turn, number = sum < count ? sum : sum - count;
             Port& port = ports_[channel * cores_ + number / 2];
@@ -554,7 +554,7 @@ private:
         side.answer = !stalls(port);
     }
 
-    // Whether it takes bandwidth.
+    // Returns whether the port uses bandwidth.
     bool decide_read(Port& port, Group& group) {
         Side& side = port.read;
         if (side.answer || side.bursts.empty()) return false;
@@ -569,8 +569,8 @@ private:
         return true;
     }
 
-    // Whether it may take bandwidth: it pays when data come. So several may spend what one could
-    // afford; all wait then until it is paid back.
+    // Returns whether the port may use bandwidth. It pays only when data come, so several ports may
+    // spend the same credit; then all wait until the debt is paid back.
     bool decide_data(Port& port, const Group& group) {
         port.data_ready = port.filled < port.write.bursts.size() && !stalls(port)
             && affords(group);
@@ -580,7 +580,7 @@ private:
     void refill(Group& group) {
         if (!options_.beats) return;
         const int64_t most = int64_t(options_.beats) + options_.cycles - 1;
-        // So that nothing overflows, and a debt is paid back after any pause.
+        // The bound avoids an overflow, and still pays back any debt after a long pause.
         const int64_t passed = int64_t(std::min<uint64_t>(counters_.cycles - group.since, 1 << 30));
         group.credit = std::min(most, group.credit + passed * options_.beats);
         group.since = counters_.cycles;
@@ -624,7 +624,7 @@ private:
             pins.bid.set(burst.id);
             pins.bresp.set(uint64_t(burst.response));
         }
-        // What waits to be taken stays, even if memory changes.
+        // A beat that waits to be accepted stays the same, even if memory changes.
         if (!port.fresh) return;
         port.fresh = false;
         pins.rid.set(port.read.bursts.front().id);
@@ -636,7 +636,7 @@ private:
 
     const uint32_t cores_, channels_, beat_;
     const uint64_t bytes_;
-    uint32_t size_;  // logarithm of channel_bytes
+    uint32_t size_;  // binary logarithm of channel_bytes
     uint64_t rows_;
     std::unique_ptr<Memory> own_;
     uint8_t* memory_;

@@ -17,12 +17,12 @@ struct Job {
     uint64_t rows;
     uint64_t lanes;
     uint64_t transpose;
-    uint64_t weight_rows;      // rows handed over so far
+    uint64_t weight_rows;      // rows accepted so far
     uint64_t activation_rows;  // likewise
     uint64_t result_rows;      // rows received so far
 };
 
-// Sets a stream's payload: a row of words, and a flag above them.
+// Sets a stream's payload: a row of words, and above them a flag.
 template <typename Payload>
 void set_row(Payload& payload, const uint32_t* row, uint32_t lanes, uint32_t flag) {
     std::memcpy(&payload, row, lanes * sizeof(uint32_t));
@@ -31,8 +31,8 @@ void set_row(Payload& payload, const uint32_t* row, uint32_t lanes, uint32_t fla
 
 }  // namespace
 
-// Runs at most `cycles` cycles of `job`, fewer if it is done before. Between two calls the unit
-// stands still, so how a job is cut into calls changes nothing.
+// Runs at most `cycles` cycles of `job`, fewer if it is complete earlier. The clock runs only
+// within calls, so the result does not depend on how a job is cut into calls.
 SYSTOLITH_EXPORT int systolith_mxu_run(systolith::Model* model, Job* job, uint64_t cycles) {
     return model->guard([&] {
         // Verilator writes "__" in the name of a port as "___05F".

@@ -17,7 +17,7 @@ public:
 
 private:
     static constexpr auto PATIENCE = std::chrono::milliseconds(30);
-    static constexpr uint64_t CALLS_PER_LOOK = 16;  // reading the time costs as much as an idle cycle
+    static constexpr uint64_t CALLS_PER_LOOK = 16;  // reading the time costs an idle cycle's time
 
     std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + PATIENCE;
     uint64_t calls_ = 0;

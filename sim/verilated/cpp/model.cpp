@@ -41,7 +41,7 @@ SYSTOLITH_EXPORT void systolith_poke(Model* model, uint32_t port, const uint32_t
     model->settled = false;
 }
 
-// `value` must be zero: a port of up to 16 bits fills its first bytes only.
+// `*value` must be zero, because a port of up to 16 bits fills only its first bytes.
 SYSTOLITH_EXPORT int systolith_peek(Model* model, uint32_t port, uint32_t* value) {
     return model->guard([&] {
         model->settle();
@@ -73,20 +73,20 @@ SYSTOLITH_EXPORT int systolith_run(Model* model, uint64_t cycles, uint32_t input
     });
 }
 
-// Lets kernels that can work on several threads use so many, where others can take over work of
-// about `least` nanoseconds.
+// Sets the number of threads for parallel kernels. Other threads are used in cycles in which they
+// can take over work of about `least` nanoseconds.
 SYSTOLITH_EXPORT void systolith_use_threads(Model* model, uint32_t threads, uint64_t least) {
     model->context.pool.use(threads, least);
 }
 
-// How often there was work for several threads, and how many steps of kernels another thread did
-// than the one that runs the model.
+// Returns in how many cycles there was work for several threads, and how many kernel steps threads
+// did other than the one that runs the model.
 SYSTOLITH_EXPORT void systolith_shared_work(Model* model, uint64_t* often, uint64_t* steps) {
     *often = model->context.pool.openings();
     *steps = model->context.pool.handed();
 }
 
-// Writes waveforms to `path` from now on, or stops writing if it is null.
+// Starts to write waveforms to `path`, or stops if it is null.
 SYSTOLITH_EXPORT int systolith_trace(Model* model, const char* path) {
     return model->guard([&] {
 #if VM_TRACE

@@ -1,4 +1,4 @@
-// A verilated model as C++ that is linked into its library sees it.
+// A verilated model, for C++ that is linked into its library.
 #pragma once
 
 #include "export.hpp"
@@ -44,7 +44,7 @@ public:
 #endif
     }
 
-    // Blocks that Verilator compiled on their own, and kernels, take theirs from the thread.
+    // Separately verilated blocks, and kernels, get their context and pool from the thread.
     void enter() {
         Verilated::threadContextp(this);
         Pool::current() = &pool;
@@ -67,8 +67,8 @@ public:
         guard([&] { top.final(); });
     }
 
-    // Runs `action`. An error in it is kept in `error` and turned into the result -1, because no
-    // exception may leave through C. A cycle that it has begun is ended.
+    // Runs `action`. If it throws an exception, which must not leave through C, keeps the message
+    // in `error`, completes a cycle that has begun, and returns -1.
     template <typename Action>
     int guard(Action action) {
         context.enter();
@@ -81,7 +81,7 @@ public:
                 if (context.time() % 2) rise();
             }
         } catch (const std::exception&) {
-            // The first error is the one to tell.
+            // The first error is the one to report.
         }
         return -1;
     }
@@ -92,14 +92,14 @@ public:
         settled = true;
     }
 
-    // One cycle of the clock: ends just after the rising edge.
+    // Runs one clock cycle, which ends just after the rising edge.
     void tick() {
         fall();
         rise();
     }
 
-    // The first half of a cycle: afterwards outputs show what the cycle's inputs give. No input may
-    // change before the second half: other threads may work with what it makes already.
+    // The first half of a cycle. Afterwards outputs have settled for the cycle's inputs. No input
+    // may change before the second half, because other threads may already use kernels' inputs.
     void fall() {
         *clock = 0;
         edge();
@@ -122,7 +122,7 @@ public:
 #include "ports.inc"
 #undef PORT
     };
-    bool settled = false;  // to be cleared when an input is changed
+    bool settled = false;  // must be cleared when an input changes
     std::string error;
 #if VM_TRACE
     std::unique_ptr<VerilatedVcdC> trace;

@@ -2,13 +2,13 @@
 //
 // Between two clock edges the steps of all kernels are independent, because every output of a grid
 // is a register. Each kernel is a `Job`. At the falling edge its module posts the inputs; when all
-// have, the pool opens the jobs. At the rising edge each module finishes its job and takes the
-// outputs: the first to do so lets the calling thread work, too, until no job is left. Which thread
-// runs a job changes nothing but the time it takes.
+// modules have, the pool opens the jobs. At the rising edge each module finishes its job and takes
+// the outputs; the first one to do so makes the calling thread work, too, until no job is left.
+// Only the time that a job takes depends on the thread that runs it.
 //
-// Each thread prefers the jobs of its own home, whose state its cache holds, the heaviest first,
-// and then takes those of others. So a worker that sleeps, or that is not there any more in a
-// forked process, is never waited for. It is not woken at all for little work.
+// Each thread first takes the jobs of its own home, whose state is in its cache, the heaviest
+// first, and then those of others. So no thread ever waits for a worker that sleeps, or that does
+// not exist in a forked process. Workers are not woken for little work.
 #pragma once
 
 #include <algorithm>
@@ -29,31 +29,31 @@ namespace systolith {
 
 class Pool;
 
-// A kernel. Only the thread that evaluates the model calls its functions, but for `run`.
+// A kernel. Only the thread that evaluates the model calls its functions, except `run`.
 class Job {
 public:
-    // `kind` and `path` are the names of the module and of its instance: of several instances of a
-    // module, in the order of their paths, the first has home 0, the next home 1, and so on.
+    // `kind` and `path` are the names of the module and of its instance. The instances of a module,
+    // in the order of their paths, have the homes 0, 1, and so on.
     // `weight` is the highest `load`.
     Job(std::string kind, std::string path, uint64_t weight);
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
     virtual ~Job();
 
-    // The inputs are there.
+    // Reports that the inputs are complete.
     void post();
     bool posted() const { return phase_.load(std::memory_order_relaxed) != IDLE; }
     // Returns when the job has run.
     void finish();
 
 protected:
-    // How much work the inputs make, about nanoseconds.
+    // Estimate of the work that the inputs cause, in nanoseconds.
     virtual uint64_t load() const = 0;
     virtual void run() = 0;
 
 private:
     friend Pool;
-    // POSTED: for the calling thread alone. OPEN: for any thread.
+    // POSTED: only the calling thread may run it. OPEN: any thread may.
     enum Phase : uint32_t { IDLE, POSTED, OPEN, TAKEN, DONE };
 
     bool claim() {
@@ -89,24 +89,24 @@ public:
     Pool& operator=(const Pool&) = delete;
     ~Pool() { stop(); }
 
-    // Lets at most so many threads work, the calling one included, where others could take over
-    // `least` of the load.
+    // Sets the maximum number of threads, the calling one included. Others are used when they can
+    // take over a load of `least`.
     void use(unsigned threads, uint64_t least) {
         stop();
         threads_ = std::clamp(threads, 1u, MAX_THREADS);
         least_ = least;
     }
 
-    // How often work was opened to all threads.
+    // In how many cycles jobs were opened to all threads.
     uint64_t openings() const { return openings_; }
-    // How many jobs other threads than the calling one did.
+    // How many jobs threads other than the calling one ran.
     uint64_t handed() const { return handed_.load(std::memory_order_relaxed); }
 
 private:
     friend Job;
     static constexpr unsigned MAX_THREADS = 8;
     static constexpr uint64_t LEAST = 4000;
-    // What a thread waits before it sleeps: tens of microseconds.
+    // Spins before a thread sleeps: tens of microseconds.
     static constexpr int SPINS = 2000;
 
     static unsigned available() {
@@ -139,7 +139,7 @@ private:
         if (++count_ == jobs_.size()) open();
     }
 
-    // Opens the jobs that are posted, if it pays to share them.
+    // Opens the posted jobs if it pays to share them.
     void open() {
         count_ = 0;
         if (threads_ == 1) return;
@@ -156,7 +156,7 @@ private:
         ++openings_;
         drained_ = false;
         for (size_t index = 0; index < jobs_.size(); ++index) {
-            // A thread is not worth what takes less time than to tell it.
+            // Handing over a small job would take longer than running it.
             if (loads_[index] >= LEAST_LOAD)
                 jobs_[index]->phase_.store(Job::OPEN, std::memory_order_release);
         }
@@ -165,7 +165,7 @@ private:
     }
 
     void finish(Job& job) {
-        // Before the first falling edge modules post when they need the result.
+        // Before the first falling edge, modules post when they need the result.
         if (count_) open();
         if (!drained_) {
             work(0);
@@ -184,7 +184,7 @@ private:
         job.phase_.store(Job::IDLE, std::memory_order_relaxed);
     }
 
-    // Works until no job is open; tells how many it did.
+    // Runs jobs until none is open; returns how many it ran.
     uint64_t work(unsigned thread) {
         uint64_t count = 0;
         for (Job* job : order_[thread]) {
@@ -213,7 +213,7 @@ private:
         }
         owner_ = getpid();
         stopping_.store(false, std::memory_order_relaxed);
-        // Signals are for the threads that are there without us.
+        // Workers block all signals, which are for the application's own threads.
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -242,7 +242,7 @@ private:
         epoch_.fetch_add(1, std::memory_order_release);
         epoch_.notify_all();
         for (std::thread& worker : workers_) {
-            // A forked process has no other threads.
+            // In a forked process the workers do not exist.
             if (owner_ == getpid()) worker.join();
             else worker.detach();
         }
@@ -258,13 +258,13 @@ private:
     static constexpr uint64_t LEAST_LOAD = 500;
 
     std::vector<Job*> jobs_;
-    size_t count_ = 0;  // jobs that are posted, until they are opened
+    size_t count_ = 0;  // posted jobs that are not open yet
     bool drained_ = true;
     std::vector<uint64_t> loads_;
     unsigned threads_ = available();
     uint64_t least_ = LEAST;
     uint64_t openings_ = 0;
-    std::vector<std::vector<Job*>> order_;  // for each thread; empty while there are no workers
+    std::vector<std::vector<Job*>> order_;  // by thread; empty while there are no workers
     std::vector<std::thread> workers_;
     pid_t owner_ = 0;
     alignas(64) std::atomic<uint32_t> epoch_ = 0;
