@@ -1,4 +1,4 @@
-"""Two cores side by side, for tests of how a simulation shares the work of their kernels."""
+"""Two cores side by side, for tests of how threads share the work of their kernels."""
 
 import pathlib
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ CORES = 2
 
 
 class TwoCores(wiring.Component):
-    """Two cores that have nothing but the clock in common: ports ``core_0`` and ``core_1``.
+    """Two cores that share only the clock and the reset: ports ``core_0`` and ``core_1``.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class TwoCores(wiring.Component):
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        # Made to be asked for its ports; it is no part of the design.
+        # Only its signature is used; it is not part of the design.
         self._shape = Core(config)
         self._shape._MustUse__used = True
         super().__init__({f"core_{number}": Out(self._shape.signature)
@@ -53,7 +53,7 @@ class TwoCores(wiring.Component):
 
 
 def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) -> pathlib.Path:
-    """The library of `TwoCores`: with tile kernels, perhaps parallel ones, or of pure Verilog."""
+    """The library of `TwoCores`: with tile kernels, which may be parallel, or in pure Verilog."""
     sources = with_kernels(TOP, lambda: TwoCores(config), core_grids(config) if kernels else [],
                            parallel=parallel)
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
@@ -75,7 +75,7 @@ class TwoCoresModel:
         model.reset()
 
     def load_program(self, core: int, bundles: Sequence[int]) -> None:
-        """Puts bundles into a core's instruction memory, a word a cycle."""
+        """Writes bundles to a core's instruction memory, a word a cycle."""
         rows = []
         for address, bundle in enumerate(bundles):
             for number, word in enumerate(bundle_words(bundle)):

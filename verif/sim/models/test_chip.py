@@ -1,4 +1,4 @@
-"""The simulated chip: its host's side, and its cores with transfers beside the golden chip."""
+"""The simulated chip: its host interface, and its cores and transfers against the golden chip."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -41,7 +41,7 @@ def chip():
 
 @dataclass
 class Core:
-    """What a core starts with: its program, descriptors by address, scalar registers."""
+    """Initial state of a core: program, descriptors by address, scalar registers."""
 
     text: str = "{ s1.halt }"
     descriptors: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Core:
 
 
 class Pair:
-    """A simulated chip and a golden one, with the same in all memories."""
+    """A simulated and a golden chip with equal contents of all memories."""
 
     def __init__(self, model, cores, seed, hbm_rows=None):
         config = model.config
@@ -91,7 +91,7 @@ class Pair:
                 np.testing.assert_array_equal(
                     got[name], value, err_msg=f"{name} of core {number}, seed {self.seed}")
         np.testing.assert_array_equal(self.model.hbm, self.golden.hbm,
-                                      err_msg="HBM after a look at the cores")
+                                      err_msg="HBM after reading the cores")
 
 
 # Registers
@@ -123,7 +123,7 @@ def test_a_refused_access_names_its_register(chip):
         chip.read_address(0x3000)
     with pytest.raises(RegisterError, match="write of 0x1 to address 0xffc was refused"):
         chip.write_address(0xFFC, 1)
-    # The words after the refused one are not tried.
+    # The words after the refused one are not written.
     with pytest.raises(RegisterError, match="write of 0x7 to ACCESS_DATA of core 0"):
         chip.write_words(0, Space.SMEM, TINY.smem_words - 1, [6, 7, 8])
     assert chip.read_smem(0, TINY.smem_words - 1, 1).tolist() == [6]
@@ -179,7 +179,7 @@ def test_a_program_is_loaded_run_and_counted(chip):
     counters = chip.counters(1)
     assert 101 < counters["cycles"] == sum(counters.values()) - counters["cycles"]
     assert chip.read("INTERRUPT_STATUS") & ~before == 1 << 8
-    # Nothing moves: it takes only as long as it takes to be sure.
+    # Nothing moves: `run` returns as soon as it is sure of that.
     assert chip.run(LIMIT) < 10
     bundles = chip.read_words(1, Space.IMEM, 3 * isa.BUNDLE_PITCH, 3 * isa.BUNDLE_WORDS)
     np.testing.assert_array_equal(bundles.reshape(3, -1), program.words()[3:])
@@ -187,7 +187,7 @@ def test_a_program_is_loaded_run_and_counted(chip):
 
 @pytest.mark.parametrize("rows", [4, 12, 100])
 def test_data_pass_through_few_rows(monkeypatch, rows):
-    """Programs of both cores, vector and scalar memory, in pieces; memory and the rest stay."""
+    """Programs, vector and scalar memory move in pieces; HBM and everything else stay."""
     monkeypatch.setattr("sim.models.chip.transfers.STAGING_ROWS", rows)
     rng = np.random.default_rng(rows)
     with ChipModel(TINY) as chip:
@@ -211,7 +211,7 @@ def test_data_pass_through_few_rows(monkeypatch, rows):
         np.testing.assert_array_equal(chip.hbm, kept)
         used = len(kept) - staging_rows(TINY)
         assert len(kept) - used == rows
-        # The staging rows alone are used: an error elsewhere does not matter, one there does.
+        # Only the staging rows are used: an error elsewhere does not matter, one there does.
         chip.memory.fail(0, used * ROW, SLVERR)
         chip.load_programs(dict(enumerate(programs)))
         chip.memory.fail(used * ROW, ROW, SLVERR)
@@ -222,7 +222,7 @@ def test_data_pass_through_few_rows(monkeypatch, rows):
 
 @pytest.mark.slow
 def test_a_program_that_does_not_fill_rows_of_many_bundles():
-    """Rows of 8 bundles: what is behind a program, and ahead of it, stays."""
+    """With 8 bundles in a row, bundles before and after a program stay."""
     rng = np.random.default_rng(64)
     memory = [0] * 64
     with ChipModel(Config.preset("v2")) as chip:
@@ -257,7 +257,7 @@ def test_what_ends_a_run(chip):
     assert chip.interrupt
     assert not chip.running(1)
     assert chip.run(until="interrupt") == 0
-    # Core 0 waits, which is rest, unless it has a watchdog.
+    # Core 0 waits, which counts as rest unless it has a watchdog.
     assert chip.run() < 10
     assert chip.waiting(0)
     chip.set_watchdog(0, 5000)
@@ -329,7 +329,7 @@ def test_models_do_not_disturb_each_other():
     one.close()
 
 
-# Beside the golden chip
+# Against the golden chip
 
 
 @pytest.mark.parametrize("memory", STALLS, ids=lambda options: f"stalls{options.stalls}")
@@ -369,13 +369,13 @@ PING_PONG = """
     { misc.dma 0 | s1.loop s1, again }
     { s1.halt }
 """
-"""A word goes to and fro; each core adds one to it, keeps it in memory, and signals that."""
+"""A word goes back and forth. Each core adds one to it, stores it, and signals that."""
 
 
 @pytest.mark.parametrize("memory", STALLS[:2], ids=lambda options: f"stalls{options.stalls}")
 def test_two_cores_exchange_words(memory):
     rounds, rows = 9, TINY.sublanes
-    # The first has the word from the start. Its last turn is not waited for.
+    # The first core has the word initially. Nothing waits for its last turn.
     cores = [Core(PING_PONG % (not core, rounds), {
         0: descriptor(TINY, vmem(8), other_vmem(9), rows=rows, other_semaphore=sem[6]),
         20: descriptor(TINY, vmem(8), hbm((64 + 6 * core) * ROW), rows=rows, semaphore=sem[7]),
@@ -435,7 +435,7 @@ def test_a_product_with_weights_from_memory(memory):
         pair.compare()
         assert (bits(to_bf16(weights)) != 0).any()
         result = model.hbm[100:100 + 2 * rows].view(np.float32).reshape(2, rows, size)
-        # Small integers: exact in any order.
+        # Sums of small integers are exact in any order.
         np.testing.assert_array_equal(result, activations @ weights)
 
 
@@ -476,12 +476,12 @@ PHASES, TRANSFERS_AT_ONCE = 4, 3
 BARRIER = 15
 FIRST_FREE_BUNDLE = 150
 Place = tuple[DmaSpace, int | None, int]
-"""A space, whose it is, an address."""
+"""A space, its core, and an address."""
 DESCRIPTORS = range(0, PHASES * TRANSFERS_AT_ONCE * DESCRIPTOR_WORDS, DESCRIPTOR_WORDS)
 
 
 class Phases:
-    """Random transfers of both cores, several at once; no two of a phase meet.
+    """Random transfers of both cores, several at once; no two of a phase overlap.
 
     At the end of a phase both cores wait until all transfers of both are complete.
     """
@@ -498,7 +498,7 @@ class Phases:
 
     @staticmethod
     def touched(core, job):
-        """Places that a transfer of a core reads, and that it writes."""
+        """Places that a core's transfer reads, and places that it writes."""
         found = []
         for space, numbers in (job.reads, job.writes):
             place = {DmaSpace.HBM: (space, None),
@@ -507,7 +507,7 @@ class Phases:
         return found
 
     def draw(self, core, reads, writes, last):
-        """A transfer that meets none of those that have touched these places."""
+        """A transfer that overlaps none of those that touched these places."""
         while True:
             made = self.transfers.good()
             made = replace(made, semaphore=made.semaphore % BARRIER,
@@ -625,7 +625,7 @@ def test_memory_that_refuses(way, response):
         assert not model.status(0)["DMA_BUSY"]
         assert model.read_words(0, Space.SEMAPHORE, 1, 1).tolist() == [0]
         assert model.memory.counters["error_beats"]
-        # The other core has done its work, and this one is as good as before.
+        # The other core has finished its work, and this one works again.
         assert model.read_words(1, Space.SCALAR, 1, 1).tolist() == [0]
         model.memory.heal()
         model.hbm[:] = pair.golden.hbm
@@ -639,7 +639,7 @@ def test_a_transfer_of_the_host_that_memory_refuses(chip):
     chip.memory.fail(3 * ROW, ROW, SLVERR)
     with pytest.raises(RuntimeError, match="memory has refused a transfer of core 1"):
         chip.transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=8))
-    # The core has its fault already: the next failure is seen as well.
+    # The core already has a fault; the next failure is reported as well.
     words = np.zeros((2, TINY.sublanes, TINY.lanes), np.uint32)
     program = assemble("{ s1.halt }").bundles * 5
     chip.memory.fail(0, chip.hbm.nbytes, SLVERR)
@@ -719,7 +719,7 @@ def test_a_master_that_breaks_the_rules_is_named(chip):
     chip.memory.configure(HbmOptions(stalls=65_500))
     chip.start_transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=8))
     chip.run(20, until=Until.NEVER)
-    # A reset that memory does not see: an address that was offered is gone.
+    # A reset that memory does not see withdraws an offered address.
     chip.model.poke("rst", 1)
     with pytest.raises(RuntimeError,
                        match=r"memory channel 0 of core 1, cycle .*: ARVALID must stay"):
@@ -751,7 +751,7 @@ def test_a_chip_of_one_core():
 
 @pytest.mark.slow
 def test_kernels_change_nothing():
-    """Pure Verilog and kernels, on one thread or two, take the same cycles to the same state."""
+    """Pure Verilog and kernels, on one or two threads, reach the same state in equal cycles."""
     seen = []
     for kernels, threads in ((False, 1), (True, 1), (True, 2)):
         with ChipModel(TINY, kernels=kernels, memory=STALLS[1]) as model:

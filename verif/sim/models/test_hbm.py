@@ -1,4 +1,4 @@
-"""The model of high-bandwidth memory under random traffic, beside an array, and when abused."""
+"""The memory model under random traffic, against an array, and with protocol violations."""
 
 import ctypes
 from collections import deque
@@ -35,7 +35,7 @@ class Operation:
 
 
 class Master:
-    """A port with random bursts, which remembers everything; valid and ready come at random.
+    """A port with random bursts that records everything; valid and ready are random.
 
     Bursts that touch a block of memory that another burst of any core writes wait until that one
     has ended, so that every read has one right answer.
@@ -46,7 +46,7 @@ class Master:
         self.density = density
         self.pins = bench.hbm.bind(core, channel)
         self.id = core
-        # Taken by the memory and not yet answered; to be asked for; beats to be written.
+        # Accepted without a response yet; to be requested; beats to be written.
         self.reads: deque[Operation] = deque()
         self.writes: deque[Operation] = deque()
         self.read_queue: deque[Operation] = deque()
@@ -80,7 +80,7 @@ class Master:
         self.bench.users[self.channel, block][kind] -= 1
 
     def before(self):
-        """What the pins show in this cycle."""
+        """Drives the pins for this cycle."""
         pins, rng = self.pins, self.rng
         if self.bench.planning:
             for write, queue in ((False, self.read_queue), (True, self.write_queue)):
@@ -104,7 +104,7 @@ class Master:
         pins.bready = bool(rng.random() < self.density)
 
     def after(self):
-        """What is transferred in this cycle."""
+        """Follows the handshakes of this cycle."""
         pins, bench = self.pins, self.bench
         if pins.arvalid and pins.arready:
             pins.arvalid = 0
@@ -161,14 +161,14 @@ class Master:
 
 
 class Bench:
-    """A memory, its reference, and a master at every port."""
+    """A memory, its reference, and a master at each port."""
 
     def __init__(self, library, *, cores, channels, beat, options, seed, blocks=6, density=0.8):
         self.options, self.beat, self.channels, self.blocks = options, beat, channels, blocks
         self.row = channels * beat
         rng = np.random.default_rng(seed)
         size = blocks * BLOCK * channels
-        # The last block is not there.
+        # The last block does not exist.
         self.hbm = Hbm(library, cores, channels, beat, size - BLOCK * channels)
         self.hbm.configure(options)
         self.reference = rng.integers(0, 256, self.hbm.memory.size, dtype=np.uint8)
@@ -203,7 +203,7 @@ class Bench:
             place[:] = np.where(strobes, data, place)
 
     def shown(self):
-        """What the memory shows at all ports, where it means something."""
+        """The memory's outputs at all ports, where they are valid."""
         result = []
         for master in self.masters:
             pins = master.pins
@@ -281,14 +281,14 @@ def test_random_traffic_matches_an_array(library, cores, channels, beat, options
 
 
 def bandwidth_is_kept(bench):
-    """In no span of cycles does a channel move more than its share and what it had saved."""
+    """In no span of cycles does a channel move more than its share and its credit."""
     rate = bench.options.beats / bench.options.cycles
     ports = len(bench.masters) // bench.channels
     for moved in bench.moved:
         times = np.array(moved)
         for span in (20, 100, 1000):
             most = max(np.searchsorted(times, times + span) - np.arange(len(times)))
-            # Reads that were shown, and writes that were admitted, before the span.
+            # Reads that were valid, and writes that were admitted, before the span.
             assert most <= span * rate + 2 * ports + rate + 1
         assert len(times) > 0.7 * rate * (times[-1] - times[0])
 
@@ -416,7 +416,7 @@ WRITE = {"wvalid": 1}
     ([{"arvalid": 1, "arburst": 1, "arsize": 3, "araddr": 8184, "arlen": 1}],
      "AR burst of 2 beats at address 8184 must not cross"),
     ([{"arvalid": 1, "arburst": 1, "arsize": 4}], "ARSIZE must be 3, not 4"),
-    # With one burst outstanding at most, a second one waits.
+    # With at most one burst in flight, a second one waits.
     ([GOOD, GOOD, {**GOOD, "awlen": 2}], "AW must not change until it is taken"),
     ([GOOD, GOOD, {**GOOD, "awaddr": 128}], "AW must not change until it is taken"),
     ([GOOD, GOOD, {"awvalid": 0}], "AWVALID must stay until it is taken"),

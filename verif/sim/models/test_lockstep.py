@@ -1,4 +1,4 @@
-"""Tile kernels against pure Verilog: every output, every cycle, whatever comes in."""
+"""Tile kernels against pure Verilog: every output in every cycle, for arbitrary inputs."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def config_of(array: int, mac_latency: int) -> Config:
 
 
 def grid_models(make_grid, config: Config) -> tuple[Model, Model]:
-    """The grid by tile kernels, and in pure Verilog."""
+    """Models of the grid: by tile kernels, and in pure Verilog."""
     grid = make_grid(config)
     kernel = with_kernels(grid.module, lambda: grid, [grid])
     pure = with_kernels(grid.module, lambda: make_grid(config))
@@ -36,12 +36,12 @@ def grid_models(make_grid, config: Config) -> tuple[Model, Model]:
 
 
 def blocks(grid: TileGrid) -> list[str]:
-    """What to verilate on its own: the rows of an array that is large enough to be worth it."""
+    """Modules to verilate separately: the rows, if the array is large enough."""
     return [grid.row_module] if grid.rows > 8 else []
 
 
 def random_bits(rng: np.random.Generator, cycles: int, width: int, density: float) -> np.ndarray:
-    """Words of which each bit is set with some probability."""
+    """Words whose bits are set with a given probability."""
     chosen = rng.random((cycles, width)) < density
     spare = -width % 32
     packed = np.packbits(np.pad(chosen, ((0, 0), (0, spare))), axis=1, bitorder="little")
@@ -49,14 +49,14 @@ def random_bits(rng: np.random.Generator, cycles: int, width: int, density: floa
 
 
 def moderate(words: np.ndarray) -> np.ndarray:
-    """bfloat16 pairs of random bits, with exponents brought near 1: their sums stay finite."""
+    """Pairs of random bfloat16 with exponents near that of 1, so that sums stay finite."""
     halves = words.view(np.uint16)
     exponents = 112 + (halves >> 7) % 32
     return (halves & 0x807F | exponents << 7).view(np.uint32)
 
 
 def random_traffic(model: Model, rng: np.random.Generator, density: float) -> dict[str, np.ndarray]:
-    """Random values of every input; control bits are set as densely as told, reset seldom.
+    """Random values of every input; control bits have a given density, resets are rare.
 
     Operands are of moderate size in the first half of the cycles and of any size later. Now and
     then nothing is valid for a while, so that tiles fall idle and wake up again.
@@ -128,7 +128,7 @@ def test_matrix_unit_by_kernels_equals_verilog(array, mac_latency):
 
 @pytest.mark.slow
 def test_one_tile_at_full_size_in_pure_rtl():
-    """A 128x128 tile without any kernel: golden's bits, and those of the kernel."""
+    """A 128x128 tile without any kernel has the bits of the golden model and of the kernel."""
     config = Config.preset("v2")
     rng = np.random.default_rng(128)
     weights = rng.standard_normal((1, 128, 128)).astype(np.float32)
@@ -142,7 +142,7 @@ def test_one_tile_at_full_size_in_pure_rtl():
 
 @pytest.mark.slow
 def test_bench_grids_give_one_result():
-    """What `make bench` times computes golden's product both ways, at a size of its own."""
+    """Both models that `make bench` times compute the golden product, at another size."""
     config = config_of(16, 2)
     rng = np.random.default_rng(16)
     weights = rng.standard_normal((16, 16)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Traces and waveforms: that they tell what has happened, and that they change nothing."""
+"""Traces and waveforms show what happened, and change nothing."""
 
 import _thread
 import itertools
@@ -39,7 +39,7 @@ Slice = tuple[tuple[str, str], dict[str, Any]]
 
 
 class Trace:
-    """A trace's events, by what they are on."""
+    """A trace's events by track."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.everything = json.loads(path.read_text())
@@ -57,14 +57,14 @@ class Trace:
         return self.processes[event["pid"]], self.threads[event["pid"], event["tid"]]
 
     def cycles(self, core: int, track: str) -> Counter[str]:
-        """Cycles by the names of the slices of a track."""
+        """Cycles by name of the slices of a track."""
         result: Counter[str] = Counter()
         for event in self.tracks[f"core {core}", track]:
             result[event["name"]] += event["dur"]
         return result
 
     def arrows(self) -> Iterator[tuple[str, Slice, Slice]]:
-        """Each arrow's name, with the slice in which it begins, and that in which it ends."""
+        """Each arrow's name, the slice in which it begins, and the slice in which it ends."""
         starts = {event["id"]: event for event in self.events if event["ph"] == "s"}
         ends = {event["id"]: event for event in self.events if event["ph"] == "f"}
         assert starts.keys() == ends.keys()
@@ -82,7 +82,7 @@ class Trace:
 
 
 class Waves:
-    """A waveform: signals by their full names, and how each of them changes, in cycles."""
+    """A waveform: signals by full name, and the changes of each, in cycles."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.codes, self.widths, scope = {}, {}, []
@@ -110,7 +110,7 @@ class Waves:
         self.end = now / 10
 
     def settled(self, name: str) -> NDArray[np.int64]:
-        """A signal's value in each cycle, before the edge that ends it."""
+        """A signal's value in each cycle, just before the cycle's end."""
         result = np.zeros(int(self.end), np.int64)
         for at, value in self[name]:
             result[int(np.ceil(at - 0.5)):] = value
@@ -134,7 +134,7 @@ def operands() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Product:
-    """The files of a traced product, its result, the counters, and cycles before and after."""
+    """Files, result and counters of a traced product, and the cycles before and after."""
     path = tmp_path_factory.mktemp("trace") / "product"
     with Device.open("tiny", trace=path) as device:
         result = device.matmul(*operands())
@@ -190,7 +190,7 @@ def test_every_cycle_is_charged_as_the_counters_do(product: Product, trace: Trac
     for name, counter in COUNTER_NAMES.items():
         if name != "idle":
             assert cycles[name] == counters[core][counter] > 0, name
-    # The core idles while its counters are read, one after the other, and until the end.
+    # The core is idle while its counters are read, one by one, and until the end.
     assert counters[core]["idle_cycles"] <= cycles["idle"]
     assert cycles["idle"] <= counters[core]["idle_cycles"] + last - first
 
@@ -413,7 +413,7 @@ def test_records_in_parts_give_the_same_trace(tmp_path: pathlib.Path, product: P
         assert [device.counters(core) for core in range(2)] == product[3]
     parts, whole = Trace(tmp_path / "parts.json"), Trace(product[0])
     for track, slices in whole.tracks.items():
-        if track[1] != "program":  # a bundle that issues in many cycles may be cut
+        if track[1] != "program":  # a slice of a bundle that issues in many cycles may be cut
             key = lambda event: event["ts"]  # noqa: E731
             assert sorted(parts.tracks[track], key=key) == sorted(slices, key=key), track
     assert len(list(parts.arrows())) == len(list(whole.arrows()))
@@ -438,7 +438,7 @@ def test_what_cannot_be_traced_is_said(tmp_path: pathlib.Path) -> None:
 
 
 def test_files_are_whole_if_nobody_closes_the_device(tmp_path: pathlib.Path) -> None:
-    chip_library(TINY, trace=True)  # a build here, not under the other process's limit of time
+    chip_library(TINY, trace=True)  # built here, not within the other process's time limit
     code = (f"from systolith import Device; import numpy as np\n"
             f"d = Device.open('tiny', trace={str(tmp_path / 'left')!r})\n"
             f"d.matmul(np.ones((9, 5), np.float32), np.ones((5, 7), np.float32))\n")

@@ -32,7 +32,7 @@ endmodule
 
 @pytest.fixture
 def own_folder(tmp_path, monkeypatch):
-    """A build folder that is empty but for Verilator's run-time objects, which are slow to make."""
+    """A build folder with nothing but Verilator's run-time objects, which are slow to make."""
     shared = build_folder() / "models"
     build_model("counter", {"counter": COUNTER}, optimise=False)
     models = tmp_path / "build" / "models"
@@ -147,7 +147,7 @@ endmodule
 
 
 def test_models_of_one_class_name_do_not_mix():
-    # Each library has a `Vmodel` and a function `answer` of its own.
+    # Each library has its own `Vmodel` and its own function `answer`.
     source = """\
 module asker(input clk, output reg [31:0] y);
   import "DPI-C" function int answer();

@@ -1,4 +1,4 @@
-"""Results kept on disk: made once for each set of parameters and state of the code."""
+"""Cached results are made once for each set of parameters and each state of the code."""
 
 import importlib
 import linecache
@@ -18,7 +18,7 @@ def folder(tmp_path, monkeypatch):
 
 
 class Maker:
-    """Returns its result and counts how often it was asked."""
+    """Returns its result and counts its calls."""
 
     def __init__(self, result):
         self.result = result
@@ -110,7 +110,7 @@ def test_failure_to_make_leaves_nothing_behind(folder):
 
 
 def test_result_that_json_cannot_hold_is_not_kept(folder):
-    # The array's beginning can be written, the set cannot.
+    # JSON can hold the beginning of the list, but not the set.
     with pytest.raises(TypeError, match="set is not JSON serializable"):
         cache.cached_json("grid", 1, Maker(["beginning", set()]))
     assert not [name for name in files(folder) if name.startswith("grid-")]

@@ -11,7 +11,7 @@ SEED = 20
 
 
 def wide_source():
-    """Of each width w: register q<w> takes d<w>, and n<w> is always its complement."""
+    """For each width w, register q<w> takes d<w>, and n<w> is its complement."""
     ports = ["input clk", "input rst"]
     lines = []
     for w in WIDTHS:
