@@ -1,4 +1,4 @@
-"""The assembler: programs built by calls, one bundle after the other.
+"""The assembler: builds programs by calls, one bundle after the other.
 
     asm = Assembler()
     with asm.bundle() as b:
@@ -11,8 +11,9 @@
         b.s1.halt()
     program = asm.assemble()
 
-Every operation of `hdl.isa` is a method of its slots (`sim.asm.slots`). `sim.asm.text` reads the
-same from text. `sim.asm.descriptor` makes the descriptors that `dma` needs in scalar memory.
+Every operation of `hdl.isa` is a method of its slots (`sim.asm.slots`). `sim.asm.operands` has the
+registers ``s``, ``v``, ``m``, ``sem``. `sim.asm.text` reads programs from text.
+`sim.asm.descriptor` makes the descriptors that `dma` needs in scalar memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,18 +33,14 @@ from hdl.isa import Kind, Operand, Operation, Slot
 from sim.asm.disassembler import BANKS, disassemble, label_names, written_registers
 from sim.asm.naming import default, parameter
 from sim.asm.operands import (
+    REGISTERS,
     Immediate,
-    Mask,
     Register,
     Scalar,
-    Semaphore,
     Source,
     Vector,
     imm,
     m,
-    s,
-    sem,
-    v,
     word,
 )
 from sim.asm.slots import (
@@ -58,26 +55,24 @@ from sim.asm.slots import (
     Vector1Methods,
 )
 
-__all__ = ["Assembler", "Bundle", "Program", "disassemble", "imm", "m", "s", "sem", "v"]
+__all__ = ["Assembler", "Bundle", "Program"]
 
 _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _Code = tuple[int, int | str | Immediate | None]
-"""An operand's code; and a value or label whose immediate's number is to be added, or an immediate
-that it names."""
-_CLASSES: dict[str, type[Register]] = {
-    kind.prefix: kind for kind in (Scalar, Vector, Mask, Semaphore, Immediate)}
+"""An operand's code, and what it needs: a value or a label, the number of whose immediate is then
+added to the code, or an immediate that the operand names, or nothing."""
 
 
 @dataclass(frozen=True)
 class Program(Sequence[int]):
-    """Bundles, ready to be loaded at address 0; a sequence of them.
+    """A sequence of bundles, to be loaded at address 0.
 
     Attributes
     ----------
     bundles : tuple of int
     labels : mapping of str to int
-        Address of each label, in the order of the program.
+        Address of each label, in program order.
     """
 
     bundles: tuple[int, ...]
@@ -101,9 +96,9 @@ class Program(Sequence[int]):
         return np.array(rows, np.uint32).reshape(len(rows), isa.BUNDLE_WORDS)
 
     def rows(self, config: Config) -> NDArray[np.uint32]:
-        """The bundles as a transfer to instruction memory takes them: a program as an overlay.
+        """The bundles as rows that a transfer copies to instruction memory: an overlay.
 
-        The last row is filled up with empty bundles, or a part of one; they are written too.
+        Empty bundles, the last perhaps in part, fill the last row; they are written too.
 
         Returns
         -------
@@ -151,7 +146,7 @@ class Assembler:
 
     @property
     def config(self) -> Config | None:
-        """The chip that the program is for, if it is for one."""
+        """The chip that the program is for; None for any."""
         return self._config
 
     @property
@@ -170,13 +165,14 @@ class Assembler:
         Raises
         ------
         TypeError, ValueError
-            If the name is no identifier, is that of a register, or is taken; if a bundle is open.
+            If the name is not an identifier, is a register's or already defined; if a bundle is
+            open.
         """
         _check_label(name)
         if name in self._labels:
             raise ValueError(f"label {name!r} is already at bundle {self._labels[name]}")
         if self._open is not None:
-            raise ValueError(f"label {name!r} must stand between bundles, not in bundle "
+            raise ValueError(f"label {name!r} must be between bundles, not in bundle "
                              f"{self.here}")
         self._labels[name] = self.here
 
@@ -213,10 +209,10 @@ class Assembler:
 
 
 class Bundle:
-    """A bundle in the making: an attribute for each slot, whose methods are the operations.
+    """A bundle under construction: an attribute for each slot, with the operations as methods.
 
-    The order of calls does not matter. Values that no source holds by itself get immediates, equal
-    ones the same, in the order of the slots and their operands. A label always gets one.
+    The order of calls does not matter. Values that fit no operand field get immediates, equal ones
+    the same, in the order of the slots and their operands. A label always gets one.
     """
 
     def __init__(self, assembler: Assembler) -> None:
@@ -257,43 +253,35 @@ class Bundle:
 
     @property
     def failing(self) -> int | str | None:
-        """After an error of `operation` or `raw`: the operand's position, or the field's name.
+        """After an error of `operation` or `raw`: position of the operand, or name of the field.
 
-        None if it was about neither.
+        None if the error concerns neither.
         """
         return self._failing
 
     def operation(self, slot: Slot | str, name: str, /, *operands: Any, **ignored: int) -> None:
-        """An operation by its names in the text form, as `b.v0.fadd(...)` does.
+        """Adds an operation by its names in the text form; `b.v0.fadd(...)` does the same.
 
         Parameters
         ----------
         slot, name : str
-            The name `nop` leaves the slot without an operation.
+            The name ``nop`` leaves the slot without an operation.
         operands
-            As in the text form; the last may be left out where they have defaults.
+            As in the text form; the last are optional where they have defaults.
         ignored
             Values of fields that the operation does not use; 0 where not given.
 
         Raises
         ------
         TypeError, ValueError
-            If the slot is used already or has no such operation, or the chip has not; if an operand
-            is of the wrong kind, out of range, or written by another slot too; if no immediate is
+            If the slot is already used, or it or the chip has no such operation; if an operand is
+            of the wrong kind, out of range, or written by another slot too; if no immediate is
             left.
         """
         self._failing = None
         slot = self._checked_slot(slot)
         where = f"bundle {self._number}, {slot}.{name}"
-        operation = _BY_NAME.get((slot, name))
-        if operation is None and name != "nop":
-            names = ", ".join(known for place, known in _BY_NAME if place is slot)
-            raise ValueError(f"bundle {self._number}: operation of slot {slot} must be one of "
-                             f"{names}, not {name!r}")
-        config = self._assembler.config
-        if operation is not None and config is not None and operation.cores > config.cores:
-            raise ValueError(f"{where}: the chip must have {operation.cores} cores, "
-                             f"not {config.cores!r}")
+        operation = self._lookup(where, slot, name)
         expected = operation.operands if operation is not None else ()
         needed = sum(operation is None or default(operation, operand) is None
                      for operand in expected)
@@ -308,38 +296,60 @@ class Bundle:
                 raise ValueError(f"{where}: {field} must be a field that the operation ignores")
             fields[field] = value
         if operation is not None:
-            given = list(operands) + [
-                default(operation, operand) if operand.kind is Kind.SOURCE else m[0]
-                for operand in expected[len(operands):]]
-            # Kept only when all is right: whoever catches an error goes on as if without the call.
-            named, wanted = list(self._named), dict(self._wanted)
-            for position, (operand, value) in enumerate(zip(expected, given, strict=True)):
-                self._failing = position
-                role = parameter(operation, operand)
-                what = f"{where}: {role}"
-                if role == "target" and isinstance(value, (float, np.floating)):
-                    raise TypeError(f"{what} must be an address or a label, not {value!r}")
-                fields[operand.field], need = self._code(what, operand, value)
-                if isinstance(need, Immediate):
-                    named[need.number] = True
-                elif need is not None:
-                    wanted[slot, position] = operand.field, need
-                if need is not None:
-                    self._check_room(what, self._keys, named, wanted)
-            self._failing = None
-            self._check_written(where, operation, fields)
-            self._named, self._wanted = named, wanted
-            for register in written_registers(operation, fields):
-                self._written[register] = f"{slot}.{name}"
+            self._encode(where, slot, operation, operands, fields)
         self._slots[slot] = fields
 
+    def _lookup(self, where: str, slot: Slot, name: str) -> Operation | None:
+        """The slot's operation of that name, checked against the chip; None for ``nop``."""
+        if name == "nop":
+            return None
+        operation = _BY_NAME.get((slot, name))
+        if operation is None:
+            names = ", ".join(known for place, known in _BY_NAME if place is slot)
+            raise ValueError(f"bundle {self._number}: operation of slot {slot} must be one of "
+                             f"{names}, not {name!r}")
+        config = self._assembler.config
+        if config is not None and operation.cores > config.cores:
+            raise ValueError(f"{where}: the chip must have {operation.cores} cores, "
+                             f"not {config.cores!r}")
+        return operation
+
+    def _encode(self, where: str, slot: Slot, operation: Operation, operands: Sequence[Any],
+                fields: dict[str, int]) -> None:
+        """Adds the operands to ``fields``, and to the bundle the immediates that they need.
+
+        The bundle changes only if there is no error, so a caller can catch one and continue.
+        """
+        given = list(operands) + [
+            default(operation, operand) if operand.kind is Kind.SOURCE else m[0]
+            for operand in operation.operands[len(operands):]]
+        named, wanted = list(self._named), dict(self._wanted)
+        for position, (operand, value) in enumerate(zip(operation.operands, given, strict=True)):
+            self._failing = position
+            role = parameter(operation, operand)
+            what = f"{where}: {role}"
+            if role == "target" and isinstance(value, (float, np.floating)):
+                raise TypeError(f"{what} must be an address or a label, not {value!r}")
+            fields[operand.field], need = self._code(what, operand, value)
+            if isinstance(need, Immediate):
+                named[need.number] = True
+            elif need is not None:
+                wanted[slot, position] = operand.field, need
+            if need is not None:
+                self._check_room(what, self._keys, named, wanted)
+        self._failing = None
+        self._check_written(where, operation, fields)
+        self._named, self._wanted = named, wanted
+        for register in written_registers(operation, fields):
+            self._written[register] = f"{slot}.{operation.name}"
+
     def raw(self, slot: Slot | str, /, **fields: int) -> None:
-        """A slot by its fields, without any check of what the machine will make of them.
+        """Sets a slot by its fields, without checking that their encoding is valid.
 
         Raises
         ------
         TypeError, ValueError
-            If the slot is used already, it has no such field, or a value does not fit.
+            If the slot is already used or has no such field, or a value does not fit.
         """
         self._failing = None
         slot = self._checked_slot(slot)
@@ -354,7 +364,7 @@ class Bundle:
         Raises
         ------
         TypeError, ValueError
-            If there is no such immediate, it is set already, the value is neither a number nor a
+            If there is no such immediate, it is already set, the value is neither a number nor a
             label, or operands need more immediates than are left.
         """
         self._check_open()
@@ -369,7 +379,7 @@ class Bundle:
         self._named, self._keys = named, keys
 
     def reserved(self, value: int) -> None:
-        """Sets the bits that no slot uses, which makes the bundle illegal unless they are 0.
+        """Sets the bits that no slot uses; any value but 0 makes the bundle illegal.
 
         Raises
         ------
@@ -407,7 +417,7 @@ class Bundle:
         _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
 
     def _code(self, where: str, operand: Operand, value: Any) -> _Code:
-        """An operand's code, and what it needs of the immediates."""
+        """An operand's code, and the immediate that it needs."""
         kind = operand.kind
         if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
             return isa.VECTOR_FLAG | value.number, None
@@ -415,7 +425,7 @@ class Bundle:
             return self._source(where, value, vector=kind is Kind.VECTOR_SOURCE)
         if kind is Kind.IMMEDIATE:
             return self._target(where, value)
-        expected = _CLASSES[BANKS[kind][0]]
+        expected = REGISTERS[BANKS[kind][0]]
         if not isinstance(value, expected):
             raise TypeError(f"{where} must be a {expected.noun}, not {value!r}")
         if kind is Kind.MASK_OUT and value.number == 0:
@@ -458,7 +468,7 @@ class Bundle:
     @staticmethod
     def _check_room(where: str, keys: Sequence[int | str | None], named: Sequence[bool],
                     wanted: Mapping[tuple[Slot, int], tuple[str, int | str]]) -> None:
-        """Whether immediates are left for what is wanted, beside those that are set or named."""
+        """Checks that the immediates left over by those set or named suffice for the others."""
         taken = [key or 0 for key, used in zip(keys, named, strict=True) if used]
         others = dict.fromkeys(key for _, key in wanted.values() if key not in keys)
         if len(taken) + len(others) > isa.IMMEDIATES:
@@ -467,7 +477,7 @@ class Bundle:
                              f"{held}")
 
     def _place_immediates(self) -> None:
-        """Gives values their immediates, in the order of slots and operands."""
+        """Assigns immediates to values, in the order of slots and operands."""
         order = list(isa.SLOTS)
         for slot, position in sorted(self._wanted, key=lambda at: (order.index(at[0]), at[1])):
             field, key = self._wanted[slot, position]
@@ -500,7 +510,7 @@ def _check_label(name: str) -> None:
         raise TypeError(f"label must be a string, not {name!r}")
     if not (name.isidentifier() and name.isascii()):
         raise ValueError(f"label must be an identifier, not {name!r}")
-    if any(name.removeprefix(prefix).isdecimal() for prefix in _CLASSES
+    if any(name.removeprefix(prefix).isdecimal() for prefix in REGISTERS
            if name.startswith(prefix)):
         raise ValueError(f"label must not look like a register, as {name!r} does")
 

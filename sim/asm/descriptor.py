@@ -3,9 +3,9 @@
     words = descriptor(config, hbm(0x4000, run=16, stride=8192), vmem(32), rows=64,
                        semaphore=sem[3])
 
-copies 64 rows, 16 from each of four places of HBM that are 8192 bytes apart, to vector memory from
-word 32 on, and then adds 1 to semaphore 3. The words go to scalar memory, where a program starts
-the transfer by their address, as often as it likes.
+copies 64 rows, 16 from each of four places in HBM that are 8192 bytes apart, to vector memory from
+vector 32 on, and then adds 1 to semaphore 3. The words go to scalar memory; a program starts the
+transfer by their address, any number of times.
 """
 
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ __all__ = ["Place", "descriptor", "hbm", "imem", "masks", "other_vmem", "smem", 
 
 @dataclass(frozen=True)
 class Place:
-    """One side of a transfer, with addresses as the descriptor has them. Made by `hbm` and others.
+    """One side of a transfer, in the units of a descriptor; made by `hbm`, `vmem` and so on.
 
     Attributes
     ----------
     space : DmaSpace
     address : int
-        Bytes in HBM, words in scalar and instruction memory, else vector registers.
+        Bytes in HBM, words in scalar and instruction memory, otherwise vectors.
     run : int
-        Blocks that lie one after the other: rows in HBM, else vector registers; 0 for all.
+        Consecutive blocks: rows in HBM, otherwise vectors; 0 for all.
     stride : int
         From the start of one run to that of the next, in units of the address.
     """
@@ -64,48 +64,48 @@ def hbm(address: int, *, run: int = 0, stride: int = 0) -> Place:
     Parameters
     ----------
     address : int
-        Of the first row, in bytes; a multiple of ``config.row_bytes``.
+        Address of the first row, in bytes; a multiple of ``config.row_bytes``.
     run : int
-        Rows that lie one after the other; 0 for all.
+        Consecutive rows; 0 for all.
     stride : int
         Bytes from the start of one run to that of the next; a multiple of ``config.row_bytes``,
-        and it may be negative.
+        possibly negative.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not an integer or out of range, or there is a stride without runs.
+        If an argument is not an integer or out of range, or a stride is given without a run.
     """
     return _place(DmaSpace.HBM, "address", address, run, stride)
 
 
-def vmem(word: int, *, run: int = 0, stride: int = 0) -> Place:
-    """Words of this core's vector memory, each of ``config.sublanes`` rows.
+def vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
+    """Vectors of this core's vector memory, each of ``config.sublanes`` rows.
 
     Parameters
     ----------
-    word : int
-        Address of the first, as loads and stores have it.
+    address : int
+        Address of the first vector, as for loads and stores.
     run : int
-        Words that lie one after the other; 0 for all.
+        Consecutive vectors; 0 for all.
     stride : int
-        Words from the start of one run to that of the next; it may be negative.
+        Vectors from the start of one run to that of the next; possibly negative.
 
     Raises
     ------
     TypeError, ValueError
         As `hbm`.
     """
-    return _place(DmaSpace.VMEM, "word", word, run, stride)
+    return _place(DmaSpace.VMEM, "address", address, run, stride)
 
 
-def other_vmem(word: int, *, run: int = 0, stride: int = 0) -> Place:
-    """Words of the other core's vector memory; arguments as those of `vmem`."""
-    return _place(DmaSpace.OTHER_VMEM, "word", word, run, stride)
+def other_vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
+    """Vectors of the other core's vector memory; arguments as for `vmem`."""
+    return _place(DmaSpace.OTHER_VMEM, "address", address, run, stride)
 
 
 def smem(word: int) -> Place:
-    """Scalar memory from that word on, ``config.lanes`` words for each row.
+    """Scalar memory from a word on, ``config.lanes`` words for each row.
 
     Raises
     ------
@@ -116,9 +116,9 @@ def smem(word: int) -> Place:
 
 
 def imem(bundle: int) -> Place:
-    """Instruction memory from that bundle on: `BUNDLE_PITCH` words for each bundle.
+    """Instruction memory from a bundle on: `BUNDLE_PITCH` words for each bundle.
 
-    Only a destination. The data are `Program.rows`.
+    It can only be a destination. `Program.rows` gives the data.
 
     Raises
     ------
@@ -133,12 +133,12 @@ def imem(bundle: int) -> Place:
 
 
 def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
-    """Vector registers from that one on, only a source; run and stride as those of `vmem`.
+    """Vector registers from one on; only a source; run and stride as for `vmem`.
 
     Raises
     ------
     TypeError, ValueError
-        If ``register`` is no vector register, and as `hbm`.
+        If ``register`` is not a vector register, and as `hbm`.
     """
     if not isinstance(register, Vector):
         raise TypeError(f"register must be a vector register, not {register!r}")
@@ -146,33 +146,33 @@ def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
 
 
 def masks() -> Place:
-    """All masks as one vector register, bit *i* of each element for mask *i*; only a source."""
+    """All masks as one vector, bit *i* of each element for mask *i*; only a source."""
     return _place(DmaSpace.MASK, "address", 0)
 
 
 def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
                semaphore: Semaphore | None = None,
                other_semaphore: Semaphore | None = None) -> tuple[int, ...]:
-    """The `hdl.dma.format.DESCRIPTOR_WORDS` words of a descriptor that has no fault on that chip.
+    """The `hdl.dma.format.DESCRIPTOR_WORDS` words of a descriptor that is valid on the chip.
 
     Parameters
     ----------
     config : Config
         The chip.
     source, destination : Place
-        As `hbm`, `vmem`, `other_vmem`, `smem`, `imem`, `vreg` and `masks` make them.
+        The two sides, made by `hbm`, `vmem`, `other_vmem`, `smem`, `imem`, `vreg` or `masks`.
     rows : int
-        Rows in all, of ``config.row_bytes`` bytes each; a multiple of ``config.sublanes`` unless
-        both sides are HBM, scalar or instruction memory.
+        Number of rows, of ``config.row_bytes`` bytes each; a multiple of ``config.sublanes``
+        unless both sides are HBM, scalar or instruction memory.
     semaphore : Semaphore or None
-        Gets 1 more at completion.
+        Semaphore that completion adds 1 to.
     other_semaphore : Semaphore or None
-        The other core's semaphore that gets 1 more; of the same number, if both are given.
+        The other core's semaphore that completion adds 1 to; both must have the same number.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of another type, or the transfer would be a fault; the message says why.
+        If an argument has another type, or the transfer would fault; the message says why.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config must be a Config, not {config!r}")
@@ -216,7 +216,7 @@ def _check_place(name: str, place: Place, allowed: frozenset[DmaSpace], rows: in
     if side.info.cores > config.cores:
         raise ValueError(f"{name} must not be in {place.space.name} on a chip of one core")
     if side.info.vector and rows % config.sublanes:
-        raise ValueError(f"rows must be a multiple of {config.sublanes}, which a word of "
+        raise ValueError(f"rows must be a multiple of {config.sublanes}, which a vector of "
                          f"{place.space.name} has ({name}), not {rows!r}")
     if place.space is DmaSpace.HBM:
         for what, value in (("address", place.address), ("stride", place.stride)):

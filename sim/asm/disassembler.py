@@ -1,9 +1,9 @@
-"""Bundles as text: the inverse of `sim.asm.text`.
+"""The disassembler: bundles as text, the inverse of `sim.asm.text`.
 
-Every bundle has a text that assembles to it bit for bit, legal or not. Usually that is slots and
-operands alone. What these would not give back is spelled out: ignored fields that are not zero
-(``field=value`` behind the operands), immediates that are not where the assembler would put them
-(``imm0=value``), a slot that faults (``illegal`` or ``conflict``, with all its fields), and
+Every bundle, legal or not, has a text that assembles to exactly its bits. Usually slots and
+operands are enough. Everything that they would not reproduce is written out: ignored fields that
+are not zero (``field=value`` after the operands), immediates that the assembler would place
+elsewhere (``imm0=value``), slots that fault (``illegal`` or ``conflict``, with all fields), and
 reserved bits.
 """
 
@@ -31,7 +31,7 @@ _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 
 
 def label_names(labels: Mapping[str, int]) -> dict[int, str]:
-    """The label of each address; the first one, where there are several."""
+    """The label of each address: the first if there are several."""
     names: dict[int, str] = {}
     for name, address in labels.items():
         names.setdefault(address, name)
@@ -54,7 +54,7 @@ def operand_fault(operand: Operand, code: int) -> bool:
 
 
 def written_registers(operation: Operation, fields: Mapping[str, int]) -> list[str]:
-    """Names of the registers that an operation writes, without s0."""
+    """Names of the registers that an operation writes, except s0."""
     names = [f"{BANKS[operand.kind][0]}{fields[operand.field]}"
              for operand in operation.operands if operand.kind in _WRITTEN]
     return [name for name in names if name != "s0"]
@@ -67,12 +67,12 @@ def disassemble(bundle: int, names: Mapping[int, str] | None = None) -> str:
     ----------
     bundle : int
     names : mapping of int to str
-        Labels by address, to show where branches go.
+        Labels by address, for the targets of branches.
 
     Raises
     ------
     ValueError
-        If the bundle is not of `hdl.isa.BUNDLE_BITS`.
+        If the bundle does not fit `hdl.isa.BUNDLE_BITS` bits.
     """
     slots, immediates, reserved = unpack(bundle)
     placed = _Text(immediates, names or {})
@@ -87,7 +87,7 @@ def disassemble(bundle: int, names: Mapping[int, str] | None = None) -> str:
 
 
 def _integer(value: int) -> str:
-    """A word as an integer that is easy to read."""
+    """A word as an integer: decimal if its magnitude is small, otherwise hexadecimal."""
     if value < 1 << 16:
         return str(value)
     if value >= (1 << 32) - (1 << 15):
@@ -96,7 +96,7 @@ def _integer(value: int) -> str:
 
 
 def _float(value: int) -> str:
-    """A word as a number of fp32 if that gives its bits again, else as its pattern."""
+    """A word as an fp32 number if that reproduces its bits, otherwise as its pattern."""
     number = np.uint32(value).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(number) and np.float32(float(repr(float(str(number))))).view(
@@ -106,9 +106,9 @@ def _float(value: int) -> str:
 
 
 class _Text:
-    """Texts of the slots of one bundle, and whether the assembler would place its immediates so.
+    """Texts of the slots of a bundle; `natural` if the assembler places its immediates the same.
 
-    With ``fixed``, immediates are named by their numbers, and anything is natural.
+    With ``fixed``, immediates are named by their numbers, and any placement is natural.
     """
 
     def __init__(self, immediates: tuple[int, ...], names: Mapping[int, str],

@@ -1,4 +1,4 @@
-"""Names of operations and operands as the assembler's methods and parameters."""
+"""Names of operations and operands in Python: the assembler's methods and parameters."""
 
 import keyword
 
@@ -10,12 +10,12 @@ _MEMORY = (Unit.SMEM, Unit.VMEM)
 
 
 def method_name(operation: Operation) -> str:
-    """The operation's name as a method: `and_` for `and`, which Python keeps for itself."""
+    """The operation's name as a method: `and_` for `and`, a Python keyword."""
     return operation.name + "_" * keyword.iskeyword(operation.name)
 
 
 def parameter(operation: Operation, operand: Operand) -> str:
-    """The operand's name as a parameter: that of its field, where no other says more."""
+    """The operand's name as a parameter: its field's, unless another name says more."""
     if operand.field == "m":
         return "mask"
     if operand.kind is Kind.IMMEDIATE:
@@ -31,7 +31,7 @@ def parameter(operation: Operation, operand: Operand) -> str:
 
 
 def default(operation: Operation, operand: Operand) -> int | None:
-    """The field's value if the operand may be left out, which only the last may: else None."""
+    """The field's value if the operand is optional, otherwise None. Only the last can be."""
     if operation.unit in _MEMORY and operand.kind is Kind.SOURCE:
         return 0
     if operation.unit is Unit.VMEM and operand.kind is Kind.MASK_IN:

@@ -13,14 +13,14 @@ from hdl import isa
 from hdl.checks import integer
 
 __all__ = [
-    "Immediate", "Mask", "Number", "Register", "Scalar", "Semaphore", "SlotMethods", "Source",
-    "Target", "Vector", "VectorSource", "imm", "m", "s", "sem", "v", "word",
+    "REGISTERS", "Immediate", "Mask", "Number", "Register", "Scalar", "Semaphore", "SlotMethods",
+    "Source", "Target", "Vector", "VectorSource", "imm", "m", "s", "sem", "v", "word",
 ]
 
 
 @dataclass(frozen=True)
 class Register:
-    """One of a bank of registers.
+    """A register of a bank.
 
     Parameters
     ----------
@@ -75,10 +75,14 @@ class Semaphore(Register):
 
 
 class Immediate(Register):
-    """An immediate of the bundle by its number, for those who place immediates themselves."""
+    """An immediate of the bundle by its number, for programs that place immediates themselves."""
 
     prefix, count, noun = "imm", isa.IMMEDIATES, "immediate"
 
+
+REGISTERS: dict[str, type[Register]] = {
+    kind.prefix: kind for kind in (Scalar, Vector, Mask, Semaphore, Immediate)}
+"""Kinds of registers, and immediates, by the prefix of their names."""
 
 _R = TypeVar("_R", bound=Register)
 
@@ -110,18 +114,18 @@ imm = _Bank(Immediate)
 Number: TypeAlias = "int | float | np.integer[Any] | np.floating[Any]"
 """An integer of 32 bits, signed or not, or a number that is rounded to fp32."""
 Source: TypeAlias = "Scalar | Immediate | Number | str"
-"""A scalar source; a string is a label, and stands for its address."""
+"""A scalar source; a string is a label and means its address."""
 VectorSource: TypeAlias = "Vector | Source"
-"""A vector source; a scalar source is given to all elements."""
+"""A vector source; every element gets the value of a scalar source."""
 Target: TypeAlias = "Immediate | int | str"
-"""Where a branch goes: an address or a label."""
+"""The target of a branch: an address or a label."""
 
 
 def word(value: Number) -> int:
-    """The 32-bit word that a number stands for.
+    """The 32-bit word that encodes a number.
 
-    An integer is itself, modulo 2**32. A float is the pattern of the nearest fp32 number, ties to
-    even; NaN is 7FC00000.
+    An integer is taken modulo 2**32. A float becomes the pattern of the nearest fp32 number, ties
+    to even; NaN becomes 7FC00000.
 
     Raises
     ------
@@ -147,7 +151,7 @@ def word(value: Number) -> int:
 
 
 class SlotMethods:
-    """Base of the classes of `sim.asm.slots`: a slot whose methods are its operations.
+    """Base class for `sim.asm.slots`: a slot whose methods are its operations.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""The assembler's slots, whose methods are the operations of `hdl.isa`.
+"""The assembler's slots: classes whose methods are the operations of `hdl.isa`.
 
-Written by `tools.docs.slots` from `hdl.isa.OPERATIONS`; `make docs` writes it anew.
+Written by `tools.docs.slots` from `hdl.isa.OPERATIONS`; do not edit.
 """
 
 from hdl.isa import LoadOp, MiscOp, PopOp, PushOp, ScalarOp, StoreOp, VectorOp

@@ -1,6 +1,6 @@
-"""The text form of programs: `assemble` reads what `sim.asm.disassembler` and people write.
+"""The text form of programs: `assemble` reads it, `sim.asm.disassembler` writes it.
 
-The grammar, with ``{ }`` for repetition, ``[ ]`` for what may be absent, and tokens in quotes:
+The grammar, with ``{ }`` for repetition, ``[ ]`` for optional parts, and tokens in quotes:
 
     program   = { name ":" | bundle }
     bundle    = "{" [ item { "|" item } ] "}"
@@ -10,7 +10,7 @@ The grammar, with ``{ }`` for repetition, ``[ ]`` for what may be absent, and to
     operand   = register | source | field "=" integer
     source    = integer | float | label
 
-Blanks and ends of lines only separate tokens; ``#`` starts a comment to the end of the line.
+Blanks and ends of lines only separate tokens; ``#`` starts a comment that ends with the line.
 """
 
 import re
@@ -21,18 +21,18 @@ from typing import Any, NoReturn
 from hdl.config import Config
 from hdl.isa import SLOTS
 from sim.asm.assembler import Assembler, Bundle, Program
-from sim.asm.operands import Immediate, Mask, Register, Scalar, Semaphore, Vector
+from sim.asm.operands import REGISTERS, Immediate, Register
 
 __all__ = ["AssemblyError", "assemble"]
 
 
 class AssemblyError(ValueError):
-    """A text that is no program.
+    """Invalid program text.
 
     Attributes
     ----------
     line, column : int
-        Place in the text, both from 1.
+        Position in the text, both from 1.
     """
 
     def __init__(self, line: int, column: int, message: str) -> None:
@@ -43,7 +43,7 @@ class AssemblyError(ValueError):
 
 @dataclass(frozen=True)
 class _Token:
-    """A piece of the text; kind is `name`, `number`, the character itself, or `end`."""
+    """A token; kind is ``name``, ``number``, ``end``, or the character itself."""
 
     kind: str
     text: str
@@ -63,9 +63,7 @@ _TOKEN = re.compile(r"""
     | (?P<number> [+-]? (?: 0[xX]\w* | [0-9] (?: [eE][+-] | [\w.] )* ) )
     | (?P<mark> [{}|:,.=] )
 """, re.VERBOSE)
-_REGISTERS: dict[str, type[Register]] = {
-    kind.prefix: kind for kind in (Scalar, Vector, Mask, Semaphore, Immediate)}
-_REGISTER = re.compile(rf"({'|'.join(_REGISTERS)})([0-9]+)")
+_REGISTER = re.compile(rf"({'|'.join(REGISTERS)})([0-9]+)")
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
 _FLOAT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?f")
 _PATTERN = re.compile(r"0f([0-9a-fA-F]{8})")
@@ -89,11 +87,12 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def assemble(text: str, config: Config | None = None) -> Program:
-    """The program that a text describes.
+    """Assembles a text to a program.
 
     Parameters
     ----------
     text : str
+        The program, in the grammar of this module.
     config : Config or None
         The chip whose instruction memory the program must fit; None for no limit.
 
@@ -102,7 +101,7 @@ def assemble(text: str, config: Config | None = None) -> Program:
     TypeError
         If an argument is of another type.
     AssemblyError
-        If the text is no program, or does not fit.
+        If the text is invalid, or the program does not fit.
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, not {text!r}")
@@ -148,7 +147,7 @@ class _Parser:
 
     @staticmethod
     def _at(token: _Token, call: Any, *arguments: Any, **named: int) -> Any:
-        """A call whose errors are those of the text at a token."""
+        """Calls a function and reports its errors at a token of the text."""
         try:
             return call(*arguments, **named)
         except (TypeError, ValueError) as error:
@@ -201,7 +200,7 @@ class _Parser:
 
     def _operand(self, operands: list[Any], fields: dict[str, int],
                  places: dict[int | str | None, _Token]) -> None:
-        """Takes an operand or a field, and keeps where it stands."""
+        """Takes an operand or a field, and keeps its token in ``places``."""
         if self._next.kind != "name":
             self._ordered(fields)
             places[len(operands)] = self._next
@@ -223,14 +222,14 @@ class _Parser:
 
     def _ordered(self, fields: dict[str, int], token: _Token | None = None) -> None:
         if fields:
-            (token or self._next).fail("operands must stand before fields")
+            (token or self._next).fail("operands must come before fields")
 
     def _register(self, token: _Token) -> Register | None:
-        """The register of that name; None if it does not look like one."""
+        """The register of that name; None if the name does not look like one."""
         match = _REGISTER.fullmatch(token.text)
         if match is None:
             return None
-        register: Register = self._at(token, _REGISTERS[match[1]], int(match[2]))
+        register: Register = self._at(token, REGISTERS[match[1]], int(match[2]))
         return register
 
     def _integer(self) -> int:

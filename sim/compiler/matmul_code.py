@@ -3,8 +3,9 @@
 from typing import Any
 
 from hdl.dma.format import DESCRIPTOR_WORDS
-from sim.asm.assembler import Assembler, s, sem, v
+from sim.asm.assembler import Assembler
 from sim.asm.descriptor import descriptor, hbm, vmem
+from sim.asm.operands import s, sem, v
 from sim.compiler.matmul import (
     NEGATIVE_ZERO,
     SMEM_WORDS,

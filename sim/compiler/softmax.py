@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from hdl.checks import integer
 from hdl.config import Config
-from sim.asm.assembler import Assembler, Program, s, v
+from sim.asm.assembler import Assembler, Program
+from sim.asm.operands import s, v
 
 __all__ = ["SoftmaxLayer"]
 

@@ -9,7 +9,8 @@ from tqdm import tqdm
 
 from golden.core import GoldenCore
 from hdl.config import Config
-from sim.asm.assembler import Assembler, Program, s, v
+from sim.asm.assembler import Assembler, Program
+from sim.asm.operands import s, v
 from sim.models.core import CoreModel
 
 __all__ = ["busy_program", "core_figures", "scalar_program", "vector_program"]

@@ -1,6 +1,6 @@
 """Writes sim/asm/slots.py: the assembler's methods, one for each operation of `hdl.isa`.
 
-The methods are written out so that editors and type checkers see names, operands and meanings.
+With generated methods, editors and type checkers know names, operands and meanings.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ from sim.asm.naming import default, method_name, parameter
 __all__ = ["CLASSES", "PATH", "source"]
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "sim" / "asm" / "slots.py"
-"""The written file's place."""
+"""Path of the generated file."""
 
 CLASSES: dict[str, tuple[str, tuple[Slot, ...], str]] = {
     "ScalarMethods": ("SlotMethods", (Slot.S0, Slot.S1), "Both scalar slots."),
@@ -29,8 +29,8 @@ CLASSES: dict[str, tuple[str, tuple[Slot, ...], str]] = {
     "PopMethods": ("SlotMethods", (Slot.POP,), "The array pop slot."),
     "MiscMethods": ("SlotMethods", (Slot.MISC,), "The cross-lane unit, semaphores, and transfers."),
 }
-"""Classes of `sim.asm.slots` by name: base class, slots of exactly whose operations it has methods,
-and what it is."""
+"""Classes of `sim.asm.slots` by name: base class; slots that share exactly the class's operations;
+docstring."""
 
 _TYPES = {
     Kind.SCALAR_OUT: "Scalar", Kind.SCALAR_IN: "Scalar", Kind.SCALAR_INOUT: "Scalar",
@@ -69,9 +69,9 @@ def source() -> str:
     """The text of `sim.asm.slots`."""
     enums = sorted({type(operation.op).__name__ for operation in OPERATIONS})
     lines = [
-        '"""The assembler\'s slots, whose methods are the operations of `hdl.isa`.',
+        '"""The assembler\'s slots: classes whose methods are the operations of `hdl.isa`.',
         "",
-        "Written by `tools.docs.slots` from `hdl.isa.OPERATIONS`; `make docs` writes it anew.",
+        "Written by `tools.docs.slots` from `hdl.isa.OPERATIONS`; do not edit.",
         '"""',
         "",
         f"from hdl.isa import {', '.join(enums)}",

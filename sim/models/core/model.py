@@ -10,7 +10,7 @@ from hdl.checks import integer
 from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_WORD_BITS, Space
 from hdl.encoding import bundle_words
-from sim.asm.assembler import disassemble
+from sim.asm.disassembler import disassemble
 from sim.errors import CoreFaultError
 from sim.models.core.ports import CorePorts, checked_range
 

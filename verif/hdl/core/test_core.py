@@ -15,7 +15,8 @@ from hdl.core.counters import COUNTERS
 from hdl.encoding import pack, unpack
 from hdl.isa import Fault, Slot
 from hdl.vpu.interface import HostSpace
-from sim.asm.assembler import Assembler, m, s, sem, v
+from sim.asm.assembler import Assembler
+from sim.asm.operands import m, s, sem, v
 from sim.errors import CoreFaultError
 from sim.models.core import CoreModel, Processor
 from tools.bench.core import busy_program, scalar_program, vector_program

@@ -12,9 +12,9 @@ from hdl import isa
 from hdl.config import Config
 from hdl.encoding import bundle_words, pack, unpack
 from hdl.isa import Kind, Operand, Operation, ScalarOp, Slot, VectorOp
-from sim.asm.assembler import Assembler, Bundle, Program, imm, m, s, sem, v
+from sim.asm.assembler import Assembler, Bundle, Program
 from sim.asm.disassembler import BANKS, disassemble, operand_fault, written_registers
-from sim.asm.operands import Register, word
+from sim.asm.operands import Register, imm, m, s, sem, v, word
 from sim.asm.text import AssemblyError, assemble
 from tools.docs.slots import method_name
 
@@ -363,7 +363,7 @@ def test_program_refuses() -> None:
             asm.label(name)
     with asm.bundle() as b:
         b.s1.jump("there")
-        with pytest.raises(ValueError, match="label 'there' must stand between bundles"):
+        with pytest.raises(ValueError, match="label 'there' must be between bundles"):
             asm.label("there")
         with pytest.raises(ValueError, match="bundle 0 must be closed before the program"):
             asm.assemble()
@@ -558,8 +558,8 @@ def test_an_immediate_that_is_set_later_serves_those_that_want_it() -> None:
     ("{ reserved=x }", 1, 12, "expected an integer, not 'x'"),
     ("{ reserved=1.5f }", 1, 12, "expected an integer, not '1.5f'"),
     ("{ s1.halt d=3, d=4 }", 1, 16, "field 'd' is already given"),
-    ("{ s1.halt d=3, s4 }", 1, 16, "operands must stand before fields"),
-    ("{ s1.halt d=3, 4 }", 1, 16, "operands must stand before fields"),
+    ("{ s1.halt d=3, s4 }", 1, 16, "operands must come before fields"),
+    ("{ s1.halt d=3, 4 }", 1, 16, "operands must come before fields"),
     ("{ s1.halt d=32 }", 1, 11, "d must fit 5 bits, not 32"),
     ("{ s1.halt slot=3 }", 1, 11, "field must be one of op, d, a, b, not 'slot'"),
     ("{ s0.illegal s1 }", 1, 14, "operands of illegal must be fields, as in op=1"),

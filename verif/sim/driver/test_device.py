@@ -14,8 +14,9 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from hdl.isa import Fault
-from sim.asm.assembler import Program, sem
+from sim.asm.assembler import Program
 from sim.asm.descriptor import descriptor, hbm, vmem
+from sim.asm.operands import sem
 from sim.asm.text import assemble
 from sim.compiler.matmul import Matmul
 from sim.driver.device import BACKENDS
