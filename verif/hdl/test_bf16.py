@@ -12,7 +12,7 @@ from sim.verilated.model import Model
 SEED = 1
 
 
-def test_rounding_matches_golden_for_every_upper_half():
+def test_rounding_matches_golden_for_every_upper_half() -> None:
     rng = np.random.default_rng(SEED)
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
     around_ties = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)

@@ -1,13 +1,14 @@
 """The parameters: presets, checks, derived values."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from hdl.config import PRESETS, Config
 
 
-def test_presets_are_those_of_the_documentation():
+def test_presets_are_those_of_the_documentation() -> None:
     assert {name: (c.array, c.lanes, c.sublanes, c.cores, c.vmem_bytes)
             for name, c in PRESETS.items()} == {
         "tiny": (4, 4, 2, 2, 8 << 10),
@@ -16,7 +17,7 @@ def test_presets_are_those_of_the_documentation():
     }
 
 
-def test_memory_of_presets():
+def test_memory_of_presets() -> None:
     assert {name: (c.row_bytes, c.hbm_bytes, c.hbm_channels, c.channel_bytes, c.hbm_rows,
                    c.hbm_address_bits) for name, c in PRESETS.items()} == {
         "tiny": (16, 1 << 20, 1, 16, 1 << 16, 20),
@@ -26,12 +27,12 @@ def test_memory_of_presets():
     assert (Config().hbm_bytes, Config().hbm_channels) == (4 << 30, 4)
 
 
-def test_an_array_needs_no_rows_that_fit_channels():
+def test_an_array_needs_no_rows_that_fit_channels() -> None:
     config = Config(array=100, sublanes=1, vmem_bytes=400, hbm_bytes=4096, hbm_channels=32)
     assert (config.row_bytes, config.hbm_rows) == (400, 10)
 
 
-def test_preset_takes_changes():
+def test_preset_takes_changes() -> None:
     assert Config.preset("tiny", mac_latency=5) == dataclasses.replace(
         PRESETS["tiny"], mac_latency=5)
 
@@ -54,20 +55,21 @@ def test_preset_takes_changes():
     ("hbm_channels", 6, ValueError, "hbm_channels must be a power of two, not 6"),
     ("lanes", 4, TypeError, "parameter must be one of array, .*, not 'lanes'"),
 ])
-def test_bad_parameter_is_named(parameter, value, error, message):
+def test_bad_parameter_is_named(parameter: str, value: Any, error: type[Exception],
+                                message: str) -> None:
     with pytest.raises(error, match=message):
         Config.preset("tiny", **{parameter: value})
 
 
 @pytest.mark.parametrize(("name", "error"), [("v3", ValueError), (2, TypeError)])
-def test_bad_preset_is_named(name, error):
+def test_bad_preset_is_named(name: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=repr(name)):
         Config.preset(name)
 
 
 @pytest.mark.parametrize("mac_latency", range(1, 7))
 @pytest.mark.parametrize("array", [2, 3, 16, 100, 256])
-def test_memories_hold_what_the_skew_keeps_waiting(array, mac_latency):
+def test_memories_hold_what_the_skew_keeps_waiting(array: int, mac_latency: int) -> None:
     config = Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
     assert config.row_skew == max(1, mac_latency - 1)
     assert config.operand_depth > config.row_skew * (array - 1) + 2

@@ -3,6 +3,8 @@
 import ast
 import random
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def random_fields(rng: random.Random) -> dict[Slot, dict[str, int]]:
             for slot, widths in isa.SLOTS.items()}
 
 
-def test_hardware_layout_is_that_of_pack():
+def test_hardware_layout_is_that_of_pack() -> None:
     assert isa.BUNDLE_LAYOUT.size == isa.BUNDLE_BITS == 288
     for slot, widths in isa.SLOTS.items():
         start = isa.BUNDLE_LAYOUT[str(slot)].offset
@@ -59,7 +61,7 @@ def test_hardware_layout_is_that_of_pack():
         assert pack({}, values) == 0xFFFFFFFF << start
 
 
-def test_unpack_is_the_inverse_of_pack():
+def test_unpack_is_the_inverse_of_pack() -> None:
     rng = random.Random(1)
     for _ in range(200):
         fields = random_fields(rng)
@@ -69,7 +71,7 @@ def test_unpack_is_the_inverse_of_pack():
     assert unpack(everything)[2] == (1 << isa.RESERVED_BITS) - 1
 
 
-def test_words_are_the_lowest_bits_first():
+def test_words_are_the_lowest_bits_first() -> None:
     words = bundle_words(pack({Slot.S0: {"op": 5}}, (0, 0, 0x89ABCDEF)))
     assert len(words) == isa.BUNDLE_WORDS
     assert words[0] == 5
@@ -84,18 +86,19 @@ def test_words_are_the_lowest_bits_first():
     ({}, (0, 0, 0, 0), "imm must be at most 3 immediates"),
     ({}, (0, 1 << 32), r"imm\[1\] must fit 32 bits, not 4294967296"),
 ])
-def test_pack_refuses_what_does_not_fit(slots_, imm, message):
+def test_pack_refuses_what_does_not_fit(slots_: dict[Any, dict[str, int]],
+                                        imm: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pack(slots_, imm)
 
 
 @pytest.mark.parametrize("bundle", [-1, 1 << isa.BUNDLE_BITS])
-def test_unpack_refuses_what_is_no_bundle(bundle):
+def test_unpack_refuses_what_is_no_bundle(bundle: int) -> None:
     with pytest.raises(ValueError, match="bundle must fit 288 bits"):
         unpack(bundle)
 
 
-def test_hardware_layout_of_descriptors_is_that_of_their_pack():
+def test_hardware_layout_of_descriptors_is_that_of_their_pack() -> None:
     assert DESCRIPTOR_LAYOUT.size == 32 * DESCRIPTOR_WORDS == 320
     for name, field in DESCRIPTOR.items():
         member = DESCRIPTOR_LAYOUT[name]
@@ -110,7 +113,7 @@ def test_hardware_layout_of_descriptors_is_that_of_their_pack():
         assert last == first or (member.offset % 32 == 0 and member.width == 64), name
 
 
-def test_unpack_is_the_inverse_of_pack_for_descriptors():
+def test_unpack_is_the_inverse_of_pack_for_descriptors() -> None:
     seed = 2
     rng = random.Random(seed)
     for _ in range(200):
@@ -130,12 +133,12 @@ def test_unpack_is_the_inverse_of_pack_for_descriptors():
     ({"source_stride": 1 << 31}, "source_stride must fit signed 32 bits, not 2147483648"),
     ({"source_stride": -1 - (1 << 31)}, "source_stride must fit signed 32 bits"),
 ])
-def test_descriptor_fields_that_do_not_fit(fields, message):
+def test_descriptor_fields_that_do_not_fit(fields: Mapping[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pack_descriptor(fields)
 
 
-def test_every_space_is_explained():
+def test_every_space_is_explained() -> None:
     assert set(DMA_SPACES) == set(DmaSpace)
     assert set(DmaSpace) - DMA_SOURCES == {DmaSpace.IMEM}
     assert set(DmaSpace) - DMA_DESTINATIONS == {DmaSpace.VREG, DmaSpace.MASK}
@@ -143,7 +146,7 @@ def test_every_space_is_explained():
     assert isa.SEMAPHORES == 1 << DESCRIPTOR["semaphore"].width
 
 
-def test_codes_and_names_are_unique_in_each_slot():
+def test_codes_and_names_are_unique_in_each_slot() -> None:
     for slot in isa.SLOTS:
         operations = [operation for operation in isa.OPERATIONS if slot in operation.slots]
         assert operations
@@ -155,7 +158,7 @@ def test_codes_and_names_are_unique_in_each_slot():
         assert isa.operation(slot, 0) is None
 
 
-def test_every_code_is_an_operation():
+def test_every_code_is_an_operation() -> None:
     # By type and name: members of different enumerations are equal if their numbers are.
     listed = {(type(operation.op), operation.op.name) for operation in isa.OPERATIONS}
     assert len(listed) == len(isa.OPERATIONS)
@@ -163,7 +166,7 @@ def test_every_code_is_an_operation():
     assert listed == {(enum, op.name) for enum in enums for op in enum if op}
 
 
-def test_operands_fit_their_fields():
+def test_operands_fit_their_fields() -> None:
     for operation in isa.OPERATIONS:
         fields = [operand.field for operand in operation.operands]
         assert len(set(fields)) == len(fields)
@@ -178,29 +181,29 @@ def test_operands_fit_their_fields():
                     assert BANKS[operand.kind][1] <= 1 << width
 
 
-def test_faults_are_explained():
+def test_faults_are_explained() -> None:
     assert set(isa.FAULTS) == set(Fault)
     assert all(fault in isa.Fault for operation in isa.OPERATIONS for fault in operation.faults)
 
 
-def test_manual_is_what_its_source_writes():
+def test_manual_is_what_its_source_writes() -> None:
     assert isa_doc.document() == MANUAL, "run `make docs`"
 
 
-def test_manual_has_every_operation_once_in_its_slots():
+def test_manual_has_every_operation_once_in_its_slots() -> None:
     for operation in isa.OPERATIONS:
         row = f"| {operation.op.value} | {isa_doc.syntax(operation)} |"
         _, section = MANUAL.split(f"### {isa_doc._SLOT_TITLES[operation.slots]}\n")
         assert section.split("\n#")[0].count(row) == 1, row
 
 
-def test_manual_has_every_fault_and_preset():
+def test_manual_has_every_fault_and_preset() -> None:
     for fault in Fault:
         assert f"| {fault.value} | {fault.name} |" in MANUAL
     assert f"|  | {' | '.join(f'`{name}`' for name in PRESETS)} |" in MANUAL
 
 
-def test_manual_shows_bits_of_each_field():
+def test_manual_shows_bits_of_each_field() -> None:
     rows = re.findall(r"\| `(\w+)` \| `(\w+)` \| (\d+)(?::(\d+))? \| (\d+) \|", MANUAL)
     assert len(rows) == sum(len(widths) for widths in isa.SLOTS.values())
     for slot, field, high, low, width in rows:
@@ -208,11 +211,11 @@ def test_manual_shows_bits_of_each_field():
         assert ones == (2 << int(high)) - (1 << int(low or high))
 
 
-def test_methods_are_what_their_source_writes():
+def test_methods_are_what_their_source_writes() -> None:
     assert slot_source.source() == slot_source.PATH.read_text(encoding="utf-8"), "run `make docs`"
 
 
-def test_each_slot_has_a_method_for_each_of_its_operations():
+def test_each_slot_has_a_method_for_each_of_its_operations() -> None:
     with Assembler().bundle() as bundle:
         for slot in isa.SLOTS:
             methods = {name for name in dir(getattr(bundle, slot)) if not name.startswith("_")}
@@ -221,7 +224,7 @@ def test_each_slot_has_a_method_for_each_of_its_operations():
     assert set(slots.__all__) == set(slot_source.CLASSES)
 
 
-def test_parameters_name_what_operands_are():
+def test_parameters_name_what_operands_are() -> None:
     scalar, vector = Slot.S1, Slot.V0
     named = {(slot, operation.name): [slot_source.parameter(operation, operand)
                                       for operand in operation.operands]
@@ -244,7 +247,7 @@ def example(title: str) -> str:
     return text
 
 
-def test_python_example_of_the_manual_builds_what_its_text_says():
+def test_python_example_of_the_manual_builds_what_its_text_says() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", MANUAL, re.DOTALL)
     ast.parse(code)
     names: dict = {}
@@ -280,7 +283,7 @@ def layer(config: Config, count: int, seed: int) -> tuple[np.ndarray, list[int],
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("full", [False, True], ids=["one", "full"])
-def test_example_of_the_manual_computes_a_layer(preset, full):
+def test_example_of_the_manual_computes_a_layer(preset: str, full: bool) -> None:
     config = Config.preset(preset)
     count, seed = config.result_vregs if full else 1, 7 + full
     vmem, scalars, expected = layer(config, count, seed)
@@ -295,7 +298,7 @@ def test_example_of_the_manual_computes_a_layer(preset, full):
     np.testing.assert_array_equal(machine.vmem[AT_Y:AT_Y + count], expected, f"seed {seed}")
 
 
-def test_example_of_the_manual_runs_on_the_core():
+def test_example_of_the_manual_runs_on_the_core() -> None:
     config = Config.preset("tiny")
     count, seed = config.result_vregs, 9
     vmem, scalars, expected = layer(config, count, seed)
@@ -308,7 +311,7 @@ def test_example_of_the_manual_runs_on_the_core():
 
 @pytest.mark.parametrize("blocks", [2, 3, 8])
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_example_of_two_buffers_doubles_blocks(preset, blocks):
+def test_example_of_two_buffers_doubles_blocks(preset: str, blocks: int) -> None:
     config = Config.preset(preset)
     seed = 8 + blocks
     rng = np.random.default_rng(seed)
@@ -339,7 +342,7 @@ def test_example_of_two_buffers_doubles_blocks(preset, blocks):
     np.testing.assert_array_equal(machine.hbm[[63, 64 + blocks * rows]], around)
 
 
-def test_manual_has_every_space_and_field_of_a_descriptor():
+def test_manual_has_every_space_and_field_of_a_descriptor() -> None:
     for space in DmaSpace:
         assert f"\n| {space.value} | {space.name} |" in MANUAL
     rows = re.findall(r"\n\| (\d)(?:, \d)? \| `(\w+)` \| (\d+)(?::(\d+))? \|", MANUAL)

@@ -1,10 +1,14 @@
 """Grids of tiles: wiring that cannot be meant is refused, and each module is written once."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
 import pytest
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.tiles import Chain, Each, Link, Shared, TileGrid, VerilogLibrary
 
@@ -12,12 +16,12 @@ from hdl.tiles import Chain, Each, Link, Shared, TileGrid, VerilogLibrary
 class Adder(wiring.Component):
     """Passes ``x`` eastward, and southward the sum of all ``x`` and ``bias`` above."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__({
             "x": In(4), "x_east": Out(4), "total": In(8), "total_south": Out(8), "bias": In(8),
             "enable": In(1)})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: VerilogLibrary | None) -> Module:
         m = Module()
         with m.If(self.enable):
             m.d.sync += [
@@ -32,7 +36,7 @@ TOTAL = Chain("total_south", "total", "south", last="sums")
 LINKS: tuple[Link, ...] = (X, TOTAL, Each("bias"), Shared("enable"))
 
 
-def adders(rows=2, cols=3, links=LINKS):
+def adders(rows: int = 2, cols: int = 3, links: Sequence[Link] = LINKS) -> TileGrid:
     return TileGrid("grid", "adder", Adder, rows, cols, links)
 
 
@@ -44,13 +48,14 @@ def adders(rows=2, cols=3, links=LINKS):
     (True, TypeError, "must be an integer, not True"),
     ("2", TypeError, "must be an integer, not '2'"),
 ])
-def test_size_that_is_no_count_is_refused(name, value, error, message):
+def test_size_that_is_no_count_is_refused(name: str, value: float | str, error: type[Exception],
+                                          message: str) -> None:
     with pytest.raises(error, match=f"^{name} {message}$"):
-        adders(**{name: value})
+        adders(**cast(Any, {name: value}))
 
 
 @pytest.mark.parametrize("toward", ["north", "East", "", None])
-def test_chain_toward_another_side_is_refused(toward):
+def test_chain_toward_another_side_is_refused(toward: Any) -> None:
     with pytest.raises(ValueError, match=f"^toward must be 'east' or 'south', not {toward!r}$"):
         Chain("x_east", "x", toward)
 
@@ -59,7 +64,8 @@ def test_chain_toward_another_side_is_refused(toward):
     (Chain("x_east", "total", "south"), TOTAL, "4 and 8"),
     (Chain("total_south", "x", "east", first="x"), X, "8 and 4"),
 ])
-def test_chain_between_ports_of_two_widths_is_refused(link, replaced, widths):
+def test_chain_between_ports_of_two_widths_is_refused(link: Chain, replaced: Chain,
+                                                      widths: str) -> None:
     links = [link if old is replaced else old for old in LINKS]
     with pytest.raises(ValueError, match=f"one width, not {widths} bits: ") as error:
         adders(links=links)
@@ -67,7 +73,7 @@ def test_chain_between_ports_of_two_widths_is_refused(link, replaced, widths):
 
 
 @pytest.mark.parametrize("missing", LINKS)
-def test_input_that_is_never_linked_is_named(missing):
+def test_input_that_is_never_linked_is_named(missing: Chain | Each | Shared) -> None:
     name = missing.sink if isinstance(missing, Chain) else missing.port
     with pytest.raises(ValueError, match=f"tile input {name!r} must be linked once, not 0 times"):
         adders(links=[link for link in LINKS if link is not missing])
@@ -76,7 +82,7 @@ def test_input_that_is_never_linked_is_named(missing):
 @pytest.mark.parametrize(("again", "name"), [
     (Chain("x_east", "x", "south"), "x"), (Each("total"), "total"), (Shared("bias"), "bias"),
     (Each("enable"), "enable")])
-def test_input_that_is_linked_twice_is_named(again, name):
+def test_input_that_is_linked_twice_is_named(again: Chain | Each | Shared, name: str) -> None:
     with pytest.raises(ValueError, match=f"tile input {name!r} must be linked once, not 2 times"):
         adders(links=[*LINKS, again])
 
@@ -90,7 +96,7 @@ def test_input_that_is_linked_twice_is_named(again, name):
     Shared("nothing"),
     Shared("x_east"),  # no one signal can be what all tiles drive
 ], ids=repr)
-def test_link_of_an_unknown_port_is_named(link):
+def test_link_of_an_unknown_port_is_named(link: Chain | Each | Shared) -> None:
     with pytest.raises(ValueError, match=r"^link must name ports of the tile, not ") as error:
         adders(links=[*LINKS, link])
     assert str(error.value).endswith(repr(link))
@@ -99,7 +105,8 @@ def test_link_of_an_unknown_port_is_named(link):
 @pytest.mark.parametrize(("rows", "modules"), [
     (1, {"grid": {"adder": 3}, "adder": {}}),
     (2, {"grid": {"grid_row": 2}, "grid_row": {"adder": 3}, "adder": {}})])
-def test_verilog_of_a_grid_has_each_module_once(rows, modules):
+def test_verilog_of_a_grid_has_each_module_once(rows: int,
+                                                modules: Mapping[str, dict[str, int]]) -> None:
     library = VerilogLibrary()
     sources = library.write("grid", lambda: adders(rows))
     assert {name: library.modules[name].instances for name in sources} == modules
@@ -113,16 +120,16 @@ def test_verilog_of_a_grid_has_each_module_once(rows, modules):
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(1, 1), (1, 3), (2, 3), (3, 1)])
-def test_grid_adds_along_its_columns(rows, cols):
+def test_grid_adds_along_its_columns(rows: int, cols: int) -> None:
     grid = adders(rows, cols)
     x = [5 * r + 2 for r in range(rows)]
     bias = [[20 * r + 3 * c + 1 for c in range(cols)] for r in range(rows)]
     sums = [sum(x) + sum(row[c] for row in bias) for c in range(cols)]
 
-    def packed(values, width):
+    def packed(values: Sequence[int], width: int) -> int:
         return sum(value << width * index for index, value in enumerate(values))
 
-    async def testbench(ctx):
+    async def testbench(ctx: SimulatorContext) -> None:
         ctx.set(grid.x, packed(x, 4))
         ctx.set(grid.bias, packed([value for row in bias for value in row], 8))
         ctx.set(grid.enable, 0)

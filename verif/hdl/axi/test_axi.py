@@ -2,13 +2,16 @@
 
 import random
 from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from amaranth import Module
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Component, In, Out, PureInterface
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.axi.fifo import Fifo
 from hdl.axi.interface import (
@@ -34,7 +37,8 @@ PATIENCE = 2000
 """Cycles in which a loop of a test must come to its end."""
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: Component,
+             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
@@ -44,13 +48,13 @@ def simulate(dut, process) -> None:
 # Names and widths
 
 
-def test_ports_have_the_names_of_the_convention():
+def test_ports_have_the_names_of_the_convention() -> None:
     class Top(wiring.Component):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__(flat_members({CONTROL_PREFIX: Axi4Lite(16).flip(),
                                            hbm_prefix(1, 3): Axi4(30, 1024)}))
 
-        def elaborate(self, platform):
+        def elaborate(self, platform: object) -> Module:
             return Module()
 
     inputs, outputs = port_widths(Top(), In), port_widths(Top(), Out)
@@ -64,12 +68,12 @@ def test_ports_have_the_names_of_the_convention():
     assert not [name for name in (*inputs, *outputs) if "__" in name]
 
 
-def test_flat_ports_are_joined_with_those_inside():
+def test_flat_ports_are_joined_with_those_inside() -> None:
     class Top(wiring.Component):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__(flat_members({"s_axil": Axi4Lite(16).flip(), "m": Axi4Lite(16)}))
 
-        def elaborate(self, platform):
+        def elaborate(self, platform: object) -> Module:
             m = Module()
             inside = Axi4Lite(16).create(path=["inside"])
             connect_flat(m, self, "m", inside)
@@ -78,7 +82,7 @@ def test_flat_ports_are_joined_with_those_inside():
 
     top = Top()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         outward, inward = port_widths(top, Out), port_widths(top, In)
         rng = random.Random(2)
         for name in inward:
@@ -104,20 +108,20 @@ def test_flat_ports_are_joined_with_those_inside():
     (lambda: Fifo(0, 4), "width must be at least 1, not 0"),
     (lambda: Fifo(4, 6), "depth must be a power of two of at least 2, not 6"),
 ])
-def test_wrong_sizes_are_refused(make, message):
+def test_wrong_sizes_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize(("make", "arguments"), [
     (HbmPort, ("v2",)), (BurstCutter, (4,)), (Axi4, ("32", 32)), (Axi4, (32, True))])
-def test_wrong_types_are_refused(make, arguments):
+def test_wrong_types_are_refused(make: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match=r"must be a(n integer| Config), not "):
         make(*arguments)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_longest_burst_lies_between_boundaries(name):
+def test_longest_burst_lies_between_boundaries(name: str) -> None:
     config = PRESETS[name]
     assert 4096 % (max_beats(config) * config.channel_bytes) == 0
     assert channel_bits(config) * config.hbm_channels == 32 * config.lanes
@@ -128,11 +132,11 @@ def test_longest_burst_lies_between_boundaries(name):
 
 @pytest.mark.parametrize(("depth", "offer", "take"), [
     (2, 0.5, 0.5), (4, 1, 0.4), (8, 0.3, 1), (4, 0.9, 0.9), (16, 1, 1)])
-def test_queue_keeps_order_and_holds_what_it_says(depth, offer, take):
+def test_queue_keeps_order_and_holds_what_it_says(depth: int, offer: float, take: float) -> None:
     rng = random.Random(f"queue {depth} {offer} {take}")
     dut = Fifo(13, depth)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         held: deque[int] = deque()
         entered: deque[int] = deque()
         offered = None
@@ -174,7 +178,7 @@ def test_queue_keeps_order_and_holds_what_it_says(depth, offer, take):
 
 
 @pytest.mark.parametrize("config", [TINY, SMALL], ids=["tiny", "small"])
-def test_pieces_cover_each_burst_and_keep_within_bounds(config):
+def test_pieces_cover_each_burst_and_keep_within_bounds(config: Config) -> None:
     rng = random.Random(3)
     longest = max_beats(config)
     # From and to either side of each bound, and anything.
@@ -186,7 +190,7 @@ def test_pieces_cover_each_burst_and_keep_within_bounds(config):
     bursts.append((config.hbm_rows - 256, 256))
     dut = BurstCutter(config)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         pieces: list[tuple[int, int, int]] = []
         for start, length in bursts:
             ctx.set(dut.burst.valid, 1)
@@ -221,7 +225,7 @@ def test_pieces_cover_each_burst_and_keep_within_bounds(config):
             assert at == start + length
         assert not pieces
 
-    async def collect(ctx, pieces):
+    async def collect(ctx: SimulatorContext, pieces: list[tuple[int, int, int]]) -> None:
         if ctx.get(dut.piece.valid) and ctx.get(dut.piece.ready):
             piece = dut.piece.payload
             pieces.append((ctx.get(piece.row), ctx.get(piece.more) + 1, ctx.get(piece.last)))
@@ -255,7 +259,7 @@ class Channel:
     ready: float = 1.0
     bad: set[int] = field(default_factory=set)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.memory = bytearray(self.rng.randbytes(self.size))
         self._now = 0
         self._reads: deque[tuple[int, int, bool]] = deque()
@@ -266,7 +270,7 @@ class Channel:
         self._beats = 0
         self._drives = dict.fromkeys(("bvalid", "bresp", "rvalid", "rdata", "rresp", "rlast"), 0)
 
-    def drive(self, ctx, axi) -> None:
+    def drive(self, ctx: SimulatorContext, axi: PureInterface) -> None:
         for name in ("awready", "wready", "arready"):
             ctx.set(getattr(axi, name), int(self.rng.random() < self.ready))
         drives = self._drives
@@ -282,7 +286,7 @@ class Channel:
         for name, value in drives.items():
             ctx.set(getattr(axi, name), value)
 
-    def observe(self, ctx, axi) -> None:
+    def observe(self, ctx: SimulatorContext, axi: PureInterface) -> None:
         pins = {name: ctx.get(getattr(axi, name)) for name in axi.signature.members}
         self.checker.cycle(pins)
         if pins["rvalid"] and pins["rready"]:
@@ -333,7 +337,7 @@ class PortBench:
         Numbers of rows to be written that are not.
     """
 
-    def __init__(self, config: Config, seed: object, **memory) -> None:
+    def __init__(self, config: Config, seed: object, **memory: Any) -> None:
         self.rng = random.Random(f"{seed}")
         self.config = config
         self.dut = HbmPort(config)
@@ -366,7 +370,7 @@ class PortBench:
         at = row * self.config.channel_bytes
         return b"".join(channel.memory[at:at + channel.beat] for channel in self.channels)
 
-    async def cycle(self, ctx) -> None:
+    async def cycle(self, ctx: SimulatorContext) -> None:
         dut = self.dut
         for name, queue in self._queues.items():
             port = getattr(dut, name)
@@ -396,7 +400,7 @@ class PortBench:
         self.now += 1
         await ctx.tick()
 
-    async def drain(self, ctx, limit: int = 20000) -> None:
+    async def drain(self, ctx: SimulatorContext, limit: int = 20000) -> None:
         end = self.now + limit
         while any(self._queues.values()) or ctx.get(self.dut.busy):
             assert self.now < end, "the port is still busy"
@@ -413,14 +417,15 @@ CONFIGS = {"tiny": TINY, "small": SMALL, "four": Config.preset("tiny", hbm_chann
 @pytest.mark.slow
 @pytest.mark.parametrize("mood", [(1.0, 0.0, 1), (0.5, 0.3, 3), (0.8, 0.0, 30)])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_random_bursts_move_the_rows_that_they_name(name, mood):
+def test_random_bursts_move_the_rows_that_they_name(name: str,
+                                                    mood: tuple[float, float, int]) -> None:
     """Reads below, writes above the middle of memory, at once; then all that was written."""
     ready, pause, latency = mood
     bench = PortBench(CONFIGS[name], f"rows {name} {mood}", latency=latency, ready=ready)
     config = bench.config
     middle = config.hbm_rows // 2
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         bench.gap = bench.stall = pause
         rng = bench.rng
         wanted: list[int] = []
@@ -450,11 +455,11 @@ def test_random_bursts_move_the_rows_that_they_name(name, mood):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "small"])
-def test_row_a_cycle_both_ways_at_once_over_a_long_latency(name):
+def test_row_a_cycle_both_ways_at_once_over_a_long_latency(name: str) -> None:
     config = CONFIGS[name]
     bench = PortBench(config, "rate", latency=(BURSTS - 1) * max_beats(config) - 4)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         count, middle = 512, config.hbm_rows // 2
         data = bench.random_rows(256)
         for start in range(0, count, 256):
@@ -475,11 +480,11 @@ def test_row_a_cycle_both_ways_at_once_over_a_long_latency(name):
     simulate(bench.dut, process)
 
 
-def test_full_width():
+def test_full_width() -> None:
     """The channels of `v2`, with less memory behind them."""
     bench = PortBench(Config.preset("v2", hbm_bytes=4 << 20), "v2", latency=20, ready=0.9)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         bench.read(30, 70)
         data = bench.random_rows(70)
         bench.write(5000, data)
@@ -494,10 +499,10 @@ def test_full_width():
 
 
 @pytest.mark.parametrize("latency", [4, 90])
-def test_bursts_of_one_row_each_go_at_full_rate(latency):
+def test_bursts_of_one_row_each_go_at_full_rate(latency: int) -> None:
     bench = PortBench(SMALL, "single", latency=latency)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         count = 120
         written = {}
         for number in range(count):
@@ -522,10 +527,10 @@ def test_bursts_of_one_row_each_go_at_full_rate(latency):
 
 
 @pytest.mark.slow
-def test_channels_of_different_speed_are_rejoined():
+def test_channels_of_different_speed_are_rejoined() -> None:
     bench = PortBench(CONFIGS["four"], "speeds")
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         for number, channel in enumerate(bench.channels):
             channel.latency = (3, 40, 11, 90)[number]
             channel.ready = (1.0, 0.9, 0.5, 0.8)[number]
@@ -544,12 +549,12 @@ def test_channels_of_different_speed_are_rejoined():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_errors_are_those_of_the_rows_and_bursts_that_memory_refuses(seed):
+def test_errors_are_those_of_the_rows_and_bursts_that_memory_refuses(seed: int) -> None:
     bench = PortBench(SMALL, f"errors {seed}", latency=5, ready=0.8)
     config = bench.config
     middle = config.hbm_rows // 2
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         bench.stall = 0.2
         bad: set[int] = set()
         for channel in bench.channels:
@@ -576,10 +581,10 @@ def test_errors_are_those_of_the_rows_and_bursts_that_memory_refuses(seed):
     simulate(bench.dut, process)
 
 
-def test_discarded_rows_are_not_written():
+def test_discarded_rows_are_not_written() -> None:
     bench = PortBench(SMALL, "discard", latency=3, ready=0.7)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         before = [bench.stored(row) for row in range(100, 140)]
         data = bench.random_rows(40)
         bench.discard = {0, 3, *range(10, 30), 39}
@@ -595,11 +600,11 @@ def test_discarded_rows_are_not_written():
 
 
 @pytest.mark.slow
-def test_memory_is_not_blocked_by_rows_that_nobody_takes():
+def test_memory_is_not_blocked_by_rows_that_nobody_takes() -> None:
     """Whatever was asked for is taken from memory, though the reader of the rows stands still."""
     bench = PortBench(SMALL, "blocked", latency=2)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         bench.stall = 1.0
         # The first piece is short, so that the last that fits leaves some room.
         for start in range(4):
@@ -625,10 +630,10 @@ def test_memory_is_not_blocked_by_rows_that_nobody_takes():
     simulate(bench.dut, process)
 
 
-def test_offers_do_not_wait_for_ready():
+def test_offers_do_not_wait_for_ready() -> None:
     bench = PortBench(SMALL, "offers", ready=0.0)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         bench.read(0, 4)
         bench.write(9, bench.random_rows(4))
         for _ in range(20):
@@ -660,11 +665,11 @@ R: dict[str, int | None] = {"rvalid": 1, "rready": 1, "rdata": 7}
 R_LAST: dict[str, int | None] = {**R, "rlast": 1}
 
 
-def held(offer, channel):
+def held(offer: dict[str, Any], channel: str) -> dict[str, Any]:
     return {**offer, f"{channel}ready": 0}
 
 
-def watch(*cycles, resets=()):
+def watch(*cycles: Mapping[str, Any], resets: Sequence[int] = ()) -> AxiChecker:
     checker = AxiChecker("port", 16, 16)
     for number, cycle in enumerate(cycles):
         checker.cycle({**QUIET, **cycle}, resetting=number in resets)
@@ -678,7 +683,7 @@ def watch(*cycles, resets=()):
     (AR, AR, R, R_LAST, held(R, "r"), R, R_LAST),
     ({**AW, "awlen": 15, "awaddr": 0xF00}, *[W] * 15, LAST, {**B, "bresp": Resp.SLVERR}),
 ])
-def test_checker_accepts_right_traffic(cycles):
+def test_checker_accepts_right_traffic(cycles: Sequence[dict[str, int | Burst]]) -> None:
     checker = watch(*cycles)
     checker.finish()
     assert checker.reads == checker.writes == 0
@@ -719,7 +724,7 @@ def test_checker_accepts_right_traffic(cycles):
     ([AR, R, R], "rlast is 0 at beat 2 of 2"),
     ([AR, R, R_LAST, R], "no burst was asked for"),
 ])
-def test_checker_refuses_wrong_traffic(cycles, message):
+def test_checker_refuses_wrong_traffic(cycles: Sequence[dict[str, Any]], message: str) -> None:
     with pytest.raises(AssertionError, match=f"port, cycle {len(cycles)}: .*{message}"):
         watch(*cycles)
 
@@ -734,13 +739,14 @@ def test_checker_refuses_wrong_traffic(cycles, message):
     ([AW, W, LAST], "1 bursts of writes did not end"),
     ([held(AR, "ar")], "ar: an offer was not taken"),
 ])
-def test_checker_ends_only_when_all_has_ended(cycles, message):
+def test_checker_ends_only_when_all_has_ended(cycles: Sequence[dict[str, int | Burst]],
+                                              message: str) -> None:
     checker = watch(*cycles)
     with pytest.raises(AssertionError, match=message):
         checker.finish()
 
 
-def test_checker_wants_silence_in_reset():
+def test_checker_wants_silence_in_reset() -> None:
     # What was under way is forgotten, and the master has a cycle to learn of the reset.
     watch(AR, held(AW, "aw"), held(AW, "aw"), {}, {}, AR, R, R_LAST, resets=(2, 3)).finish()
     for channel, offer in (("aw", AW), ("ar", AR), ("w", W)):
@@ -748,12 +754,12 @@ def test_checker_wants_silence_in_reset():
             watch({}, offer, resets=(0, 1))
 
 
-def test_checker_knows_lite():
+def test_checker_knows_lite() -> None:
     quiet: dict[str, int | None] = {
         **{f"{channel}{end}": 0 for channel in SIGNALS_LITE for end in ("valid", "ready")},
         **{name: 0 for names in SIGNALS_LITE.values() for name in names}}
 
-    def watch_lite(*cycles):
+    def watch_lite(*cycles: Mapping[str, int | None]) -> AxiChecker:
         checker = AxiChecker("lite", 4, 0)
         for cycle in cycles:
             checker.cycle({**quiet, **cycle})

@@ -1,11 +1,15 @@
 """The chip's arbiters and its reset, each by itself; and which chips there can be."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.lib.wiring import Component
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.chip.arbiter import RequestArbiter, RoundRobin, SignalArbiter, VectorPort
 from hdl.chip.chip import Chip
@@ -16,7 +20,7 @@ from hdl.verilog import Export, export
 from tools import verilog
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: Component, process: Callable[..., Any]) -> None:
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
@@ -27,11 +31,11 @@ def simulate(dut, process) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
 @pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
-def test_each_has_a_turn_before_others_have_two(count, share):
+def test_each_has_a_turn_before_others_have_two(count: int, share: float) -> None:
     rng = np.random.default_rng([1, count, int(100 * share)])
     dut = RoundRobin(count)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         since = [0] * count  # turns of others while it wanted one all the time
         turns = [0] * count
         for _ in range(400):
@@ -59,12 +63,12 @@ def test_each_has_a_turn_before_others_have_two(count, share):
 
 @pytest.mark.parametrize("sources", [1, 2, 4])
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
-def test_every_addition_reaches_the_semaphores_once(sources, share):
+def test_every_addition_reaches_the_semaphores_once(sources: int, share: float) -> None:
     """Those that are taken, that is; some are withdrawn before, and do not happen."""
     rng = np.random.default_rng([2, sources, int(100 * share)])
     dut = SignalArbiter(sources)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         offers: list[tuple[int, int] | None] = [None] * sources
         taken = None
         counts = [0] * sources
@@ -104,12 +108,12 @@ def test_every_addition_reaches_the_semaphores_once(sources, share):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed):
+def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed: int) -> None:
     rng = np.random.default_rng([3, seed])
     dut = RequestArbiter(2)
     stuck = 7  # what the core does not take for long
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         offers: list[tuple[int, int, int, int] | None] = [None] * 2
         answers: list[int | None] = [None, None]
         counts, since = [0, 0], [0, 0]
@@ -194,7 +198,7 @@ class Client:
     def data(self) -> int:
         return self.number << 28 | (self.word & 0xFFFF) << 8 | self.row
 
-    def drive(self, ctx, port, *, every: bool) -> None:
+    def drive(self, ctx: SimulatorContext, port: VectorPort, *, every: bool) -> None:
         n = self.number
         self.offers_read |= not self.quiet and (every or self.rng.random() < self.share)
         # A word that was begun is ended, even if nothing new is to begin.
@@ -208,7 +212,7 @@ class Client:
         self.ready = every or self.rng.random() < self.share
         ctx.set(port.rows[n].ready, int(self.ready))
 
-    def sample(self, ctx, port) -> None:
+    def sample(self, ctx: SimulatorContext, port: VectorPort) -> None:
         n = self.number
         if self.ready and ctx.get(port.rows[n].valid):
             assert self.expected, f"client {n} was given a row that it did not ask for"
@@ -241,7 +245,7 @@ class VectorUnit:
     entered: list = field(default_factory=list)
     words: list = field(default_factory=list)
 
-    def drive(self, ctx, port, *, every: bool) -> None:
+    def drive(self, ctx: SimulatorContext, port: VectorPort, *, every: bool) -> None:
         go = every or self.rng.random() < self.share
         valid = bool(self.reads)
         ctx.set(port.host_rows.valid, int(valid))
@@ -257,7 +261,7 @@ class VectorUnit:
         ctx.set(port.host_write.ready, int(self.writes or not complete))
         assert ctx.get(port.busy) == (complete and not self.writes)
 
-    def sample(self, ctx, port) -> None:
+    def sample(self, ctx: SimulatorContext, port: VectorPort) -> None:
         row = (ctx.get(port.host_write.payload.address), ctx.get(port.host_write.payload.data))
         if self.writes:
             self.words.append(self.entered)
@@ -297,11 +301,12 @@ def config_with(sublanes: int) -> Config:
 @pytest.mark.parametrize("sublanes", [1, 2, 4])
 @pytest.mark.parametrize("share", [0.2, 0.7, 1.0])
 @pytest.mark.parametrize("clients", [1, 2])
-def test_vector_registers_are_read_and_written_whole(sublanes, share, clients):
+def test_vector_registers_are_read_and_written_whole(sublanes: int, share: float,
+                                                     clients: int) -> None:
     rng = np.random.default_rng([4, sublanes, int(100 * share), clients])
     dut = VectorPort(config_with(sublanes), clients)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         unit = VectorUnit(rng, sublanes, share)
         users = [Client(number, rng, sublanes, share) for number in range(clients)]
         cycles = 1200
@@ -335,12 +340,12 @@ def test_vector_registers_are_read_and_written_whole(sublanes, share, clients):
 
 @pytest.mark.parametrize("sublanes", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_reset_of_the_core_hangs_no_client(sublanes, seed):
+def test_a_reset_of_the_core_hangs_no_client(sublanes: int, seed: int) -> None:
     """What was promised comes, of any contents; after it everything is right again."""
     rng = np.random.default_rng([5, sublanes, seed])
     dut = VectorPort(config_with(sublanes), 2)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         unit = VectorUnit(rng, sublanes, 0.6)
         users = [Client(number, rng, sublanes, 0.6) for number in range(2)]
         voided = halves = 0
@@ -384,11 +389,11 @@ def test_a_reset_of_the_core_hangs_no_client(sublanes, seed):
 
 # --- reset
 
-def test_a_reset_waits_until_all_is_at_rest_and_lasts_some_cycles():
+def test_a_reset_waits_until_all_is_at_rest_and_lasts_some_cycles() -> None:
     rng = np.random.default_rng(6)
     dut = CoreReset()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         for _ in range(20):
             assert not ctx.get(dut.resetting)
             ctx.set(dut.at_rest, 1)  # as long as the engine does not know
@@ -413,10 +418,10 @@ def test_a_reset_waits_until_all_is_at_rest_and_lasts_some_cycles():
     simulate(dut, process)
 
 
-def test_a_reset_that_is_asked_for_during_another_is_done_too():
+def test_a_reset_that_is_asked_for_during_another_is_done_too() -> None:
     dut = CoreReset()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         ctx.set(dut.at_rest, 1)
         for late in range(30):
             resets = 0
@@ -435,7 +440,7 @@ def test_a_reset_that_is_asked_for_during_another_is_done_too():
 # --- which chips there can be
 
 @pytest.mark.parametrize("make", [Chip, CoreNode, export])
-def test_chips_that_cannot_be_are_refused(make):
+def test_chips_that_cannot_be_are_refused(make: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         make("tiny")
     with pytest.raises(ValueError, match="array must be a power of two, not 6"):
@@ -447,7 +452,7 @@ def test_chips_that_cannot_be_are_refused(make):
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, None])
-def test_numbers_of_clients_are_checked(value):
+def test_numbers_of_clients_are_checked(value: Any) -> None:
     kind = ValueError if type(value) is int else TypeError
     for make in (RoundRobin, SignalArbiter, RequestArbiter,
                  lambda clients: VectorPort(config_with(2), clients)):
@@ -458,7 +463,7 @@ def test_numbers_of_clients_are_checked(value):
 @pytest.mark.parametrize(("config", "channels"), [
     (Config.preset("tiny"), 2), (Config.preset("small"), 4), (Config.preset("v2"), 8),
     (Config.preset("tiny", cores=1), 1)], ids=["tiny", "small", "v2", "one"])
-def test_pins_have_the_names_of_the_convention(config, channels):
+def test_pins_have_the_names_of_the_convention(config: Config, channels: int) -> None:
     chip = Chip(config)
     chip._MustUse__used = True
     ports = {"_".join(map(str, path)): member for path, member, _ in chip.signature.flatten(chip)}
@@ -470,7 +475,7 @@ def test_pins_have_the_names_of_the_convention(config, channels):
 
 
 @pytest.mark.slow
-def test_a_chip_of_one_core_is_clean_too():
+def test_a_chip_of_one_core_is_clean_too() -> None:
     config = Config.preset("tiny", cores=1)
     library = VerilogLibrary()
     sources = library.write("chip", lambda: Chip(config))

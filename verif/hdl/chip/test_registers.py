@@ -1,11 +1,14 @@
 """The register map: table, page and hardware agree, and every access does what the page says."""
 
 import random
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from amaranth.lib.wiring import PureInterface
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.axi.interface import Resp
 from hdl.axi.lite import AxiLiteSlave
@@ -43,12 +46,12 @@ STATUS = CORE_REGISTERS["STATUS"]
 # The table
 
 
-def test_page_is_up_to_date():
+def test_page_is_up_to_date() -> None:
     page = register_doc.PATH.read_text(encoding="utf-8")
     assert page == register_doc.document(), "run `make docs`"
 
 
-def test_fields_take_and_give_values():
+def test_fields_take_and_give_values() -> None:
     register = CORE_REGISTERS["SEMAPHORE_ADD"]
     word = register.pack(AMOUNT=0x1234567, INDEX=0xA)
     assert word == 0xA1234567
@@ -61,7 +64,7 @@ def test_fields_take_and_give_values():
     assert GLOBAL_REGISTERS["ID"].mask == 0xFFFFFFFF
 
 
-def test_addresses():
+def test_addresses() -> None:
     assert address("ID") == 0
     assert address("STATUS", 1) == 2 * CORE_PITCH + 4
     assert len({address(name, core) for core in range(MAX_CORES) for name in CORE_REGISTERS}
@@ -74,7 +77,7 @@ def test_addresses():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_parameters_are_registers(name):
+def test_parameters_are_registers(name: str) -> None:
     values = parameters(PRESETS[name])
     assert set(values) == {name for name, register in GLOBAL_REGISTERS.items()
                            if register.access is Access.RO and register.reset is None}
@@ -96,12 +99,12 @@ def test_parameters_are_registers(name):
     (lambda: RegisterBlock({"R": Register("R", 0, Access.W1, "")}), "register R must act"),
     (lambda: AxiLiteSlave(2), "address_bits must be at least 3, not 2"),
 ])
-def test_wrong_tables_are_refused(make, message):
+def test_wrong_tables_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_control_slave_wants_a_config():
+def test_control_slave_wants_a_config() -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 3"):
         ControlSlave(3)  # type: ignore[arg-type]
 
@@ -149,7 +152,7 @@ class Side:
         self.fault = Fault.NONE
         self._response = SILENT
 
-    def cycle(self, ctx, core) -> None:
+    def cycle(self, ctx: SimulatorContext, core: PureInterface) -> None:
         response, self._response = self._response, SILENT
         for name, value in zip(("valid", "error", "data"), response, strict=True):
             ctx.set(getattr(core.response, name), value)
@@ -189,7 +192,7 @@ class Bench:
         self.checker = AxiChecker("s_axil", 4, 0)
         self.now = 0
 
-    async def cycle(self, ctx) -> dict[str, int]:
+    async def cycle(self, ctx: SimulatorContext) -> dict[str, int]:
         """One cycle; gives the signals of the port."""
         for side, core in zip(self.sides, self.dut.core, strict=True):
             side.cycle(ctx, core)
@@ -200,8 +203,8 @@ class Bench:
         await ctx.tick()
         return pins
 
-    async def write(self, ctx, where: int, data: int, strobes: int = 15, *, aw: int = 0,
-                    w: int = 0, b: int = 0) -> Answer:
+    async def write(self, ctx: SimulatorContext, where: int, data: int, strobes: int = 15, *,
+                    aw: int = 0, w: int = 0, b: int = 0) -> Answer:
         """Writes; address, data and readiness come after so many cycles."""
         axi = self.dut.axi
         start = self.now
@@ -221,7 +224,7 @@ class Bench:
                 return Answer(pins["bresp"], cycle=self.now)
         raise AssertionError(f"the write of {where:#x} was not answered")
 
-    async def read(self, ctx, where: int, *, r: int = 0) -> Answer:
+    async def read(self, ctx: SimulatorContext, where: int, *, r: int = 0) -> Answer:
         axi = self.dut.axi
         start = self.now
         waiting = True
@@ -237,19 +240,20 @@ class Bench:
                 return Answer(pins["rresp"], pins["rdata"], self.now)
         raise AssertionError(f"the read of {where:#x} was not answered")
 
-    async def put(self, ctx, name: str, data: int, core: int | None = None) -> None:
+    async def put(self, ctx: SimulatorContext, name: str, data: int,
+                  core: int | None = None) -> None:
         """A write that must be done."""
         answer = await self.write(ctx, address(name, core), data)
         assert answer.resp == Resp.OKAY, name
 
-    async def get(self, ctx, name: str, core: int | None = None) -> int:
+    async def get(self, ctx: SimulatorContext, name: str, core: int | None = None) -> int:
         """A read that must be done."""
         answer = await self.read(ctx, address(name, core))
         assert answer.resp == Resp.OKAY, name
         return answer.data
 
-    def run(self, process) -> None:
-        async def whole(ctx):
+    def run(self, process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
+        async def whole(ctx: SimulatorContext) -> None:
             await process(ctx)
             self.checker.finish()
 
@@ -260,10 +264,10 @@ class Bench:
 
 
 @pytest.mark.parametrize("name", ["tiny", "v2"])
-def test_constants_say_which_chip_it_is(name):
+def test_constants_say_which_chip_it_is(name: str) -> None:
     bench = Bench(PRESETS[name])
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         for register, value in parameters(bench.config).items():
             assert await bench.get(ctx, register) == value, register
         assert await bench.get(ctx, "ID") == IDENTITY
@@ -273,7 +277,7 @@ def test_constants_say_which_chip_it_is(name):
     bench.run(process)
 
 
-def all_registers(config: Config):
+def all_registers(config: Config) -> Iterator[tuple[int | None, Register]]:
     """(core or None, register), all there are."""
     yield from ((None, register) for register in GLOBAL_REGISTERS.values())
     for core in range(config.cores):
@@ -281,10 +285,10 @@ def all_registers(config: Config):
 
 
 @pytest.mark.slow
-def test_each_access_that_is_not_allowed_is_refused_without_effect():
+def test_each_access_that_is_not_allowed_is_refused_without_effect() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         for core, register in all_registers(bench.config):
             where = address(register.name, core)
             before = await bench.read(ctx, where)
@@ -313,11 +317,11 @@ def test_each_access_that_is_not_allowed_is_refused_without_effect():
     bench.run(process)
 
 
-def test_addresses_without_a_register_are_refused():
+def test_addresses_without_a_register_are_refused() -> None:
     bench = Bench(Config.preset("tiny", cores=1))
     taken = {address(register.name, core) for core, register in all_registers(bench.config)}
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         rng = random.Random(4)
         near = {where + step for where in taken for step in (4, CORE_PITCH, 2 * CORE_PITCH)}
         far = {4 * rng.randrange(1 << 14) for _ in range(60)}
@@ -334,10 +338,10 @@ def test_addresses_without_a_register_are_refused():
     bench.run(process)
 
 
-def test_registers_hold_what_is_written():
+def test_registers_hold_what_is_written() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         rng = random.Random(5)
         kept = [(core, register) for core, register in all_registers(bench.config)
                 if register.access is Access.RW and register.name != "ACCESS_DATA"]
@@ -362,10 +366,10 @@ def test_registers_hold_what_is_written():
 
 @pytest.mark.parametrize("delays", [(0, 0, 0), (0, 7, 0), (7, 0, 0), (3, 2, 15), (0, 0, 15),
                                     (9, 9, 9)])
-def test_address_data_and_response_come_in_any_order(delays):
+def test_address_data_and_response_come_in_any_order(delays: tuple[int, int, int]) -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         aw, w, b = delays
         for number in range(8):
             answer = await bench.write(ctx, address("START_PC", 1), 77 + number, aw=aw, w=w, b=b)
@@ -376,13 +380,13 @@ def test_address_data_and_response_come_in_any_order(delays):
     bench.run(process)
 
 
-def test_accesses_follow_each_other_though_answers_wait():
+def test_accesses_follow_each_other_though_answers_wait() -> None:
     """A host that sends ahead, and takes an answer only now and then."""
     bench = Bench()
     rng = random.Random(10)
     names = ["START_PC", "PC", "WATCHDOG", "CONTROL", "DMA_DESCRIPTOR_3"]
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         axi = bench.dut.axi
         registers = [CORE_REGISTERS[rng.choice(names)] for _ in range(40)]
         where = [address(register.name, 0) for register in registers]
@@ -422,11 +426,11 @@ def test_accesses_follow_each_other_though_answers_wait():
     bench.run(process)
 
 
-def test_reads_and_writes_take_turns():
+def test_reads_and_writes_take_turns() -> None:
     """A host that never stops writing does not keep another from reading, nor the other way."""
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         axi = bench.dut.axi
         ctx.set(axi.awaddr, address("WATCHDOG", 0))
         ctx.set(axi.araddr, address("WATCHDOG", 0))
@@ -446,10 +450,10 @@ def test_reads_and_writes_take_turns():
     bench.run(process)
 
 
-def test_commands_are_pulses_of_one_cycle():
+def test_commands_are_pulses_of_one_cycle() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side, port = bench.sides[1], bench.dut.core[1]
         names = {"START": "start", "STOP": "stop", "CLEAR_COUNTERS": "clear_counters",
                  "RESET": "reset_request"}
@@ -462,7 +466,7 @@ def test_commands_are_pulses_of_one_cycle():
         side.pulses.clear()
         await bench.put(ctx, "CONTROL", 0, 1)
 
-        async def refused(**fields):
+        async def refused(**fields: int) -> None:
             answer = await bench.write(ctx, address("CONTROL", 1), CONTROL.pack(**fields))
             assert answer.refused, fields
 
@@ -482,10 +486,10 @@ def test_commands_are_pulses_of_one_cycle():
     bench.run(process)
 
 
-def test_status_shows_the_core():
+def test_status_shows_the_core() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         port = bench.dut.core[0]
         rng = random.Random(6)
         for _ in range(12):
@@ -503,10 +507,10 @@ def test_status_shows_the_core():
     bench.run(process)
 
 
-def test_counters_are_taken_at_one_moment():
+def test_counters_are_taken_at_one_moment() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         rng = random.Random(7)
         port = bench.dut.core[1]
         signals = [port.cycles, *(getattr(port, counter) for counter in COUNTERS)]
@@ -532,10 +536,10 @@ def access_word(space: int, where: int) -> int:
     return CORE_REGISTERS["ACCESS_ADDRESS"].pack(SPACE=space, ADDRESS=where)
 
 
-def test_words_go_to_the_core_and_addresses_go_on():
+def test_words_go_to_the_core_and_addresses_go_on() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
         rng = random.Random(8)
         for space, places in {
@@ -562,10 +566,10 @@ def test_words_go_to_the_core_and_addresses_go_on():
     bench.run(process)
 
 
-def test_address_beyond_all_spaces_does_not_wrap():
+def test_address_beyond_all_spaces_does_not_wrap() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
         last = (1 << 20) - 8
         side.words = {(Space.IMEM, last): 9, (Space.IMEM, 0): 1}
@@ -579,11 +583,11 @@ def test_address_beyond_all_spaces_does_not_wrap():
     bench.run(process)
 
 
-def test_beside_a_program_only_what_can_be_done_is():
+def test_beside_a_program_only_what_can_be_done_is() -> None:
     bench = Bench()
     allowed = {(Space.IMEM, 1), (Space.SMEM, 0), (Space.SMEM, 1), (Space.SEMAPHORE, 0)}
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side, port = bench.sides[1], bench.dut.core[1]
         for state in (port.running, port.resetting):
             ctx.set(state, 1)
@@ -604,10 +608,10 @@ def test_beside_a_program_only_what_can_be_done_is():
     bench.run(process)
 
 
-def test_additions_go_to_the_core():
+def test_additions_go_to_the_core() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         register = CORE_REGISTERS["SEMAPHORE_ADD"]
         for index, amount in ((0, 1), (15, (1 << 28) - 1), (7, 0)):
             await bench.put(ctx, "SEMAPHORE_ADD", register.pack(INDEX=index, AMOUNT=amount), 0)
@@ -619,10 +623,10 @@ def test_additions_go_to_the_core():
     bench.run(process)
 
 
-def test_transfers_are_started_or_refused_with_the_reason():
+def test_transfers_are_started_or_refused_with_the_reason() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[1]
         rng = random.Random(9)
         words = [rng.getrandbits(32) for _ in range(DESCRIPTOR_WORDS)]
@@ -649,10 +653,10 @@ def test_transfers_are_started_or_refused_with_the_reason():
 
 
 @pytest.mark.slow
-def test_core_that_takes_nothing_does_not_hang_the_host():
+def test_core_that_takes_nothing_does_not_hang_the_host() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
         side.words = {(Space.IMEM, 0): 5}
         side.ready = False
@@ -677,11 +681,11 @@ def test_core_that_takes_nothing_does_not_hang_the_host():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ACCESS_DATA", "SEMAPHORE_ADD", "DMA_START"])
-def test_offer_that_is_given_up_was_not_taken(name):
+def test_offer_that_is_given_up_was_not_taken(name: str) -> None:
     """In the last cycle of the offer it is taken and done; in the next there is none."""
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
         side.words = {(Space.IMEM, 0): 5}
         side.ready = False
@@ -696,10 +700,10 @@ def test_offer_that_is_given_up_was_not_taken(name):
     bench.run(process)
 
 
-def test_interrupts_are_kept_until_cleared_and_shown_if_enabled():
+def test_interrupts_are_kept_until_cleared_and_shown_if_enabled() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         dut = bench.dut
         status = GLOBAL_REGISTERS["INTERRUPT_STATUS"]
 
@@ -744,10 +748,10 @@ def test_interrupts_are_kept_until_cleared_and_shown_if_enabled():
     bench.run(process)
 
 
-def test_event_in_the_cycle_of_its_clearing_is_kept():
+def test_event_in_the_cycle_of_its_clearing_is_kept() -> None:
     bench = Bench()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         ctx.set(bench.dut.core[0].transfer_done, 1)
         await bench.put(ctx, "INTERRUPT_STATUS", 0x707)
         ctx.set(bench.dut.core[0].transfer_done, 0)

@@ -1,5 +1,6 @@
 """The DMA engine: what descriptors say is done, checked, and signalled, whatever memories do."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +28,7 @@ TIMINGS = {
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> Iterator[Model]:
     with open_engine() as model:
         yield model
 
@@ -43,7 +44,7 @@ def start_apart(bench: Bench, descriptor: Descriptor, host: bool, refused: bool 
 
 # --- transfers
 
-def test_every_pair_of_spaces(model):
+def test_every_pair_of_spaces(model: Model) -> None:
     rng = np.random.default_rng(1)
     transfers = Transfers(rng)
     bench = Bench(model, timing=TIMINGS["moody"])
@@ -61,7 +62,7 @@ def test_every_pair_of_spaces(model):
 
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", range(4))
-def test_random_transfers_several_at_a_time(model, timing, seed):
+def test_random_transfers_several_at_a_time(model: Model, timing: str, seed: int) -> None:
     rng = np.random.default_rng([2, seed])
     transfers = Transfers(rng)
     bench = Bench(model, timing=TIMINGS[timing], seed=seed)
@@ -78,7 +79,7 @@ def test_random_transfers_several_at_a_time(model, timing, seed):
     assert bench.errors == 0
 
 
-def test_bursts_are_as_long_as_a_run_and_the_limit_allow(model):
+def test_bursts_are_as_long_as_a_run_and_the_limit_allow(model: Model) -> None:
     bench = Bench(model)
     bench.start(Descriptor(DmaSpace.HBM, DmaSpace.HBM, 40, source_run=16, source_stride=17 * 16,
                            destination_address=100 * 16, destination_run=25,
@@ -91,7 +92,7 @@ def test_bursts_are_as_long_as_a_run_and_the_limit_allow(model):
         (100, 25), (130, 15)]
 
 
-def test_as_many_transfers_as_the_queue_has_can_be_under_way(model):
+def test_as_many_transfers_as_the_queue_has_can_be_under_way(model: Model) -> None:
     bench = Bench(model, timing=AgentTiming(latency=500))
     for number in range(QUEUE_DEPTH):
         bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, destination_address=number,
@@ -105,7 +106,7 @@ def test_as_many_transfers_as_the_queue_has_can_be_under_way(model):
     bench.check()
 
 
-def test_a_transfer_that_the_program_gives_up_is_forgotten(model):
+def test_a_transfer_that_the_program_gives_up_is_forgotten(model: Model) -> None:
     rng = np.random.default_rng(3)
     transfers = Transfers(rng)
     bench = Bench(model, seed=3)
@@ -124,7 +125,7 @@ def test_a_transfer_that_the_program_gives_up_is_forgotten(model):
     bench.check()
 
 
-def test_the_host_and_the_program_take_turns(model):
+def test_the_host_and_the_program_take_turns(model: Model) -> None:
     """While the host's descriptor is checked, the program's waits, and the other way round."""
     bench = Bench(model)
     own = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, semaphore=1, signal=1)
@@ -164,14 +165,14 @@ def rows_a_cycle(times: list[int]) -> float:
 
 
 @pytest.fixture(scope="module")
-def wide():
+def wide() -> Iterator[tuple[Config, Model]]:
     config = Config.preset("small")
     with open_engine(config) as model:
         yield config, model
 
 
 @pytest.mark.parametrize("latency", [0, 100])
-def test_rows_go_both_ways_at_one_a_cycle(wide, latency):
+def test_rows_go_both_ways_at_one_a_cycle(wide: tuple[Config, Model], latency: int) -> None:
     config, model = wide
     for source, destination, name in ((DmaSpace.HBM, DmaSpace.VMEM, "read_times"),
                                       (DmaSpace.VMEM, DmaSpace.HBM, "write_times"),
@@ -196,7 +197,7 @@ def test_rows_go_both_ways_at_one_a_cycle(wide, latency):
         assert rows_a_cycle(times) >= 0.99, (source, destination)
 
 
-def test_single_rows_and_short_transfers_lose_no_cycle(wide):
+def test_single_rows_and_short_transfers_lose_no_cycle(wide: tuple[Config, Model]) -> None:
     config, model = wide
     bench = Bench(model, config, AgentTiming(latency=30))
     for number in range(3):
@@ -209,7 +210,7 @@ def test_single_rows_and_short_transfers_lose_no_cycle(wide):
     assert rows_a_cycle(bench.hbm.write_times) >= 0.99
 
 
-def test_words_go_at_one_a_cycle(wide):
+def test_words_go_at_one_a_cycle(wide: tuple[Config, Model]) -> None:
     config, model = wide
     rows = 64
     for source, destination, words in (
@@ -342,7 +343,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_fault_of_a_descriptor_is_found_and_no_other(name):
+def test_every_fault_of_a_descriptor_is_found_and_no_other(name: str) -> None:
     config = CONFIGS[name]
     checks = Checks(config)
     rng = np.random.default_rng([4, len(name)])
@@ -362,7 +363,7 @@ def test_every_fault_of_a_descriptor_is_found_and_no_other(name):
     assert min(found.values()) > 25, found
 
 
-def test_each_reserved_bit_and_each_limit():
+def test_each_reserved_bit_and_each_limit() -> None:
     checks = Checks(CONFIG)
     good = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2)
     assert checks.check(good)[0] == Fault.NONE
@@ -399,7 +400,7 @@ def test_each_reserved_bit_and_each_limit():
         assert checks.check(replace(good, **changes))[0] == fault, changes
 
 
-def test_how_long_a_check_takes():
+def test_how_long_a_check_takes() -> None:
     checks = Checks(CONFIG)
     plain = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2)
     assert checks.check(plain)[1] == DescriptorFrontEnd.CYCLES == 14
@@ -407,7 +408,7 @@ def test_how_long_a_check_takes():
     assert checks.check(replace(plain, destination_run=1))[1] == 23
 
 
-def test_a_fault_is_told_to_the_program_too(model):
+def test_a_fault_is_told_to_the_program_too(model: Model) -> None:
     bench = Bench(model, timing=TIMINGS["moody"])
     rng = np.random.default_rng(5)
     found = set()
@@ -426,7 +427,8 @@ def test_a_fault_is_told_to_the_program_too(model):
 # --- memory that refuses
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model, seed):
+def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model: Model,
+                                                                      seed: int) -> None:
     rng = np.random.default_rng([6, seed])
     transfers = Transfers(rng)
     bench = Bench(model, timing=TIMINGS[("exact", "moody", "slow")[seed % 3]], seed=seed)
@@ -450,7 +452,7 @@ def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model, see
     assert refused <= bench.errors
 
 
-def test_a_row_with_an_error_is_not_written_to_the_memory(model):
+def test_a_row_with_an_error_is_not_written_to_the_memory(model: Model) -> None:
     bench = Bench(model)
     bench.hbm.bad = {3}
     bench.start(Descriptor(DmaSpace.HBM, DmaSpace.HBM, 8, destination_address=100 * 16))
@@ -463,7 +465,8 @@ def test_a_row_with_an_error_is_not_written_to_the_memory(model):
 
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", range(3))
-def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model, timing, seed):
+def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model: Model, timing: str,
+                                                             seed: int) -> None:
     rng = np.random.default_rng([7, seed])
     transfers = Transfers(rng)
     bench = Bench(model, timing=TIMINGS[timing], seed=seed)
@@ -493,7 +496,7 @@ def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model, timing, seed
     assert midst > 3
 
 
-def test_while_an_abort_lasts_no_transfer_starts(model):
+def test_while_an_abort_lasts_no_transfer_starts(model: Model) -> None:
     bench = Bench(model)
     bench.pins.poke("abort", 1)
     with pytest.raises(AssertionError, match="not taken"):
@@ -506,7 +509,7 @@ def test_while_an_abort_lasts_no_transfer_starts(model):
     bench.check()
 
 
-def test_a_reset_in_the_midst(model):
+def test_a_reset_in_the_midst(model: Model) -> None:
     rng = np.random.default_rng(8)
     transfers = Transfers(rng)
     for seed in range(10):
@@ -521,7 +524,7 @@ def test_a_reset_in_the_midst(model):
     bench.check()
 
 
-def test_arguments():
+def test_arguments() -> None:
     for make in (DmaEngine, DescriptorFrontEnd, lambda config: SideCheck(config, DMA_SOURCES)):
         with pytest.raises(TypeError, match="config must be a Config, not 'v2'"):
             make("v2")  # type: ignore[arg-type]

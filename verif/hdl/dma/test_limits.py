@@ -1,7 +1,11 @@
 """Limits of a transfer's sides, one at a time, and errors of memory that come during an abort."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
+from amaranth.lib.wiring import Component
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from golden.dma import Descriptor, Side
 from hdl.dma.descriptor import DIVISION_CYCLES, SideCheck
@@ -19,7 +23,7 @@ def check_sides(*sides: tuple[Side, int]) -> list[tuple[bool, int]]:
     dut = SideCheck(CONFIG, DMA_DESTINATIONS)
     found: list[tuple[bool, int]] = []
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         for side, rows in sides:
             for name in ("space", "address", "run", "stride"):
                 ctx.set(getattr(dut, name), getattr(side, name))
@@ -44,7 +48,8 @@ def check_sides(*sides: tuple[Side, int]) -> list[tuple[bool, int]]:
     return found
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: Component,
+             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
@@ -57,7 +62,7 @@ def check_against_golden(*sides: tuple[Side, int]) -> None:
 
 
 @pytest.mark.parametrize("space", [DmaSpace.SMEM, DmaSpace.IMEM])
-def test_words_that_overflow_their_count_are_outside(space):
+def test_words_that_overflow_their_count_are_outside(space: DmaSpace) -> None:
     """The number of words needs more bits than `BLOCK_BITS`; its low bits alone would fit."""
     side = Side(space, 0, 0, 0)
     rows = ((1 << BLOCK_BITS) // CONFIG.lanes + 1, (1 << BLOCK_BITS) // CONFIG.lanes, DMA_MAX_ROWS)
@@ -67,7 +72,7 @@ def test_words_that_overflow_their_count_are_outside(space):
     assert descriptor.check(CONFIG, CONFIG.cores) == Fault.DMA_RANGE
 
 
-def test_an_offset_that_overflows_before_its_last_bit_is_outside():
+def test_an_offset_that_overflows_before_its_last_bit_is_outside() -> None:
     """Truncated, the offset is 0 again at the end: that it was too large must be remembered."""
     run = 2
     for runs in (65, 129, 1025):
@@ -78,24 +83,24 @@ def test_an_offset_that_overflows_before_its_last_bit_is_outside():
             True, True], runs
 
 
-def test_a_run_longer_than_any_transfer_is_one_run():
+def test_a_run_longer_than_any_transfer_is_one_run() -> None:
     """Its low bits alone would be a short run, and the stride lead out of the memory."""
     sides = [(Side(DmaSpace.HBM, 0, run, CONFIG.hbm_bytes), 9) for run in (
         (1 << BLOCK_BITS) + 1, 1 << BLOCK_BITS, (1 << 31) + 3, DMA_MAX_ROWS, DMA_MAX_ROWS + 2)]
     assert check_sides(*sides) == [(False, DMA_MAX_ROWS)] * len(sides)
 
 
-def test_as_many_runs_as_fit_are_inside_and_one_more_is_outside():
+def test_as_many_runs_as_fit_are_inside_and_one_more_is_outside() -> None:
     check_against_golden(*(
         (Side(DmaSpace.HBM, 0, 1, CONFIG.hbm_bytes // runs // ROW * ROW), runs + more)
         for runs in (1, 2, 15, 16, 255, 256) for more in (0, 1)))
 
 
-def test_no_bus_error_is_reported_during_an_abort():
+def test_no_bus_error_is_reported_during_an_abort() -> None:
     """What was given up cannot fail: the host would see a fault that no transfer has."""
     dut = Completion()
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         for stop in (0, 1, 0):
             for failed, refused in ((1, 0), (0, 1), (1, 1)):
                 ctx.set(dut.stop, stop)
@@ -112,7 +117,7 @@ def test_no_bus_error_is_reported_during_an_abort():
     simulate(dut, process)
 
 
-def test_memory_that_refuses_an_aborted_transfer_causes_no_bus_error():
+def test_memory_that_refuses_an_aborted_transfer_causes_no_bus_error() -> None:
     with open_engine() as model:
         bench = Bench(model, timing=AgentTiming(latency=30))
         bench.hbm.bad = set(range(CONFIG.hbm_rows))
