@@ -87,7 +87,7 @@ def test_changes_of_the_operation_apply(copy: pathlib.Path) -> None:
 def execute(command: str, root: pathlib.Path) -> tuple[int, str]:
     """The exit status and the output of a command line; builds are shared with this tree."""
     environment = {**os.environ, "SYSTOLITH_BUILD": str(build_folder()),
-                   "PYTHONDONTWRITEBYTECODE": "1"}
+                   "PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": ""}
     done = subprocess.run(command, shell=True, cwd=root, env=environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                           timeout=COMMAND_SECONDS)
