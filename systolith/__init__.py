@@ -4,12 +4,24 @@
 
     with Device.open("v2") as device:
         product = device.matmul(a, b)
+
+`Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`), on the
+simulated hardware or on the golden model. `Config` holds the parameters of a chip, `HbmOptions`
+those of the simulated memory. A `Buffer` is a piece of the device's memory. The errors end a run: a
+core's fault, a stop by another thread, a timeout; `Fault` names the faults, and `CoreState` is what
+a core was doing.
+
+Nothing is defined here. Users import from here; the modules behind it may move.
 """
 
 from hdl.config import Config
-from sim.driver.device import Buffer, Dense, Device
-from sim.errors import CoreFaultError, CoreStoppedError, DeviceTimeoutError
+from hdl.isa import Fault
+from sim.compiler.executable import Executable
+from sim.compiler.layers import Dense
+from sim.driver.device import Device
+from sim.driver.heap import Buffer
+from sim.errors import CoreFaultError, CoreState, CoreStoppedError, DeviceTimeoutError
 from sim.models.hbm import HbmOptions
 
-__all__ = ["Buffer", "Config", "CoreFaultError", "CoreStoppedError", "Dense", "Device",
-           "DeviceTimeoutError", "HbmOptions"]
+__all__ = ["Buffer", "Config", "CoreFaultError", "CoreState", "CoreStoppedError", "Dense", "Device",
+           "DeviceTimeoutError", "Executable", "Fault", "HbmOptions"]

@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from golden.mxu import dense
 from hdl.config import PRESETS
-from sim.driver.device import Dense, Device
+from sim.compiler.layers import Dense
+from sim.driver.device import Device
 from sim.verilated.toolchain import build_folder
 
 __all__ = ["Network", "load", "main", "report", "train"]

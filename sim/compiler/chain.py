@@ -1,30 +1,34 @@
-"""Matrix products one after the other, as one program for each core of a chip."""
+"""Linking: products one after the other, as one program for each core of a chip."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hdl.config import Config
 from sim.asm.assembler import Assembler, Program
-from sim.compiler.matmul import Matmul, Places
-from sim.compiler.matmul_code import LAYER, Writer
+from sim.compiler.executable import BufferSpec, Executable, Role
+from sim.compiler.layout import NEGATIVE_ZERO
+from sim.compiler.matmul import Matmul
+from sim.compiler.matmul_code import LAYER, Places, Writer
 
 __all__ = ["Chain"]
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Products one after the other: the C of each is the A of the next. One program for each core.
+    """Products one after the other: the C of each is the A of the next.
 
     Parameters
     ----------
     jobs : tuple of Matmul
-        One or more. All but the last leave zeros as padding, and all have panels of as many rows;
-        `link` makes them so.
+        One or more. All but the last fill the padding of C with zeros, and all have panels of
+        equally many rows; `link` makes them so.
 
     Raises
     ------
     TypeError, ValueError
-        If there is none, or one does not fit the one before; if the programs may not fit
+        If there is no product, or one does not fit the one before; if the programs may not fit in
         instruction memory.
     """
 
@@ -36,9 +40,10 @@ class Chain:
         if not self.jobs:
             raise ValueError("jobs must be one or more, not ()")
         for number, (job, after) in enumerate(zip(self.jobs, self.jobs[1:], strict=False)):
-            if (job.config, job.c_shape, job.columns) != (after.config, after.a_shape, after.depth):
-                raise ValueError(f"jobs[{number + 1}] must take what jobs[{number}] makes, but is "
-                                 f"{after!r} behind {job!r}")
+            if ((job.config, job.c_layout.panels, job.columns)
+                    != (after.config, after.a_layout.panels, after.depth)):
+                raise ValueError(f"jobs[{number + 1}] must take what jobs[{number}] makes, not be "
+                                 f"{after!r} after {job!r}")
             if job.columns % self.config.array and not job.zero_pads:
                 raise ValueError(f"jobs[{number}] must have zero_pads: {job.columns} columns are "
                                  f"no multiple of {self.config.array}")
@@ -49,13 +54,12 @@ class Chain:
 
     @classmethod
     def link(cls, *jobs: Matmul) -> "Chain":
-        """A chain of products whose sizes fit, with zeros and rows as it needs them."""
-        rows = max((job.padded_rows for job in jobs), default=0)
-        # Whatever has an epilogue may be cut in another way than before.
+        """Make a chain of products whose sizes fit, with the padding and panel rows it needs."""
         linked = [replace(job, zero_pads=job.zero_pads or bool(job.columns % job.config.array))
                   for job in jobs[:-1]] + list(jobs[-1:])
-        rows = max((job.padded_rows for job in linked), default=0)
         if len(linked) > 1:
+            # Zeroed padding is an epilogue, which may change the blocks: take the rows afterwards.
+            rows = max(job.padded_rows for job in linked)
             linked = [replace(job, panel_rows=rows) for job in linked]
         return cls(tuple(linked))
 
@@ -65,35 +69,42 @@ class Chain:
         return self.jobs[0].config
 
     @property
-    def array_rows(self) -> int:
-        """Rows that enter all arrays: at least so many cycles, of all cores together."""
-        return sum(job.array_rows for job in self.jobs)
+    def executable(self) -> Executable:
+        """The products for a device.
 
-    def programs(self, places: Sequence[Places]) -> dict[int, Program]:
-        """The cores' programs, by core; without cores that have nothing to do.
+        Its inputs are A of the first product, ``x``, and for each product B, ``weights[n]``, and
+        the bias, ``bias[n]``, if there is one. Its outputs are C of each product, ``result[n]``.
 
-        Where another core has a part of a layer, the next one begins when both are done. For that
-        semaphore 2 of each core must be 0 at first, and is 0 afterwards; others may be anything.
-
-        Parameters
-        ----------
-        places : sequence of Places
-            Of each product.
-
-        Raises
-        ------
-        ValueError
-            If there are more or fewer than products, an address is no multiple, or a matrix does
-            not lie in HBM.
+        Where both cores take part, semaphore 2 of each must be 0 before a run, and is 0 after it.
+        Other state of the cores does not matter.
         """
-        if len(places) != len(self.jobs):
-            raise ValueError(f"places must be {len(self.jobs)}, not {len(places)}")
-        for job, place in zip(self.jobs, places, strict=True):
-            _check_places(job, place)
+        buffers = [BufferSpec("x", Role.INPUT, self.jobs[0].a_layout)]
+        for number, job in enumerate(self.jobs):
+            buffers.append(BufferSpec(f"weights[{number}]", Role.INPUT, job.b_layout))
+            if job.bias:
+                buffers.append(BufferSpec(f"bias[{number}]", Role.INPUT, job.tail_layout))
+            elif job.has_epilogue:
+                buffers.append(BufferSpec(f"bias[{number}]", Role.CONSTANT, job.tail_layout,
+                                          np.full(job.columns, NEGATIVE_ZERO, np.float32)))
+            buffers.append(BufferSpec(f"result[{number}]", Role.OUTPUT, job.c_layout))
+        name = " and ".join(f"a product of ({job.rows}, {job.depth}) and ({job.depth}, "
+                            f"{job.columns})" for job in self.jobs)
+        return Executable(self.config, name, tuple(buffers), self._programs,
+                          sum(job.array_rows for job in self.jobs))
+
+    def _programs(self, addresses: Mapping[str, int]) -> dict[int, Program]:
+        """Write the cores' programs, without those of cores that have nothing to do."""
+        places, a = [], addresses["x"]
+        for number in range(len(self.jobs)):
+            c = addresses[f"result[{number}]"]
+            places.append(Places(a, addresses[f"weights[{number}]"], c,
+                                 addresses.get(f"bias[{number}]", 0)))
+            a = c
         cores = sorted({share.core for job in self.jobs for share in job.shares})
         return {core: self._program(core, places, together=len(cores) > 1) for core in cores}
 
-    def _program(self, core: int, places: Sequence[Places], *, together: bool) -> Program:
+    def _program(self, core: int, places: list[Places], *, together: bool) -> Program:
+        """Write a core's program; if ``together``, cores wait for each other between products."""
         asm = Assembler(self.config)
         for number, (job, place) in enumerate(zip(self.jobs, places, strict=True)):
             share = next((share for share in job.shares if share.core == core), None)
@@ -107,16 +118,3 @@ class Chain:
         with asm.bundle() as bundle:
             bundle.s1.halt()
         return asm.assemble()
-
-
-def _check_places(job: Matmul, places: Places) -> None:
-    row_bytes = job.config.row_bytes
-    for name, shape in (("a", job.a_shape), ("b", job.b_shape), ("c", job.c_shape),
-                        ("tail", job.tail_shape)):
-        address, rows = getattr(places, name), shape[0] * shape[1]
-        if address % row_bytes:
-            raise ValueError(f"{name} must be a multiple of a row's {row_bytes} bytes, "
-                             f"not {address!r}")
-        if not 0 <= address <= job.config.hbm_bytes - rows * row_bytes:
-            raise ValueError(f"{name} must lie within {job.config.hbm_bytes} bytes of HBM, "
-                             f"not {rows * row_bytes} bytes from {address!r} on")

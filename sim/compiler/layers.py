@@ -1,15 +1,40 @@
-"""Dense layers as a user gives them, and what is asked of them."""
+"""Front end: dense layers as the user gives them, checked, and compiled to an executable."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Dense", "checked_layer", "columns_of", "operand"]
+from hdl.config import Config
+from sim.compiler.chain import Chain
+from sim.compiler.executable import Executable
+from sim.compiler.matmul import Matmul
+
+__all__ = ["Dense", "LayerKind", "check_layers", "check_matrix", "compile_layers"]
 
 Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What the program of a dense layer depends on, in addition to the shape of its input.
+
+    Attributes
+    ----------
+    columns : int
+        Columns of the result.
+    transpose, bias, relu : bool
+        As in `Dense`; whether there is a bias.
+    """
+
+    columns: int
+    transpose: bool
+    bias: bool
+    relu: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +48,7 @@ class Dense:
     bias : array of float32, shape (N,), optional
         Added in fp32.
     relu : bool
-        Take ``fmax`` with +0.0 at last: NaN stays, -0.0 does not.
+        Apply ``fmax`` with +0.0 at the end: NaN stays, -0.0 becomes +0.0.
     transpose : bool
         Multiply by the transpose of ``weights``.
     """
@@ -33,46 +58,96 @@ class Dense:
     relu: bool = False
     transpose: bool = False
 
+    @property
+    def kind(self) -> LayerKind:
+        """What the layer's program depends on."""
+        return LayerKind(self.weights.shape[0 if self.transpose else 1], self.transpose,
+                         self.bias is not None, self.relu)
 
-def operand(name: str, value: object) -> Float32:
-    """The matrix as float32, which holds every bfloat16 exactly.
+
+@lru_cache(maxsize=32)
+def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind, ...]
+                   ) -> Executable:
+    """Compile dense layers, each of which takes the result of the one before.
+
+    Equal arguments give the same executable, so that its programs stay loaded between runs.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    rows, depth : int
+        Shape of the first layer's input, 1 or more.
+    kinds : tuple of LayerKind
+        The layers.
+
+    Returns
+    -------
+    Executable
+        Its inputs are the first layer's input and for each layer the weights, and the bias if it
+        has one; its outputs are the layers' results. All are float32.
+
+    Raises
+    ------
+    ValueError
+        If the layers' programs do not fit in instruction memory together, or the chip is too small
+        for any product.
+    """
+    jobs = []
+    for kind in kinds:
+        jobs.append(Matmul(config, rows, depth, kind.columns, kind.transpose, bias=kind.bias,
+                           relu=kind.relu))
+        depth = kind.columns
+    return Chain.link(*jobs).executable
+
+
+def check_matrix(name: str, value: object) -> Float32:
+    """Check an operand, and return it as float32, which holds every bfloat16 exactly.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no matrix of float32 or bfloat16.
+        If it is not a matrix of float32 or bfloat16; the message calls it ``name``.
     """
-    # A masked array is one to numpy, but there is no product without the masked elements.
+    # numpy counts a masked array as an array, but no product can leave out the masked elements.
     if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must be a numpy array, not {type(value).__name__}")
     if value.dtype not in (np.float32, ml_dtypes.bfloat16):
         raise TypeError(f"{name} must be of dtype float32 or bfloat16, not {value.dtype}")
     if value.ndim != 2:
         raise ValueError(f"{name} must have two dimensions, not shape {value.shape!r}")
-    # Signalling NaN and subnormals pass unharmed: the hardware decides what becomes of them.
+    # Signalling NaNs and subnormals pass unchanged: the hardware decides what becomes of them.
     return value.astype(np.float32)
 
 
-def columns_of(layer: Dense) -> int:
-    """Columns of what the layer makes."""
-    return layer.weights.shape[0 if layer.transpose else 1]
-
-
-def checked_layer(name: str, layer: object, depth: int, before: str) -> Dense:
-    """The layer with weights in float32, if it is one for the ``depth`` columns of ``before``.
+def check_layers(layers: Sequence[object], depth: int) -> list[Dense]:
+    """Check layers for an input of ``depth`` columns, and return them with weights in float32.
 
     Raises
     ------
     TypeError, ValueError
-        If it is not; the message calls it ``name``.
+        If there is no layer, or one is wrong or does not fit the one before.
     """
+    if not layers:
+        raise ValueError(f"layers must be one or more, not {layers!r}")
+    checked: list[Dense] = []
+    before = "x"
+    for number, layer in enumerate(layers):
+        name = f"layers[{number}]"
+        checked.append(_check_layer(name, layer, depth, before))
+        depth, before = checked[-1].kind.columns, name
+    return checked
+
+
+def _check_layer(name: str, layer: object, depth: int, before: str) -> Dense:
+    """Check a layer that takes the ``depth`` columns of ``before``."""
     if not isinstance(layer, Dense):
         raise TypeError(f"{name} must be a Dense, not {layer!r}")
     for flag in ("relu", "transpose"):
         if not isinstance(getattr(layer, flag), bool):
             raise TypeError(f"{name}.{flag} must be True or False, not {getattr(layer, flag)!r}")
-    checked = replace(layer, weights=operand(f"{name}.weights", layer.weights))
-    shape, size = checked.weights.shape, columns_of(checked)
+    checked = replace(layer, weights=check_matrix(f"{name}.weights", layer.weights))
+    shape, size = checked.weights.shape, checked.kind.columns
     if not depth or not size or shape != ((size, depth) if layer.transpose else (depth, size)):
         kind = "columns" if layer.transpose else "rows"
         raise ValueError(f"{name}.weights must have as many {kind} as {before} has columns, "

@@ -1,129 +1,47 @@
-"""Matrix products of any shape on a chip: how they are cut, shared and laid out in memory.
+"""Matrix products of any shape: how they are cut into tiles, and where their matrices lie in HBM.
 
 ``C = A @ B`` in the array's order (docs/numerics.md, section 8): the depth is cut into tiles as
 deep as the array, each tile's sum runs down the array's columns, and the tiles' results are added
-in fp32, in order. What is missing to whole tiles is +0 in A and -0 in B, which changes no bit.
+in fp32, in order. A is padded to whole tiles with +0 and B with -0, which changes no bit.
 
-All three matrices lie in HBM as *panels*: tiles of ``lanes`` columns, all rows of a panel one after
-the other, a row of a panel being one row of HBM. So a block of rows of a panel is one run of a
-transfer, and the C of one product can be the A of the next.
+All three matrices lie in HBM as *panels* (`sim.compiler.layout`): a block of rows of a panel is one
+run of a transfer, and the C of one product can be the A of the next.
 
-An *epilogue* makes a dense layer of a product: a bias for each column is added to the complete
-sums, in fp32, and ``fmax`` with +0.0 is the ReLU. It costs no cycles of the array, for the vector
-unit does it while results come. `sim.compiler.chain` makes programs of such layers,
-`sim.compiler.matmul_code` their code.
+An *epilogue* turns a product into a dense layer: a bias for each column is added to the complete
+sums, in fp32, and ``fmax`` with +0.0 is the ReLU. It costs the array no cycles, because the vector
+unit computes it while results arrive.
 
-A core has a share of C: some of its column tiles or some of its blocks of rows. Its program makes
-a tile of C (a block of rows by a column tile) after the other, each in as many *passes* as there
-are tiles along the depth. During pass p
+Each core computes a share of C (`sim.compiler.plan`): some of its column tiles or some of its
+blocks of rows. Its program makes one tile of C (a block of rows by a column tile) after the other,
+each in as many *passes* as there are tiles along the depth. During pass p
 
 - its rows, in vector memory since pass p - 1, are pushed into the array,
-- the results of the rows that are through are popped and added to the sums in vector memory,
+- results that are ready are popped and added to the sums in vector memory,
 - the weights of pass p + 1 are pushed behind those in use, and
-- transfers bring the rows of pass p + 1 and the weights of pass p + 2, and take back the last tile.
+- transfers fetch the rows of pass p + 1 and the weights of pass p + 2, and write back the last tile
+  of C.
 
-Rows, weights and sums have two buffers each; or all of A's block is kept in vector memory, where it
-fits and more than one column tile needs it. Which of that, how the cores share the work, and how
-large blocks are is decided by an estimate of the cycles. The program's loops count passes, blocks
-and tiles, so its length does not depend on the shape: it fits every preset's instruction memory.
+Rows, weights and sums have two buffers each; or all of A's block stays in vector memory, where it
+fits and more than one column tile needs it. The program's loops count passes, blocks and tiles, so
+its length does not depend on the shape: it fits in every preset's instruction memory.
+`sim.compiler.matmul_code` writes it, and `sim.compiler.chain` links the programs of products.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
 from hdl.checks import integer
 from hdl.config import Config
+from sim.compiler.layout import NEGATIVE_ZERO, TAIL_VECTORS, ColumnOperands, Panels
+from sim.compiler.plan import Blocking, Share, Work, ceil_div
 
-__all__ = ["NEGATIVE_ZERO", "SMEM_WORDS", "TAIL_WORDS", "Matmul", "Places", "Shape", "Share",
-           "ceil_div", "even"]
+__all__ = ["SMEM_WORDS", "Matmul"]
 
-Float32 = npt.NDArray[np.float32]
-Words = npt.NDArray[np.uint32]
-
-_BLOCK_TILES = (16, 8, 4, 2)
-"""Rows of a block, in tiles, at most: many of them for each weight tile, or an earlier start."""
-_PASS_CYCLES = 100
-"""About what a pass takes beside its rows."""
 SMEM_WORDS = 64
 """Words of scalar memory that a program uses."""
 _CODE = 192
 _EPILOGUE_CODE = 32
-"""Bundles that no program of a product exceeds, and as many more with an epilogue."""
-
-NEGATIVE_ZERO = -0.0
-"""What changes no sum; the padding of weights."""
-_ALL_ONES = 0xFFFFFFFF
-TAIL_WORDS = 2
-"""Words of an epilogue's operands for a column tile: the bias, and which lanes are no padding."""
-
-
-def ceil_div(value: int, step: int) -> int:
-    """The steps that ``value`` takes."""
-    return -(-value // step)
-
-
-def even(value: int) -> int:
-    """The even number at or above ``value``."""
-    return value + value % 2
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a core computes.
-
-    Attributes
-    ----------
-    core : int
-    first_block, blocks : int
-        Blocks of rows.
-    first_column, columns : int
-        Column tiles.
-    """
-
-    core: int
-    first_block: int
-    blocks: int
-    first_column: int
-    columns: int
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the matrices of a product begin in HBM: byte addresses, multiples of a row's bytes.
-
-    Attributes
-    ----------
-    a, b, c : int
-    tail : int
-        Operands of the epilogue, if there is one.
-    """
-
-    a: int
-    b: int
-    c: int
-    tail: int = 0
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How rows are cut into blocks.
-
-    Attributes
-    ----------
-    group_rows : int
-        Vector registers of a block, an even number.
-    slots : int
-        Blocks of A, one for each tile along the depth, that vector memory holds.
-    kept : bool
-        They are read for the first column tile only.
-    """
-
-    group_rows: int
-    slots: int
-    kept: bool
+"""Most bundles of a product's program, and how many more with an epilogue."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +53,7 @@ class Matmul:
     config : Config
         The chip.
     rows, depth, columns : int
-        1 or more.
+        Sizes, 1 or more.
     transpose_b : bool
         B is given as (columns, depth); the array transposes it while it loads the weights.
     bias : bool
@@ -143,15 +61,15 @@ class Matmul:
     relu : bool
         Then take ``fmax`` with +0.0.
     zero_pads : bool
-        Padding of C is +0.0, as that of an A must be.
+        Fill the padding of C with +0.0, so that C can be the A of another product.
     panel_rows : int
-        Rows of a panel of A and C in HBM, if they are more than `padded_rows`; what is behind these
-        is neither read nor written. 0: as many.
+        Rows of a panel of A and C in HBM; `padded_rows` if 0. Rows beyond `padded_rows` are neither
+        read nor written.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is of another type, or not positive; if vector, scalar or instruction memory
+        If an argument has another type, or is not positive; if vector, scalar or instruction memory
         is too small for any product.
     """
 
@@ -175,7 +93,7 @@ class Matmul:
             if not isinstance(flag, bool):
                 raise TypeError(f"{name} must be True or False, not {flag!r}")
         config = self.config
-        least = self._fixed_words + 4 * 2
+        least = self._fixed_vectors + 4 * 2
         for name, size, needed in (("vmem_vectors", config.vmem_vectors, least),
                                    ("smem_words", config.smem_words, SMEM_WORDS),
                                    ("imem_bundles", config.imem_bundles, self.most_bundles)):
@@ -186,16 +104,14 @@ class Matmul:
             raise ValueError(f"panel_rows must be 0 or at least {self.padded_rows}, not "
                              f"{self.panel_rows!r}")
 
-    # ---- How the product is cut
-
     @property
     def has_epilogue(self) -> bool:
-        """Whether something is done with the complete sums."""
+        """Whether the complete sums go through an epilogue."""
         return self.bias or self.relu or self.zero_pads
 
     @property
     def most_bundles(self) -> int:
-        """Bundles that a program does not exceed."""
+        """Most bundles of a core's program."""
         return _CODE + _EPILOGUE_CODE * self.has_epilogue
 
     @property
@@ -211,7 +127,7 @@ class Matmul:
     @property
     def block_rows(self) -> int:
         """Rows of a block."""
-        return self.shape.group_rows * self.config.sublanes
+        return self.blocking.group_rows * self.config.sublanes
 
     @property
     def padded_rows(self) -> int:
@@ -219,18 +135,18 @@ class Matmul:
         return self._blocks * self.block_rows
 
     @property
-    def shape(self) -> Shape:
+    def blocking(self) -> Blocking:
         """How the rows are cut into blocks."""
         return self._plan[0]
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """What each core computes that has something to compute."""
+        """What each core computes; a core without work has no share."""
         return self._plan[1]
 
     @property
     def array_rows(self) -> int:
-        """Rows that enter all arrays: at least so many cycles, of all cores together."""
+        """Rows that all cores push into their arrays; each takes a cycle of its array."""
         return self.padded_rows * self.depth_tiles * self.column_tiles
 
     @property
@@ -239,154 +155,51 @@ class Matmul:
 
     @property
     def _blocks(self) -> int:
-        return ceil_div(self._groups, self.shape.group_rows)
+        return ceil_div(self._groups, self.blocking.group_rows)
 
     @property
-    def _fixed_words(self) -> int:
-        """Words of vector memory whose number does not depend on the block's rows."""
+    def _fixed_vectors(self) -> int:
+        """Vectors of vector memory whose number does not depend on the block's rows."""
         return (1 + 2 * self.delay + 2 * self.config.tile_vregs
-                + TAIL_WORDS * self.has_epilogue)
+                + TAIL_VECTORS * self.has_epilogue)
 
     @property
     def delay(self) -> int:
         """Steps from the pop of results to the store of their sums.
 
-        So many words ahead of the sums are written, without meaning, by the first steps of a run.
+        The first steps of a program store meaningless data in as many vectors ahead of the sums.
         """
         return 3 if self.has_epilogue else 2
 
-    def _blocks_of(self, groups: int, tiles: int, kept: bool) -> Shape | None:
-        """Blocks of at most so many tiles, of that many vector registers of rows in all."""
-        # Sums have two buffers; A has two, or one for each tile of the depth.
-        slots = max(2, self.depth_tiles) if kept else 2
-        fit = (self.config.vmem_vectors - self._fixed_words) // (2 + slots) // 2 * 2
-        most = min(even(tiles * self.config.tile_vregs), even(groups), fit)
-        if most < 2:
-            return None
-        return Shape(even(ceil_div(groups, ceil_div(groups, most))), slots, kept)
-
-    def _cycles(self, shape: Shape, share: Share) -> int:
-        """About how long a share takes: its passes, or its transfers, a row a cycle."""
-        tile = self.config.array
-        rows = shape.group_rows * self.config.sublanes
-        results = share.blocks * share.columns
-        passes = results * self.depth_tiles
-        reads = share.blocks * self.depth_tiles if shape.kept else passes
-        # A pass takes its rows' time, or that of the next weights.
-        array = passes * (max(rows, tile) + _PASS_CYCLES)
-        transfers = (reads + results) * rows + passes * tile
-        # The first rows come and the last results go while nothing else happens.
-        return max(array, transfers) + 2 * rows
-
     @cached_property
-    def _plan(self) -> tuple[Shape, tuple[Share, ...]]:
-        """The best of some ways to share the work and to cut it into blocks."""
-        cores, columns = self.config.cores, self.column_tiles
-        plans = []
-        for split in ("columns", "rows"):
-            groups = ceil_div(self._groups, cores if split == "rows" else 1)
-            for tiles in _BLOCK_TILES:
-                for kept in (True, False):
-                    shape = self._blocks_of(groups, tiles, kept)
-                    if shape is None:
-                        continue
-                    blocks = ceil_div(self._groups, shape.group_rows)
-                    if split == "rows":
-                        parts = [(*part, 0, columns) for part in _split(blocks, cores)]
-                    else:
-                        parts = [(0, blocks, *part) for part in _split(columns, cores)]
-                    shares = tuple(Share(core, *part) for core, part in enumerate(parts)
-                                   if part[1] and part[3])
-                    if kept and shares[0].columns == 1:
-                        continue
-                    cycles = max(self._cycles(shape, share) for share in shares)
-                    plans.append((cycles, shape, shares))
-        _, shape, shares = min(plans, key=lambda plan: plan[0])
-        return shape, shares
-
-    # ---- The matrices in HBM
+    def _plan(self) -> tuple[Blocking, tuple[Share, ...]]:
+        return Work(self.config, self._groups, self.depth_tiles, self.column_tiles,
+                    self._fixed_vectors).plan()
 
     @property
-    def a_shape(self) -> tuple[int, int, int]:
-        """Panels, rows of each, and lanes of A in HBM."""
-        return self.depth_tiles, self.panel_rows or self.padded_rows, self.config.lanes
+    def a_layout(self) -> Panels:
+        """A in HBM."""
+        panel_rows = self.panel_rows or self.padded_rows
+        return Panels((self.rows, self.depth), (self.depth_tiles, panel_rows, self.config.lanes),
+                      0.0)
 
     @property
-    def b_shape(self) -> tuple[int, int, int]:
-        """The same for B, as it is given."""
-        high, wide = self.depth_tiles, self.column_tiles
+    def b_layout(self) -> Panels:
+        """B in HBM, as it is given."""
+        shape, high, wide = (self.depth, self.columns), self.depth_tiles, self.column_tiles
         if self.transpose_b:
-            high, wide = wide, high
-        return wide, high * self.config.array, self.config.lanes
+            shape, high, wide = (self.columns, self.depth), wide, high
+        return Panels(shape, (wide, high * self.config.array, self.config.lanes), NEGATIVE_ZERO)
 
     @property
-    def c_shape(self) -> tuple[int, int, int]:
-        """The same for C."""
-        return self.column_tiles, self.panel_rows or self.padded_rows, self.config.lanes
+    def c_layout(self) -> Panels:
+        """C in HBM."""
+        panel_rows = self.panel_rows or self.padded_rows
+        return Panels((self.rows, self.columns),
+                      (self.column_tiles, panel_rows, self.config.lanes), 0.0)
 
     @property
-    def tail_shape(self) -> tuple[int, int, int]:
-        """Column tiles, rows for each, and lanes of the epilogue's operands in HBM."""
-        rows = TAIL_WORDS * self.config.sublanes if self.has_epilogue else 0
-        return self.column_tiles, rows, self.config.lanes
-
-    def put_a(self, a: Float32, memory: Words) -> None:
-        """Writes A, shape (rows, depth), and its padding to its place in HBM.
-
-        Parameters
-        ----------
-        a : array of float32
-        memory : array of uint32
-            As many words as `a_shape` has, contiguous.
-        """
-        _put_panels(a, memory, self.a_shape, 0.0)
-
-    def put_b(self, b: Float32, memory: Words) -> None:
-        """The same for B, shape (depth, columns), or (columns, depth) if ``transpose_b``."""
-        _put_panels(b, memory, self.b_shape, NEGATIVE_ZERO)
-
-    def put_tail(self, bias: Float32 | None, memory: Words) -> None:
-        """Writes the epilogue's operands to their place in HBM.
-
-        Parameters
-        ----------
-        bias : array of float32, shape (columns,), or None
-            If there is none: -0.0, which changes no bit.
-        memory : array of uint32
-            As many words as `tail_shape` has, contiguous.
-        """
-        panels, _, lanes = self.tail_shape
-        width = panels * lanes
-        values = np.full(width, 0.0, np.float32)
-        values[:self.columns] = NEGATIVE_ZERO if bias is None else bias
-        keep = np.full(width, _ALL_ONES, np.uint32)
-        if self.zero_pads:
-            keep[self.columns:] = 0
-        words = np.stack([values.view(np.uint32), keep])
-        places = memory.reshape(panels, TAIL_WORDS, self.config.sublanes, lanes)
-        places[:] = words.reshape(TAIL_WORDS, panels, 1, lanes).swapaxes(0, 1)
-
-    def get_c(self, memory: Words) -> Float32:
-        """C, shape (rows, columns), from its place in HBM."""
-        panels, rows, lanes = self.c_shape
-        wide = memory.reshape(panels, rows, lanes)[:, :self.rows].swapaxes(0, 1)
-        return np.ascontiguousarray(
-            wide.reshape(self.rows, panels * lanes)[:, :self.columns]).view(np.float32)
-
-
-def _split(count: int, parts: int) -> list[tuple[int, int]]:
-    """First and number of each part of so many things; the first parts are the larger ones."""
-    small, rest = divmod(count, parts)
-    sizes = [small + (part < rest) for part in range(parts)]
-    return [(sum(sizes[:part]), size) for part, size in enumerate(sizes)]
-
-
-def _put_panels(matrix: Float32, memory: Words, shape: tuple[int, int, int],
-                padding: float) -> None:
-    places = memory.reshape(shape).view(np.float32)
-    high, lanes = matrix.shape[0], shape[2]
-    places[:, high:] = padding
-    for number, panel in enumerate(places):
-        part = matrix[:, number * lanes:(number + 1) * lanes]
-        panel[:high, :part.shape[1]] = part
-        panel[:high, part.shape[1]:] = padding
+    def tail_layout(self) -> ColumnOperands:
+        """The epilogue's operands in HBM."""
+        return ColumnOperands(self.columns, self.column_tiles, self.config.sublanes,
+                              self.config.lanes, self.zero_pads)

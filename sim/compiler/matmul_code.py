@@ -1,23 +1,17 @@
 """The code of a core's share of a matrix product; `sim.compiler.matmul` says what it does."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from hdl.dma.format import DESCRIPTOR_WORDS
 from sim.asm.assembler import Assembler
 from sim.asm.descriptor import descriptor, hbm, vmem
 from sim.asm.operands import s, sem, v
-from sim.compiler.matmul import (
-    NEGATIVE_ZERO,
-    SMEM_WORDS,
-    TAIL_WORDS,
-    Matmul,
-    Places,
-    Share,
-    ceil_div,
-    even,
-)
+from sim.compiler.layout import NEGATIVE_ZERO, TAIL_VECTORS
+from sim.compiler.matmul import SMEM_WORDS, Matmul
+from sim.compiler.plan import Share, ceil_div, even
 
-__all__ = ["LAYER", "Writer"]
+__all__ = ["LAYER", "Places", "Writer"]
 
 _LEAST = float("-inf")
 """What changes no number by `fmax`."""
@@ -56,6 +50,24 @@ _BIAS, _FLOOR, _KEEP, _TILE_BIAS, _TILE_KEEP = (v[number] for number in range(10
 _BIASED, _RECTIFIED, _FINAL = v[15], v[16], v[17]
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the matrices of a product begin in HBM: byte addresses, multiples of a row's bytes.
+
+    Attributes
+    ----------
+    a, b, c : int
+        The matrices.
+    tail : int
+        Operands of the epilogue, if there is one.
+    """
+
+    a: int
+    b: int
+    c: int
+    tail: int
+
+
 class Writer:
     """Writes the code of a share to a program; `Chain` ends it.
 
@@ -73,7 +85,7 @@ class Writer:
     def __init__(self, job: Matmul, share: Share, places: Places, asm: Assembler,
                  prefix: str) -> None:
         config = job.config
-        shape = job.shape
+        blocking = job.blocking
         self._job, self._share, self._config = job, share, config
         self._asm = asm
         self._prefix = prefix
@@ -82,9 +94,9 @@ class Writer:
         self._delay = job.delay
         self._floor = 0.0 if job.relu else _LEAST
         self._tile = config.tile_vregs
-        self._groups = shape.group_rows
-        self._slots = shape.slots
-        self._kept = shape.kept and share.columns > 1
+        self._groups = blocking.group_rows
+        self._slots = blocking.slots
+        self._kept = blocking.kept and share.columns > 1
         self._passes = share.blocks * share.columns * job.depth_tiles
         # Results lag as far behind as the array needs at full rate, if it can hold so many.
         wanted = even(ceil_div(config.array_latency + 2 * config.sublanes + 8, config.sublanes))
@@ -104,7 +116,7 @@ class Writer:
             address // config.row_bytes for address in (places.a, places.b, places.c, places.tail))
         block = self._groups * config.sublanes
         self._block = block
-        self._panel = job.a_shape[1]
+        self._panel = job.a_layout.panels[1]
         self._a_first = a_row + share.first_block * block
         self._c_first = c_row + share.first_block * block + share.first_column * self._panel
         along, across = config.array, config.array * job.depth_tiles
@@ -113,7 +125,7 @@ class Writer:
         self._b_first = b_row + share.first_column * across
         self._b_deeper = along
         self._b_across = across - (job.depth_tiles - 1) * along
-        self._tail_first = tail_row + share.first_column * job.tail_shape[1]
+        self._tail_first = tail_row + share.first_column * TAIL_VECTORS * config.sublanes
 
     def write(self) -> None:
         """Writes it; what comes after is executed behind it."""
@@ -204,7 +216,7 @@ class Writer:
                                     semaphore=_FREE)}
         if self._epilogue:
             transfers[_TAIL_TRANSFER] = descriptor(
-                config, hbm(0), vmem(self._tail), rows=TAIL_WORDS * config.sublanes)
+                config, hbm(0), vmem(self._tail), rows=TAIL_VECTORS * config.sublanes)
             self._set((_TAIL_ROW, self._tail_first))
             self._bundle(("v0", "move", _FLOOR, self._floor))
         for place, words in transfers.items():
@@ -240,7 +252,7 @@ class Writer:
             self._bundle(("s1", "bne", _LOAD_DEPTH, 1, "tail_loaded"))
             self._address(_TAIL_ROW, _TAIL_TRANSFER + _SOURCE)
             self._bundle(("misc", "dma", _TAIL_TRANSFER),
-                         ("s0", "add", _TAIL_ROW, _TAIL_ROW, job.tail_shape[1]))
+                         ("s0", "add", _TAIL_ROW, _TAIL_ROW, TAIL_VECTORS * self._config.sublanes))
             self._label("tail_loaded")
         self._bundle(("s1", "bne", _LOADS, 1, "load_rows"))
         self._bundle(("s0", "add", _A_WORD, _A_WORD, _SIGNAL))      # no weights will follow

@@ -12,8 +12,9 @@ from tqdm import tqdm
 
 from golden.mxu import dense
 from hdl.config import PRESETS
+from sim.compiler.layers import Dense
 from sim.compiler.matmul import Matmul
-from sim.driver.device import Dense, Device
+from sim.driver.device import Device
 from sim.models.hbm import HbmOptions
 
 __all__ = ["SPECIAL", "Outcome", "compare_random", "random_layers", "random_operands"]

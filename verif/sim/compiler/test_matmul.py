@@ -13,7 +13,7 @@ from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.chain import Chain
 from sim.compiler.layers import Dense
-from sim.compiler.matmul import Matmul, Places
+from sim.compiler.matmul import Matmul
 from sim.models.hbm import HbmOptions
 from systolith import Device
 from verif.system.random_products import compare_random, random_layers, random_operands
@@ -58,33 +58,26 @@ class Soiled:
 
     def multiply(self, job: Matmul, a: NDArray[np.float32], b: NDArray[np.float32], *, gap: int = 1,
                  turn: int = 64) -> NDArray[np.float32]:
-        """The product, as `layers`."""
-        return self.layers(Chain.link(job), a, [(b, None)], gap=gap, turn=turn)[0]
+        """The product, as `execute`."""
+        return self.execute(Chain.link(job), a, b, gap=gap, turn=turn)[0]
 
-    def layers(self, chain: Chain, a: NDArray[np.float32], operands: Any, *, gap: int = 1,
-               turn: int = 64) -> Any:
-        """What each layer makes, with HBM filled but for the operands, which lie ``gap`` rows
-        apart.
-        """
-        config, hbm = self.config, self.chip.hbm
-        shapes = [chain.jobs[0].a_shape]
-        for job in chain.jobs:
-            shapes += [job.b_shape, job.tail_shape, job.c_shape]
-        counts = [panels * rows for panels, rows, _ in shapes]
-        starts = np.cumsum([gap, *(count + gap for count in counts)]).tolist()
-        hbm[:starts[-1]] = 0x7F812345
-        parts = [hbm[start:start + count] for start, count in zip(starts, counts, strict=False)]
-        chain.jobs[0].put_a(a, parts[0])
-        places, results = [], []
-        for number, (job, (b, bias)) in enumerate(zip(chain.jobs, operands, strict=True)):
-            job.put_b(b, parts[3 * number + 1])
-            if job.has_epilogue:
-                job.put_tail(bias, parts[3 * number + 2])
-            first, *rest = (start * config.row_bytes for start in starts[3 * number:][:4])
-            places.append(Places(first, rest[0], rest[2], rest[1]))
-            results.append(parts[3 * number + 3])
-        before = hbm[:starts[-1]].copy()
-        programs = chain.programs(places)
+    def execute(self, chain: Chain, *arrays: NDArray[np.float32], gap: int = 1,
+                turn: int = 64) -> list[NDArray[np.float32]]:
+        """Run a chain with buffers ``gap`` rows apart in HBM that is full of other data."""
+        config, hbm, executable = self.config, self.chip.hbm, chain.executable
+        addresses, parts, end = {}, {}, gap
+        for spec in executable.buffers:
+            addresses[spec.name] = end * config.row_bytes
+            parts[spec.name] = hbm[end:end + spec.layout.rows]
+            end += spec.layout.rows + gap
+        hbm[:end] = 0x7F812345
+        for spec, array in zip(executable.inputs, arrays, strict=True):
+            spec.layout.pack(array, parts[spec.name])
+        for spec in executable.buffers:
+            if spec.value is not None:
+                spec.layout.pack(spec.value, parts[spec.name])
+        before = hbm[:end].copy()
+        programs = executable.programs(addresses)
         for core, program in programs.items():
             assert len(program) <= sum(job.most_bundles for job in chain.jobs)
             self.chip.cores[core].load_program(program.bundles)
@@ -95,12 +88,12 @@ class Soiled:
             assert (one.loaded, one.held) == (0, 0)
         for core in programs:
             assert not self.chip.cores[core].semaphores[:3].any()
-        after = hbm[:starts[-1]].copy()
-        for result, place in zip(results, places, strict=True):
-            first = place.c // config.row_bytes
-            before[first:first + len(result)] = result
+        after = hbm[:end].copy()
+        for spec in executable.outputs:
+            first = addresses[spec.name] // config.row_bytes
+            before[first:first + spec.layout.rows] = parts[spec.name]
         np.testing.assert_array_equal(after, before)
-        return [job.get_c(result) for job, result in zip(chain.jobs, results, strict=True)]
+        return [spec.layout.unpack(parts[spec.name]) for spec in executable.outputs]
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small"])
@@ -193,19 +186,6 @@ def test_big_work_is_shared_evenly_and_read_once() -> None:
     assert Matmul(config, 100, 512, 2048).shares[0].columns == 8
 
 
-def test_panels_of_a_result_are_those_of_an_operand() -> None:
-    job = Matmul(Config.preset("tiny"), 20, 11, 11)
-    assert job.a_shape == job.c_shape
-    matrix = np.random.default_rng(SEED).standard_normal((20, 11)).astype(np.float32)
-    memory = np.full(job.a_shape, 0x7F812345, np.uint32)
-    job.put_a(matrix, memory)
-    assert_same_bits(job.get_c(memory), matrix)
-    panels = memory.view(np.float32)
-    assert_same_bits(panels[1, :20], matrix[:, 4:8])
-    assert not memory[:, 20:].any()
-    assert not memory[2, :, 3:].any()
-
-
 def test_programs_are_as_long_for_all_shapes() -> None:
     lengths: dict[bool, set[int]] = {False: set(), True: set()}
     for preset in ("tiny", "small", "v2"):
@@ -223,12 +203,13 @@ def test_programs_are_as_long_for_all_shapes() -> None:
 
 
 def _programs(job: Matmul) -> Iterable[Program]:
-    return Chain((job,)).programs([Places(0, 0, 0)]).values()
+    executable = Chain((job,)).executable
+    return executable.programs({spec.name: 0 for spec in executable.buffers}).values()
 
 
 def _fits(job: Matmul) -> bool:
-    return all(panels * rows <= job.config.hbm_rows
-               for panels, rows, _ in (job.a_shape, job.b_shape, job.c_shape))
+    return all(layout.rows <= job.config.hbm_rows
+               for layout in (job.a_layout, job.b_layout, job.c_layout))
 
 
 @pytest.mark.slow
@@ -283,29 +264,19 @@ def test_bad_arguments_are_named(arguments: Any, error: type[Exception], message
         Matmul(*arguments)
 
 
-def test_places_beyond_hbm_are_named() -> None:
-    chain = Chain.link(Matmul(Config.preset("tiny"), 4, 4, 4))
-    with pytest.raises(ValueError, match="b must be a multiple of a row's 16 bytes, not 8"):
-        chain.programs([Places(0, 8, 0)])
-    with pytest.raises(ValueError, match="c must lie within 1048576 bytes of HBM, not 64 bytes "
-                                         "from 1048528 on"):
-        chain.programs([Places(0, 0, (1 << 20) - 48)])
-
-
 # ---- Layers
 
-Operands = list[tuple[NDArray[np.float32], NDArray[np.float32] | None]]
-"""Weights and bias of each layer."""
-
-
-def chain_of(config: Config, rows: int, layers: Sequence[Dense]) -> tuple[Chain, Operands]:
+def chain_of(config: Config, rows: int, layers: Sequence[Dense]
+             ) -> tuple[Chain, list[NDArray[np.float32]]]:
+    """The chain of dense layers, and its inputs but the first."""
     jobs, depth = [], (layers[0].weights.T if layers[0].transpose else layers[0].weights).shape[0]
     for layer in layers:
         columns = layer.weights.shape[0 if layer.transpose else 1]
         jobs.append(Matmul(config, rows, depth, columns, layer.transpose,
                            bias=layer.bias is not None, relu=layer.relu))
         depth = columns
-    return Chain.link(*jobs), [(layer.weights, layer.bias) for layer in layers]
+    return Chain.link(*jobs), [array for layer in layers for array in (layer.weights, layer.bias)
+                               if array is not None]
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small"])
@@ -318,7 +289,8 @@ def test_random_layers_on_the_golden_chip(preset: str) -> None:
         x, layers, want = random_layers(rng, config.array, int(rng.integers(1, 3)),
                                         4 * config.array)
         chain, given = chain_of(config, len(x), layers)
-        got = chip.layers(chain, x, given, gap=int(rng.integers(3)), turn=int(rng.integers(1, 99)))
+        got = chip.execute(chain, x, *given, gap=int(rng.integers(3)),
+                           turn=int(rng.integers(1, 99)))
         for result, right in zip(got, want, strict=True):
             assert_same_bits(result, right, (SEED, number, chain))
         kept |= {(len(job.shares), job.depth_tiles > 1, job.has_epilogue) for job in chain.jobs}
@@ -330,7 +302,7 @@ def test_more_layers_at_v2_on_the_golden_chip() -> None:
     rng = np.random.default_rng(SEED)
     x, layers, want = random_layers(rng, config.array, 5, 3 * config.array)
     chain, given = chain_of(config, len(x), layers)
-    for result, right in zip(Soiled(config).layers(chain, x, given), want, strict=True):
+    for result, right in zip(Soiled(config).execute(chain, x, *given), want, strict=True):
         assert_same_bits(result, right)
 
 
@@ -340,7 +312,7 @@ def test_infinities_do_not_leak_through_padding() -> None:
     w1, w2 = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
     chain = Chain.link(Matmul(config, 2, 2, 3, bias=True), Matmul(config, 2, 3, 2))
     bias = np.array([1.0, -0.0, 2.0], np.float32)
-    hidden, result = Soiled(config).layers(chain, x, [(w1, bias), (w2, None)])
+    hidden, result = Soiled(config).execute(chain, x, w1, bias, w2)
     assert_same_bits(hidden, dense(x, w1, 4, bias))
     assert np.isinf(result[0]).all()
     assert_same_bits(result, matmul(hidden, w2, 4))
@@ -359,7 +331,5 @@ def test_chains_that_do_not_fit_are_named() -> None:
         Chain.link(first, Matmul(config, 4, 5, 3))
     with pytest.raises(ValueError, match="jobs must fit 512 bundles, not 3 of up to 672"):
         Chain.link(*[Matmul(config, 4, 4, 4, relu=True)] * 3)
-    with pytest.raises(ValueError, match="places must be 1, not 0"):
-        Chain.link(first).programs([])
     with pytest.raises(ValueError, match="panel_rows must be 0 or at least 4, not 2"):
         Matmul(config, 4, 4, 4, panel_rows=2)

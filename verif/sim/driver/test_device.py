@@ -19,7 +19,7 @@ from sim.asm.descriptor import descriptor, hbm, vmem
 from sim.asm.operands import sem
 from sim.asm.text import assemble
 from sim.compiler.matmul import Matmul
-from sim.driver.device import BACKENDS
+from sim.driver.backend import BACKENDS
 from sim.models.hbm import HbmOptions
 from sim.models.mxu import MxuModel
 from systolith import Buffer, CoreFaultError, CoreStoppedError, Device, DeviceTimeoutError
@@ -397,6 +397,13 @@ def test_products_leave_buffers_alone_and_give_memory_back(device):
     device.free(device.allocate(FREE))
 
 
+def test_results_do_not_change_with_memory(device):
+    one = np.ones((4, 4), np.float32)
+    result = device.matmul(one, one)
+    device.matmul(3 * one, one)
+    assert_same_bits(result, 4 * one)
+
+
 def test_bad_buffers_are_refused(device):
     buffer = device.allocate(64)
     with Device.open("tiny", backend="golden") as other:
@@ -512,7 +519,7 @@ def test_an_endless_program_is_a_timeout(device, poll):
     device.start(0)
     device.start(1)
     with pytest.raises(DeviceTimeoutError, match="programs have not ended in time: core 0 runs at "
-                                                 "bundle 0; core 1 stands") as raised:
+                                                 "bundle 0; core 1 is stopped") as raised:
         device.wait(cycles=3000, poll=poll)
     assert not raised.value.stuck
     began = time.monotonic()
@@ -542,7 +549,7 @@ def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device
     device.load(1, assemble("{ misc.wait sem2, 3 } { s1.halt }", TINY))
     device.start(1)
     with pytest.raises(DeviceTimeoutError, match="for semaphores to which nothing adds: core 0 "
-                                                 "stands; core 1 waits at bundle 0") as raised:
+                                                 "is stopped; core 1 waits at bundle 0") as raised:
         device.wait(poll=poll)
     assert raised.value.stuck
     assert raised.value.states[1].waiting
@@ -891,15 +898,15 @@ def test_nothing_works_after_close(use):
     (lambda d: d.read_smem(0, 250, 7), ValueError, "words must lie within 256 words of scalar"),
     (lambda d: d.write_smem(0, 0, [-1]), ValueError, r"words must be from 0 to 2\*\*32 - 1"),
     (lambda d: d.write_smem(0, 0, [0.5]), TypeError, "words must be a list of integers"),
-    (lambda d: d.read_vmem(0, 250, 7), ValueError, "words must lie within 256 words of vector mem"),
+    (lambda d: d.read_vmem(0, 250, 7), ValueError, "vectors must lie within 256 vectors of vector"),
     (lambda d: d.read_vmem(2, 0, 1), ValueError, "core must be from 0 to 1, not 2"),
     (lambda d: d.write_vmem(0, 256, np.zeros((1, 2, 4), np.uint32)), ValueError,
-     "words must lie within 256 words of vector memory, not 1 from 256 on"),
+     "vectors must lie within 256 vectors of vector memory, not 1 from 256 on"),
     (lambda d: d.write_vmem(0, 0, np.zeros((1, 2, 4))), TypeError,
-     "words must be an array of float32 or uint32, not float64"),
+     "vectors must be an array of float32 or uint32, not float64"),
     (lambda d: d.write_vmem(0, 0, [1]), TypeError, r"of float32 or uint32, not \[1\]"),
     (lambda d: d.write_vmem(0, 0, np.zeros((2, 4), np.uint32)), ValueError,
-     r"words must have shape \(count, 2, 4\), not \(2, 4\)"),
+     r"vectors must have shape \(count, 2, 4\), not \(2, 4\)"),
     (lambda d: d.write_scalars(0, 31, [1, 2]), ValueError, "lie within 32 words of scalar regis"),
     (lambda d: d.write_scalars(0, 0, [1 << 32]), ValueError, r"words must be from 0 to 2\*\*32"),
     (lambda d: d.read_scalars(True), TypeError, "core must be an integer, not True"),

@@ -1,0 +1,140 @@
+"""What a device can run: buffers, and programs for the cores. The result of compilation."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.asm.assembler import Program
+from sim.compiler.layout import Layout
+
+__all__ = ["BufferSpec", "Executable", "Role"]
+
+_LINKED = 8
+"""Placements whose programs an executable keeps."""
+
+
+class Role(Enum):
+    """What a buffer of an executable is for."""
+
+    INPUT = "input"
+    """The host gives its array for each run."""
+    OUTPUT = "output"
+    """The run returns its array."""
+    CONSTANT = "constant"
+    """Its array is part of the executable."""
+    SCRATCH = "scratch"
+    """Only the programs use it."""
+
+
+@dataclass(frozen=True, eq=False)
+class BufferSpec:
+    """A buffer that an executable needs.
+
+    Attributes
+    ----------
+    name : str
+        Name of the buffer, unique in the executable.
+    role : Role
+        What it is for.
+    layout : Layout
+        Shape and type of the host's array, and its place in the buffer's rows of HBM.
+    value : array, optional
+        The array of a constant.
+    """
+
+    name: str
+    role: Role
+    layout: Layout
+    value: npt.NDArray[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """Buffers, and programs that compute the outputs from the inputs.
+
+    Attributes
+    ----------
+    config : Config
+        The chip that it is for.
+    name : str
+        What it computes, for messages.
+    buffers : tuple of BufferSpec
+        The buffers, in the order in which a device allocates them.
+    link : callable
+        Makes the programs, by core, for the HBM address of each buffer, by name. `programs` checks
+        the addresses and keeps the results.
+    array_rows : int
+        Rows that a run pushes into the arrays of all cores: the measure of its progress.
+
+    Raises
+    ------
+    ValueError
+        If two buffers have the same name, or a buffer that is not a constant has a value, or one
+        that is has none.
+    """
+
+    config: Config
+    name: str
+    buffers: tuple[BufferSpec, ...]
+    link: Callable[[Mapping[str, int]], Mapping[int, Program]]
+    array_rows: int
+
+    def __post_init__(self) -> None:
+        names = [spec.name for spec in self.buffers]
+        for spec in self.buffers:
+            if names.count(spec.name) > 1:
+                raise ValueError(f"buffers must have different names, not {spec.name!r} twice")
+            if (spec.role is Role.CONSTANT) != (spec.value is not None):
+                raise ValueError(f"buffer {spec.name!r} must have a value if it is a constant, and "
+                                 f"only then, not role {spec.role.value} and {spec.value!r}")
+
+    @property
+    def inputs(self) -> tuple[BufferSpec, ...]:
+        """The buffers whose arrays the host gives, in order."""
+        return tuple(spec for spec in self.buffers if spec.role is Role.INPUT)
+
+    @property
+    def outputs(self) -> tuple[BufferSpec, ...]:
+        """The buffers whose arrays a run returns, in order."""
+        return tuple(spec for spec in self.buffers if spec.role is Role.OUTPUT)
+
+    def programs(self, addresses: Mapping[str, int]) -> Mapping[int, Program]:
+        """Link the programs of all cores that take part.
+
+        Equal addresses give the same `Program` objects, as long as few placements alternate.
+
+        Parameters
+        ----------
+        addresses : mapping of str to int
+            For each buffer, by name, the byte address in HBM; a multiple of ``config.row_bytes``.
+
+        Raises
+        ------
+        ValueError
+            If an address is not such a multiple, or a buffer does not lie in HBM.
+        """
+        row_bytes, size = self.config.row_bytes, self.config.hbm_bytes
+        for spec in self.buffers:
+            address, needed = addresses[spec.name], spec.layout.rows * row_bytes
+            if address % row_bytes:
+                raise ValueError(f"{spec.name} must be a multiple of a row's {row_bytes} bytes, "
+                                 f"not {address!r}")
+            if not 0 <= address <= size - needed:
+                raise ValueError(f"{spec.name} must lie within {size} bytes of HBM, not {needed} "
+                                 f"bytes from {address!r} on")
+        return self._linked(tuple(addresses[spec.name] for spec in self.buffers))
+
+    @cached_property
+    def _linked(self) -> Callable[[tuple[int, ...]], Mapping[int, Program]]:
+        names = [spec.name for spec in self.buffers]
+
+        @lru_cache(maxsize=_LINKED)
+        def linked(addresses: tuple[int, ...]) -> Mapping[int, Program]:
+            return self.link(dict(zip(names, addresses, strict=True)))
+
+        return linked

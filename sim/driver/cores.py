@@ -1,0 +1,308 @@
+"""The device's cores: programs, and what becomes of them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hdl.checks import integer
+from hdl.config import Config
+from hdl.isa import BUNDLE_BITS, SEMAPHORES, Fault
+from sim.asm.assembler import Program
+from sim.asm.disassembler import disassemble, label_names
+from sim.driver.backend import Backend
+from sim.driver.counters import Counters
+from sim.driver.heap import Buffer
+from sim.driver.memory import Memory
+from sim.errors import CoreFaultError, CoreState, CoreStoppedError, DeviceTimeoutError
+
+__all__ = ["Cores", "Progress"]
+
+Progress = Callable[[], object]
+
+_SLICE = 1024
+"""Cycles, or bundles, between two checks of the cores and of the host's clock."""
+_MOST_SIGNAL = (1 << 28) - 1
+"""Most that the host can add to a semaphore at once."""
+
+
+class Cores(Memory, Counters):
+    """Part of `Device`: loads, starts, waits for, stops and resets the cores."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # By core: labels of instruction memory, watchdogs as set, and running programs stopped or
+        # reset by the host so far.
+        self._labels: list[dict[int, str]] = [{} for _ in range(config.cores)]
+        self._watchdogs = [0] * config.cores
+        self._kills = [0] * config.cores
+        # A program of the user has been started, or a semaphore signalled, since the last reset.
+        self._used = False
+        # Programs of executables that instruction memories hold at address 0.
+        self._loaded: dict[int, Program] = {}
+        # Whether programs of an executable may still run, and the buffers that they may write. The
+        # next reset of the chip frees these.
+        self._unfinished = False
+        self._left: list[Buffer] = []
+
+    def load(self, core: int, program: Program | Sequence[int], at: int = 0) -> None:
+        """Write a program to a core's instruction memory, from bundle ``at`` on.
+
+        The rest of instruction memory stays as it is.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it does not consist of bundles, or does not fit.
+        RuntimeError
+            If the core runs, or the device is closed.
+        """
+        self._load({core: program}, at)
+
+    def start(self, core: int, pc: int = 0) -> None:
+        """Start a core at bundle ``pc``, and clear its fault.
+
+        Simulated time advances only inside `wait`, `run` and methods that wait themselves.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core or bundle.
+        RuntimeError
+            If the core already runs, or the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            address = integer("pc", pc, 0, self._config.imem_bundles - 1)
+            self._require_stopped(backend, number)
+            self._used = True
+            backend.start(number, address)
+
+    def wait(self, cores: Sequence[int] | None = None, *, cycles: int | None = None,
+             seconds: float | None = None, poll: bool = False,
+             progress: Progress | None = None) -> None:
+        """Wait until programs have ended and their transfers are complete.
+
+        Parameters
+        ----------
+        cores : sequence of int, optional
+            The cores to wait for; all, if not given. Other cores run meanwhile.
+        cycles : int, optional
+            Most clock cycles to wait; with the golden backend, most bundles of a core.
+        seconds : float, optional
+            Most time to wait by the host's clock.
+        poll : bool
+            Poll the cores' status registers instead of using the chip's interrupt. The result is
+            the same.
+        progress : callable, optional
+            Called now and then.
+
+        Raises
+        ------
+        CoreFaultError
+            If one of the cores stops, or has stopped, with a fault. The others keep running.
+        CoreStoppedError
+            If another thread stops or resets one of the cores meanwhile.
+        DeviceTimeoutError
+            If a program has not ended in time; it can be waited for again. Raised at once if all
+            programs wait for semaphores that only the host can still signal, unless a watchdog is
+            set.
+        TypeError, ValueError
+            If an argument is wrong.
+        RuntimeError
+            If the device is closed, even meanwhile.
+        """
+        watched = [self._core(core) for core in
+                   (range(self._config.cores) if cores is None else cores)]
+        if cycles is not None:
+            integer("cycles", cycles, 0, 1 << 62)
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
+            raise ValueError(f"seconds must be a number that is not negative, not {seconds!r}")
+        if not isinstance(poll, bool):
+            raise TypeError(f"poll must be True or False, not {poll!r}")
+        ends = None if seconds is None else time.monotonic() + seconds
+        first: int | None = None
+        kills = list(self._kills)
+        while True:
+            with self._open() as backend:
+                first = backend.steps if first is None else first
+                states = self._states(backend, watched)
+                self._raise_stopped(backend, watched, kills)
+                if not any(state.running or state.transfers for state in states.values()):
+                    return
+                left = _SLICE if cycles is None else min(_SLICE, first + cycles - backend.steps)
+                if left <= 0 or (ends is not None and time.monotonic() >= ends):
+                    raise _timeout("programs have not ended in time", states, stuck=False)
+                if backend.advance(left, interrupt=not poll):
+                    states = self._states(backend, watched)
+                    if any(state.running for state in states.values()):
+                        raise _timeout("programs wait for semaphores to which nothing adds",
+                                       states, stuck=True)
+            if progress is not None:
+                progress()
+
+    def run(self, programs: Mapping[int, Program | Sequence[int]],
+            **options: Any) -> dict[int, dict[str, int]]:
+        """Load and start programs, by core, and wait for them with the options of `wait`.
+
+        Returns
+        -------
+        dict of int to dict
+            By core, what its cycles were spent on, with the names of `counters`, from its start
+            until all of the programs had ended. The largest ``cycles`` is the duration of the run.
+            The host starts cores and detects their end through registers, which adds some tens of
+            cycles. What another thread has a core do before this method returns is counted too.
+        """
+        return self._run(programs, programs, **options)
+
+    def running(self, core: int) -> bool:
+        """Tell whether a program runs on a core."""
+        return self.state(core).running
+
+    def fault(self, core: int) -> Fault:
+        """Tell why a core stopped after its last start: `Fault.NONE` if not because of a fault."""
+        return self.state(core).fault
+
+    def state(self, core: int) -> CoreState:
+        """Read the state of a core."""
+        with self._open() as backend:
+            return backend.state(self._core(core))
+
+    def stop(self, core: int | None = None) -> None:
+        """Stop a core, or all, before the next bundle; `start` at the core's ``pc`` resumes it."""
+        with self._open() as backend:
+            for number in self._cores(core):
+                self._kills[number] += backend.state(number).running
+                backend.stop(number)
+
+    def reset(self, core: int | None = None) -> None:
+        """Reset a core, or the whole chip, whatever it is doing.
+
+        Semaphores become zero and the array empty. Buffers, memories, registers and watchdogs stay
+        as they are, and `counters` continue.
+        """
+        with self._open() as backend:
+            numbers = self._cores(core)
+            for number in numbers:
+                backend.take_counters(number)
+                self._kills[number] += backend.state(number).running
+            counts = self._taken(backend, numbers)
+            if core is None:
+                backend.reset_all()
+                # An interrupt from here on finds a freshly reset chip.
+                self._unfinished = False
+                while self._left:
+                    self._heap.free(self._left.pop())
+                for number, cycles in enumerate(self._watchdogs):
+                    backend.set_watchdog(number, cycles)
+                self._used = False
+                self._loaded.clear()
+            else:
+                backend.reset(self._core(core))
+            for number, count in counts.items():
+                self._before_reset[number] = count
+
+    def signal(self, core: int, semaphore: int, amount: int = 1) -> None:
+        """Add to a semaphore of a core. An overflow is the core's fault SEMAPHORE."""
+        with self._open() as backend:
+            backend.signal(self._core(core),
+                           integer("semaphore", semaphore, 0, SEMAPHORES - 1),
+                           integer("amount", amount, 0, _MOST_SIGNAL))
+            self._used = True
+
+    def set_watchdog(self, core: int, cycles: int) -> None:
+        """Let programs of a core end with the fault WATCHDOG when no bundle issues for too long.
+
+        The watchdog stays set, even over a reset, and watches over `Device.execute` too.
+
+        Parameters
+        ----------
+        core : int
+            Number of the core.
+        cycles : int
+            Cycles without a bundle that raise the fault; 0, the initial value: never. The golden
+            backend has no clock: with any other number, a waiting program gets the fault as soon as
+            no core can continue.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core, or the cycles are not from 0 to 2**32 - 1.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            most = integer("cycles", cycles, 0, (1 << 32) - 1)
+            backend.set_watchdog(number, most)
+            self._watchdogs[number] = most
+
+    def _load(self, programs: Mapping[int, Program | Sequence[int]], at: int = 0) -> None:
+        """Write programs to instruction memories, by core: all, or none if one is wrong."""
+        with self._open() as backend:
+            size = self._config.imem_bundles
+            first = integer("at", at, 0, size)
+            loads: dict[int, list[int]] = {}
+            for core, program in programs.items():
+                loads[self._core(core)] = bundles = [
+                    integer("bundle", bundle, 0, (1 << BUNDLE_BITS) - 1) for bundle in program]
+                if first + len(bundles) > size:
+                    raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} "
+                                     f"from {first} on")
+            for core in loads:
+                self._require_stopped(backend, core)
+            for core in loads:
+                self._loaded.pop(core, None)
+            backend.load(loads, first)
+            for (core, bundles), program in zip(loads.items(), programs.values(), strict=True):
+                labels = self._labels[core]
+                for address in range(first, first + len(bundles)):
+                    labels.pop(address, None)
+                if isinstance(program, Program):
+                    labels.update((first + address, name)
+                                  for address, name in label_names(program.labels).items())
+
+    def _run(self, cores: Iterable[int], new: Mapping[int, Program | Sequence[int]],
+             **options: Any) -> dict[int, dict[str, int]]:
+        """Load new programs, start the cores, wait for them, and return what they counted."""
+        cores = list(cores)
+        with self._open() as backend:
+            self._load(new)
+            for core in cores:
+                backend.take_counters(core)
+            for core in cores:
+                self.start(core)
+            before = self._taken(backend, cores)
+            kills = list(self._kills)
+        self.wait(cores, **options)
+        with self._open() as backend:
+            self._raise_stopped(backend, cores, kills)
+            for core in cores:
+                backend.take_counters(core)
+            after = self._taken(backend, cores)
+        return {core: {name: count - before[core][name] for name, count in counts.items()}
+                for core, counts in after.items()}
+
+    def _states(self, backend: Backend, cores: Iterable[int]) -> dict[int, CoreState]:
+        """Read the states of cores; raise the fault of one that has one."""
+        states = {core: backend.state(core) for core in cores}
+        for core, state in states.items():
+            # A start clears the fault, so it belongs to the last program.
+            if state.fault is not Fault.NONE and not state.running:
+                bundle = backend.bundle(core, state.pc)
+                text = "" if bundle is None else disassemble(bundle, self._labels[core])
+                raise CoreFaultError(core, state.fault, state.pc, bundle, text)
+        return states
+
+    def _raise_stopped(self, backend: Backend, cores: Iterable[int],
+                       before: Sequence[int]) -> None:
+        """Raise an error if a core was stopped or reset since ``_kills`` was ``before``."""
+        for core in cores:
+            if self._kills[core] != before[core]:
+                raise CoreStoppedError(core, backend.state(core).pc)
+
+
+def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTimeoutError:
+    where = "; ".join(
+        f"core {core} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
+        if state.running else f"core {core} is stopped" for core, state in states.items())
+    return DeviceTimeoutError(f"{what}: {where}", states, stuck)

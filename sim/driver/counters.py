@@ -1,0 +1,61 @@
+"""Performance counters of the cores, since the device was opened."""
+
+from collections.abc import Iterable
+
+from hdl.config import Config
+from hdl.core.counters import COUNTERS
+from sim.driver.backend import Backend
+from sim.driver.session import Session
+
+__all__ = ["Counters"]
+
+_NAMES = ("cycles", *COUNTERS)
+
+
+class Counters(Session):
+    """Part of `Device`: counters that a reset does not clear."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # What each core counted up to its last reset, which clears the hardware's counters.
+        self._before_reset = [dict.fromkeys(_NAMES, 0) for _ in range(config.cores)]
+
+    def counters(self, core: int | None = None) -> dict[str, int]:
+        """Read what cycles were spent on since the device was opened.
+
+        Parameters
+        ----------
+        core : int, optional
+            The core; if not given, the sums over all cores. Then a clock cycle of a chip of two
+            cores counts twice, in ``cycles`` too; `Device.run` tells how long a run took.
+
+        Returns
+        -------
+        dict of str to int
+            ``cycles``: all cycles, each of which counts as one of ``mxu_active_cycles`` (an
+            activation row entered the array), ``weight_load_cycles`` (otherwise, a weight row did),
+            ``vector_wait_cycles``, ``memory_wait_cycles``, ``semaphore_wait_cycles``,
+            ``instruction_wait_cycles`` (otherwise, a bundle waited for that) and ``idle_cycles``.
+            The golden backend has no clock: all are 0.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            cores = self._cores(core)
+            for number in cores:
+                backend.take_counters(number)
+            counts = self._taken(backend, cores).values()
+            return {name: sum(count[name] for count in counts) for name in _NAMES}
+
+    def _taken(self, backend: Backend, cores: Iterable[int]) -> dict[int, dict[str, int]]:
+        """Return the cores' counters at the time when each was last taken."""
+        result = {}
+        for core in cores:
+            taken, before = backend.taken_counters(core), self._before_reset[core]
+            result[core] = {name: before[name] + taken[name] for name in _NAMES}
+        return result

@@ -1,0 +1,183 @@
+"""Execution of compiled programs: allocate buffers, copy arrays, run, and clean up."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from hdl.config import Config
+from sim.asm.assembler import Program
+from sim.compiler.executable import Executable
+from sim.driver.backend import Backend
+from sim.driver.cores import Cores, Progress
+from sim.driver.heap import Buffer
+
+__all__ = ["Execution"]
+
+_LOOK_SECONDS = 0.2
+"""Time between two updates of a progress bar."""
+
+
+class Execution(Cores):
+    """Part of `Device`: runs executables.
+
+    Executables use the cores' memories and registers as they need. Their programs stay in
+    instruction memory until something else may have overwritten them, so that repeated runs load
+    nothing.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._last_run: dict[int, dict[str, int]] = {}
+
+    @property
+    def last_run(self) -> dict[int, dict[str, int]]:
+        """What each core's cycles were spent on in the last `execute`, `matmul` or `dense`.
+
+        As `run` returns it, without the time to load programs. Empty before the first, and after
+        one that failed or had nothing to do; a core without a part is missing.
+        """
+        with self._lock:
+            return {core: dict(counts) for core, counts in self._last_run.items()}
+
+    def execute(self, executable: Executable, *arrays: npt.NDArray[Any],
+                progress: bool = False) -> tuple[npt.NDArray[Any], ...]:
+        """Run an executable.
+
+        Parameters
+        ----------
+        executable : Executable
+            What to run; compiled for this device's configuration.
+        arrays : arrays
+            Its inputs, in the order of ``executable.inputs``, with their shapes and types.
+        progress : bool
+            Show a progress bar.
+
+        Returns
+        -------
+        tuple of arrays
+            Its outputs, in the order of ``executable.outputs``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the executable or an array is wrong.
+        MemoryError
+            If the buffers do not fit in what is free of HBM.
+        CoreFaultError
+            If a program has a fault.
+        RuntimeError
+            If a program runs, or the device is closed.
+        """
+        self._check(executable, arrays, progress)
+        with self._open() as backend:
+            self._last_run = {}
+            if self._unfinished:
+                self.reset()
+            with self._allocated(executable) as buffers:
+                self._prepare(backend)
+                memory = {spec.name: self._rows(backend, buffers[spec.name], spec.layout.rows)
+                          for spec in executable.buffers}
+                for spec, array in zip(executable.inputs, arrays, strict=True):
+                    spec.layout.pack(array, memory[spec.name])
+                for spec in executable.buffers:
+                    if spec.value is not None:
+                        spec.layout.pack(spec.value, memory[spec.name])
+                programs = executable.programs({name: buffer.address
+                                                for name, buffer in buffers.items()})
+                with tqdm(total=executable.array_rows, unit="row", disable=not progress,
+                          leave=False) as bar:
+                    self._run_programs(programs, self._follow(bar) if progress else None)
+                    bar.update(executable.array_rows - bar.n)
+                return tuple(spec.layout.unpack(memory[spec.name]) for spec in executable.outputs)
+
+    def _check(self, executable: Executable, arrays: tuple[npt.NDArray[Any], ...],
+               progress: bool) -> None:
+        """Check the arguments of `execute`."""
+        if not isinstance(executable, Executable):
+            raise TypeError(f"executable must be an Executable, not {executable!r}")
+        if executable.config != self._config:
+            raise ValueError(f"executable must be compiled for {self._config!r}, not "
+                             f"{executable.config!r}")
+        if not isinstance(progress, bool):
+            raise TypeError(f"progress must be True or False, not {progress!r}")
+        if len(arrays) != len(executable.inputs):
+            raise ValueError(f"arrays must be {len(executable.inputs)}, not {len(arrays)}")
+        for spec, array in zip(executable.inputs, arrays, strict=True):
+            shape, dtype = spec.layout.shape, spec.layout.dtype
+            if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+                raise TypeError(f"{spec.name} must be a numpy array, not {type(array).__name__}")
+            if array.dtype != dtype:
+                raise TypeError(f"{spec.name} must be of dtype {dtype}, not {array.dtype}")
+            if array.shape != shape:
+                raise ValueError(f"{spec.name} must be of shape {shape!r}, not {array.shape!r}")
+
+    @contextmanager
+    def _allocated(self, executable: Executable) -> Iterator[dict[str, Buffer]]:
+        """Allocate an executable's buffers, by name, and free them at the end.
+
+        If its programs may still run then, the next reset frees them.
+        """
+        sizes = {spec.name: spec.layout.rows * self._config.row_bytes
+                 for spec in executable.buffers}
+        buffers: dict[str, Buffer] = {}
+        try:
+            try:
+                for name, size in sizes.items():
+                    buffers[name] = self._heap.allocate(size)
+            except MemoryError as error:
+                free = self._heap.free_bytes + sum(buffer.size for buffer in buffers.values())
+                raise MemoryError(
+                    f"{executable.name} needs {sum(sizes.values())} bytes of HBM, {free} of "
+                    f"{self._config.hbm_bytes} are free: {error}") from None
+            yield buffers
+        finally:
+            for buffer in buffers.values():
+                if self._unfinished:
+                    self._left.append(buffer)
+                else:
+                    self._heap.free(buffer)
+
+    def _prepare(self, backend: Backend) -> None:
+        """Make sure that the cores are stopped and hold nothing of the user's programs."""
+        for core in range(self._config.cores):
+            self._require_stopped(backend, core)
+        if self._used:
+            # A program may have left something in the array, or overwritten instruction memory.
+            self.reset()
+
+    def _rows(self, backend: Backend, buffer: Buffer, rows: int) -> npt.NDArray[np.uint32]:
+        """Return a view of a buffer's rows."""
+        return backend.hbm[buffer.address // self._config.row_bytes:][:rows]
+
+    def _run_programs(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
+        """Run an executable's programs to their end, loading those that are not loaded."""
+        new = {core: program for core, program in programs.items()
+               if self._loaded.get(core) is not program}
+        try:
+            self._unfinished = True
+            self._last_run = self._run(programs, new, progress=progress)
+            self._loaded |= programs
+            self._used = False
+            self._unfinished = False
+        except BaseException:
+            # If an interrupt ends this too, the next reset frees the buffers.
+            self.reset()
+            raise
+
+    def _follow(self, bar: tqdm) -> Progress:
+        """Return a callable that shows in a bar how many rows have entered the arrays."""
+        first = self.counters()["mxu_active_cycles"]
+        last = time.monotonic()
+
+        def look() -> None:
+            nonlocal last
+            if time.monotonic() - last >= _LOOK_SECONDS:
+                last = time.monotonic()
+                bar.update(self.counters()["mxu_active_cycles"] - first - bar.n)
+
+        return look

@@ -1,0 +1,218 @@
+"""The device's memories and registers: buffers in HBM, and what each core holds."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl import checks
+from hdl.config import Config
+from hdl.isa import SCALAR_REGISTERS
+from sim.driver.backend import Backend
+from sim.driver.heap import Buffer, Heap
+from sim.driver.session import Session
+from sim.models.chip import staging_rows
+
+__all__ = ["Memory"]
+
+Words = npt.NDArray[np.uint32]
+
+
+class Memory(Session):
+    """Part of `Device`: allocates and copies buffers, reads and writes the cores' memories."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # The model stages programs and vectors in the last rows.
+        self._heap = Heap(config.hbm_rows - staging_rows(config), config.row_bytes)
+
+    # ---- HBM
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of HBM that can be allocated, not always in one piece.
+
+        Initially ``config.hbm_bytes`` minus the last 1,024 rows (16 KiB of 1 MiB at `tiny`, 32 KiB
+        of 16 MiB at `small`, 512 KiB of 4 GiB at `v2`; at most a quarter). Through these rows the
+        device loads programs, and reads and writes vector memory, even while other cores run.
+
+        Raises
+        ------
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open():
+            return self._heap.free_bytes
+
+    def allocate(self, size: int) -> Buffer:
+        """Allocate a piece of HBM. Its contents are undefined.
+
+        Parameters
+        ----------
+        size : int
+            In bytes, 1 or more. The buffer begins at a multiple of ``config.row_bytes``, and the
+            rest of its last row belongs to it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the size is not an integer, or not positive.
+        MemoryError
+            If no free piece is large enough; the message says how much is free.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open():
+            return self._heap.allocate(checks.integer("size", size, 1, 1 << 62))
+
+    def free(self, buffer: Buffer) -> None:
+        """Free a buffer. Nothing may use it any more.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is not a buffer of this device, or was freed before.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open():
+            self._heap.free(buffer)
+
+    def copy_in(self, buffer: Buffer, array: npt.NDArray[Any], offset: int = 0) -> None:
+        """Write the elements of an array, in C order, to a buffer from byte ``offset`` on.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the array is not an array of numbers, or does not fit; if the buffer is not one of
+            this device.
+        RuntimeError
+            If the device is closed.
+        """
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise TypeError(f"array must be a numpy array of numbers, not {array!r}")
+        with self._open() as backend:
+            place = self._bytes(backend, buffer, offset, array.nbytes)
+            place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def copy_out(self, buffer: Buffer, dtype: npt.DTypeLike, shape: int | tuple[int, ...],
+                 offset: int = 0) -> npt.NDArray[Any]:
+        """Read an array from a buffer, from byte ``offset`` on; errors as `copy_in`."""
+        result: npt.NDArray[Any] = np.empty(shape, dtype)
+        if result.dtype.hasobject:
+            raise TypeError(f"dtype must be one of numbers, not {dtype!r}")
+        with self._open() as backend:
+            place = self._bytes(backend, buffer, offset, result.nbytes)
+            result.reshape(-1).view(np.uint8)[:] = place
+        return result
+
+    def _bytes(self, backend: Backend, buffer: Buffer, offset: int,
+               size: int) -> npt.NDArray[np.uint8]:
+        """Return a view of ``size`` bytes of a buffer."""
+        self._heap.check(buffer)
+        first = checks.integer("offset", offset, 0, buffer.size)
+        if first + size > buffer.size:
+            raise ValueError(f"array must fit {buffer.size} bytes of buffer, not have {size} from "
+                             f"{first} on")
+        start = buffer.address + first
+        return backend.hbm.reshape(-1).view(np.uint8)[start:start + size]
+
+    # ---- Memories and registers of a core
+
+    def read_smem(self, core: int, at: int, count: int) -> Words:
+        """Read words of a core's scalar memory, even while the core runs.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core, or the words do not lie in its memory.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            first = self._first("words", "scalar memory", self._config.smem_words, at, count)
+            return backend.read_smem(self._core(core), first, count)
+
+    def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
+        """Write words of a core's scalar memory, even while it runs; errors as `read_smem`."""
+        given = _words(words)
+        with self._open() as backend:
+            first = self._first("words", "scalar memory", self._config.smem_words, at, len(given))
+            backend.write_smem(self._core(core), first, given)
+
+    def read_vmem(self, core: int, at: int, count: int) -> Words:
+        """Read vectors of a core's vector memory by a transfer, even while the core runs.
+
+        Returns
+        -------
+        array of uint32, shape (count, sublanes, lanes)
+            View it as float32 for numbers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core, or the vectors do not lie in its memory.
+        RuntimeError
+            If the transfer fails, or the device is closed.
+        """
+        with self._open() as backend:
+            first = self._first("vectors", "vector memory", self._config.vmem_vectors, at, count)
+            return backend.read_vmem(self._core(core), first, count)
+
+    def write_vmem(self, core: int, at: int, vectors: npt.NDArray[Any]) -> None:
+        """Write vectors of a core's vector memory; otherwise as `read_vmem`.
+
+        Parameters
+        ----------
+        core : int
+            Number of the core.
+        at : int
+            Address of the first vector.
+        vectors : array of float32 or uint32, shape (count, sublanes, lanes)
+            The vectors.
+        """
+        given = checks.vectors("vectors", vectors, (self._config.sublanes, self._config.lanes))
+        with self._open() as backend:
+            first = self._first("vectors", "vector memory", self._config.vmem_vectors, at,
+                                len(given))
+            backend.write_vmem(self._core(core), first, given)
+
+    def read_scalars(self, core: int) -> Words:
+        """Read all scalar registers of a core.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such core.
+        RuntimeError
+            If the core runs, or the device is closed.
+        """
+        with self._open() as backend:
+            number = self._core(core)
+            self._require_stopped(backend, number)
+            return backend.read_scalars(number)
+
+    def write_scalars(self, core: int, at: int, words: npt.ArrayLike) -> None:
+        """Write scalar registers from number ``at`` on; *s0* stays zero. Errors as `read_scalars`.
+        """
+        given = _words(words)
+        with self._open() as backend:
+            number = self._core(core)
+            first = self._first("words", "scalar registers", SCALAR_REGISTERS, at, len(given))
+            self._require_stopped(backend, number)
+            backend.write_scalars(number, first, given)
+
+    def read_semaphores(self, core: int) -> Words:
+        """Read the semaphores of a core, even while it runs; `Device.signal` adds to them."""
+        with self._open() as backend:
+            return backend.read_semaphores(self._core(core))
+
+
+def _words(given: npt.ArrayLike) -> Words:
+    """Check a list of 32-bit words."""
+    words = np.asarray(given)
+    if words.ndim != 1 or (words.dtype.kind not in "ui" and words.size):
+        raise TypeError(f"words must be a list of integers, not {given!r}")
+    if words.size and not (int(words.min()) >= 0 and int(words.max()) < 1 << 32):
+        raise ValueError(f"words must be from 0 to 2**32 - 1, not {given!r}")
+    return words.astype(np.uint32)

@@ -1,0 +1,77 @@
+"""The open connection to a backend, and argument checks that all parts of a device share."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from hdl.checks import integer
+from hdl.config import Config
+from sim.driver.backend import Backend
+
+__all__ = ["Session"]
+
+
+class Session:
+    """A backend, one thread at a time, until it is closed.
+
+    The other parts of a `Device` build on this class. `Device` sets ``_backend``.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._lock = threading.RLock()
+        self._backend: Backend | None = None
+
+    @property
+    def config(self) -> Config:
+        """The device's parameters."""
+        return self._config
+
+    def close(self) -> None:
+        """End the simulation. Closing twice does nothing."""
+        with self._lock:
+            if self._backend is not None:
+                self._backend.close()
+                self._backend = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _open(self) -> Iterator[Backend]:
+        """Hold the backend for this thread alone."""
+        with self._lock:
+            if self._backend is None:
+                raise RuntimeError("device is closed")
+            yield self._backend
+
+    def _core(self, core: int) -> int:
+        """Check a core's number."""
+        return integer("core", core, 0, self._config.cores - 1)
+
+    def _cores(self, core: int | None) -> Sequence[int]:
+        """Return the numbers of one core, or of all."""
+        return range(self._config.cores) if core is None else [self._core(core)]
+
+    @staticmethod
+    def _first(unit: str, where: str, size: int, at: int, count: int) -> int:
+        """Check that ``count`` units from address ``at`` on lie within ``size``; return ``at``."""
+        first = integer("at", at, 0, size)
+        if first + integer("count", count, 0, size) > size:
+            raise ValueError(f"{unit} must lie within {size} {unit} of {where}, not {count} from "
+                             f"{first} on")
+        return first
+
+    @staticmethod
+    def _require_stopped(backend: Backend, core: int) -> None:
+        """Raise an error if a core runs."""
+        state = backend.state(core)
+        if state.running:
+            raise RuntimeError(f"a program runs on core {core}, at bundle {state.pc}: wait for it, "
+                               "or stop it")
