@@ -115,8 +115,7 @@ class Work:
         return blocking, shares
 
     def _blocking(self, groups: int, tiles: int, kept: bool) -> Blocking | None:
-        """Cut ``groups`` vector registers into blocks of at most ``tiles``; None if they don't fit.
-        """
+        """Cut vector registers into blocks of at most ``tiles``; None if these do not fit."""
         # Sums have two buffers; A has two, or one for each tile of the depth.
         slots = max(2, self.depth_tiles) if kept else 2
         fit = (self.config.vmem_vectors - self.fixed_vectors) // (2 + slots) // 2 * 2
@@ -140,8 +139,7 @@ class Work:
 
 
 def _split(count: int, parts: int) -> list[tuple[int, int]]:
-    """Split ``count`` evenly: first and number of each part; the first parts are the larger ones.
-    """
+    """Split evenly: first and number of each part; the first parts are the larger ones."""
     small, rest = divmod(count, parts)
     sizes = [small + (part < rest) for part in range(parts)]
     return [(sum(sizes[:part]), size) for part, size in enumerate(sizes)]
