@@ -211,6 +211,22 @@ class VpuChecker:
             self.written += int("written" in name and name.endswith("valid") and value[0])
             self.rows += int(name.endswith("_row"))
 
+    def check_state(self, core: GoldenCore, addresses: Iterable[int]) -> None:
+        """Compares the state with that of a golden core; of memory the vectors at ``addresses``.
+
+        Raises
+        ------
+        AssertionError
+            If something differs.
+        """
+        for file, mine, golden in (("v", self.vectors, core.vectors),
+                                   ("m", self.masks, core.masks)):
+            for number, (got, want) in enumerate(zip(mine, golden, strict=True)):
+                assert np.array_equal(got, want), f"{file}{number} differs from the golden core's"
+        for address in addresses:
+            assert np.array_equal(self.vmem[address], core.vmem[address]), (
+                f"vmem[{address}] differs from the golden core's")
+
     def _outputs(self, cycle: Cycle) -> dict[str, np.ndarray]:
         """The outputs of the cycle that begins; ``cycle`` is the one before."""
         events = self._later[self._now]

@@ -12,7 +12,8 @@ from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from verif.hdl.vpu.test_vpu import fill
-from verif.hdl.vpu.vpu_bench import Bench, Traffic, vpu_library
+from verif.hdl.vpu.verilated import VerilatedVpu, vpu_library
+from verif.models.vpu import VpuTraffic
 from verif.sim.kernel.lockstep import random_words, sparse, tile_verilog
 
 TINY = Config.preset("tiny")
@@ -27,9 +28,9 @@ def test_random_traffic_gives_the_golden_state_in_every_cycle(preset):
     for density in (0.2, 0.6, 0.95):
         rng = np.random.default_rng([23, int(100 * density)])
         with Model(library) as model:
-            bench = Bench(config, model)
+            bench = VerilatedVpu(config, model)
             fill(bench, rng)
-            traffic = Traffic(config, rng, density, 40)
+            traffic = VpuTraffic(config, rng, density, 40)
             bench.run([traffic.cycle() for _ in range(CYCLES)])
             bench.check(range(40))
 

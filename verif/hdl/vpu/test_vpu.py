@@ -12,19 +12,20 @@ from hdl.vpu.interface import HostSpace
 from hdl.vpu.registers import MaskFile, RegisterFile
 from hdl.vpu.vpu import Vpu
 from sim.verilated.model import Model
-from verif.hdl.vpu.vpu_bench import (
+from verif.hdl.vpu.verilated import VerilatedVpu, vpu_library
+from verif.models.vpu import (
+    CORE_VECTORS,
     VECTOR,
-    Bench,
-    Chain,
+    BundleIssuer,
+    ChainInput,
+    ChainWrite,
     Cycle,
     Load,
     Store,
-    Traffic,
     Vector,
-    Write,
+    VpuTraffic,
     operands,
     to_mask,
-    vpu_library,
 )
 
 CONFIG = Config.preset("tiny")
@@ -41,12 +42,12 @@ def library():
 def bench(library):
     """A unit with random registers, masks and words of memory."""
     with Model(library) as model:
-        bench = Bench(CONFIG, model)
+        bench = VerilatedVpu(CONFIG, model)
         fill(bench, np.random.default_rng(5))
         yield bench
 
 
-def fill(bench: Bench, rng: np.random.Generator) -> None:
+def fill(bench: VerilatedVpu, rng: np.random.Generator) -> None:
     config = bench.config
     bench.write({address: operands(rng, (config.sublanes, config.lanes))
                  for address in range(WORDS)})
@@ -81,7 +82,7 @@ def test_dependent_operation_at_the_latency_sees_the_new_value(bench, slot, op):
     latency = LATENCIES[operation.unit]
     kind = "m" if to_mask(operation) else "v"
     d = 3
-    file = bench.golden.masks if kind == "m" else bench.golden.vectors
+    file = bench.checker.masks if kind == "m" else bench.checker.vectors
     scalar = 0x3FC01234 if any(operand.kind is Kind.VECTOR_SOURCE
                                for operand in operation.operands) else None
     for given in dict.fromkeys([None, scalar]):
@@ -94,14 +95,14 @@ def test_dependent_operation_at_the_latency_sees_the_new_value(bench, slot, op):
             bench.run([issue, *IDLE * (distance - 1), reader(kind, d)])
             assert np.array_equal(file[d], ~old)
             seen = file[d] if distance == latency else old
-            want = np.where(seen, bench.golden.vectors[30], bench.golden.vectors[29]) \
+            want = np.where(seen, bench.checker.vectors[30], bench.checker.vectors[29]) \
                 if kind == "m" else seen
             assert np.array_equal(bench.read(HostSpace.VREG, 31), want)
 
 
 @pytest.mark.parametrize("distance", [LOAD_LATENCY, LOAD_LATENCY - 1])
 def test_dependent_operation_after_a_load(bench, distance):
-    old, new = bench.golden.vectors[3].copy(), bench.golden.vmem[WORDS - 1].copy()
+    old, new = bench.checker.vectors[3].copy(), bench.checker.vmem[WORDS - 1].copy()
     assert not np.array_equal(old, new)
     bench.run([Cycle(load=Load(3, WORDS - 1)), *IDLE * (distance - 1), reader("v", 3)])
     assert np.array_equal(bench.read(HostSpace.VREG, 31),
@@ -109,9 +110,9 @@ def test_dependent_operation_after_a_load(bench, distance):
 
 
 def test_load_after_a_store_reads_the_new_word_and_beside_it_the_old(bench):
-    old = bench.golden.vmem[7].copy()
-    stored = bench.golden.vectors[4].copy()
-    mask = bench.golden.masks[2].copy()
+    old = bench.checker.vmem[7].copy()
+    stored = bench.checker.vectors[4].copy()
+    mask = bench.checker.masks[2].copy()
     assert mask.any()
     assert not mask.all()
     bench.run([Cycle(load=Load(20, 7), store=Store(4, 7, 2)), Cycle(load=Load(21, 7))])
@@ -130,25 +131,25 @@ def test_lanes_and_sublanes_are_numbered(bench):
 
 def test_chains_move_sublane_0_first(bench):
     """Rows that leave a register and enter another one, one a cycle, give the same register."""
-    model, golden = bench.model, bench.golden
-    register = golden.vectors[6].copy()
-    bench.run([Cycle(x=Chain(1, 6))], drain=False)
+    model, checker = bench.model, bench.checker
+    register = checker.vectors[6].copy()
+    bench.run([Cycle(x=ChainInput(1, 6))], drain=False)
     rows = []
     for _ in range(CONFIG.sublanes):
         rows.append(model.peek_words("x_row"))
-        bench.run([Cycle(x=Chain(shift=1), pop=rows[-1], result=rows[-1])], drain=False)
+        bench.run([Cycle(x=ChainInput(shift=1), pop=rows[-1], result=rows[-1])], drain=False)
     assert np.array_equal(np.array(rows), register)
-    bench.run([Cycle(write=Write(20, 0)), Cycle(write=Write(21, 1))])
+    bench.run([Cycle(write=ChainWrite(20, 0)), Cycle(write=ChainWrite(21, 1))])
     for number in (20, 21):
         assert np.array_equal(bench.read(HostSpace.VREG, number), register)
 
 
 def test_xlu_chain_recirculates(bench):
-    register = bench.golden.vectors[6].copy()
-    bench.run([Cycle(xlu=Chain(1, 6))], drain=False)
+    register = bench.checker.vectors[6].copy()
+    bench.run([Cycle(xlu=ChainInput(1, 6))], drain=False)
     for step in range(2 * CONFIG.sublanes):
         assert np.array_equal(bench.model.peek_words("xlu_row"), register[step % CONFIG.sublanes])
-        bench.run([Cycle(xlu=Chain(shift=1))], drain=False)
+        bench.run([Cycle(xlu=ChainInput(shift=1))], drain=False)
 
 
 def test_chain_may_shift_while_it_is_written(bench):
@@ -156,8 +157,8 @@ def test_chain_may_shift_while_it_is_written(bench):
     rows = operands(rng, (3 * CONFIG.sublanes, CONFIG.lanes))
     cycles = [Cycle(pop=row) for row in rows]
     for word in range(2):
-        cycles[(word + 1) * CONFIG.sublanes].write = Write(10 + word)
-    bench.run([*cycles, Cycle(write=Write(12))])
+        cycles[(word + 1) * CONFIG.sublanes].write = ChainWrite(10 + word)
+    bench.run([*cycles, Cycle(write=ChainWrite(12))])
     for word in range(3):
         assert np.array_equal(bench.read(HostSpace.VREG, 10 + word),
                               rows[word * CONFIG.sublanes:(word + 1) * CONFIG.sublanes])
@@ -165,20 +166,20 @@ def test_chain_may_shift_while_it_is_written(bench):
 
 def test_m0_stays_all_ones(bench):
     bench.run([Cycle(v0=Vector(VectorOp.MXOR, 4, 0, 0))])
-    assert not bench.golden.masks[4].any()
+    assert not bench.checker.masks[4].any()
     bench.check([])
 
 
 @pytest.mark.parametrize("density", [0.3, 0.95])
 def test_random_traffic_gives_the_golden_state_in_every_cycle(bench, density):
-    traffic = Traffic(CONFIG, np.random.default_rng([11, int(100 * density)]), density, WORDS)
+    traffic = VpuTraffic(CONFIG, np.random.default_rng([11, int(100 * density)]), density, WORDS)
     bench.run([traffic.cycle() for _ in range(1500)])
     bench.check(range(WORDS))
 
 
 def test_reset_forgets_what_is_in_flight(bench):
     model = bench.model
-    before = bench.golden.vectors.copy()
+    before = bench.checker.vectors.copy()
     bench.run([Cycle(v0=Vector(VectorOp.FADD, 3, 8, 9), v1=Vector(VectorOp.TANH, 4, 8),
                      load=Load(5, 9), store=Store(6, 9))], drain=False)
     assert model.peek("busy")
@@ -191,10 +192,53 @@ def test_reset_forgets_what_is_in_flight(bench):
         assert np.array_equal(bench.read(HostSpace.VREG, number), before[number])
 
 
+# Bundles in the order of a program
+
+
+def issue(bench: VerilatedVpu, issuer: BundleIssuer) -> None:
+    """Runs an issuer's bundles; its golden core must come to the unit's state."""
+    bench.issue(issuer)
+    bench.run(IDLE)
+    bench.check(range(CORE_VECTORS))
+    bench.checker.check_state(issuer.core, range(WORDS))
+
+
+@pytest.fixture
+def issuer(bench) -> BundleIssuer:
+    """Bundles that begin with the unit's state."""
+    issuer = BundleIssuer(CONFIG, 31)
+    for name in ("vectors", "masks", "vmem"):
+        getattr(issuer.core, name)[:] = getattr(bench.checker, name)
+    return issuer
+
+
+def test_every_operation_of_a_bundle(bench, issuer):
+    issuer.send(issuer.every_operation())
+    issue(bench, issuer)
+    assert bench.checker.written >= 3 * 85
+
+
+@pytest.mark.parametrize(("registers", "density"), [(4, 0.7), (10, 0.4), (32, 0.3), (32, 0.9)])
+def test_random_bundles_give_the_state_of_the_golden_core(bench, issuer, registers, density):
+    for gap, busy in ((0.0, 0.0), (0.3, 0.2), (0.0, 0.6), (0.0, 1.0)):
+        issuer.gap, issuer.chains_busy = gap, busy
+        issuer.send(issuer.random_bundle(registers, density) for _ in range(60))
+        issue(bench, issuer)
+    assert len(issuer.issued) == 240
+    assert bench.checker.rows > 600
+
+
+def test_loads_and_stores_of_a_bundle_keep_their_order(bench, issuer):
+    issuer.send(issuer.random_bundle(32, 0.9, (Slot.LOAD, Slot.STORE), vectors=3)
+                for _ in range(150))
+    issue(bench, issuer)
+
+
+
 # The host's port
 
 
-def host_traffic(bench: Bench, cycles: int, core: list[Cycle], ready: float, valid: float,
+def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: float, valid: float,
                  rng: np.random.Generator) -> int:
     """Writes and reads words above ``WORDS`` while the core works; words read."""
     model, config = bench.model, bench.config
@@ -251,7 +295,7 @@ def host_traffic(bench: Bench, cycles: int, core: list[Cycle], ready: float, val
     assert len(rows) == len(want)
     assert np.array_equal(np.array(rows), np.array(want))
     for address in list(words)[:written // config.sublanes]:
-        bench.golden.vmem[address] = words[address]
+        bench.checker.vmem[address] = words[address]
     bench.run(IDLE)
     bench.check([*range(WORDS), *list(words)[:written // config.sublanes]])
     return len(asked)
@@ -261,7 +305,7 @@ def host_traffic(bench: Bench, cycles: int, core: list[Cycle], ready: float, val
                          [(0.0, 1.0, 1.0), (0.5, 1.0, 1.0), (0.6, 0.5, 0.5), (0.8, 0.9, 0.9)])
 def test_host_reads_and_writes_beside_the_core(bench, density, ready, valid):
     rng = np.random.default_rng([17, int(10 * density), int(10 * ready)])
-    traffic = Traffic(CONFIG, rng, density, WORDS)
+    traffic = VpuTraffic(CONFIG, rng, density, WORDS)
     core = [traffic.cycle() for _ in range(250)]
     assert host_traffic(bench, 300, core, ready, valid, rng) > 20
 
@@ -304,7 +348,7 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench):
         assert max(np.diff(times)) <= sublanes + HOST_PATIENCE + 4
         assert held[name] <= 3 * 30
     for number, word in enumerate(new):
-        bench.golden.vmem[WORDS + 100 + number] = word
+        bench.checker.vmem[WORDS + 100 + number] = word
     bench.run(IDLE)
     bench.check([*range(2 * WORDS), *range(WORDS + 100, WORDS + 130)])
 
@@ -313,7 +357,7 @@ def test_a_read_comes_between_writes_of_a_row_in_every_cycle():
     """With one sublane each row is a word, and reads wait for words that are complete."""
     config = Config(array=2, sublanes=1, vmem_bytes=2048)
     with Model(vpu_library(config, kernels=False)) as model:
-        bench = Bench(config, model)
+        bench = VerilatedVpu(config, model)
         words = operands(np.random.default_rng(23), (4, 1, config.lanes))
         bench.write(dict(enumerate(words)))
         model.poke("host_write__valid", 1)
@@ -368,7 +412,7 @@ def test_host_reads_a_row_a_cycle(bench, space):
         model.poke("host_read__valid", int(asked < count))
     first = valid.index(1)
     assert all(valid[first:first + count * CONFIG.sublanes])
-    source = bench.golden.vmem if space is HostSpace.VMEM else bench.golden.vectors
+    source = bench.checker.vmem if space is HostSpace.VMEM else bench.checker.vectors
     assert np.array_equal(np.array(rows), source[:count].reshape(-1, CONFIG.lanes))
 
 
