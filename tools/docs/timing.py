@@ -1,4 +1,4 @@
-"""Writes the timing diagrams of docs/core.md, from a simulation of the core's RTL.
+"""Write the timing diagrams of docs/core.md, from a simulation of the core's RTL.
 
 Each diagram is a short program and what happens in each clock cycle from its start. The core is
 that of `tiny`, in Amaranth's simulator; signals are read from the waveform that it writes.
@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from amaranth.sim import Simulator
 
@@ -140,7 +141,7 @@ def _simulate(diagrams: Sequence[Diagram]) -> list[list[dict[str, int]]]:
     simulator = Simulator(core)
     simulator.add_clock(_PERIOD)
 
-    async def host(ctx) -> None:  # type: ignore[no-untyped-def]
+    async def host(ctx: Any) -> None:
         ctx.set(core.request.payload.write, 1)
         ctx.set(core.request.payload.space, Space.IMEM)
         for diagram in diagrams:
@@ -207,7 +208,7 @@ def write(page: str, diagrams: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Writes them."""
+    """Write them."""
     PATH.write_text(write(PATH.read_text(encoding="utf-8"), draw()), encoding="utf-8")
     print(f"wrote {PATH}")
 

@@ -24,3 +24,12 @@ def test_sessions_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_fits_on_150_lines() -> None:
     assert len(README.splitlines()) <= 150
+
+
+def test_settings_are_those_that_the_code_reads() -> None:
+    toolchain = (ROOT / "sim" / "verilated" / "toolchain.py").read_text(encoding="utf-8")
+    read = {name for path in (ROOT / "sim").rglob("*.py")
+            for name in re.findall(r"environ[^\n]*\"(SYSTOLITH_\w+)\"",
+                                   path.read_text(encoding="utf-8"))}
+    named = set(re.findall(r"`(SYSTOLITH_\w+)`", README))
+    assert named == read == set(re.findall(r"^``(SYSTOLITH_\w+)``$", toolchain, re.MULTILINE))

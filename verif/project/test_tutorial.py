@@ -29,7 +29,7 @@ def steps(text: str) -> Iterator[tuple[str, str]]:
 
 
 def apply(change: str, root: pathlib.Path) -> None:
-    """Makes a change whose unchanged and removed lines are at one place of its file."""
+    """Make a change whose unchanged and removed lines are at one place of its file."""
     head, *lines = change.splitlines()
     assert head.startswith("--- "), head
     path = root / head[4:]
@@ -41,7 +41,7 @@ def apply(change: str, root: pathlib.Path) -> None:
 
 
 def create(source: str, root: pathlib.Path) -> None:
-    """Makes the file that the first line names."""
+    """Create the file that the first line names."""
     name, _, text = source.partition("\n")
     path = root / name.removeprefix("# ")
     assert not path.exists(), path
