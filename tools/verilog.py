@@ -16,10 +16,10 @@ __all__ = ["lint", "main", "write"]
 
 
 def write(design: Export, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Replaces ``folder`` by the design's files and returns them.
+    """Replaces the contents of ``folder`` by the design's files and returns their paths.
 
     One ``.v`` file per module, ``design.json`` with parameters, modules and ports, and ``lint.vlt``
-    with the warnings that Verilator is to keep to itself, each with its reason.
+    with waivers for Verilator, each with its reason.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -33,10 +33,10 @@ def write(design: Export, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def lint(design: Export) -> Iterator[tuple[str, str]]:
-    """Lints each module against the ports of those it places; yields its name and the complaints.
+    """Lints each module against the ports of those it places; yields its name and the warnings.
 
-    A module at a time, because all 16,384 cells at once would take Verilator many minutes to no
-    other end.
+    Modules are linted one at a time: Verilator would take many minutes for all 16,384 cells at once
+    and find nothing more.
     """
     tools = Toolchain.find()
     with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,7 @@
-"""``make bench``: how fast array, core, chip are simulated, what cell and chip cost on an FPGA.
+"""``make bench``: simulation speed of array, core and chip; cost of cell and chip on an FPGA.
 
-Prints a table and writes the same figures, flat, to ``build/bench.json``. Machines are noisy: each
-speed is the median of several runs, and what is compared is measured in turn.
+Prints a table and writes the same figures to ``build/bench.json``. Machines are noisy: each speed
+is the median of several runs, and compared speeds are measured alternately.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> int:
     """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=_PARTS,
-                        help="measure only one of them, and keep the others' figures")
+                        help="measure only this part, and keep the figures of the others")
     only = parser.parse_args().only
     folder = build_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,9 +69,9 @@ def main() -> int:
     for part, measure in _PARTS.items():
         if only in (None, part):
             figures |= measure()
-            # Whoever has not the time for all of them keeps what there is.
+            # Written after each part, so that an interrupted run keeps its figures.
             path.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"on: {_processor()}, one thread but for the chip\n")
+    print(f"on: {_processor()}, one thread except for the chip\n")
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:{width}}  {value:14,.1f}")

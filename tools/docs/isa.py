@@ -6,7 +6,6 @@ The text is ``isa.template.md``; tables and numbers come from `hdl.isa` and `hdl
 import pathlib
 import re
 import string
-from collections.abc import Iterable, Iterator
 
 from hdl import isa
 from hdl.config import PRESETS, Config
@@ -14,6 +13,7 @@ from hdl.dma.format import DESCRIPTOR, DESCRIPTOR_WORDS, DMA_SPACES, DmaSpaceInf
 from hdl.isa import Kind, Operand, Operation, Slot, Unit
 from sim.asm import text as assembly
 from sim.asm.naming import default, method_name
+from tools.docs.markdown import bit_range, table
 
 __all__ = ["PATH", "document", "syntax"]
 
@@ -92,13 +92,7 @@ def _cell(text: str) -> str:
     return re.sub(r"([|*_~])", r"\\\1", text)
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    head = list(head)
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
-
-
-def _state() -> list[str]:
+def _state() -> str:
     elements = "sublanes \N{MULTIPLICATION SIGN} lanes"
     banks = (
         ("s", isa.SCALAR_REGISTERS, "scalar registers of 32 bits; `s0` reads as 0, and writes to "
@@ -109,7 +103,7 @@ def _state() -> list[str]:
         ("sem", isa.SEMAPHORES, "semaphores of 32 bits: `signal`, transfers, the other core and "
          "the host add to them, and `wait` subtracts"),
     )
-    return _table(["state", "description"], [
+    return table(["state", "description"], [
         *((f"`{name}0` … `{name}{count - 1}`", what) for name, count, what in banks),
         ("vector memory", f"`vmem[i]` is a vector, {elements} elements: **an address counts "
          "vectors**"),
@@ -121,7 +115,7 @@ def _state() -> list[str]:
     ])
 
 
-def _sizes() -> list[str]:
+def _sizes() -> str:
     measures: list[tuple[str, str]] = [
         ("lanes", "lanes"), ("sublanes", "sublanes"), ("bytes of a vector", "bytes"),
         ("vector memory, vectors", "vmem_vectors"), ("scalar memory, words", "smem_words"),
@@ -137,48 +131,45 @@ def _sizes() -> list[str]:
         number: int = getattr(config, name)
         return number
 
-    return _table(["", *(f"`{name}`" for name in PRESETS)],
+    return table(["", *(f"`{name}`" for name in PRESETS)],
                   [[title, *(value(config, name) for config in PRESETS.values())]
                    for title, name in measures])
 
 
-def _layout() -> list[str]:
+def _layout() -> str:
     rows: list[list[object]] = []
     position = 0
     for slot, widths in isa.SLOTS.items():
         for name, width in widths.items():
-            rows.append([f"`{slot}`", f"`{name}`", _bit_range(position, width), width])
+            rows.append([f"`{slot}`", f"`{name}`", bit_range(position, width), width])
             position += width
-    rows.append(["", "reserved, zero", _bit_range(position, isa.RESERVED_BITS), isa.RESERVED_BITS])
+    rows.append(["", "reserved, zero", bit_range(position, isa.RESERVED_BITS), isa.RESERVED_BITS])
     position += isa.RESERVED_BITS
     for number in range(isa.IMMEDIATES):
-        rows.append(["", f"`imm{number}`", _bit_range(position, 32), 32])
+        rows.append(["", f"`imm{number}`", bit_range(position, 32), 32])
         position += 32
-    return _table(["slot", "field", "bits", "width"], rows)
+    return table(["slot", "field", "bits", "width"], rows)
 
 
-def _bit_range(low: int, width: int) -> str:
-    return f"{low + width - 1}:{low}" if width > 1 else str(low)
-
-
-def _operations() -> Iterator[str]:
+def _operations() -> str:
+    parts = []
     for slots, title in _SLOT_TITLES.items():
-        yield from [f"### {title}", ""]
-        yield from _table(
+        parts += [f"### {title}", table(
             ["code", "operation", "latency", "meaning", "faults"],
             ([operation.op.value, syntax(operation), _latency(operation),
               _cell(operation.semantics).replace("imm[d]", "*target*"),
               ", ".join(fault.name for fault in operation.faults)]
-             for operation in isa.OPERATIONS if operation.slots == slots))
+             for operation in isa.OPERATIONS if operation.slots == slots))]
+    return "\n\n".join(parts)
 
 
-def _operands() -> list[str]:
+def _operands() -> str:
     def used(kind: Kind) -> str:
         fields: list[Operand] = [operand for operation in isa.OPERATIONS
                                  for operand in operation.operands if operand.kind is kind]
         return ", ".join(f"`{name}`" for name in sorted({operand.field for operand in fields}))
 
-    return _table(["operand", "fields", "code"],
+    return table(["operand", "fields", "code"],
                   [[kind.value, used(kind), _KINDS[kind]] for kind in Kind])
 
 
@@ -188,31 +179,31 @@ def _grammar() -> str:
                      if line.startswith("    "))
 
 
-def _spaces() -> list[str]:
+def _spaces() -> str:
     def sides(info: DmaSpaceInfo) -> str:
         return " and ".join(name for name, able in (
             ("source", info.source), ("destination", info.destination)) if able)
 
-    return _table(
+    return table(
         ["code", "space", "description", "address", "block", "side"],
         [[space.value, space.name, info.meaning, info.address,
           "vector" if info.vector else "row", sides(info)]
          for space, info in DMA_SPACES.items()])
 
 
-def _descriptor() -> list[str]:
+def _descriptor() -> str:
     rows: list[list[object]] = []
     position = 0
     for name, field in DESCRIPTOR.items():
         word, low = divmod(position, 32)
         words = f"{word}, {word + 1}" if field.width > 32 else str(word)
-        rows.append([words, f"`{name}`", _bit_range(low, field.width), _cell(field.meaning)])
+        rows.append([words, f"`{name}`", bit_range(low, field.width), _cell(field.meaning)])
         position += field.width
-    return _table(["word", "field", "bits", "meaning"], rows)
+    return table(["word", "field", "bits", "meaning"], rows)
 
 
-def _faults() -> list[str]:
-    return _table(["number", "fault", "cause"], (
+def _faults() -> str:
+    return table(["number", "fault", "cause"], (
         [fault.value, fault.name, _cell(isa.FAULTS[fault])] for fault in isa.Fault))
 
 
@@ -220,12 +211,9 @@ def document() -> str:
     """The manual, as Markdown."""
     keywords = sorted({f"`{method_name(operation)}`" for operation in isa.OPERATIONS
                        if method_name(operation) != operation.name})
-    tables = {
-        "state": _state(), "sizes": _sizes(), "layout": _layout(), "operands": _operands(),
-        "operations": _operations(), "spaces": _spaces(), "descriptor": _descriptor(),
-        "faults": _faults()}
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        {name: "\n".join(lines).rstrip("\n") for name, lines in tables.items()},
+        state=_state(), sizes=_sizes(), layout=_layout(), operands=_operands(),
+        operations=_operations(), spaces=_spaces(), descriptor=_descriptor(), faults=_faults(),
         bundle_bits=isa.BUNDLE_BITS, bundle_words=isa.BUNDLE_WORDS,
         bundle_pitch=isa.BUNDLE_PITCH,
         slot_count=len(isa.SLOTS), immediates=isa.IMMEDIATES,

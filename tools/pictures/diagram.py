@@ -15,18 +15,18 @@ from tools.pictures.svg import Picture
 __all__ = ["PATH", "draw"]
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "block_diagram.svg"
-"""The picture's place."""
+"""Path of the picture."""
 
 _WIDTH, _HEIGHT = 1120, 1876
 _CONFIG = PRESETS["v2"]
 _ARRAY = _CONFIG.array
 _HOST, _CHIP, _CORE, _UNIT, _SIMULATION = 78, 316, 804, 1206, 1614
-"""Where the panels begin."""
+"""Top edges of the panels."""
 _CHIP_WIDTH, _CHIP_HEIGHT = 838, 436
 _HBM_LEFT, _HBM_RIGHT = 962, _WIDTH - 24
 _NODE_LEFT, _NODE_RIGHT = 214, 850
 _NODES = (40, 104), (208, 212)
-"""Of each core: where what belongs to it begins in the chip's panel, and its height."""
+"""For each core: top edge in the chip's panel, and height."""
 _IN_NODE = (226, 154), (408, 124), (560, 146), (742, 96)
 """Left edges and widths of a core, its arbiters, its engine and its port to the HBM."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
@@ -74,12 +74,12 @@ def draw() -> str:
     """The picture, as SVG."""
     picture = Picture(
         _WIDTH, _HEIGHT, "Block diagram of the chip and its simulation",
-        "The host has arrays and programs. It drives the chip through registers, and its memory "
-        "holds the arrays. The chip has two cores, each with a DMA engine and AXI masters to that "
-        "memory. A core's sequencer issues bundles of operations "
-        "to a vector unit, a cross-lane unit and a matrix unit, which has a controller, lanes with "
-        "FIFOs, and a grid of multiply-accumulate cells. In simulation, whatever stands many times "
-        "runs in tile kernels, which are called once a cycle, and all else in Verilator.")
+        "The host has arrays and programs. It drives the chip through registers; the HBM holds "
+        "the arrays. The chip has two cores, each with a DMA engine and AXI masters to that "
+        "memory. A core's sequencer issues bundles of operations to a vector unit, a cross-lane "
+        "unit and a matrix unit, which has a controller, lanes with FIFOs, and a grid of "
+        "multiply-accumulate cells. In simulation, repeated blocks run in tile kernels, which are "
+        "called once a cycle, and everything else in Verilator.")
     picture.text(24, 40, "From a program to the cells and back", "title left")
     picture.text(24, 62, "Sizes are those of the v2 configuration.", "muted left")
     _host(picture)
@@ -92,7 +92,7 @@ def draw() -> str:
 
 
 def _host(picture: Picture) -> None:
-    _panel(picture, _HOST, 194, "Host", "Python: sim/driver/device.py, sim/driver/backend.py")
+    _panel(picture, _HOST, 194, "Host", "Python: sim/driver, sim/compiler, sim/asm")
     upper, lower = _HOST + 38, _HOST + 120
     _box(picture, 44, upper, 290, 58, "golden chip", [
         "the same state, no cycles:", "golden/chip.py"])
@@ -104,7 +104,7 @@ def _host(picture: Picture) -> None:
         "numpy arrays in, numpy arrays out;", "buffers, programs, semaphores,",
         "faults, counters"])
     _box(picture, 786, upper, 290, 58, "compiler", [
-        "of products and dense layers:", "sim/compiler/matmul.py"])
+        "of products and dense layers:", "sim/compiler/"])
     _box(picture, 786, lower, 290, 58, "assembler", [
         "programs, from Python or text:", "sim/asm/assembler.py"])
     picture.wire([(931, upper + 58), (931, lower)], arrow=True)
@@ -156,7 +156,7 @@ def _masters(picture: Picture, core: int, y: float, height: float) -> None:
 
 
 def _first_node(picture: Picture, y: float, height: float) -> None:
-    """What belongs to core 0, in brief."""
+    """Core 0 and its surroundings, in brief."""
     for (left, width), title, lines in zip(_IN_NODE, ("Core 0", "arbiters", "DMA engine"), (
             ["as core 1"], ["requests, signals,", "rows"], []), strict=False):
         _box(picture, left, y, width, height, title, lines)
@@ -165,7 +165,7 @@ def _first_node(picture: Picture, y: float, height: float) -> None:
 
 
 def _second_node(picture: Picture, y: float, height: float) -> None:
-    """What belongs to core 1."""
+    """Core 1 and its surroundings."""
     (core, core_width), (arbiters, arbiters_width), (engine, engine_width), (port, _) = _IN_NODE
     _box(picture, core, y, core_width, height, "Core 1", ["in detail below"])
     picture.rect(arbiters, y, arbiters_width, 156, "box", radius=6)
@@ -174,7 +174,7 @@ def _second_node(picture: Picture, y: float, height: float) -> None:
         "HBM, memories of the", "core, vector memory", "of the other; at the",
         "end adds to semaphores"])
     _tag(picture, engine + engine_width / 2 - 46, y + 164, "Verilator")
-    # What the core has one port for, and who wants it.
+    # The core has one port for each of these; several requesters share it.
     ends = (core + core_width, arbiters), (arbiters + arbiters_width, engine)
     for k, (name, line, kind) in enumerate((
             ("request arbiter", "words: host, engine", ""),
@@ -197,14 +197,14 @@ def _second_node(picture: Picture, y: float, height: float) -> None:
 
 
 def _between_cores(picture: Picture, top: float, bottom: float) -> None:
-    """What the core and the engine of each side do to the other one."""
+    """Signals and rows between the two cores."""
     high, low = top + 22, top + 42
     above, below = top - 12, bottom + 12
     for kind, first, second, up, down in (
             ("swap", 330, 350, 426, 446), ("sim", 610, 590, 514, 494)):
         for points in ([(first, above), (first, low), (down, low), (down, below)],
                        [(second, below), (second, high), (up, high), (up, above)]):
-            if kind == "sim":  # rows that are read come back
+            if kind == "sim":  # rows that are read return
                 _both_ways(picture, points, kind)
             else:
                 picture.wire(points, kind, arrow=True)
@@ -216,14 +216,14 @@ def _between_cores(picture: Picture, top: float, bottom: float) -> None:
 
 
 def _memory_outside(picture: Picture) -> None:
-    """The HBM, beside the chip."""
+    """The HBM, next to the chip."""
     middle, width = (_HBM_LEFT + _HBM_RIGHT) / 2, _HBM_RIGHT - _HBM_LEFT
     _box(picture, _HBM_LEFT, _CHIP, width, _CHIP_HEIGHT, "HBM", [
         f"{_CONFIG.hbm_bytes >> 30} GiB, one space", "for all cores", "",
         f"{_CONFIG.row_bytes} bytes a cycle to", "and from each core", "",
         "settable latency and", "bandwidth; random", "stalls, errors:", "sim/models/hbm.py"], "sim")
     _tag(picture, middle - 46, _CHIP + 14, "C++ model")
-    # The host reads and writes it in place.
+    # The host accesses it in place.
     turn = _CHIP - 22
     _both_ways(picture, [(555, _HOST + 178), (555, turn), (middle, turn), (middle, _CHIP)])
     picture.text(middle - 8, turn + 15, "arrays, in place", "tiny muted right")
@@ -232,7 +232,7 @@ def _memory_outside(picture: Picture) -> None:
 def _core(picture: Picture) -> None:
     y = _CORE
     _panel(picture, y, 360, "Core", "RTL: hdl/core, hdl/vpu, hdl/xlu")
-    # To and from what the chip has around it.
+    # To and from the rest of the chip.
     above = _CHIP + sum(_NODES[-1]) - 12
     picture.wire([(236, above), (236, y + 52)], arrow=True)
     picture.wire([(252, y + 52), (252, above)], arrow=True)
@@ -248,7 +248,7 @@ def _core(picture: Picture) -> None:
     _vector_unit(picture, 352, y + 52)
     _cross_lane_unit(picture, 836, y + 52)
     _feeders(picture, 340, y + 292)
-    # What the sequencer says to the units.
+    # From the sequencer to the units.
     picture.wire([(264, y + 104), (364, y + 104)], "swap", arrow=True)
     picture.text(308, y + 98, "v0, v1, ld, st", "tiny swap")
     picture.wire([(352, y + 134), (264, y + 134)], "swap", arrow=True)
@@ -349,15 +349,15 @@ def _feeders(picture: Picture, x: float, y: float) -> None:
             picture.rect(left, y, width, 52)
             picture.text(left + width / 2, y + 23, name, "small")
             picture.text(left + width / 2, y + 39, "row by row", "tiny")
-    picture.text(x + 262, y + 22, "They move the chains by a row for each", "tiny muted left")
-    picture.text(x + 262, y + 37, "that a stream takes or gives.", "tiny muted left")
+    picture.text(x + 262, y + 22, "They shift the chains by one row for", "tiny muted left")
+    picture.text(x + 262, y + 37, "each row that a stream transfers.", "tiny muted left")
 
 
 def _unit(picture: Picture) -> None:
     y = _UNIT
     above = _CORE + 344
     _panel(picture, y, 390, "Matrix unit", "RTL: hdl/mxu")
-    # From the chains to the streams, and from these to the lanes.
+    # From the chains to the streams, and from the streams to the lanes.
     chains = _CORE + 254, _CORE + 292
     picture.wire([(480, chains[0]), (480, chains[0] + 20), (384, chains[0] + 20),
                   (384, chains[1])], "w", arrow=True)
@@ -386,9 +386,9 @@ def _controller(picture: Picture, x: float, y: float) -> None:
     rules = (
         ("w", "takes a load of weights when the", "shadow is free"),
         ("w", "lets it chase the swap through the", "array, never overtake it"),
-        ("swap", "holds a row with swap back until", "the load is complete"),
-        ("sum", "holds rows back unless there is", "room for their results (credits)"),
-        ("x", "starts each row by one token, which", "the lanes hand on"),
+        ("swap", "holds back a row with swap until", "the load is complete"),
+        ("sum", "holds back rows until there is", "room for their results (credits)"),
+        ("x", "starts each row with a token that", "the lanes pass on"),
         ("", "counts cycles: active, weight load", ""),
     )
     y += 50
@@ -504,7 +504,7 @@ def _cell(picture: Picture, x: float, y: float) -> None:
     picture.wire([(x + 12, y), (x + 12, top + step + 8), (left, top + step + 8)], "sum", arrow=True)
     picture.text(x + 20, y + 16, "p", "small sum left")
     end = top + (len(STAGES) - 1) * step - 4 + height
-    # The cuts of a cell of depth 2: after the multiplier, and the one that every cell has.
+    # Registers of a cell of depth 2: after the multiplier, and at the output, as in every cell.
     for at in (top + 33, end + 8):
         picture.wire([(left - 4, at), (left + width + 12, at)], "swap dashed")
         picture.text(left + width + 16, at + 4, "register", "tiny swap left")
@@ -514,7 +514,7 @@ def _cell(picture: Picture, x: float, y: float) -> None:
 def _simulation(picture: Picture) -> None:
     y = _SIMULATION
     _panel(picture, y, 236, "Simulation", "sim/verilated, sim/kernel, sim/models")
-    _box(picture, 44, y + 38, 160, 90, "HBM", ["every port of it is", "stepped each cycle"], "sim")
+    _box(picture, 44, y + 38, 160, 90, "HBM", ["every port is stepped", "in each cycle"], "sim")
     _both_ways(picture, [(204, y + 83), (290, y + 83)], "sim")
     picture.text(247, y + 76, "AXI pins", "tiny sim")
     _box(picture, 290, y + 38, 194, 90, "Verilator model", [
@@ -533,7 +533,7 @@ def _simulation(picture: Picture) -> None:
 
 
 def _kernels(picture: Picture, x: float, y: float) -> None:
-    """The kernels of each core, and who runs them."""
+    """The kernels of each core, and the threads that run them."""
     with picture.group("sim"):
         picture.rect(x, y, 190, 90, radius=6)
         picture.text(x + 95, y + 20, "tile kernels", "head")
@@ -546,7 +546,7 @@ def _kernels(picture: Picture, x: float, y: float) -> None:
 
 
 def _build(picture: Picture, y: float) -> None:
-    """From the RTL to model and kernels."""
+    """From the RTL to the model and its kernels."""
     _box(picture, 44, y, 160, 58, "Verilog", ["of hdl/, one module", "per distinct block"])
     picture.wire([(204, y + 16), (330, y + 16), (330, y - 32)], arrow=True)
     picture.text(212, y + 10, "top", "tiny muted left")

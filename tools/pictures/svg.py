@@ -1,6 +1,6 @@
-"""What the pictures in the docs share: a palette for light and dark pages, and shapes as SVG text.
+"""SVG for the pictures in the docs: a palette for light and dark pages, and shapes.
 
-The text depends on the calls alone, so a picture is the same byte for byte on every machine.
+The text depends on the calls alone, so a picture is byte for byte the same on every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ KINDS = {
     "swap": (("#f8dde4", "#b8405e", "#86213d"), ("#45182a", "#e0708e", "#f9c6d2")),
     "sim": (("#e9e3f5", "#7a5ab5", "#4b2f85"), ("#2d2346", "#a68ae0", "#d9cbf7")),
 }
-"""Fill, stroke and text of each kind of thing, on a light and on a dark page."""
+"""Fill, stroke and text colours of each kind of shape, on a light and on a dark page."""
 
 PLAIN = {
     "ink": ("#24292f", "#e6edf3"),
@@ -87,16 +87,16 @@ def label(name: str, value: float | None = None) -> str:
 
 
 class Picture:
-    """An SVG picture: a card with a title and what is drawn on it, in order.
+    """An SVG picture: a card with shapes, in the order of the calls.
 
     Parameters
     ----------
     width, height : int
         Size in user units.
     title, description : str
-        What it shows, for those who do not see it.
+        Title and description for readers who cannot see the picture.
     style : str
-        More style rules, after those for the palette.
+        Further style rules, after those of the palette.
     """
 
     def __init__(self, width: int, height: int, title: str, description: str,
@@ -117,7 +117,7 @@ class Picture:
     @contextmanager
     def group(self, classes: str = "", at: tuple[float, float] | None = None,
               **attributes: str) -> Iterator[None]:
-        """What is drawn inside belongs together, with ``at`` as its origin."""
+        """Groups the shapes drawn inside, with ``at`` as their origin."""
         if classes:
             attributes = {"class": classes, **attributes}
         if at is not None:
@@ -141,13 +141,13 @@ class Picture:
         self._add(f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"{marks}/>')
 
     def text(self, x: float, y: float, markup: str, classes: str = "") -> None:
-        """A line of text, ``y`` its base line; the markup is taken as it is."""
+        """A line of text with base line ``y``; the markup is not escaped."""
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<text x="{_number(x)}" y="{_number(y)}"{marks}>{markup}</text>')
 
     def wire(self, points: Sequence[tuple[float, float]], classes: str = "", *,
              arrow: bool = False) -> None:
-        """A line through points; its last stretch is along an axis if it ends in an arrow."""
+        """A line through points; with an arrow, its last segment must be along an axis."""
         marks = f"wire {classes}".strip()
         path = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
         self._add(f'<path d="{path}" class="{marks}"/>')
@@ -161,7 +161,7 @@ class Picture:
 
     def pill(self, x: float, y: float, kind: str, markup: str, *, width: float = 54,
              glide: str = "") -> None:
-        """A value on its way: a small round box of a kind around ``x``, ``y``."""
+        """A value in transit: a small round box around ``x``, ``y``."""
         with self.group(at=(x, y)), self.group(f"{kind} {glide}".strip()):
             self.rect(-width / 2, -11, width, 22, radius=11)
             self.text(0, 4.5, markup)

@@ -1,7 +1,7 @@
-"""Draws how the array multiplies: docs/wavefront.svg, every value of it read from the RTL.
+"""Draws how the array multiplies: docs/wavefront.svg, with every value read from the RTL.
 
-A matrix unit of 3 x 3 cells computes Y = W X, the example by which systolic arrays are taught. Its
-RTL runs in Amaranth's simulator, the state of each cycle becomes a frame of an animated picture.
+A matrix unit of 3 x 3 cells computes Y = W X, the usual example of a systolic array. Its RTL runs
+in Amaranth's simulator; the state of each cycle becomes a frame of an animated picture.
 """
 
 import io
@@ -20,14 +20,14 @@ __all__ = ["CONFIG", "CYCLES", "NEXT_WEIGHTS", "PATH", "WEIGHTS", "Cell", "Frame
            "draw", "record"]
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "wavefront.svg"
-"""The picture's place."""
+"""Path of the picture."""
 
 CONFIG = Config(array=3, sublanes=1, cores=1, vmem_bytes=12, mac_latency=1)
-"""The picture's array: with one cycle from cell to cell in both directions."""
+"""The picture's array: one cycle from cell to cell in both directions."""
 
 Matrix = tuple[tuple[int, ...], ...]
 
-# The picture names a value by looking for it in its matrix, so each of a matrix differs.
+# The picture finds the name of a value by searching its matrix, so the values of a matrix differ.
 WEIGHTS: Matrix = ((2, 7, 1), (5, 8, 3), (9, 4, 6))
 NEXT_WEIGHTS: Matrix = ((12, 17, 11), (15, 18, 13), (19, 14, 16))
 X: Matrix = ((1, 4, 7), (2, 5, 8), (3, 6, 9))
@@ -38,7 +38,7 @@ CYCLES = 16
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell during a cycle: what reaches its inputs, and what its registers hold.
+    """A cell during a cycle: its inputs and its registers.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Frame:
         Row by row.
     lanes : tuple of Lane
     results : tuple of (float or None)
-        What each column gives at the array's bottom (the grid's ``p``), where ``p_valid`` is set.
+        Output of each column at the bottom of the array (the grid's ``p``), if ``p_valid`` is set.
     w_row, x_row, y_row : tuple of float, or None
         Rows that the streams transfer at the end of the cycle.
     """
@@ -122,9 +122,9 @@ def _columns(matrix: Matrix) -> list[tuple[int, ...]]:
 
 
 def _waveforms(config: Config, loads: Sequence[Matrix], batch: Matrix, cycles: int) -> str:
-    """The value change dump of a matrix unit that loads matrices, and multiplies by the first.
+    """The value change dump of a matrix unit that loads matrices and multiplies by the first.
 
-    The rows are offered as early as possible; results are always taken.
+    Rows are offered as early as possible; results are always accepted.
     """
     unit = Mxu(config)
     simulator = Simulator(unit)
@@ -238,7 +238,7 @@ def _frame(config: Config, at: Mapping[str, int]) -> Frame:
 
 
 def record(config: Config = CONFIG, cycles: int = CYCLES) -> list[Frame]:
-    """Runs the example on the RTL: loads `WEIGHTS`, multiplies `X`, loads `NEXT_WEIGHTS` meanwhile.
+    """Runs the example on the RTL: loads `WEIGHTS`, multiplies `X`, meanwhile loads `NEXT_WEIGHTS`.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def record(config: Config = CONFIG, cycles: int = CYCLES) -> list[Frame]:
     Raises
     ------
     ValueError
-        If the array is of another size.
+        If the array has another size.
     """
     if config.array != len(X):
         raise ValueError(f"config must have an array of {len(X)}, not {config.array!r}")
@@ -304,7 +304,7 @@ def _y(column: int, value: float) -> str:
 
 
 def _style(frames: int) -> str:
-    """Rules that show one frame after the other, and let what moves glide to its place."""
+    """Rules that show one frame after the other, and let moving values glide to their place."""
     share = 100 / frames
     glides = {"east": (-_PITCH_X, 0), "enter": (-96, 0), "south": (0, -_PITCH_Y), "drop": (0, -56)}
     lines = [
@@ -325,7 +325,7 @@ def _style(frames: int) -> str:
 
 
 def draw(frames: Sequence[Frame]) -> str:
-    """The animated picture, as SVG, of what `record` gave for `CONFIG`."""
+    """The animated picture, as SVG, of the frames that `record` returns for `CONFIG`."""
     picture = Picture(
         _WIDTH, _HEIGHT, "A 3 by 3 systolic array computes Y = W X",
         "Animation, one frame a clock cycle, of weights, activations and partial sums in the cells "
@@ -340,7 +340,7 @@ def draw(frames: Sequence[Frame]) -> str:
 
 
 def _background(picture: Picture) -> None:
-    """What all frames share."""
+    """The parts of the picture that do not change."""
     picture.text(24, 40, f"A 3 {_TIMES} 3 systolic array computes Y = W X", "title left")
     picture.text(24, 64, "Every value is the state of the RTL in that clock cycle. Column i of the "
                  "array holds row i of W.", "muted left")
@@ -396,7 +396,7 @@ def _background(picture: Picture) -> None:
 
 
 def _strip(picture: Picture, frames: Sequence[Frame]) -> None:
-    """When the rows enter, and when each result leaves."""
+    """The time strip: when each row enters and each result leaves."""
     step = (_WIDTH - 48 - 96) / len(frames)
     rows = (("weights in", 18), ("activations in", 18), ("results leave", 50))
     picture.text(24, _STRIP_Y + 12, "cycle", "tiny muted left")
@@ -426,6 +426,7 @@ def _strip(picture: Picture, frames: Sequence[Frame]) -> None:
 
 
 def _draw_frame(picture: Picture, frames: Sequence[Frame], cycle: int) -> None:
+    """The parts of the picture that change, as they are in one cycle."""
     frame = frames[cycle]
     picture.text(_WIDTH - 24, 44, f"cycle {cycle}", "title right")
     step = (_WIDTH - 48 - 96) / len(frames)
@@ -437,7 +438,7 @@ def _draw_frame(picture: Picture, frames: Sequence[Frame], cycle: int) -> None:
             with picture.group(at=(_LEFT + c * _PITCH_X, _TOP + r * _PITCH_Y),
                                data_cell=f"{r},{c}"):
                 _draw_cell(picture, cell, later)
-    # Above all cells, since it lies across their edges.
+    # After all cells, since these values lie across cell edges.
     for r, row in enumerate(frame.cells):
         for c in range(len(row)):
             with picture.group(at=(_LEFT + c * _PITCH_X, _TOP + r * _PITCH_Y),
@@ -447,8 +448,13 @@ def _draw_frame(picture: Picture, frames: Sequence[Frame], cycle: int) -> None:
         if value is not None:
             picture.pill(_LEFT + c * _PITCH_X + _P_PORT, _TOP + 3 * _PITCH_Y - 4, "sum",
                          _y(c, value), width=66, glide="g south")
+    _draw_lanes(picture, frame.lanes)
+    _draw_results(picture, frames[:cycle + 1])
 
-    for i, lane in enumerate(frame.lanes):
+
+def _draw_lanes(picture: Picture, lanes: Sequence[Lane]) -> None:
+    """The contents of the lanes' FIFOs."""
+    for i, lane in enumerate(lanes):
         for k, value in enumerate(lane.x):
             picture.text(_LANE_X + _LANE_W - 22 - 40 * k, _TOP + i * _PITCH_Y + _X_PORT + 5,
                          _x(value), "x")
@@ -458,8 +464,11 @@ def _draw_frame(picture: Picture, frames: Sequence[Frame], cycle: int) -> None:
             picture.text(_LEFT + i * _PITCH_X + 46 + 62 * k, _TOP + 3 * _PITCH_Y + 46,
                          _y(i, value), "sum")
 
-    for earlier in frames[:cycle + 1]:
-        for c, value in enumerate(earlier.results):
+
+def _draw_results(picture: Picture, frames: Sequence[Frame]) -> None:
+    """The elements of Y that have left the array so far."""
+    for frame in frames:
+        for c, value in enumerate(frame.results):
             if value is not None:
                 j = _Y[c].index(int(value))
                 x, y = _PANEL_X + 76 + 53 * j, 336 + 25 * c
@@ -469,7 +478,7 @@ def _draw_frame(picture: Picture, frames: Sequence[Frame], cycle: int) -> None:
 
 
 def _draw_cell(picture: Picture, cell: Cell, later: float | None) -> None:
-    """The inside of a cell; ``later`` is the partial sum that it makes of its inputs."""
+    """The inside of a cell; ``later`` is the partial sum that it computes from its inputs."""
     busy = cell.x is not None
     kind = "swap" if cell.swap else "x" if busy else ""
     with picture.group(kind):
@@ -489,7 +498,7 @@ def _draw_cell(picture: Picture, cell: Cell, later: float | None) -> None:
         picture.rect(90, 20, 58, 22, "dashed", radius=4)
         if cell.shadow is not None:
             picture.text(_W_PORT + 1, 35.5, _w(cell.shadow))
-        # Until its first swap, a cell multiplies by nothing that anybody has loaded.
+        # Before its first swap, a cell has no weight that was loaded.
         loaded = _named(cell.active, w=WEIGHTS, v=NEXT_WEIGHTS)
         picture.rect(90, 55, 58, 22, "" if loaded else "plain", radius=4)
         if loaded:
@@ -500,7 +509,7 @@ def _draw_cell(picture: Picture, cell: Cell, later: float | None) -> None:
 
 
 def _draw_edges(picture: Picture, frame: Frame, r: int, c: int) -> None:
-    """What reaches a cell."""
+    """The values that arrive at a cell."""
     cell = frame.cells[r][c]
     sideways, down = "g east" if c else "g enter", "g south" if r else "g drop"
     if cell.arriving is not None:

@@ -1,5 +1,7 @@
 """The block diagram is what its source draws."""
 
+import pathlib
+import re
 from xml.etree import ElementTree
 
 from hdl.chip.chip import Chip
@@ -65,3 +67,11 @@ def test_diagram_shows_what_a_device_runs_on() -> None:
     texts = shown()
     for backend in device.BACKENDS:
         assert texts.count(backend) == 1, backend
+
+
+def test_diagram_names_files_and_folders_that_exist() -> None:
+    root = pathlib.Path(__file__).resolve().parents[2]
+    pattern = r"\b(?:hdl|golden|sim)/[\w/.]*\w"
+    paths = [path for text in shown() for path in re.findall(pattern, text)]
+    assert len(paths) > 10
+    assert [path for path in paths if not (root / path).exists()] == []
