@@ -70,7 +70,7 @@ pictures: setup  ## draw the pictures in docs/: the 3x3 array from RTL state, th
 	$(PY) -m tools.pictures.wavefront
 	$(PY) -m tools.pictures.diagram
 
-docs: setup  ## write the generated parts: instruction set manual, assembler methods, register map
+docs: setup  ## write the generated parts: ISA manual, assembler methods, registers, timing diagrams
 	$(PY) -m tools.docs.slots
 	$(PY) -m tools.docs.isa
 	$(PY) -m tools.docs.registers
