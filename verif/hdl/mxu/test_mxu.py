@@ -52,8 +52,9 @@ def stream(model: Model, tiles: list[Tile], traffic: Traffic, rng: np.random.Gen
     With ``abandon_after``: those of so many cycles, which must not be all; the streams are left as
     they are then.
     """
-    weights = [words(row, tile.transpose)
-               for tile in tiles for row in (tile.w.T if tile.transpose else tile.w)]
+    # Only the first row's flag counts; behind it there is noise.
+    weights = [words(row, bool(rng.integers(2)) if index else tile.transpose) for tile in tiles
+               for index, row in enumerate(tile.w.T if tile.transpose else tile.w)]
     rows = [words(row, index == 0) for tile in tiles for index, row in enumerate(tile.x)]
     results, came, went = [], [], []
     w_next = x_next = 0

@@ -1,0 +1,99 @@
+"""A node of the chip between stubs of its core, its engine and its port to memory."""
+
+import itertools
+
+import pytest
+from amaranth.sim import Simulator
+
+from hdl.chip import node as node_module
+from hdl.chip.node import RESET_CYCLES, CoreNode
+from hdl.config import Config
+from verif.hdl.stubs import stub_out
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """Runs a process on a node among stubs, given the context, the node, and them."""
+    placed = stub_out(monkeypatch, node_module, "Core", "DmaEngine", "HbmPort")
+    dut = CoreNode(Config.preset("tiny"))
+
+    def run(process) -> None:
+        ended = []
+
+        async def whole(ctx):
+            await process(ctx, dut, *(stubs[0] for stubs in placed.values()))
+            ended.append(True)
+
+        simulator = Simulator(dut)
+        simulator.add_clock(1e-6)
+        simulator.add_testbench(whole)
+        simulator.run()
+        assert ended
+
+    return run
+
+
+def test_a_core_is_stopped_while_it_is_being_reset(node):
+    """From the request on its program does nothing: it runs no bundle, and signals nothing."""
+    async def process(ctx, dut, core, engine, port):
+        for drain in (0, 1, 30):
+            assert not ctx.get(core.stop)
+            assert not ctx.get(engine.abort)
+            ctx.set(engine.busy, 1)
+            ctx.set(dut.control.reset_request, 1)
+            await ctx.tick()
+            ctx.set(dut.control.reset_request, 0)
+            cycles = 0
+            while ctx.get(dut.control.resetting):
+                assert ctx.get(core.stop), f"cycle {cycles} of the reset"
+                assert ctx.get(engine.abort), f"cycle {cycles} of the reset"
+                ctx.set(engine.busy, int(cycles < drain))
+                cycles += 1
+                assert cycles < 100
+                await ctx.tick()
+            assert cycles > drain + RESET_CYCLES
+        # The host's own stop, too.
+        ctx.set(dut.control.stop, 1)
+        assert ctx.get(core.stop)
+
+    node(process)
+
+
+def test_a_reset_waits_for_engine_and_port(node):
+    async def process(ctx, dut, core, engine, port):
+        for busy in (engine.busy, port.busy):
+            ctx.set(busy, 1)
+            ctx.set(dut.control.reset_request, 1)
+            await ctx.tick()
+            ctx.set(dut.control.reset_request, 0)
+            for _ in range(40):
+                await ctx.tick()
+                assert ctx.get(dut.control.resetting)
+            ctx.set(busy, 0)
+            for _ in range(RESET_CYCLES + 2):
+                await ctx.tick()
+            assert not ctx.get(dut.control.resetting)
+
+    node(process)
+
+
+def test_a_bus_error_of_the_engine_reaches_the_core(node):
+    async def process(ctx, dut, core, engine, port):
+        for value in (1, 0, 1):
+            ctx.set(engine.bus_error, value)
+            assert ctx.get(core.bus_error) == value
+
+    node(process)
+
+
+def test_each_side_sees_whether_a_register_is_still_to_be_written(node):
+    """The signal that completes a transfer waits for it, here and at the other core."""
+    async def process(ctx, dut, core, engine, port):
+        for ready, peer in itertools.product((0, 1), repeat=2):
+            ctx.set(core.host_write.ready, ready)
+            ctx.set(dut.peer.busy, peer)
+            assert ctx.get(dut.guest.busy) == (not ready)
+            assert ctx.get(engine.vmem_busy) == (not ready)
+            assert ctx.get(engine.other_busy) == peer
+
+    node(process)

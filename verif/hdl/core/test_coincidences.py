@@ -1,0 +1,162 @@
+"""Events in one cycle: faults, starts, and requests of the host when a program ends."""
+
+import pytest
+from amaranth.sim import Simulator
+
+from hdl.config import Config
+from hdl.core.fetch import ProgramControl
+from hdl.core.interface import REQUEST_WORD_BITS, Space
+from hdl.core.sequencer import Sequencer
+from hdl.isa import Fault, bundle_words
+from sim.asm.assembler import Assembler, s
+
+CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bundles=4,
+                hbm_bytes=4096, hbm_channels=1)
+
+
+def simulate(dut, process) -> None:
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+
+
+async def pulse(ctx, *signals) -> None:
+    for signal in signals:
+        ctx.set(signal, 1)
+    await ctx.tick()
+    for signal in signals:
+        ctx.set(signal, 0)
+
+
+@pytest.mark.parametrize(("cause", "fault"), [
+    ("interrupt", Fault.SEMAPHORE), ("bus_error", Fault.BUS_ERROR)])
+@pytest.mark.parametrize("earlier", [Fault.NONE, Fault.SEMAPHORE, Fault.BUS_ERROR])
+def test_a_fault_in_the_cycle_of_a_start_stops_the_core(cause, fault, earlier):
+    """A start clears the earlier fault, and not the one of its own cycle."""
+    dut = ProgramControl(CONFIG)
+
+    async def process(ctx):
+        if earlier != Fault.NONE:
+            await pulse(ctx, dut.interrupt if earlier == Fault.SEMAPHORE else dut.bus_error)
+            assert ctx.get(dut.fault) == earlier
+        await pulse(ctx, dut.start, getattr(dut, cause))
+        assert not ctx.get(dut.running)
+        assert ctx.get(dut.fault) == fault
+        await pulse(ctx, dut.start)
+        assert ctx.get(dut.running)
+        assert ctx.get(dut.fault) == Fault.NONE
+
+    simulate(dut, process)
+
+
+def test_of_a_stopped_core_the_first_fault_is_kept():
+    dut = ProgramControl(CONFIG)
+
+    async def process(ctx):
+        await pulse(ctx, dut.bus_error)
+        await pulse(ctx, dut.interrupt)
+        assert ctx.get(dut.fault) == Fault.BUS_ERROR
+
+    simulate(dut, process)
+
+
+CAUSES = (Fault.SEMAPHORE, Fault.WATCHDOG, Fault.BUS_ERROR)
+
+
+@pytest.mark.parametrize("given", [
+    (Fault.WATCHDOG, Fault.BUS_ERROR), (Fault.SEMAPHORE, Fault.WATCHDOG),
+    (Fault.SEMAPHORE, Fault.BUS_ERROR), CAUSES, *((cause,) for cause in CAUSES)])
+def test_of_faults_in_one_cycle_the_least_number_is_reported(given):
+    limit = 5
+    dut = ProgramControl(CONFIG)
+
+    async def process(ctx):
+        ctx.set(dut.watchdog, limit if Fault.WATCHDOG in given else 0)
+        await pulse(ctx, dut.start)
+        for _ in range(limit):
+            assert ctx.get(dut.running)
+            await ctx.tick()
+        # In this cycle the watchdog expires, and the others happen.
+        ctx.set(dut.interrupt, int(Fault.SEMAPHORE in given))
+        ctx.set(dut.bus_error, int(Fault.BUS_ERROR in given))
+        await ctx.tick()
+        assert not ctx.get(dut.running)
+        assert ctx.get(dut.fault) == min(given)
+
+    simulate(dut, process)
+
+
+class Host:
+    """The host's port of a `Sequencer`."""
+
+    def __init__(self, ctx, dut: Sequencer) -> None:
+        self._ctx = ctx
+        self._dut = dut
+
+    def offer(self, write: int, space: Space, address: int, data: int = 0) -> None:
+        request = self._dut.request
+        for name, value in (("write", write), ("space", space.value), ("address", address),
+                            ("data", data)):
+            self._ctx.set(request.payload[name], value)
+        self._ctx.set(request.valid, 1)
+
+    async def complete(self) -> int:
+        """Waits until the offer is taken, and returns the data of the response."""
+        ctx, dut = self._ctx, self._dut
+        for _ in range(50):
+            taken = ctx.get(dut.request.ready)
+            await ctx.tick()
+            if taken:
+                break
+        else:
+            raise AssertionError("the request was not taken")
+        ctx.set(dut.request.valid, 0)
+        assert ctx.get(dut.response.valid)
+        assert not ctx.get(dut.response.error)
+        return ctx.get(dut.response.data)
+
+    async def access(self, write: int, space: Space, address: int, data: int = 0) -> int:
+        self.offer(write, space, address, data)
+        return await self.complete()
+
+
+def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load():
+    """A load that issues with the halt lands a cycle later, through the host's write port."""
+    asm = Assembler(CONFIG)
+    with asm.bundle() as b:
+        b.s0.load(s[20], s[0], 3)
+        b.s1.halt()
+    bundles = asm.assemble().bundles
+    loaded, written, before = 0x1234_5678, 0x9ABC_DEF0, 0x0BAD_0BAD
+    dut = Sequencer(CONFIG)
+    # The register that is loaded, another one, and where there is nothing to wait for.
+    requests = [(0, 20), (1, 20), (0, 21), (1, 21)]
+    checked = []
+
+    async def process(ctx):
+        host = Host(ctx, dut)
+        for at, bundle in enumerate(bundles):
+            for number, word in enumerate(bundle_words(bundle)):
+                await host.access(1, Space.IMEM, at << REQUEST_WORD_BITS | number, word)
+        await host.access(1, Space.SMEM, 3, loaded)
+        for write, register in requests:
+            for number in (20, 21):
+                await host.access(1, Space.SCALAR, number, before)
+            await pulse(ctx, dut.start)
+            assert ctx.get(dut.running)
+            # It is on offer when the core stops, and taken as soon as that may be.
+            host.offer(write, Space.SCALAR, register, written)
+            read = await host.complete()
+            assert not ctx.get(dut.running)
+            wanted = {20: loaded, 21: before}
+            if write:
+                wanted[register] = written
+            else:
+                assert read == wanted[register], register
+            for number, value in wanted.items():
+                assert await host.access(0, Space.SCALAR, number) == value, (write, register)
+            checked.append(register)
+
+    simulate(dut, process)
+    assert len(checked) == len(requests)

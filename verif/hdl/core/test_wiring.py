@@ -1,0 +1,82 @@
+"""The core's own logic, between units that are stubs: what it says of them and to them."""
+
+import itertools
+
+import pytest
+from amaranth.sim import Simulator
+
+from hdl.config import Config
+from hdl.core import core as core_module
+from hdl.core.core import Core
+from verif.hdl.stubs import stub_out
+
+UNITS = ("Sequencer", "Vpu", "Mxu", "Xlu", "RowFeeder", "RowCollector", "CoreCounters")
+
+
+@pytest.fixture
+def wiring(monkeypatch):
+    """Runs a check of a core among stubs, given the core, them, ``set`` and ``get``."""
+    placed = stub_out(monkeypatch, core_module, *UNITS)
+    dut = Core(Config.preset("tiny"))
+
+    def run(check) -> None:
+        checked = []
+
+        async def process(ctx):
+            check(dut, placed, ctx.set, ctx.get)
+            checked.append(True)
+
+        simulator = Simulator(dut)
+        simulator.add_testbench(process)
+        simulator.run()
+        assert checked
+
+    return run
+
+
+def test_a_core_is_idle_only_if_every_unit_is(wiring):
+    def check(dut, units, put, get):
+        feeders, (collector,) = units["RowFeeder"], units["RowCollector"]
+        assert len(feeders) == 2
+        idle = [*(feeder.idle for feeder in feeders), collector.idle]
+        busy = [units[name][0].busy for name in ("Xlu", "Vpu", "Sequencer")]
+        for values in itertools.product((0, 1), repeat=len(idle) + len(busy)):
+            for signal, value in zip((*idle, *busy), values, strict=True):
+                put(signal, value)
+            wanted = all(values[:len(idle)]) and not any(values[len(idle):])
+            assert get(dut.idle) == wanted, dict(zip(
+                ("feeder_x idle", "feeder_w idle", "collector idle", "xlu busy", "vpu busy",
+                 "sequencer busy"), values, strict=True))
+
+    wiring(check)
+
+
+def test_only_the_first_row_of_a_push_with_a_swap_swaps_the_weights(wiring):
+    def check(dut, units, put, get):
+        x, w = units["RowFeeder"]
+        (mxu,) = units["Mxu"]
+        for x_flag, x_first, w_flag, w_first in itertools.product((0, 1), repeat=4):
+            for signal, value in ((x.row_flag, x_flag), (x.row_first, x_first),
+                                  (w.row_flag, w_flag), (w.row_first, w_first)):
+                put(signal, value)
+            assert get(mxu.x.payload.swap) == (x_flag and x_first), (x_flag, x_first)
+            assert get(mxu.w.payload.transpose) == w_flag
+
+    wiring(check)
+
+
+def test_the_cross_lane_unit_writes_before_pops_which_wait(wiring):
+    def check(dut, units, put, get):
+        (xlu,), (vpu,), (collector,) = (units[name] for name in ("Xlu", "Vpu", "RowCollector"))
+        put(xlu.write.d, 5)
+        put(collector.write.d, 9)
+        for from_xlu, from_pop in itertools.product((0, 1), repeat=2):
+            put(xlu.write.valid, from_xlu)
+            put(collector.write.valid, from_pop)
+            assert get(collector.grant) == (not from_xlu)
+            assert get(vpu.chain_write.valid) == (from_xlu or from_pop)
+            assert get(vpu.chain_write.from_xlu) == from_xlu
+            if from_xlu or from_pop:
+                assert get(vpu.chain_write.d) == (5 if from_xlu else 9)
+
+    wiring(check)

@@ -1,0 +1,41 @@
+"""Stubs: a block's submodules replaced by their ports, so that its wiring alone is simulated."""
+
+from types import ModuleType
+
+import pytest
+from amaranth import Module
+from amaranth.lib import wiring
+
+__all__ = ["Stub", "stub_out"]
+
+
+class Stub(wiring.Component):
+    """A component's ports and nothing behind them: a testbench sets its outputs."""
+
+    def elaborate(self, platform: object) -> Module:
+        return Module()
+
+
+def stub_out(monkeypatch: pytest.MonkeyPatch, module: ModuleType,
+             *names: str) -> dict[str, list[Stub]]:
+    """Makes ``module`` place stubs for the named components.
+
+    Returns
+    -------
+    dict of str to list of Stub
+        Those placed, in their order, by the component's name; filled by the elaboration.
+    """
+    placed: dict[str, list[Stub]] = {name: [] for name in names}
+
+    def make(name: str, component: type[wiring.Component]):
+        def place(*arguments: object) -> Stub:
+            real = component(*arguments)
+            real._MustUse__used = True  # only its signature is of use
+            stub = Stub(real.signature)
+            placed[name].append(stub)
+            return stub
+        return place
+
+    for name in names:
+        monkeypatch.setattr(module, name, make(name, getattr(module, name)))
+    return placed

@@ -1,0 +1,109 @@
+"""The host's way to vector memory: how long it waits for the core, and when it is busy."""
+
+import pytest
+from amaranth.sim import Simulator
+
+from hdl.config import Config
+from hdl.vpu.control import HOST_PATIENCE, HostControl
+from hdl.vpu.interface import HostSpace
+
+CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8)
+
+
+def simulate(dut, process) -> None:
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+
+
+async def ask(ctx, dut, space: HostSpace = HostSpace.VMEM) -> None:
+    """A request, which is taken in this cycle."""
+    ctx.set(dut.requests.valid, 1)
+    ctx.set(dut.requests.payload.space, space)
+    assert ctx.get(dut.requests.ready)
+    await ctx.tick()
+    ctx.set(dut.requests.valid, 0)
+
+
+async def give(ctx, dut, rows: int) -> None:
+    for _ in range(rows):
+        ctx.set(dut.write_valid, 1)
+        assert ctx.get(dut.write_ready)
+        await ctx.tick()
+    ctx.set(dut.write_valid, 0)
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_a_port_becomes_urgent_after_the_host_s_patience_and_not_before(kind):
+    dut = HostControl(CONFIG)
+
+    async def process(ctx):
+        core_uses = dut.core_reads if kind == "read" else dut.core_writes
+        urgent = dut.urgent_read if kind == "read" else dut.urgent_write
+        other = dut.urgent_write if kind == "read" else dut.urgent_read
+        done = dut.read if kind == "read" else dut.write
+        ctx.set(dut.rows_ready, 1)
+        for _ in range(2):
+            ctx.set(core_uses, 1)
+            await (ask(ctx, dut) if kind == "read" else give(ctx, dut, CONFIG.sublanes))
+            for cycle in range(HOST_PATIENCE):
+                assert not ctx.get(urgent), f"urgent after {cycle} cycles"
+                assert not ctx.get(done)
+                await ctx.tick()
+            # It stays so until the port is the host's.
+            for _ in range(3):
+                assert ctx.get(urgent)
+                assert not ctx.get(other)
+                assert ctx.get(dut.busy)
+                await ctx.tick()
+            ctx.set(core_uses, 0)
+            assert ctx.get(done)
+            await ctx.tick()
+            assert not ctx.get(urgent)
+            for _ in range(CONFIG.sublanes + 2):
+                await ctx.tick()
+            assert not ctx.get(dut.busy)
+
+    simulate(dut, process)
+
+
+@pytest.mark.parametrize("space", HostSpace)
+def test_the_host_is_busy_from_a_request_to_its_last_row(space):
+    dut = HostControl(CONFIG)
+
+    async def process(ctx):
+        assert not ctx.get(dut.busy)
+        await ask(ctx, dut, space)
+        rows = waited = 0
+        while rows < CONFIG.sublanes:
+            assert ctx.get(dut.busy), f"{rows} rows given"
+            ctx.set(dut.core_reads, int(waited < 5))  # the request waits for the port
+            ctx.set(dut.rows_ready, waited % 2)
+            rows += ctx.get(dut.rows_valid) and ctx.get(dut.rows_ready)
+            waited += 1
+            assert waited < 50
+            await ctx.tick()
+        assert not ctx.get(dut.busy)
+
+    simulate(dut, process)
+
+
+def test_the_host_is_busy_from_its_first_row_until_the_word_is_written():
+    dut = HostControl(CONFIG)
+
+    async def process(ctx):
+        ctx.set(dut.core_writes, 1)
+        for _ in range(CONFIG.sublanes):
+            await give(ctx, dut, 1)
+            assert ctx.get(dut.busy)
+        for _ in range(4):
+            await ctx.tick()
+            assert ctx.get(dut.busy)
+            assert not ctx.get(dut.write)
+        ctx.set(dut.core_writes, 0)
+        assert ctx.get(dut.write)
+        await ctx.tick()
+        assert not ctx.get(dut.busy)
+
+    simulate(dut, process)
