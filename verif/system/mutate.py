@@ -1,0 +1,513 @@
+"""``make mutate``: puts small faults into a block's RTL, one at a time, and runs its tests.
+
+A fault that no test notices shows what the tests do not look at. Faults are drawn from the syntax
+tree of ``hdl/BLOCK``, so each is one small edit of the source:
+
+- an operator becomes its neighbour: ``&`` and ``|``, ``+`` and ``-``, ``<`` and ``<=``, ...;
+- a number is off by one; a slice is off by one bit;
+- a condition is negated, or always true;
+- an operand of ``&``, ``|`` or ``~`` is dropped;
+- an assignment is stuck at 0 or 1;
+- an assignment takes place a cycle late (`comb` to `sync`) or a cycle early (`sync` to `comb`).
+
+The tests run in a temporary copy of the repository with its own build folder. A fault counts only
+if it changes the block's Verilog.
+"""
+
+import argparse
+import ast
+import difflib
+import hashlib
+import importlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from hdl.config import Config
+from hdl.tiles import VerilogLibrary
+
+__all__ = ["BLOCKS", "Block", "Edit", "Fault", "Result", "Verdict", "applied", "draw", "files",
+           "find_faults", "judge", "main", "report", "verilog_digest"]
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = (Config.preset("tiny"), Config.preset("tiny", cores=1, mac_latency=3))
+"""Configurations whose Verilog decides whether a fault changes anything."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A package of ``hdl``.
+
+    Attributes
+    ----------
+    components : tuple of str
+        ``module:class`` of the components whose Verilog contains everything in the package.
+    first : tuple of str
+        Its quickest test files. The other files of ``verif/hdl/BLOCK`` follow.
+    """
+
+    components: tuple[str, ...]
+    first: tuple[str, ...] = ()
+
+
+BLOCKS = {
+    "axi": Block(("axi.master:HbmPort",), ("test_limits.py",)),
+    "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode"),
+                  ("test_wiring.py", "test_coincidences.py", "test_chip.py")),
+    "core": Block(("core.core:Core",), ("test_wiring.py", "test_coincidences.py")),
+    "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",)),
+    "mxu": Block(("mxu.mxu:Mxu",)),
+    "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py",)),
+    "xlu": Block(("xlu.xlu:Xlu",)),
+}
+"""The blocks that can be mutated, by the name of their package."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replaces ``text[start:end]`` of a file by ``new``."""
+
+    start: int
+    end: int
+    new: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A small fault.
+
+    Attributes
+    ----------
+    path : str
+        File, from the root of the repository.
+    line : int
+        Where it is.
+    kind : str
+        What is done, in a word or two.
+    edits : tuple of Edit
+        In the order of the text; they do not overlap.
+    """
+
+    path: str
+    line: int
+    kind: str
+    edits: tuple[Edit, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} {self.kind}"
+
+    def apply(self, text: str) -> str:
+        """The file's text with the fault."""
+        for edit in reversed(self.edits):
+            text = text[:edit.start] + edit.new + text[edit.end:]
+        return text
+
+
+class Result(StrEnum):
+    """What became of a fault."""
+
+    CAUGHT = "caught"
+    TIMED_OUT = "timed out"
+    SURVIVED = "survived"
+    EQUIVALENT = "equivalent"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A fault, what became of it after how many seconds, and the test that noticed it."""
+
+    fault: Fault
+    result: Result
+    seconds: float
+    noticed: str = ""
+
+
+# --- drawing
+
+_SWAPS: dict[type[ast.operator] | type[ast.cmpop], tuple[str, str]] = {
+    ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"),
+    ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
+}
+
+
+class _Finder(ast.NodeVisitor):
+    """Collects the faults of a file: in functions that add to a `Module` ``m``, nowhere else."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.faults: list[Fault] = []
+        self._path = path
+        # The tree counts columns in bytes.
+        self._bytes = text.encode()
+        self._lines = [0]
+        for line in text.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line.encode()))
+
+    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Where the node is in the text."""
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = self._lines[node.lineno - 1] + node.col_offset
+        end = self._lines[node.end_lineno - 1] + node.end_col_offset
+        return len(self._bytes[:start].decode()), len(self._bytes[:end].decode())
+
+    def _source(self, node: ast.expr | ast.stmt) -> str:
+        start, end = self._span(node)
+        return self._bytes.decode()[start:end]
+
+    def _add(self, node: ast.expr | ast.stmt, kind: str, *edits: Edit) -> None:
+        self.faults.append(Fault(self._path, node.lineno, kind, edits))
+
+    def _replace(self, node: ast.expr, kind: str, new: str) -> None:
+        self._add(node, kind, Edit(*self._span(node), new))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        builds = node.name == "elaborate" or any(
+            argument.arg == "m" for argument in node.args.args)
+        if builds:
+            for statement in node.body:
+                _Body(self).visit(statement)
+        else:
+            for statement in node.body:
+                self.visit(statement)
+
+
+class _Body(ast.NodeVisitor):
+    """Faults within one function."""
+
+    def __init__(self, finder: _Finder) -> None:
+        self._f = finder
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):  # a docstring
+            self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Names of signals change nothing."""
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "name":
+            self.generic_visit(node)
+
+    def visit_arguments(self, node: ast.arguments) -> None:
+        """Defaults of lambdas are not hardware."""
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        """What cannot happen."""
+
+    def _swap(self, node: ast.expr, left: ast.expr, op: ast.operator | ast.cmpop,
+              right: ast.expr) -> None:
+        if type(op) not in _SWAPS:
+            return
+        old, new = _SWAPS[type(op)]
+        begin, end = self._f._span(left)[1], self._f._span(right)[0]
+        at = self._f._bytes.decode().find(old, begin, end)
+        if at >= 0:
+            self._f._add(node, f"{old} to {new}", Edit(at, at + len(old), new))
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        self._swap(node, node.left, node.op, node.right)
+        if isinstance(node.op, ast.BitAnd | ast.BitOr):
+            for side, kept in (("right", node.left), ("left", node.right)):
+                self._f._replace(node, f"{side} operand dropped", f"({self._f._source(kept)})")
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        for left, op, right in zip([node.left, *node.comparators], node.ops, node.comparators,
+                                   strict=False):
+            self._swap(node, left, op, right)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Invert):
+            self._f._replace(node, "~ dropped", f"({self._f._source(node.operand)})")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if type(node.value) is int:
+            self._f._replace(node, "number + 1", str(node.value + 1))
+            if node.value:
+                self._f._replace(node, "number - 1", str(node.value - 1))
+
+    def visit_Slice(self, node: ast.Slice) -> None:
+        bounds = [bound for bound in (node.lower, node.upper) if bound is not None]
+        if bounds and node.step is None:
+            self._f._add(bounds[0], "slice shifted", *(
+                Edit(*self._f._span(bound), f"({self._f._source(bound)}) + 1")
+                for bound in bounds))
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute) and len(node.args) == 1:
+            (argument,) = node.args
+            if node.func.attr in ("If", "Elif"):
+                self._f._replace(argument, "condition negated",
+                                 f"({self._f._source(argument)}) == 0")
+                self._f._replace(argument, "condition dropped", "1")
+            if node.func.attr == "eq":
+                for value in (0, 1):
+                    if self._f._source(argument) != str(value):
+                        self._f._replace(argument, f"stuck at {value}", str(value))
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """``m.d.comb += ...`` and ``m.d.sync += ...``."""
+        target = node.target
+        if isinstance(target, ast.Attribute) and target.attr in ("comb", "sync"):
+            self._retime(node, target)
+        self.visit(node.value)
+
+    def _retime(self, node: ast.AugAssign, target: ast.Attribute) -> None:
+        late = target.attr == "comb"
+        kind = "a cycle late" if late else "a cycle early"
+        domain = f"{self._f._source(target.value)}.{'sync' if late else 'comb'}"
+        if not isinstance(node.value, ast.List):
+            if self._assigns(node.value):
+                self._f._add(node, kind, Edit(*self._f._span(target), domain))
+            return
+        end = self._f._span(node)[1]
+        for item in node.value.elts:
+            if self._assigns(item):
+                moved = f"\n{' ' * node.col_offset}{domain} += {self._f._source(item)}"
+                self._f._add(item, kind, Edit(*self._f._span(item), "*()"), Edit(end, end, moved))
+
+    @staticmethod
+    def _assigns(node: ast.expr) -> bool:
+        return (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "eq")
+
+
+def find_faults(path: str, text: str) -> list[Fault]:
+    """All faults that can be put into a file, in the order of the text."""
+    finder = _Finder(path, text)
+    finder.visit(ast.parse(text))
+    return sorted(set(finder.faults), key=lambda fault: (fault.edits[0].start, fault.kind))
+
+
+def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Fault]:
+    """Draws different faults, each kind as often as the others as far as there are enough.
+
+    The same arguments give the same faults, as long as the source is the same.
+
+    Raises
+    ------
+    ValueError
+        If there is no such block, or it has fewer faults.
+    """
+    if block not in BLOCKS:
+        raise ValueError(f"block must be one of {', '.join(BLOCKS)}, not {block!r}")
+    kinds: dict[str, list[Fault]] = {}
+    for file in sorted((root / "hdl" / block).glob("*.py")):
+        path = file.relative_to(root).as_posix()
+        for fault in find_faults(path, file.read_text(encoding="utf-8")):
+            kinds.setdefault(fault.kind, []).append(fault)
+    total = sum(map(len, kinds.values()))
+    if not 0 < count <= total:
+        raise ValueError(f"count must be from 1 to {total}, not {count!r}")
+    rng = random.Random(f"{block} {seed}")
+    queues = [kinds[kind] for kind in sorted(kinds)]
+    for queue in queues:
+        rng.shuffle(queue)
+    drawn: list[Fault] = []
+    while len(drawn) < count:
+        rng.shuffle(queues)
+        drawn += [queue.pop() for queue in queues if queue]
+    return drawn[:count]
+
+
+# --- judging
+
+@contextmanager
+def applied(fault: Fault, root: Path) -> Iterator[None]:
+    """The tree at ``root`` with the fault; without it again afterwards, whatever happens."""
+    file = root / fault.path
+    before = file.read_bytes()
+    try:
+        file.write_text(fault.apply(before.decode()), encoding="utf-8")
+        yield
+    finally:
+        file.write_bytes(before)
+
+
+def verilog_digest(block: str) -> str:
+    """A digest of the block's Verilog, in all `CONFIGS`."""
+    digest = hashlib.sha256()
+    for name in BLOCKS[block].components:
+        module, component = name.split(":")
+        make = getattr(importlib.import_module(f"hdl.{module}"), component)
+        for config in CONFIGS:
+            sources = VerilogLibrary().write(component.lower(), partial(make, config))
+            for text in sources.values():
+                digest.update(text.encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How a command ended; ``status`` None: not within its time."""
+
+    status: int | None
+    output: str
+
+
+def _run(command: Sequence[str], root: Path, limit: float) -> _Run:
+    """Runs Python with ``command`` in the tree at ``root``; ends it and its children in time."""
+    environment = os.environ | {
+        "SYSTOLITH_BUILD": str(root / "build"), "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(root)}
+    with subprocess.Popen([sys.executable, *command], cwd=root, env=environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          start_new_session=True) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            return _Run(None, output)
+    return _Run(process.returncode, output)
+
+
+def files(block: str, root: Path = ROOT) -> list[str]:
+    """The block's test files, the quickest first."""
+    folder = root / "verif" / "hdl" / block
+    first = BLOCKS[block].first
+    rest = sorted(file.name for file in folder.glob("test_*.py") if file.name not in first)
+    return [(folder / name).relative_to(root).as_posix() for name in (*first, *rest)]
+
+
+def _test(block: str, root: Path, limit: float) -> _Run:
+    """Runs the block's tests until one fails: those marked slow after all others."""
+    end = time.monotonic() + limit
+    run = _Run(0, "")
+    for marks in ("not slow", "slow"):
+        run = _run(["-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "-p",
+                    "no:cacheprovider", "-m", marks, *files(block, root)],
+                   root, end - time.monotonic())
+        if run.status == 5:  # no test has such marks
+            run = _Run(0, run.output)
+        if run.status != 0:
+            break
+    return run
+
+
+def _digest(block: str, root: Path, limit: float) -> _Run:
+    return _run(["-m", "verif.system.mutate", block, "--digest"], root, limit)
+
+
+def judge(fault: Fault, original: str, digest: Callable[[], _Run],
+          test: Callable[[], _Run]) -> Verdict:
+    """Decides what becomes of a fault that has been applied.
+
+    Parameters
+    ----------
+    fault : Fault
+    original : str
+        Digest of the Verilog without the fault.
+    digest, test : callable
+        Compute that digest and run the tests, with the fault.
+    """
+    begin = time.monotonic()
+
+    def verdict(result: Result, noticed: str = "") -> Verdict:
+        return Verdict(fault, result, time.monotonic() - begin, noticed)
+
+    written = digest()
+    if written.status != 0:
+        return verdict(Result.INVALID)
+    if written.output.split()[-1] == original:
+        return verdict(Result.EQUIVALENT)
+    tested = test()
+    if tested.status is None:
+        return verdict(Result.TIMED_OUT)
+    if tested.status == 0:
+        return verdict(Result.SURVIVED)
+    if tested.status not in (1, 2):
+        raise RuntimeError(f"the tests cannot be run: {tested.output}")
+    failed = [line.split()[1] for line in tested.output.splitlines()
+              if line.startswith(("FAILED ", "ERROR "))]
+    return verdict(Result.CAUGHT, failed[0].split("/")[-1] if failed else "")
+
+
+# --- reporting
+
+def difference(fault: Fault, root: Path = ROOT) -> str:
+    """The fault as a diff."""
+    text = (root / fault.path).read_text(encoding="utf-8")
+    return "".join(difflib.unified_diff(
+        text.splitlines(keepends=True), fault.apply(text).splitlines(keepends=True),
+        fault.path, f"{fault.path} ({fault.kind})", n=2))
+
+
+def line(verdict: Verdict) -> str:
+    """A row of the table."""
+    return (f"{verdict.result:<10} {verdict.seconds:6.1f} s  {verdict.fault!s:<52} "
+            f"{verdict.noticed}").rstrip()
+
+
+def report(verdicts: Sequence[Verdict], root: Path = ROOT) -> str:
+    """The survivors, and how many faults there were of each result."""
+    count = {result: sum(verdict.result is result for verdict in verdicts) for result in Result}
+    caught = count[Result.CAUGHT] + count[Result.TIMED_OUT]
+    text = "".join(f"\n{difference(verdict.fault, root)}" for verdict in verdicts
+                   if verdict.result is Result.SURVIVED)
+    return (f"{text}\ncaught {caught} of {caught + count[Result.SURVIVED]}"
+            f" ({count[Result.TIMED_OUT]} by the time limit);"
+            f" {count[Result.EQUIVALENT]} change no Verilog, {count[Result.INVALID]} are no design")
+
+
+def _mutate(block: str, count: int, seed: int, limit: float) -> int:
+    faults = draw(block, count, seed)
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        root = Path(folder) / "tree"
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(
+            ".git", ".venv", "build", "__pycache__", ".*_cache", "*.egg-info"))
+        original = _digest(block, root, limit)
+        if original.status != 0:
+            raise RuntimeError(f"the Verilog cannot be written: {original.output}")
+        # This also builds the models that no fault touches.
+        sound = _test(block, root, max(limit, 3600))
+        if sound.status != 0:
+            raise RuntimeError(f"the tests must pass without a fault: {sound.output}")
+        verdicts = []
+        for fault in faults:
+            with applied(fault, root):
+                verdicts.append(judge(fault, original.output.split()[-1],
+                                      lambda: _digest(block, root, limit),
+                                      lambda: _test(block, root, limit)))
+            print(line(verdicts[-1]), flush=True)
+        print(report(verdicts, root))
+    return int(any(verdict.result is Result.SURVIVED for verdict in verdicts))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status: 1 if a fault survives."""
+    parser = argparse.ArgumentParser(prog="make mutate", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("block", choices=BLOCKS, help="package of hdl to put faults into")
+    parser.add_argument("--count", type=int, default=40, help="how many faults")
+    parser.add_argument("--seed", type=int, default=1, help="which faults")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for each fault")
+    parser.add_argument("--digest", action="store_true",
+                        help="only print a digest of the block's Verilog")
+    options = parser.parse_args(arguments)
+    if options.digest:
+        print(verilog_digest(options.block))
+        return 0
+    return _mutate(options.block, options.count, options.seed, options.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""The tool that puts faults into the RTL: what it draws, what it leaves behind, what it says."""
+
+import ast
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from verif.system import mutate
+from verif.system.mutate import BLOCKS, ROOT, Fault, Result, Verdict, applied, draw, find_faults
+
+SOURCE = dedent('''\
+    """A block."""
+    LIMIT = 3
+
+
+    class Block:
+        def __init__(self, width):
+            self.width = width + 1
+
+        def elaborate(self, platform):
+            """Adds 1 & 2."""
+            m = Module()
+            step = Signal(name=f"step_{4 + 4}")
+            m.d.comb += [
+                a.eq(b & ~c),
+                d.eq(e[2:5]),
+            ]
+            with m.If(a == d):
+                m.d.sync += f.eq(f + LIMIT)
+            return m
+    ''')
+
+WANTED = {
+    ("& to |", "a.eq(b | ~c)"), ("right operand dropped", "a.eq((b))"),
+    ("left operand dropped", "a.eq((~c))"), ("~ dropped", "a.eq(b & (c))"),
+    ("stuck at 0", "a.eq(0)"), ("stuck at 1", "a.eq(1)"),
+    ("slice shifted", "d.eq(e[(2) + 1:(5) + 1])"), ("stuck at 0", "d.eq(0)"),
+    ("stuck at 1", "d.eq(1)"), ("number + 1", "d.eq(e[3:5])"), ("number - 1", "d.eq(e[1:5])"),
+    ("number + 1", "d.eq(e[2:6])"), ("number - 1", "d.eq(e[2:4])"),
+    ("== to !=", "with m.If(a != d):"), ("condition negated", "with m.If((a == d) == 0):"),
+    ("condition dropped", "with m.If(1):"), ("+ to -", "m.d.sync += f.eq(f - LIMIT)"),
+    ("stuck at 0", "m.d.sync += f.eq(0)"), ("stuck at 1", "m.d.sync += f.eq(1)"),
+    ("a cycle early", "m.d.comb += f.eq(f + LIMIT)"),
+    ("a cycle late", "m.d.sync += a.eq(b & ~c)"), ("a cycle late", "m.d.sync += d.eq(e[2:5])"),
+}
+
+
+def changed_lines(fault: Fault, text: str) -> list[str]:
+    before = text.splitlines()
+    return [line.strip().rstrip(",") for line in fault.apply(text).splitlines()
+            if line not in before]
+
+
+def test_every_kind_of_fault_is_found_in_hardware_and_nowhere_else():
+    faults = find_faults("hdl/block.py", SOURCE)
+    assert len(faults) == len(set(faults))
+    found = {(fault.kind, changed_lines(fault, SOURCE)[-1]) for fault in faults}
+    assert found == WANTED
+
+
+def test_a_late_assignment_leaves_the_others_in_time():
+    (fault,) = (fault for fault in find_faults("hdl/block.py", SOURCE)
+                if fault.kind == "a cycle late" and fault.line == 14)
+    assert fault.apply(SOURCE).splitlines()[12:17] == [
+        "        m.d.comb += [", "            *(),", "            d.eq(e[2:5]),", "        ]",
+        "        m.d.sync += a.eq(b & ~c)"]
+
+
+def test_text_beyond_ascii_does_not_shift_faults():
+    text = SOURCE.replace('"""Adds 1 & 2."""', '"""a ≠ b → c"""; x.eq("≠" , 7 & y)')
+    (fault,) = (fault for fault in find_faults("hdl/block.py", text)
+                if fault.kind == "& to |" and fault.line == 10)
+    assert '"≠" , 7 | y)' in fault.apply(text)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_faults_are_drawn_by_the_seed_and_can_be_parsed(block):
+    drawn = draw(block, 60, 1)
+    assert drawn == draw(block, 60, 1)
+    assert drawn[:20] == draw(block, 20, 1)
+    assert set(drawn) != set(draw(block, 60, 2))
+    assert len(set(drawn)) == 60
+    assert len({fault.kind for fault in drawn}) > 12
+    for fault in drawn:
+        text = (ROOT / fault.path).read_text(encoding="utf-8")
+        changed = fault.apply(text)
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text)), fault
+        assert fault.path.startswith(f"hdl/{block}/")
+
+
+@pytest.mark.parametrize(("block", "count", "message"), [
+    ("tpu", 1, "block must be one of axi, chip, core, dma, mxu, vpu, xlu, not 'tpu'"),
+    ("dma", 0, "count must be from 1 to [0-9]+, not 0"),
+    ("dma", 10**6, "count must be from 1 to [0-9]+, not 1000000")])
+def test_wrong_arguments_are_refused(block, count, message):
+    with pytest.raises(ValueError, match=message):
+        draw(block, count, 1)
+
+
+def test_each_package_of_the_design_is_a_block_with_tests():
+    packages = {path.parent.name for path in (ROOT / "hdl").glob("*/__init__.py")}
+    assert packages == set(BLOCKS)
+    for block in BLOCKS:
+        files = mutate.files(block)
+        assert set(files) == {path.relative_to(ROOT).as_posix() for path in (
+            ROOT / "verif" / "hdl" / block).glob("test_*.py")}
+        assert files
+
+
+def test_a_fault_is_taken_back_whatever_happens(tmp_path: Path):
+    file = tmp_path / "block.py"
+    file.write_bytes(SOURCE.encode())
+    fault = find_faults("block.py", SOURCE)[0]
+    with applied(fault, tmp_path):
+        assert file.read_text() == fault.apply(SOURCE) != SOURCE
+    assert file.read_bytes() == SOURCE.encode()
+    with pytest.raises(KeyboardInterrupt), applied(fault, tmp_path):
+        raise KeyboardInterrupt
+    assert file.read_bytes() == SOURCE.encode()
+
+
+FAILED = "F\nFAILED verif/hdl/dma/test_limits.py::test_rows - assert 1 == 2\n1 failed in 2s\n"
+
+
+@pytest.mark.parametrize(("digest", "status", "output", "result", "noticed"), [
+    ("old", 1, FAILED, Result.EQUIVALENT, ""),
+    (None, 1, FAILED, Result.INVALID, ""),
+    ("new", 1, FAILED, Result.CAUGHT, "test_limits.py::test_rows"),
+    ("new", 2, "ERROR verif/hdl/dma/test_dma.py - NameError\n", Result.CAUGHT, "test_dma.py"),
+    ("new", None, "", Result.TIMED_OUT, ""),
+    ("new", 0, "9 passed in 2s\n", Result.SURVIVED, "")])
+def test_what_becomes_of_a_fault(digest, status, output, result, noticed):
+    fault = find_faults("hdl/block.py", SOURCE)[0]
+    tested: list[int] = []
+
+    def test() -> mutate._Run:
+        tested.append(1)
+        return mutate._Run(status, output)
+
+    written = mutate._Run(0, f"{digest}\n") if digest else mutate._Run(1, "NameError: x\n")
+    verdict = mutate.judge(fault, "old", lambda: written, test)
+    assert (verdict.result, verdict.noticed) == (result, noticed)
+    assert len(tested) == (digest == "new")
+
+
+def test_tests_that_cannot_be_run_are_no_result():
+    fault = find_faults("hdl/block.py", SOURCE)[0]
+    with pytest.raises(RuntimeError, match="the tests cannot be run: no such file"):
+        mutate.judge(fault, "old", lambda: mutate._Run(0, "new"),
+                     lambda: mutate._Run(4, "no such file"))
+
+
+def test_the_report_counts_and_shows_the_survivors(tmp_path: Path):
+    (tmp_path / "block.py").write_text(SOURCE)
+    faults = find_faults("block.py", SOURCE)
+    results = [Result.CAUGHT, Result.TIMED_OUT, Result.SURVIVED, Result.EQUIVALENT, Result.INVALID]
+    verdicts = [Verdict(fault, result, 1.5, "test_x") for fault, result in zip(faults, results,
+                                                                              strict=False)]
+    text = mutate.report(verdicts, tmp_path)
+    assert text.endswith(
+        "caught 2 of 3 (1 by the time limit); 1 change no Verilog, 1 are no design")
+    assert text.count("--- block.py") == 1
+    assert f"+++ block.py ({faults[2].kind})" in text
+    assert mutate.line(verdicts[0]).split() == [
+        "caught", "1.5", "s", f"block.py:{faults[0].line}", *faults[0].kind.split(), "test_x"]
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path):
+    """A simulation that hangs must not outlive its fault."""
+    script = ("import subprocess, sys; print('begins', flush=True);"
+              "subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])")
+    run = mutate._run(["-c", script], tmp_path, 2)
+    assert run.status is None
+    assert run.output == "begins\n"
+    assert mutate._run(["-c", "print(3)"], tmp_path, 60) == mutate._Run(0, "3\n")
