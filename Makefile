@@ -4,6 +4,7 @@ PYTHON ?= python3
 CONFIG ?= v2
 BUNDLES ?= 10000
 COUNT ?= 200
+BLOCK ?= dma
 SEED ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -15,7 +16,7 @@ LIMIT := --timeout 1800 --timeout-method thread
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive \
-        random products pictures docs fresh clean
+        random products mutate pictures docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +66,10 @@ random: setup  ## run random programs on the core in RTL and the golden core; CO
 
 products: setup  ## run random products on the chip in RTL and the golden chip; CONFIG, COUNT, SEED
 	$(PY) -m verif.system.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
+
+mutate: COUNT = 40
+mutate: setup  ## put small faults into a block's RTL and run its tests; BLOCK, COUNT, SEED
+	$(PY) -m verif.system.mutate $(BLOCK) --count $(COUNT) --seed $(SEED)
 
 pictures: setup  ## draw the pictures in docs/: the 3x3 array from RTL state, the block diagram
 	$(PY) -m tools.pictures.wavefront
