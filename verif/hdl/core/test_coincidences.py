@@ -7,7 +7,8 @@ from hdl.config import Config
 from hdl.core.fetch import ProgramControl
 from hdl.core.interface import REQUEST_WORD_BITS, Space
 from hdl.core.sequencer import Sequencer
-from hdl.isa import Fault, bundle_words
+from hdl.encoding import bundle_words
+from hdl.isa import Fault
 from sim.asm.assembler import Assembler, s
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bundles=4,
