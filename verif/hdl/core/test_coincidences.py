@@ -9,7 +9,8 @@ from hdl.core.interface import REQUEST_WORD_BITS, Space
 from hdl.core.sequencer import Sequencer
 from hdl.encoding import bundle_words
 from hdl.isa import Fault
-from sim.asm.assembler import Assembler, s
+from sim.asm.assembler import Assembler
+from sim.asm.operands import s
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bundles=4,
                 hbm_bytes=4096, hbm_channels=1)
