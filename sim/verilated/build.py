@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from hdl.checks import integer
 from sim.verilated.cache import code_text
@@ -76,16 +77,12 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     RuntimeError
         If a tool is missing or rejects a source; with the last lines of its output.
     """
-    cpp = dict(cpp or {})
-    sources = {name if name.endswith((".v", ".sv")) else f"{name}.v": text
-               for name, text in verilog.items()}
-    _check(top, sources, cpp, hierarchical, waivers, threads)
+    recipe = _Recipe(top, {name if name.endswith((".v", ".sv")) else f"{name}.v": text
+                           for name, text in verilog.items()},
+                     dict(cpp or {}), hierarchical, waivers, optimise, threads, trace)
+    recipe.check()
     tools = Toolchain.find()
-    glue = {name: (_CPP / name).read_text() for name in _GLUE}
-    # A list, because the order of the sources matters to Verilator.
-    recipe = [top, list(sources.items()), cpp, list(hierarchical), waivers, optimise, threads,
-              trace, glue, _recipe_text(), tools.identity()]
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    digest = recipe.digest(tools)
     folder = build_folder() / "models" / f"{top}-{digest}"
     library = folder / _LIBRARY
     if library.is_file():
@@ -98,8 +95,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
             # A new name: compilers that outlived a killed build may still write to the old one.
             partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
             partial.mkdir()
-            _build(partial, tools, top, sources, {**glue, **cpp}, hierarchical, waivers, optimise,
-                   threads, trace)
+            _build(partial, tools, recipe)
             partial.rename(folder)
     return library
 
@@ -152,71 +148,107 @@ def _recipe_text() -> str:
                      for path in (here, here.with_name("objects.py")))
 
 
-def _check(top: str, sources: Mapping[str, str], cpp: Mapping[str, str],
-           hierarchical: Sequence[str], waivers: str, threads: int) -> None:
-    for name in (top, *hierarchical):
-        if not isinstance(name, str) or not _MODULE_NAME.fullmatch(name):
-            raise ValueError(f"module must be a Verilog identifier, not {name!r}")
-    if isinstance(hierarchical, str):
-        raise TypeError(f"hierarchical must be a sequence of modules, not {hierarchical!r}")
-    if _TOP_NAME in hierarchical:
-        raise ValueError(f"hierarchical module must have another name, not {_TOP_NAME!r}: that is "
-                         "what the top module's class is called")
-    for name, text in (*sources.items(), *cpp.items()):
-        if not _FILE_NAME.fullmatch(name):
-            raise ValueError(f"source must have a plain file name, not {name!r}")
-        if not isinstance(text, str):
-            raise TypeError(f"source {name} must be text, not {text!r}")
-    for name in cpp:
-        if not name.endswith((".cpp", ".hpp", ".h")) or name in _GLUE:
-            raise ValueError("C++ file must end in .cpp, .hpp or .h and not be one of the model's "
-                             f"own, not {name!r}")
-    if not isinstance(waivers, str):
-        raise TypeError(f"waivers must be text, not {waivers!r}")
-    integer("threads", threads, 1)
+@dataclass(frozen=True)
+class _Recipe:
+    """The arguments of `build_model`, with file names for the Verilog sources."""
+
+    top: str
+    verilog: dict[str, str]
+    cpp: dict[str, str]
+    hierarchical: Sequence[str]
+    waivers: str
+    optimise: bool
+    threads: int
+    trace: bool
+
+    def check(self) -> None:
+        """Checks types and values."""
+        for name in (self.top, *self.hierarchical):
+            if not isinstance(name, str) or not _MODULE_NAME.fullmatch(name):
+                raise ValueError(f"module must be a Verilog identifier, not {name!r}")
+        if isinstance(self.hierarchical, str):
+            raise TypeError("hierarchical must be a sequence of modules, not "
+                            f"{self.hierarchical!r}")
+        if _TOP_NAME in self.hierarchical:
+            raise ValueError("hierarchical module must have another name, not "
+                             f"{_TOP_NAME!r}: that is what the top module's class is called")
+        if not isinstance(self.waivers, str):
+            raise TypeError(f"waivers must be text, not {self.waivers!r}")
+        integer("threads", self.threads, 1)
+        self._check_files()
+
+    def _check_files(self) -> None:
+        for name, text in (*self.verilog.items(), *self.cpp.items()):
+            if not _FILE_NAME.fullmatch(name):
+                raise ValueError(f"source must have a plain file name, not {name!r}")
+            if not isinstance(text, str):
+                raise TypeError(f"source {name} must be text, not {text!r}")
+        for name in self.cpp:
+            if not name.endswith((".cpp", ".hpp", ".h")) or name in _GLUE:
+                raise ValueError("C++ file must end in .cpp, .hpp or .h and not be one of the "
+                                 f"model's own, not {name!r}")
+
+    @property
+    def all_cpp(self) -> dict[str, str]:
+        """All C++ files, the model's own included."""
+        return {name: (_CPP / name).read_text() for name in _GLUE} | self.cpp
+
+    def digest(self, tools: Toolchain) -> str:
+        """A digest of everything that the library depends on."""
+        # A list, because the order of the sources matters to Verilator.
+        content = asdict(self) | {"verilog": list(self.verilog.items()), "cpp": self.all_cpp}
+        text = json.dumps([content, _recipe_text(), tools.identity()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _build(folder: pathlib.Path, tools: Toolchain, top: str, verilog: Mapping[str, str],
-           cpp: Mapping[str, str], hierarchical: Sequence[str], waivers: str, optimise: bool,
-           threads: int, trace: bool) -> None:
+def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     """Builds a model in ``folder``, where its sources, log and library stay."""
-    for name, text in (*verilog.items(), *cpp.items()):
+    cpp = recipe.all_cpp
+    for name, text in (*recipe.verilog.items(), *cpp.items()):
         (folder / name).write_text(text)
-    config = ["`verilator_config", *(f'hier_block -module "{name}"' for name in hierarchical),
-              waivers, ""]
-    (folder / "model.vlt").write_text("\n".join(config))
     (folder / "exports.map").write_text(_VERSION_SCRIPT)
-
-    def run(*command: str, cwd: pathlib.Path = folder) -> None:
-        run_tool(command, cwd, tools.environment(), folder / "build.log")
-
-    run(*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
-        "--top-module", top, "--Mdir", "obj", "--threads", str(threads),
-        *(["--trace-vcd"] if trace else []), *(["--hierarchical"] if hierarchical else []),
-        "model.vlt", *verilog)
-    variables = [f"{name}={value}" for name, value in tools.make_variables(optimise).items()]
-    obj = folder / "obj"
-    if hierarchical:
-        # One job, because Verilator's makefile would start two runs for a block's two outputs.
-        run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
-    run(tools.make, f"-j{JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
+    _verilate(folder, tools, recipe)
+    obj, log = folder / "obj", folder / "build.log"
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
 
-    macros = {"VERILATOR": 1, "VM_COVERAGE": 0, "VM_SC": 0, "VM_TIMING": 0, "VM_TRACE": int(trace),
-              "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": int(trace)}
+    traced = int(recipe.trace)
+    macros = {"VERILATOR": 1, "VM_COVERAGE": 0, "VM_SC": 0, "VM_TIMING": 0, "VM_TRACE": traced,
+              "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": traced}
     flags = [*tools.cxx_flags, *tools.include_flags,
              *(f"-D{name}={value}" for name, value in macros.items())]
-    log = folder / "build.log"
     runtime = _runtime(tools, flags, (obj / "Vmodel_classes.mk").read_text(), log)
     units = [name for name in cpp if name.endswith(".cpp")]
     shared = shared_objects(units, cpp, tools, log)
     own = {name: obj / f"{name}.o" for name in units if name not in shared}
     compile_units([(folder / name, target) for name, target in own.items()], tools,
-                  [*flags, f"-DSYSTOLITH_THREADS={threads}", f"-I{folder}", f"-I{obj}"], log)
-    objects = [str((shared | own)[name]) for name in units]
-    run(*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *objects, "obj/libVmodel.a",
-        *map(str, runtime), "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic", "-Wl,-z,defs")
+                  [*flags, f"-DSYSTOLITH_THREADS={recipe.threads}", f"-I{folder}", f"-I{obj}"], log)
+    objects = [*((shared | own)[name] for name in units), obj / "libVmodel.a", *runtime]
+    run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),
+              "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic", "-Wl,-z,defs"],
+             folder, tools.environment(), log)
     shutil.rmtree(obj)
+
+
+def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
+    """Translates the Verilog to C++ and compiles it, all in ``folder / "obj"``."""
+    blocks = [f'hier_block -module "{name}"' for name in recipe.hierarchical]
+    (folder / "model.vlt").write_text(
+        "\n".join(["`verilator_config", *blocks, recipe.waivers, ""]))
+
+    def run(*command: str, cwd: pathlib.Path = folder) -> None:
+        run_tool(command, cwd, tools.environment(), folder / "build.log")
+
+    run(*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
+        "--top-module", recipe.top, "--Mdir", "obj", "--threads", str(recipe.threads),
+        *(["--trace-vcd"] if recipe.trace else []), *(["--hierarchical"] if blocks else []),
+        "model.vlt", *recipe.verilog)
+    variables = [f"{name}={value}"
+                 for name, value in tools.make_variables(recipe.optimise).items()]
+    obj = folder / "obj"
+    if blocks:
+        # One job, because Verilator's makefile would start two runs for a block's two outputs.
+        run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
+    run(tools.make, f"-j{JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
 
 
 def _runtime(tools: Toolchain, flags: Sequence[str], classes: str,
