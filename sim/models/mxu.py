@@ -151,8 +151,8 @@ class MxuModel:
                 before = (job.weight_rows, job.activation_rows, job.result_rows)
                 self._model.check(self._run(self._model.handle, job, self._cycles_per_call))
                 if (job.weight_rows, job.activation_rows, job.result_rows) == before:
-                    raise RuntimeError(f"the matrix unit stands still after {job.result_rows} of "
-                                       f"{total} result rows")
+                    raise RuntimeError("the matrix unit does not advance after "
+                                       f"{job.result_rows} of {total} result rows")
                 if progress is not None:
                     progress(job.result_rows - before[2])
         except BaseException:

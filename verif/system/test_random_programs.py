@@ -155,7 +155,7 @@ def test_a_hang_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.P
     monkeypatch.setattr(random_programs, "_limit", lambda config, executed: next(limits, 20))
     assert main(["tiny", "--bundles", "5000", "--seed", "4"]) == 1
     message = capsys.readouterr().err
-    assert re.search(r"seed 4, program \d+ \(.*\): the core has not come to rest after 20 cycles: "
+    assert re.search(r"seed 4, program \d+ \(.*\): the core is not at rest after 20 cycles: "
                      r"it is at bundle \d+", message)
     [listing] = (tmp_path / "random").iterdir()
     assert listing.name in message

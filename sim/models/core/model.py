@@ -146,8 +146,8 @@ class CoreModel(CorePorts):
                 if resting.value:
                     self._model.tick()
                     total += 1
-            raise TimeoutError(f"the core has not come to rest after {total} cycles: it is at "
-                               f"bundle {self.pc}" + ("" if self.running else ", and stopped"))
+            raise TimeoutError(f"the core is not at rest after {total} cycles: it is at bundle "
+                               f"{self.pc}" + ("" if self.running else ", and stopped"))
 
     def run_program(self, bundles: Sequence[int] | None = None, *, pc: int = 0,
                     max_cycles: int | None = None, progress: Progress | None = None
