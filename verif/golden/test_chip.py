@@ -408,7 +408,7 @@ def test_machines_that_are_no_chip_are_refused() -> None:
     machine = GoldenCore(TINY)
     with pytest.raises(TypeError, match="other must be a GoldenCore, not 1"):
         machine.connect(cast(Any, 1))
-    with pytest.raises(ValueError, match="another machine"):
+    with pytest.raises(ValueError, match="another core"):
         machine.connect(machine)
     with pytest.raises(ValueError, match="other must be of Config"):
         machine.connect(GoldenCore(SMALL))

@@ -1,0 +1,555 @@
+"""What each operation does: the execution of a bundle on the state of a core.
+
+Specifies hdl/core: decoding and its faults, the scalar operations, branches and semaphores. The
+other units have functions of their own: `golden.vpu` (hdl/vpu), `golden.mxu` (hdl/mxu),
+`golden.xlu` (hdl/xlu) and `golden.dma` (hdl/dma).
+
+A `Decoder` translates a bundle once into a `Decoded`: callables on the state, which a core calls
+whenever it executes the bundle. The function of each unit adds, for its operation,
+
+- checks: each a fault, and whether the state before the bundle has it;
+- actions: each a pair of callables. The first one computes a value from the state before the
+  bundle; the second one commits the value. All values are computed before any is committed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from golden import xlu
+from golden.numerics import to_bf16
+from golden.state import WORD_MASK, CoreState
+from golden.vpu import compare, evaluate
+from hdl import isa
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.encoding import unpack
+from hdl.isa import Fault, Kind, LoadOp, MiscOp, Operation, PushOp, ScalarOp, Slot, Unit, VectorOp
+
+__all__ = ["Decoded", "Decoder"]
+
+# Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
+_Words = NDArray[Any]
+# Names, because annotations of inner functions are evaluated each time.
+_Bits = NDArray[np.bool_]
+_Rows = NDArray[Any]
+_SmemStore = tuple[int, int]
+_VmemStore = tuple[int, _Words, _Bits]
+_Target = int | None
+_Number = Callable[[], int]
+_Register = Callable[[], _Words]
+_Check = tuple[Fault, Callable[[], bool]]
+_Action = tuple[Callable[[], Any], Callable[[Any], None]]
+_Fields = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A bundle, ready to be executed.
+
+    Attributes
+    ----------
+    checks : tuple of Fault and callable
+        Conditions on the state under which the bundle has that fault, in order of priority.
+    wait : semaphore and least value, or None
+        The semaphore that the bundle waits for.
+    actions : tuple of pairs of callables
+        Call all first ones, then each second one with the value that its first one returned.
+    """
+
+    checks: tuple[_Check, ...]
+    wait: tuple[int, _Number] | None
+    actions: tuple[_Action, ...]
+
+
+def _scalar_in(state: CoreState, number: int) -> _Number:
+    if number == 0:
+        return lambda: 0
+    return lambda: state.scalars.item(number)
+
+
+def _scalar_out(state: CoreState, number: int) -> Callable[[int], None]:
+    def write(value: int) -> None:
+        state.scalars[number] = value
+
+    return write if number else lambda value: None
+
+
+def _splat(state: CoreState, number: int) -> _Register:
+    """A scalar register in an array that broadcasts."""
+    if number == 0:
+        zero = np.zeros(1, np.uint32)
+        return lambda: zero
+    return lambda: state.scalars[number:number + 1]
+
+
+def _vector_in(state: CoreState, number: int) -> _Register:
+    return lambda: state.vectors[number]
+
+
+def _vector_out(state: CoreState, number: int) -> Callable[[_Words], None]:
+    def write(value: _Words) -> None:
+        state.vectors[number] = value
+
+    return write
+
+
+def _mask_out(state: CoreState, number: int) -> Callable[[_Bits], None]:
+    def write(value: _Bits) -> None:
+        state.masks[number] = value
+
+    return write
+
+
+class _IllegalError(Exception):
+    """The bundle has an invalid encoding."""
+
+
+class Decoder:
+    """Translates the bundles of one core.
+
+    Parameters
+    ----------
+    state : CoreState
+        The state on which its bundles act.
+    """
+
+    def __init__(self, state: CoreState) -> None:
+        self.state = state
+        config = state.config
+        shape = (config.sublanes, config.lanes)
+        self.lane = np.broadcast_to(np.arange(config.lanes, dtype=np.uint32), shape)
+        self.sublane = np.broadcast_to(np.arange(config.sublanes, dtype=np.uint32)[:, None], shape)
+        self.limits = {int(op): limit for op, limit in isa.index_limits(config).items()}
+        # Accesses to each register; bundles share them.
+        scalars, vectors = range(isa.SCALAR_REGISTERS), range(isa.VECTOR_REGISTERS)
+        self.scalar_in = [_scalar_in(state, number) for number in scalars]
+        self.scalar_out = [_scalar_out(state, number) for number in scalars]
+        self.splat = [_splat(state, number) for number in scalars]
+        self.vector_in = [_vector_in(state, number) for number in vectors]
+        self.vector_out = [_vector_out(state, number) for number in vectors]
+        self.mask_out = [_mask_out(state, number) for number in range(isa.MASKS)]
+        # The bundle that is being decoded.
+        self.imm: tuple[int, ...] = ()
+        self._checks: list[_Check] = []
+        self._actions: list[_Action] = []
+        self._wait: tuple[int, _Number] | None = None
+
+    def decode(self, bundle: int) -> Decoded:
+        """Translate a bundle."""
+        slots, self.imm, reserved = unpack(bundle)
+        self._checks, self._actions, self._wait = [], [], None
+        try:
+            if reserved:
+                raise _IllegalError
+            operations = self._operations(slots)
+        except _IllegalError:
+            return _always(Fault.ILLEGAL)
+        if _conflict(operations):
+            return _always(Fault.CONFLICT)
+        for form, fields in operations:
+            form.execute(self, form.operation, fields)
+        checks = sorted(self._checks, key=lambda check: check[0])
+        return Decoded(tuple(checks), self._wait, tuple(self._actions))
+
+    def _operations(self, slots: Mapping[Slot, _Fields]) -> list[tuple["_Form", _Fields]]:
+        """The operations of a bundle, with their fields."""
+        operations = []
+        for slot, fields in slots.items():
+            code = fields["op"]
+            if code == 0:
+                continue
+            form = _FORMS[slot].get(code)
+            if form is None or form.operation.cores > self.state.cores:
+                raise _IllegalError
+            for field, exists in form.limited:
+                if not exists(fields[field]):
+                    raise _IllegalError
+            operations.append((form, fields))
+        return operations
+
+    # Operands
+
+    def constant(self, code: int) -> int:
+        """Value of a scalar source that is not a register."""
+        if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
+            return self.imm[code - isa.FIRST_IMMEDIATE]
+        return (code - isa.INLINE_BASE) & WORD_MASK
+
+    def source(self, code: int) -> _Number:
+        """Value of a scalar source."""
+        if code < isa.SCALAR_REGISTERS:
+            return self.scalar_in[code]
+        value = self.constant(code)
+        return lambda: value
+
+    def address(self, fields: _Fields) -> _Number:
+        """Address of a load or store: a + b."""
+        a, b = self.scalar_in[fields["a"]], self.source(fields["b"])
+        return lambda: (a() + b()) & WORD_MASK
+
+    def vector_source(self, code: int) -> _Register:
+        """Value of a vector source: a register, or a scalar as an array that broadcasts."""
+        if code & isa.VECTOR_FLAG:
+            return self.vector_in[code ^ isa.VECTOR_FLAG]
+        if code < isa.SCALAR_REGISTERS:
+            return self.splat[code]
+        value = np.array([self.constant(code)], np.uint32)
+        return lambda: value
+
+    # Parts of the bundle's translation
+
+    def check(self, fault: Fault, failed: Callable[[], bool]) -> None:
+        """Add a fault, and whether the bundle has it."""
+        self._checks.append((fault, failed))
+
+    def wait(self, semaphore: int, least: _Number) -> None:
+        """Make the bundle wait until a semaphore has at least this value."""
+        self._wait = semaphore, least
+
+    def do(self, compute: Callable[[], Any], commit: Callable[[Any], None]) -> None:
+        """Add an action."""
+        self._actions.append((compute, commit))
+
+
+def _scalar(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    function = _SCALAR[operation.op]
+    a, b = decoder.scalar_in[fields["a"]], decoder.source(fields["b"])
+    decoder.do(lambda: function(a(), b()), decoder.scalar_out[fields["d"]])
+
+
+def _scalar_memory(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    op, state = operation.op, decoder.state
+    address = decoder.address(fields)
+    decoder.check(Fault.SMEM_RANGE, lambda: address() >= state.smem.size)
+    if op == ScalarOp.LOAD:
+        decoder.do(lambda: state.smem.item(address()), decoder.scalar_out[fields["d"]])
+        return
+    d = decoder.scalar_in[fields["d"]]
+
+    def store(value: _SmemStore) -> None:
+        state.smem[value[0]] = value[1]
+
+    decoder.do(lambda: (address(), d()), store)
+
+
+def _branch(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    op, state = operation.op, decoder.state
+
+    def go(target: _Target) -> None:
+        if target is not None:
+            state.pc = target
+
+    if op == ScalarOp.HALT:
+        def halt(pc: int) -> None:
+            state.pc = pc
+            state.running = False
+
+        decoder.do(lambda: state.pc, halt)
+    elif op in _CONDITIONS:
+        condition = _CONDITIONS[op]
+        a, b = decoder.scalar_in[fields["a"]], decoder.source(fields["b"])
+        target = decoder.imm[fields["d"]]
+        decoder.do(lambda: target if condition(a(), b()) else None, go)
+    elif op == ScalarOp.LOOP:
+        d, b = decoder.scalar_in[fields["d"]], decoder.source(fields["b"])
+        decoder.do(lambda: b() if d() != 1 else None, go)
+        decoder.do(lambda: (d() - 1) & WORD_MASK, decoder.scalar_out[fields["d"]])
+    else:
+        decoder.do(decoder.source(fields["b"]), go)
+        if op == ScalarOp.CALL:
+            decoder.do(lambda: state.pc + 1, decoder.scalar_out[fields["d"]])
+
+
+def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    op = operation.op
+    assert isinstance(op, VectorOp)
+    state = decoder.state
+    if op in _MASK_OPERATIONS:
+        function = _MASK_OPERATIONS[op]
+        m, n = fields["a"], fields["b"]
+        decoder.do(lambda: function(state.masks[m], state.masks[n]), decoder.mask_out[fields["d"]])
+        return
+    a = decoder.vector_in[fields["a"]]
+    # If b is not an operand, its field may hold anything.
+    binary = any(operand.field == "b" for operand in operation.operands)
+    b = decoder.vector_source(fields["b"]) if binary else None
+    if operation.operands[0].kind is Kind.MASK_OUT:
+        assert b is not None
+        decoder.do(lambda: compare(op, a(), b()), decoder.mask_out[fields["d"]])
+        return
+    d = decoder.vector_out[fields["d"]]
+    if op == VectorOp.LANE:
+        decoder.do(lambda: decoder.lane, d)
+    elif op == VectorOp.SUBLANE:
+        decoder.do(lambda: decoder.sublane, d)
+    elif b is None:
+        decoder.do(lambda: evaluate(op, a()), d)
+    elif op == VectorOp.SELECT:
+        m = fields["m"]
+        decoder.do(lambda: np.where(state.masks[m], a(), b()), d)
+    else:
+        decoder.do(lambda: evaluate(op, a(), b()), d)
+
+
+def _vector_memory(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    state = decoder.state
+    address = decoder.address(fields)
+    d = fields["d"]
+    decoder.check(Fault.VMEM_RANGE, lambda: address() >= len(state.vmem))
+    if isinstance(operation.op, LoadOp):
+        # A copy, because a store of the same bundle may be committed first.
+        decoder.do(lambda: np.array(state.vmem[address()]), decoder.vector_out[d])
+        return
+    m = fields["m"]
+
+    def store(value: _VmemStore) -> None:
+        np.copyto(state.vmem[value[0]], value[1], where=value[2])
+
+    decoder.do(lambda: (address(), state.vectors[d].copy(), state.masks[m].copy()), store)
+
+
+def _array(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    if isinstance(operation.op, PushOp):
+        _push(decoder, operation.op, fields)
+    else:
+        _pop(decoder, fields)
+
+
+def _push(decoder: Decoder, op: PushOp, fields: _Fields) -> None:
+    state = decoder.state
+    config = state.config
+    a = decoder.vector_in[fields["a"]]
+
+    def rows() -> _Rows:
+        return to_bf16(a().view(np.float32))
+
+    if op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T):
+        transposed = op == PushOp.WEIGHTS_T
+        decoder.check(Fault.WEIGHT_LOAD, lambda: state.loaded == config.tile_vregs or (
+            state.loaded > 0 and state.transposed != transposed))
+        decoder.do(rows, lambda value: state.push_weights(value, transposed))
+        return
+    swap = op == PushOp.ROWS_SWAP
+    if swap:
+        decoder.check(Fault.WEIGHT_LOAD, lambda: state.loaded != config.tile_vregs)
+    else:
+        decoder.check(Fault.WEIGHT_LOAD, lambda: not state.active)
+    decoder.check(Fault.FIFO_OVERFLOW, lambda: state.held == config.result_vregs)
+    decoder.do(rows, lambda value: state.push_rows(value, swap))
+
+
+def _pop(decoder: Decoder, fields: _Fields) -> None:
+    state = decoder.state
+    d = fields["d"]
+    decoder.check(Fault.FIFO_UNDERFLOW, lambda: state.held == 0)
+
+    def pop(value: _Words) -> None:
+        state.drop_result()
+        state.vectors[d] = value
+
+    decoder.do(state.oldest_result, pop)
+
+
+def _cross(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    op, state = operation.op, decoder.state
+    a, d = decoder.vector_in[fields["a"]], decoder.vector_out[fields["d"]]
+    if op == MiscOp.SUM_LANES:
+        decoder.do(lambda: xlu.sum_lanes(a()), d)
+        return
+    if op == MiscOp.MAX_LANES:
+        decoder.do(lambda: xlu.max_lanes(a()), d)
+        return
+    b, limit, sublanes = decoder.source(fields["b"]), decoder.limits[op], state.config.sublanes
+    decoder.check(Fault.INDEX_RANGE, lambda: b() >= limit)
+    if op == MiscOp.TRANSPOSE_IN:
+        decoder.do(lambda: (a().copy(), b()),
+                   lambda value: xlu.transpose_in(state.transposer, *value))
+    elif op == MiscOp.TRANSPOSE_OUT:
+        decoder.do(lambda: xlu.transpose_out(state.transposer, b(), sublanes), d)
+    else:
+        function = _MOVES[op]
+        decoder.do(lambda: function(a(), b()), d)
+
+
+def _semaphore(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    op, state = operation.op, decoder.state
+    if op == MiscOp.READ_SEMAPHORE:
+        number = fields["a"]
+        decoder.do(lambda: state.semaphores.item(number), decoder.scalar_out[fields["d"]])
+        return
+    index, b = fields["d"], decoder.source(fields["b"])
+
+    def write(value: int) -> None:
+        state.semaphores[index] = value
+
+    if op == MiscOp.WAIT:
+        decoder.wait(index, b)
+        decoder.do(lambda: state.semaphores.item(index) - b(), write)
+    else:
+        decoder.check(Fault.SEMAPHORE, lambda: state.semaphores.item(index) + b() > WORD_MASK)
+        decoder.do(lambda: state.semaphores.item(index) + b(), write)
+
+
+def _other_core(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    peer = decoder.state.peer
+    assert peer is not None
+    index = fields["d"]
+    decoder.do(decoder.source(fields["b"]), lambda amount: peer.signal(index, amount))
+
+
+def _dma(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    state, b = decoder.state, decoder.source(fields["b"])
+    decoder.check(Fault.SMEM_RANGE, lambda: b() + DESCRIPTOR_WORDS > state.smem.size)
+    for fault in operation.faults:
+        if fault is not Fault.SMEM_RANGE:
+            decoder.check(fault, _is_fault_of(state, b, fault))
+    # An operation of the last slot: the transfer follows all other actions of the bundle.
+    decoder.do(lambda: state.read_descriptor(b())[0], state.execute_transfer)
+
+
+def _is_fault_of(state: CoreState, address: _Number, fault: Fault) -> Callable[[], bool]:
+    return lambda: state.read_descriptor(address())[1] is fault
+
+
+def _always(fault: Fault) -> Decoded:
+    return Decoded(((fault, lambda: True),), None, ())
+
+
+def _source_exists(code: int) -> bool:
+    constants = isa.INLINE_BASE + isa.INLINE_MIN
+    return code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES or code >= constants
+
+
+def _vector_source_exists(code: int) -> bool:
+    if code & isa.VECTOR_FLAG:
+        return code ^ isa.VECTOR_FLAG < isa.VECTOR_REGISTERS
+    return _source_exists(code)
+
+
+_EXISTS: dict[Kind, Callable[[int], bool]] = {
+    Kind.SOURCE: _source_exists,
+    Kind.VECTOR_SOURCE: _vector_source_exists,
+    Kind.MASK_OUT: lambda number: 0 < number < isa.MASKS,
+    Kind.MASK_IN: lambda number: number < isa.MASKS,
+    Kind.SEMAPHORE: lambda number: number < isa.SEMAPHORES,
+    Kind.IMMEDIATE: lambda number: number < isa.IMMEDIATES,
+}
+"""Whether the value of a field is valid; for the other kinds, every value is."""
+
+_FILES = {Kind.SCALAR_OUT: "s", Kind.SCALAR_INOUT: "s", Kind.VECTOR_OUT: "v", Kind.MASK_OUT: "m"}
+"""Register file that an operand writes."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Properties of an operation that the decoder needs.
+
+    Attributes
+    ----------
+    operation : Operation
+    limited : tuple of field and condition
+        Fields with invalid values.
+    written : tuple of file and field
+        Registers that it writes.
+    execute : callable
+        The function of its unit.
+    """
+
+    operation: Operation
+    limited: tuple[tuple[str, Callable[[int], bool]], ...]
+    written: tuple[tuple[str, str], ...]
+    execute: Callable[[Decoder, Operation, _Fields], None]
+
+
+def _form(operation: Operation) -> _Form:
+    operands = operation.operands
+    return _Form(
+        operation,
+        tuple((operand.field, _EXISTS[operand.kind]) for operand in operands
+              if operand.kind in _EXISTS),
+        tuple((_FILES[operand.kind], operand.field) for operand in operands
+              if operand.kind in _FILES),
+        _UNITS[operation.unit])
+
+
+def _conflict(operations: Iterable[tuple[_Form, _Fields]]) -> bool:
+    """Whether two operations write the same register."""
+    written = set()
+    for form, fields in operations:
+        for file, field in form.written:
+            register = file, fields[field]
+            if register in written:
+                return True
+            # Writes to s0 have no effect.
+            if register != ("s", 0):
+                written.add(register)
+    return False
+
+
+def _signed(word: int) -> int:
+    return word - (word >> 31 << 32)
+
+
+_SCALAR: dict[int, Callable[[int, int], int]] = {
+    ScalarOp.ADD: lambda a, b: (a + b) & WORD_MASK,
+    ScalarOp.SUB: lambda a, b: (a - b) & WORD_MASK,
+    ScalarOp.MUL: lambda a, b: (a * b) & WORD_MASK,
+    ScalarOp.AND: lambda a, b: a & b,
+    ScalarOp.OR: lambda a, b: a | b,
+    ScalarOp.XOR: lambda a, b: a ^ b,
+    ScalarOp.SHL: lambda a, b: (a << min(b, 32)) & WORD_MASK,
+    ScalarOp.SHR: lambda a, b: a >> min(b, 32),
+    ScalarOp.SAR: lambda a, b: (_signed(a) >> min(b, 32)) & WORD_MASK,
+    ScalarOp.EQ: lambda a, b: int(a == b),
+    ScalarOp.NE: lambda a, b: int(a != b),
+    ScalarOp.LT: lambda a, b: int(_signed(a) < _signed(b)),
+    ScalarOp.LTU: lambda a, b: int(a < b),
+    ScalarOp.MIN: lambda a, b: min(a, b, key=_signed),
+    ScalarOp.MAX: lambda a, b: max(a, b, key=_signed),
+}
+
+_CONDITIONS: dict[int, Callable[[int, int], bool]] = {
+    ScalarOp.BEQ: lambda a, b: a == b,
+    ScalarOp.BNE: lambda a, b: a != b,
+    ScalarOp.BLT: lambda a, b: _signed(a) < _signed(b),
+    ScalarOp.BGE: lambda a, b: _signed(a) >= _signed(b),
+    ScalarOp.BLTU: lambda a, b: a < b,
+    ScalarOp.BGEU: lambda a, b: a >= b,
+}
+
+_MASK_OPERATIONS: dict[int, Callable[[Any, Any], _Bits]] = {
+    VectorOp.MAND: np.logical_and,
+    VectorOp.MOR: np.logical_or,
+    VectorOp.MXOR: np.logical_xor,
+    VectorOp.MANDN: np.greater,
+}
+
+_MOVES: dict[int, Callable[[Any, int], _Words]] = {
+    MiscOp.ROTATE_LANES: xlu.rotate_lanes,
+    MiscOp.ROTATE_SUBLANES: xlu.rotate_sublanes,
+    MiscOp.BROADCAST_LANE: xlu.broadcast_lane,
+    MiscOp.BROADCAST_SUBLANE: xlu.broadcast_sublane,
+}
+
+_UNITS: dict[Unit, Callable[[Decoder, Operation, _Fields], None]] = {
+    Unit.SCALAR: _scalar,
+    Unit.SMEM: _scalar_memory,
+    Unit.BRANCH: _branch,
+    Unit.SIMPLE: _vector,
+    Unit.FLOAT: _vector,
+    Unit.TRANSCENDENTAL: _vector,
+    Unit.VMEM: _vector_memory,
+    Unit.MXU: _array,
+    Unit.XLU: _cross,
+    Unit.SEMAPHORE: _semaphore,
+    Unit.OTHER_CORE: _other_core,
+    Unit.DMA: _dma,
+}
+
+_FORMS: dict[Slot, dict[int, _Form]] = {
+    slot: {operation.op.value: _form(operation) for operation in isa.OPERATIONS
+           if slot in operation.slots}
+    for slot in isa.SLOTS}
