@@ -1,10 +1,11 @@
 """Benches of the sequencer, with units that compute nothing but take their time.
 
-Everything that it issues is compared, in order, with what the golden machine executes, and after
+Everything that it issues is compared, in order, with what the golden core executes, and after
 each program its registers, memories and semaphores with the machine's.
 """
 
 import random
+from collections.abc import Sequence
 
 import cocotb
 import numpy as np
@@ -17,13 +18,14 @@ from hdl.encoding import bundle_words, pack
 from hdl.isa import Fault, MiscOp, PushOp, ScalarOp, Slot, VectorOp
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.core.host import ProgramPort, RequestPort
-from verif.benches.core.sequencer import IssueMonitor, TracingMachine, Units, UnitTiming
+from verif.benches.core.sequencer import SequencerPins
+from verif.models.sequencer import SequencerChecker, TracingCore, UnitTiming
 from verif.system.programs import STABLE, Generator, faulty_bundles
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 TIMINGS = (UnitTiming(), UnitTiming(late=9), UnitTiming(ready=0.4, free=0.4, slow=6),
-         UnitTiming(late=3, ready=0.7, free=0.5, slow=3), UnitTiming(late=2, urgent=0.5))
+           UnitTiming(late=3, ready=0.7, free=0.5, slow=3), UnitTiming(late=2, urgent=0.5))
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 
@@ -33,15 +35,16 @@ def inline(value: int) -> int:
 
 
 class SequencerBench:
-    """A sequencer between host and units, and the golden machine.
+    """A sequencer between host and units, and the golden core.
 
     Attributes
     ----------
     config : Config
     rng : random.Random
         Of the bench's decisions, seeded with the test's seed.
-    machine : TracingMachine
-        The golden one. `reset` makes a new one.
+    machine : TracingCore
+        The golden core; `reset` makes a new one.
+    checker : SequencerChecker
     generator : Generator
         Of programs for it.
     """
@@ -52,10 +55,10 @@ class SequencerBench:
         self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
         self.domain = ClockDomain(dut)
         self.domain.start()
-        self.units = Units(dut, self.rng)
+        self.checker = SequencerChecker(cocotb.RANDOM_SEED)
         self.program = ProgramPort(self.domain, dut)
         self.requests = RequestPort(self.domain, dut, self.rng)
-        self.monitor = IssueMonitor(self.domain, dut, self.units)
+        SequencerPins(self.domain, dut, self.checker)
         self._busy = pin(dut, "busy")
 
     @classmethod
@@ -70,8 +73,7 @@ class SequencerBench:
         self.requests.source.clear()
         await self.domain.reset()
         self.requests.clear()
-        self.monitor.clear()
-        self.machine = TracingMachine(self.config)
+        self.machine = TracingCore(self.config)
         self.generator = Generator(self.machine, self.numbers)
         self.program.set_watchdog(0)
         for words, high in ((self.machine.scalars[1:], 1 << 32), (self.machine.smem, 1 << 32),
@@ -90,18 +92,22 @@ class SequencerBench:
         """Makes a program, executes it on the machine, and expects its issues."""
         self.machine.trace = []
         program = self.generator.program(length, fault=fault)
-        self.requests.load([*program.bundles,
-                            *[0] * (self.config.imem_bundles - len(program.bundles))])
-        self.monitor.expect(self.machine.trace)
+        self._load([*program.bundles,
+                    *[0] * (self.config.imem_bundles - len(program.bundles))])
 
     def load(self, *bundles: int) -> None:
         """Loads a written program and executes it on the machine, as far as that goes."""
         self.machine.trace = []
         self.machine.load_program(bundles)
-        self.requests.load(bundles)
         self.machine.start()
         self.machine.run(1000)
-        self.monitor.expect(self.machine.trace)
+        self._load(bundles)
+
+    def _load(self, bundles: Sequence[int]) -> None:
+        """Loads bundles that the golden core has executed, and expects its issues."""
+        self.requests.load(bundles)
+        self.checker.program |= dict(enumerate(bundles))
+        self.checker.expect(self.machine.trace)
 
     async def run(self) -> None:
         """Runs the program that is loaded to its end, and compares."""
@@ -118,21 +124,22 @@ class SequencerBench:
     async def compare(self) -> None:
         """Compares all state, after the units have become idle."""
         self.program.check(self.machine.pc, self.machine.fault)
-        while not self.units.idle:
+        while not self.checker.units.idle:
             await self.domain.edge
         await self.domain.cycles(2)
-        assert not self._busy.value
+        assert not self._busy.value, "the sequencer is busy although nothing is under way"
         self.requests.expect(Space.SCALAR, self.machine.scalars)
         self.requests.expect(Space.SMEM, self.machine.smem)
         self.requests.expect(Space.SEMAPHORE, self.machine.semaphores)
         await self.requests.drain()
-        self.monitor.finish()
+        self.checker.expect_done()
 
     def finish(self, issues: int) -> None:
         """Ends the test: at least so many issues were compared."""
-        self.monitor.finish()
+        self.checker.expect_done()
         self.requests.finish()
-        assert self.monitor.checked >= issues
+        checked = self.checker.checked
+        assert checked >= issues, f"{checked} issues were compared, not {issues}"
 
 
 @bench_test
@@ -141,7 +148,7 @@ async def random_programs(dut: HierarchyObject) -> None:
     bench = await SequencerBench.started(dut)
     faults = set()
     for number in range(12):
-        bench.units.timing = TIMINGS[number % len(TIMINGS)]
+        bench.checker.units.timing = TIMINGS[number % len(TIMINGS)]
         bench.requests.source.gap = bench.rng.choice((0.0, 0.3))
         bench.stabilise()
         bench.new_program(90, fault=number % 3 > 0)
@@ -189,7 +196,7 @@ async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
     bench.machine.semaphores[:] = 0
     bench.requests.write(Space.SEMAPHORE, bench.machine.semaphores)
     await bench.requests.drain()
-    # The golden machine gets everything at once: how the host cuts it up must not matter.
+    # The golden core gets everything at once: how the host cuts it up must not matter.
     for number, amount in enumerate(amounts):
         bench.machine.signal(number % isa.SEMAPHORES, amount)
     bench.load(*waits, HALT)
@@ -205,7 +212,7 @@ async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
         await bench.domain.cycles(2)
     await bench.program.finish(10)
     await bench.compare()
-    assert bench.monitor.waited[2] > len(amounts)
+    assert bench.checker.waits["semaphore"] > len(amounts)
     bench.finish(len(amounts) + 1)
 
 
@@ -215,7 +222,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
     bench = await SequencerBench.started(dut)
     stops = 0
     for number in range(4):
-        bench.units.timing = TIMINGS[-1 - number % len(TIMINGS)]
+        bench.checker.units.timing = TIMINGS[-1 - number % len(TIMINGS)]
         bench.stabilise()
         bench.new_program(90, fault=False)
         await bench.requests.drain()
@@ -226,7 +233,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
                 break
             await bench.program.stop()
             assert not bench.program.running
-            if bench.monitor.empty and not bench.machine.fault:
+            if not bench.checker.golden and not bench.machine.fault:
                 break
             stops += 1
             await bench.domain.cycles(bench.rng.randint(1, 5))
@@ -249,12 +256,12 @@ async def watchdog(dut: HierarchyObject) -> None:
         assert bench.machine.waiting
         bench.program.set_watchdog(limit)
         await bench.requests.drain()
-        before = bench.monitor.waited[2]
+        before = bench.checker.waits["semaphore"]
         await bench.program.start()
         await bench.program.finish(100)
         bench.program.check(5, Fault.WATCHDOG)
         # In one more cycle the bundle could still have issued.
-        assert bench.monitor.waited[2] - before == limit + 1
+        assert bench.checker.waits["semaphore"] - before == limit + 1
     bench.finish(20)
 
 
@@ -289,7 +296,7 @@ async def reset_in_the_middle(dut: HierarchyObject) -> None:
     """A reset at random moments of programs stops everything; what runs then is right."""
     bench = await SequencerBench.started(dut)
     for number in range(3):
-        bench.units.timing = TIMINGS[number]
+        bench.checker.units.timing = TIMINGS[number]
         bench.new_program(60, fault=False)
         await bench.requests.drain()
         await bench.program.start()

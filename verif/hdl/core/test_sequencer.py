@@ -8,6 +8,7 @@ import pytest
 from amaranth.sim import Simulator
 
 from golden.core import GoldenCore
+from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.core.scalar import ScalarAlu
 from hdl.core.scoreboard import WritePort
@@ -35,27 +36,20 @@ from hdl.isa import (
     VectorOp,
 )
 from sim.verilated.model import Model
-from verif.hdl.core.sequencer_bench import (
-    CONFIG,
-    HALT,
-    Bench,
-    Programs,
-    UnitTiming,
-    bundle,
-    i,
-    open_sequencer,
-    s,
-    v,
-)
-from verif.hdl.core.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
+from verif.hdl.core.verilated import VerilatedSequencer, open_sequencer
+from verif.models.sequencer import TracingCore, UnitTiming
+from verif.models.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
+from verif.models.sequencer_programs import CONFIG, HALT, SequencerPrograms, bundle, i, s, v
+from verif.system.programs import STABLE, Generator
 
 TIMINGS = {
     "exact": UnitTiming(),
     "late": UnitTiming(late=9),
-    "moody": UnitTiming(late=4, ready=0.6, free=0.5, slow=9),
+    "mixed": UnitTiming(late=4, ready=0.6, free=0.5, slow=9),
     "slow": UnitTiming(late=15, ready=0.3, free=0.3, slow=25),
     "host": UnitTiming(urgent=0.5),
 }
+TINY = Config.preset("tiny")
 WAIT_LIMIT = 5000
 
 
@@ -65,7 +59,7 @@ def model():
         yield model
 
 
-def random_oracle(programs: Programs) -> Oracle:
+def random_oracle(programs: SequencerPrograms) -> Oracle:
     """Any scalars, memory and semaphores."""
     oracle = Oracle(CONFIG)
     oracle.scalars[1:] = [programs.word() for _ in range(31)]
@@ -76,11 +70,60 @@ def random_oracle(programs: Programs) -> Oracle:
 
 def issue_cycles(model: Model, *bundles: int, timing: UnitTiming | None = None) -> list[int]:
     """In which cycle each bundle issues, from the first on; the last is a halt."""
-    bench = Bench(model, timing=timing)
+    bench = VerilatedSequencer(model, timing=timing)
     bench.load([*bundles, HALT])
     assert bench.run() == list(range(len(bundles) + 1))
-    first = bench.issued[0][0]
-    return [cycle - first for cycle, _ in bench.issued]
+    first = bench.checker.issued[0][0]
+    return [cycle - first for cycle, _ in bench.checker.issued]
+
+
+# --- programs of a golden core
+
+
+@pytest.fixture(scope="module")
+def tiny_model():
+    with open_sequencer(TINY) as model:
+        yield model
+
+
+def set_golden_state(bench: VerilatedSequencer, core: TracingCore, rng: np.random.Generator
+                     ) -> None:
+    """Gives the sequencer the golden core's state, with small numbers in stable registers."""
+    core.scalars[STABLE.start:STABLE.stop] = rng.integers(0, 8, len(STABLE))
+    bench.write_all({(space, address): int(word) for space, words in golden_spaces(core)
+                     for address, word in enumerate(words)})
+
+
+def golden_spaces(core: TracingCore) -> tuple[tuple[Space, np.ndarray], ...]:
+    return ((Space.SCALAR, core.scalars), (Space.SMEM, core.smem),
+            (Space.SEMAPHORE, core.semaphores))
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
+def test_issues_and_state_are_those_of_the_golden_core(tiny_model, timing):
+    """All slots, branches, loops and faults: each issue with all its operands, in order."""
+    rng = np.random.default_rng(len(timing))
+    core = TracingCore(TINY)
+    for words, high in ((core.scalars[1:], 1 << 32), (core.smem, 1 << 32),
+                        (core.semaphores, 1 << 16)):
+        words[:] = rng.integers(0, high, words.shape, dtype=np.uint32)
+    generator = Generator(core, rng)
+    bench = VerilatedSequencer(tiny_model, TINY, TIMINGS[timing], seed=3)
+    issues = 0
+    for number in range(4):
+        set_golden_state(bench, core, rng)
+        core.trace = []
+        program = generator.program(60, fault=number % 2 > 0)
+        bench.load([*program.bundles, *[0] * (TINY.imem_bundles - len(program.bundles))])
+        bench.checker.expect(core.trace)
+        issues += len(core.trace)
+        bench.run(limit=1000 + 100 * len(core.trace))
+        assert (bench.peek("pc"), bench.peek("fault")) == (core.pc, core.fault)
+        for space, words in golden_spaces(core):
+            for address, word in enumerate(words):
+                got = bench.read(space, address)
+                assert got == word, f"{space.name} {address} is {got:#x}, not {word:#x}"
+    assert bench.checker.checked == issues > 100
 
 
 # --- scalar operations
@@ -111,11 +154,11 @@ def test_scalar_operations_give_what_the_oracle_says():
     simulator.run()
 
 
-def run_with_signals(bench: Bench, oracle: Oracle, program: list[int]) -> list[int]:
+def run_with_signals(bench: VerilatedSequencer, oracle: Oracle, program: list[int]) -> list[int]:
     """Runs on both until the end; where the program waits for a semaphore, it is signalled."""
     executed = oracle.run(program, WAIT_LIMIT)
     assert len(executed) < WAIT_LIMIT
-    before = len(bench.issued)
+    before = len(bench.checker.issued)
     bench.start()
     for _ in range(WAIT_LIMIT):
         if bench.peek("waiting_semaphore"):
@@ -136,16 +179,16 @@ def run_with_signals(bench: Bench, oracle: Oracle, program: list[int]) -> list[i
             break
     bench.finish()
     assert oracle.halted or oracle.fault != Fault.NONE
-    assert [pc for _, pc in bench.issued[before:]] == executed
+    assert [pc for _, pc in bench.checker.issued[before:]] == executed
     return executed
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_scalar_programs_end_in_the_oracle_s_state(model, seed):
-    programs = Programs(np.random.default_rng([2, seed]))
+    programs = SequencerPrograms(np.random.default_rng([2, seed]))
     program = programs.scalar_program(45)
     oracle = random_oracle(programs)
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load(program)
     bench.set_state(oracle)
     executed = run_with_signals(bench, oracle, program)
@@ -155,7 +198,7 @@ def test_random_scalar_programs_end_in_the_oracle_s_state(model, seed):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_scalar_programs_do_the_same_on_the_golden_machine(seed):
-    programs = Programs(np.random.default_rng([3, seed]))
+    programs = SequencerPrograms(np.random.default_rng([3, seed]))
     program = programs.scalar_program(45)
     oracle = random_oracle(programs)
     oracle.semaphores = [1000] * 16  # no wait
@@ -184,7 +227,7 @@ def test_calls_return_and_loops_count(model):
         HALT,
         bundle(s0=s(ScalarOp.ADD, 3, 3, 2), s1=s(ScalarOp.JUMP, b=9)),
     ]
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load(program)
     oracle = Oracle(CONFIG)
     bench.set_state(oracle)
@@ -194,17 +237,17 @@ def test_calls_return_and_loops_count(model):
     assert oracle.scalars[1:4] == [0, 5, 15]
     bench.check_state(oracle)
     # All in a row: neither calls nor returns nor loops cost a cycle.
-    cycles = [cycle for cycle, _ in bench.issued]
+    cycles = [cycle for cycle, _ in bench.checker.issued]
     assert cycles == list(range(cycles[0], cycles[0] + len(cycles)))
 
 
 def test_a_start_costs_one_cycle_for_the_first_bundle(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([HALT])
     begin = model.cycle
     bench.run()
-    assert bench.issued == [(begin + 2, 0)]
-    assert bench.waits == {"vector": 0, "memory": 0, "semaphore": 0, "instruction": 1}
+    assert bench.checker.issued == [(begin + 2, 0)]
+    assert bench.checker.waits == {"vector": 0, "memory": 0, "semaphore": 0, "instruction": 1}
 
 
 def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(model):
@@ -219,10 +262,10 @@ def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(m
     # The load must not overwrite what a later bundle wrote.
     assert issue_cycles(model, load, again, use) == [0, 2, 3, 4]
     assert issue_cycles(model, nothing, bundle(s0=s(ScalarOp.ADD, 1, 0, 0))) == [0, 1, 2]
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([bundle((1234,), s0=s(ScalarOp.ADD, 1, 0, 32)), store, load, use,
                 bundle(s0=s(ScalarOp.LOAD, 5, 0, i(3)), s1=s(ScalarOp.HALT))])
-    oracle = random_oracle(Programs(np.random.default_rng(4)))
+    oracle = random_oracle(SequencerPrograms(np.random.default_rng(4)))
     bench.set_state(oracle)
     bench.run()
     # Also the load of the last bundle arrives.
@@ -236,12 +279,12 @@ def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(m
 def test_every_register_is_read_and_written_in_the_order_of_the_bundles(model, timing, seed):
     rng = np.random.default_rng([5, seed])
     for use in (0.2, 0.5):
-        program = Programs(rng).sound_vector_program(CONFIG.imem_bundles - 1, use)
+        program = SequencerPrograms(rng).sound_vector_program(CONFIG.imem_bundles - 1, use)
         # Each program assumes that nothing is in the array.
-        bench = Bench(model, timing=TIMINGS[timing], seed=seed)
+        bench = VerilatedSequencer(model, timing=TIMINGS[timing], seed=seed)
         bench.load(program)
         assert bench.run(limit=20_000) == list(range(len(program)))
-        assert bench.units.checked > 20
+        assert bench.checker.units.checked > 20
         assert bench.peek("pc") == len(program) - 1
         assert bench.peek("fault") == Fault.NONE
 
@@ -292,18 +335,18 @@ def test_results_of_one_slot_never_meet_at_its_write_port(model):
     assert issue_cycles(model, slow, middle, 0, quick)[:4] == [0, 1, 2, 4]
 
 
-def ready_units(bench: Bench, **values: int) -> None:
+def ready_units(bench: VerilatedSequencer, **values: int) -> None:
     """Units that stand still, with some of their ports as given."""
     fixed = {f"{unit}_{port}": 1 for unit in ("x", "w", "pop", "xlu") for port in ("ready", "free")}
     fixed = {name: value for name, value in fixed.items() if name != "pop_free"} | values
-    inputs = bench.units.inputs
+    inputs = bench.checker.units.inputs
 
     def given(cycle: int) -> dict[str, int]:
         found = inputs(cycle) | fixed
-        bench.units.show(found)
+        bench.checker.units.show(found)
         return found
 
-    bench.units.inputs = given  # type: ignore[method-assign]
+    bench.checker.units.inputs = given  # type: ignore[method-assign]
 
 
 ARRAY = [*(bundle(push={"op": PushOp.WEIGHTS, "a": 20}),) * CONFIG.tile_vregs,
@@ -323,7 +366,7 @@ ARRAY = [*(bundle(push={"op": PushOp.WEIGHTS, "a": 20}),) * CONFIG.tile_vregs,
     (bundle(misc=s(MiscOp.SUM_LANES, 2, 1), v1=v(VectorOp.LANE, 1)), "xlu_free"),
 ])
 def test_a_bundle_waits_for_the_port_of_the_unit_that_it_needs_and_no_other(model, code, port):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([*ARRAY, code, HALT])
     ready_units(bench)
     bench.start()
@@ -333,8 +376,8 @@ def test_a_bundle_waits_for_the_port_of_the_unit_that_it_needs_and_no_other(mode
     for _ in range(20):
         bench.cycle()
         assert bench.peek("running")
-    assert bench.issued[-1][1] == len(ARRAY) - 1
-    assert bench.waits["vector"] == 20
+    assert bench.checker.issued[-1][1] == len(ARRAY) - 1
+    assert bench.checker.waits["vector"] == 20
     others = {name: 0 for name in ("x_ready", "w_ready", "pop_ready", "xlu_ready", "x_free",
                                    "w_free", "xlu_free")
               if name != port and not (name == "pop_ready" and Slot.POP in Parts.of(
@@ -343,7 +386,7 @@ def test_a_bundle_waits_for_the_port_of_the_unit_that_it_needs_and_no_other(mode
     needed = {port.replace("free", "ready"): 1, port: 1}
     ready_units(bench, **others | needed)
     bench.cycle()
-    assert bench.issued[-1][1] == len(ARRAY)
+    assert bench.checker.issued[-1][1] == len(ARRAY)
 
 
 LOAD, STORE = bundle(ld=s(LoadOp.LOAD, 1)), bundle(st={"op": 1, "d": 2})
@@ -352,24 +395,24 @@ LOAD, STORE = bundle(ld=s(LoadOp.LOAD, 1)), bundle(st={"op": 1, "d": 2})
 @pytest.mark.parametrize(("code", "port"), [
     (LOAD, "read"), (STORE, "write"), (bundle(ld=s(LoadOp.LOAD, 1), st={"op": 1, "d": 2}), "read")])
 def test_a_bundle_leaves_the_host_the_port_of_memory_that_is_urgent(model, code, port):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([VECTOR_ADD, code, HALT])
     ready_units(bench, **{f"urgent_{port}": 1})
     bench.start()
     for _ in range(10):
         bench.cycle()
     # An operation that needs no memory is not held up.
-    assert [pc for _, pc in bench.issued] == [0]
-    assert (bench.waits["memory"], bench.waits["vector"]) == (8, 0)
+    assert [pc for _, pc in bench.checker.issued] == [0]
+    assert (bench.checker.waits["memory"], bench.checker.waits["vector"]) == (8, 0)
     other = {"read": "write", "write": "read"}[port]
     ready_units(bench, **{f"urgent_{port}": 0,
                           f"urgent_{other}": int(code in (LOAD, STORE))})
     bench.cycle()
-    assert [pc for _, pc in bench.issued] == [0, 1]
+    assert [pc for _, pc in bench.checker.issued] == [0, 1]
 
 
 def test_an_operation_may_overwrite_its_own_source_in_the_cross_lane_unit(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([bundle(misc=s(MiscOp.SUM_LANES, 1, 1)), HALT])
     ready_units(bench, xlu_free=0)
     assert bench.run() == [0, 1]
@@ -379,24 +422,24 @@ def test_an_operation_may_overwrite_its_own_source_in_the_cross_lane_unit(model)
 def test_a_register_that_is_still_to_be_read_is_not_written(model, reader):
     for code in (bundle(v0=v(VectorOp.LANE, 7)), bundle(ld=s(LoadOp.LOAD, 7)),
                  bundle(misc=s(MiscOp.TRANSPOSE_OUT, 7, b=i(0)))):
-        bench = Bench(model)
+        bench = VerilatedSequencer(model)
         bench.load([bundle(v0=v(VectorOp.ADD, 8, 7)), code, HALT])
         ready_units(bench, **{f"{reader}_pending__valid": 1, f"{reader}_pending__d": 7})
         bench.start()
         for _ in range(20):
             bench.cycle()
-        assert [pc for _, pc in bench.issued] == [0]
+        assert [pc for _, pc in bench.checker.issued] == [0]
         ready_units(bench, **{f"{reader}_pending__valid": 1, f"{reader}_pending__d": 6})
         bench.cycle()
-        assert [pc for _, pc in bench.issued] == [0, 1]
+        assert [pc for _, pc in bench.checker.issued] == [0, 1]
 
 
 def test_what_a_cycle_waits_for(model):
     def waits(*bundles: int, timing: UnitTiming | None = None) -> dict[str, int]:
-        bench = Bench(model, timing=timing)
+        bench = VerilatedSequencer(model, timing=timing)
         bench.load([*bundles, HALT])
         bench.run()
-        return {wait: count for wait, count in bench.waits.items() if wait != "instruction"}
+        return {wait: count for wait, count in bench.checker.waits.items() if wait != "instruction"}
 
     reader = bundle(v1=v(VectorOp.ADD, 5, 1))
     assert waits(VECTOR_ADD, reader) == {"vector": 2, "memory": 0, "semaphore": 0}
@@ -411,11 +454,11 @@ def test_what_a_cycle_waits_for(model):
 def expect_fault(model: Model, fault: Fault, code: int, before: tuple[int, ...] = (),
                  seed: int = 0) -> None:
     """The bundle after ``before`` has this fault and changes nothing."""
-    programs = Programs(np.random.default_rng([6, seed]))
+    programs = SequencerPrograms(np.random.default_rng([6, seed]))
     oracle = random_oracle(programs)
     oracle.scalars[1:4] = [WORD, 1 << 31, 100]
     oracle.semaphores[5] = WORD
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     program = [*before, code, HALT]
     bench.load(program)
     bench.set_state(oracle)
@@ -524,7 +567,7 @@ def test_the_least_fault_counts(model):
 def test_unused_fields_are_ignored(model):
     """Any bits may stand in the fields that an operation has no operand in."""
     rng = np.random.default_rng(7)
-    programs = Programs(rng)
+    programs = SequencerPrograms(rng)
     for slot in SLOTS:
         codes = programs.codes(slot)
         program = []
@@ -534,7 +577,7 @@ def test_unused_fields_are_ignored(model):
             program.append(pack({slot: fields | {"op": code}}))
         for code in program:
             assert not Parts.of(code).illegal
-        bench = Bench(model)
+        bench = VerilatedSequencer(model)
         for code in program:
             bench.load([code, *[HALT] * 15])
             bench.start()
@@ -549,7 +592,7 @@ def test_unused_fields_are_ignored(model):
 @pytest.mark.slow
 def test_random_bundles_have_the_faults_that_they_have(model):
     rng = np.random.default_rng(8)
-    programs = Programs(rng)
+    programs = SequencerPrograms(rng)
     found = dict.fromkeys(Fault, 0)
     for case in range(400):
         oracle = random_oracle(programs)
@@ -576,7 +619,7 @@ def test_random_bundles_have_the_faults_that_they_have(model):
         executed = trial.run(program, 200)
         if len(executed) == 200 or not (trial.halted or trial.fault):
             continue  # an endless loop, or a wait
-        bench = Bench(model, timing=TIMINGS["moody"], seed=case)
+        bench = VerilatedSequencer(model, timing=TIMINGS["mixed"], seed=case)
         bench.load(program)
         bench.set_state(oracle)
         assert bench.run() == executed, case
@@ -593,7 +636,7 @@ def test_a_fault_waits_until_its_operands_are_final(model):
     oracle.smem[3] = 4
     program = [bundle(s0=s(ScalarOp.LOAD, 6, 0, i(3))), bundle(s0=s(ScalarOp.LOAD, 7, 6, i(0))),
                HALT]
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load(program)
     bench.set_state(oracle)
     assert bench.run() == [0, 1, 2] == oracle.run(program, 10)
@@ -602,10 +645,10 @@ def test_a_fault_waits_until_its_operands_are_final(model):
 
 @pytest.mark.parametrize("target", [CONFIG.imem_bundles, 63, 64, 1 << 16, WORD])
 def test_a_program_counter_out_of_range_is_reported_as_it_is(model, target):
-    oracle = random_oracle(Programs(np.random.default_rng(9)))
+    oracle = random_oracle(SequencerPrograms(np.random.default_rng(9)))
     program = [bundle((target,), s0=s(ScalarOp.ADD, 1, 0, i(3)), s1=s(ScalarOp.CALL, 2, b=32)),
                HALT]
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load(program)
     bench.set_state(oracle)
     assert bench.run() == [0] == oracle.run(program, 10)
@@ -616,14 +659,14 @@ def test_a_program_counter_out_of_range_is_reported_as_it_is(model, target):
 
 
 def test_falling_off_the_end_is_out_of_range(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([0], CONFIG.imem_bundles - 1)
     assert bench.run(CONFIG.imem_bundles - 1) == [CONFIG.imem_bundles - 1]
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.PC_RANGE, CONFIG.imem_bundles)
 
 
 def test_a_start_clears_the_fault(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([pack({Slot.S0: {"op": 63}}), HALT])
     assert bench.run() == []
     assert bench.peek("fault") == Fault.ILLEGAL
@@ -632,21 +675,21 @@ def test_a_start_clears_the_fault(model):
 
 
 def test_the_halting_bundle_is_executed_whole(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     oracle = Oracle(CONFIG)
     program = [0, bundle(s0=s(ScalarOp.ADD, 4, 0, i(9)), s1=s(ScalarOp.HALT),
                          v0=v(VectorOp.LANE, 3), misc=s(MiscOp.SIGNAL, 2, 0, i(5)))]
     bench.load(program)
     bench.set_state(oracle)
     assert bench.run() == [0, 1] == oracle.run(program, 10)
-    assert bench.units.vectors[3]
+    assert bench.checker.units.vectors[3]
     bench.check_state(oracle)
     assert oracle.pc == 1
 
 
 # --- semaphores
 
-def signal(bench: Bench, index: int, amount: int) -> None:
+def signal(bench: VerilatedSequencer, index: int, amount: int) -> None:
     bench.poke("signal__valid", 1)
     bench.poke("signal__index", index)
     bench.poke("signal__amount", amount)
@@ -655,7 +698,7 @@ def signal(bench: Bench, index: int, amount: int) -> None:
 
 
 def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     program = [bundle(misc=s(MiscOp.WAIT, 3, 0, i(5)), s0=s(ScalarOp.ADD, 1, 1, i(1)),
                       v0=v(VectorOp.LANE, 3)), HALT]
     bench.load(program)
@@ -666,13 +709,13 @@ def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model)
         signal(bench, 2, 9)
         for _ in range(5):
             bench.cycle()
-        assert bench.issued == [], total
-    bench.waits["semaphore"] = 0
+        assert bench.checker.issued == [], total
+    bench.checker.waits["semaphore"] = 0
     signal(bench, 3, 3)
     begin = model.cycle
     bench.finish()
-    assert bench.issued == [(begin, 0), (begin + 1, 1)]
-    assert bench.waits["semaphore"] == 1
+    assert bench.checker.issued == [(begin, 0), (begin + 1, 1)]
+    assert bench.checker.waits["semaphore"] == 1
     assert bench.read(Space.SEMAPHORE, 3) == 2
     assert bench.read(Space.SEMAPHORE, 2) == 36
     assert bench.read(Space.SCALAR, 1) == 1
@@ -683,7 +726,7 @@ def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model)
     (MiscOp.SIGNAL, True, 12), (MiscOp.SIGNAL, False, 10)])
 def test_a_signal_from_outside_and_the_bundle_s_both_count(model, op, same, left):
     """Also where the semaphore would overflow if the bundle did not lower it first."""
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([bundle(misc=s(op, 3, 0, i(5))), HALT])
     bench.write(Space.SEMAPHORE, 3, WORD if op == MiscOp.WAIT else 5)
     bench.start()
@@ -691,14 +734,14 @@ def test_a_signal_from_outside_and_the_bundle_s_both_count(model, op, same, left
     begin = model.cycle
     signal(bench, 3 if same else 4, 2)
     bench.finish()
-    assert bench.issued[0] == (begin, 0)
+    assert bench.checker.issued[0] == (begin, 0)
     assert bench.peek("fault") == Fault.NONE
     assert bench.read(Space.SEMAPHORE, 3) == left
     assert bench.read(Space.SEMAPHORE, 4) == (0 if same else 2)
 
 
 def test_a_signal_from_outside_that_is_too_much_stops_the_core(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     program = [bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.JUMP, b=i(0)))]
     bench.load(program)
     for index in (1, 2):
@@ -711,7 +754,7 @@ def test_a_signal_from_outside_that_is_too_much_stops_the_core(model):
     assert not bench.peek("running")
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.SEMAPHORE, 0)
     assert bench.read(Space.SEMAPHORE, 2) == WORD - 5
-    assert bench.read(Space.SCALAR, 1) == len(bench.issued) == 7
+    assert bench.read(Space.SCALAR, 1) == len(bench.checker.issued) == 7
     # Also while nothing runs, and a start clears it.
     bench.start()
     bench.poke("stop", 1)
@@ -734,21 +777,21 @@ def test_a_fault_goes_before_a_wait(model):
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 30])
 def test_the_watchdog_stops_a_core_that_issues_nothing_for_so_long(model, limit):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([0, 0, bundle(misc=s(MiscOp.WAIT, 3, 0, i(5))), HALT])
     bench.poke("watchdog", limit)
     bench.start()
     while bench.peek("running"):
         bench.cycle()
-        assert model.cycle < bench.issued[-1][0] + 100 if bench.issued else True
-    assert [pc for _, pc in bench.issued] == [0, 1]
-    assert model.cycle - 1 - bench.issued[-1][0] == limit + 1
+        assert model.cycle < bench.checker.issued[-1][0] + 100 if bench.checker.issued else True
+    assert [pc for _, pc in bench.checker.issued] == [0, 1]
+    assert model.cycle - 1 - bench.checker.issued[-1][0] == limit + 1
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.WATCHDOG, 2)
 
 
 def test_the_watchdog_counts_anew_with_every_issue_and_may_be_off(model):
     slow = bundle(v1=v(VectorOp.TANH, 1, 1))
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([slow] * 5 + [HALT])
     bench.poke("watchdog", TRANSCENDENTAL_LATENCY - 1)
     assert bench.run() == list(range(6))
@@ -770,13 +813,13 @@ def test_the_watchdog_counts_anew_with_every_issue_and_may_be_off(model):
 @pytest.mark.parametrize("seed", range(8))
 def test_stops_and_starts_at_any_time_change_nothing(model, seed):
     rng = np.random.default_rng([10, seed])
-    programs = Programs(rng)
+    programs = SequencerPrograms(rng)
     scalar, vector = programs.scalar_program(48), programs.sound_vector_program(48)
     oracle = random_oracle(programs)
     oracle.semaphores = [1000] * 16
     stops = 0
     for program in (scalar, vector):
-        bench = Bench(model, timing=TIMINGS["moody"], seed=seed)
+        bench = VerilatedSequencer(model, timing=TIMINGS["mixed"], seed=seed)
         bench.load(program)
         bench.set_state(oracle)
         oracle.pc, oracle.halted = 0, False
@@ -787,8 +830,8 @@ def test_stops_and_starts_at_any_time_change_nothing(model, seed):
             bench.cycle()
             bench.poke("stop", 0)
             if not bench.peek("running"):
-                if bench.program[bench.peek("pc")] == HALT and (
-                        bench.issued and bench.issued[-1][1] == bench.peek("pc")):
+                if bench.checker.program[bench.peek("pc")] == HALT and (
+                        bench.checker.issued and bench.checker.issued[-1][1] == bench.peek("pc")):
                     break
                 assert stop
                 stops += 1
@@ -796,13 +839,13 @@ def test_stops_and_starts_at_any_time_change_nothing(model, seed):
                     bench.cycle()
                 bench.start(bench.peek("pc"))
         bench.finish()
-        assert [pc for _, pc in bench.issued] == oracle.run(program, WAIT_LIMIT)
+        assert [pc for _, pc in bench.checker.issued] == oracle.run(program, WAIT_LIMIT)
         bench.check_state(oracle)
     assert stops > 3
 
 
 def test_a_start_is_ignored_while_running_and_a_stop_while_not(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([0] * 10 + [HALT])
     bench.poke("stop", 1)
     bench.cycle()
@@ -812,20 +855,20 @@ def test_a_start_is_ignored_while_running_and_a_stop_while_not(model):
     bench.cycle()
     bench.start(5)
     bench.finish()
-    assert [pc for _, pc in bench.issued] == list(range(11))
+    assert [pc for _, pc in bench.checker.issued] == list(range(11))
 
 
 def test_a_reset_in_the_midst_forgets_what_is_outstanding(model):
     rng = np.random.default_rng(11)
     for seed in range(10):
-        programs = Programs(rng)
-        bench = Bench(model, timing=TIMINGS["slow"], seed=seed)
+        programs = SequencerPrograms(rng)
+        bench = VerilatedSequencer(model, timing=TIMINGS["slow"], seed=seed)
         bench.load(programs.sound_vector_program(40))
         bench.start()
         for _ in range(int(rng.integers(20, 80))):
             bench.cycle()
         # Benches begin with a reset.
-        bench = Bench(model)
+        bench = VerilatedSequencer(model)
         assert [bench.peek(name) for name in ("running", "fault", "pc", "busy")] == [0] * 4
         assert [bench.read(Space.SEMAPHORE, n) for n in range(16)] == [0] * 16
         bench.load([bundle(v0=v(VectorOp.ADD, 1, 2)), *ARRAY,
@@ -837,7 +880,7 @@ def test_a_reset_in_the_midst_forgets_what_is_outstanding(model):
 
 def test_the_host_reads_back_what_it_wrote(model):
     rng = np.random.default_rng(12)
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     sizes = {Space.SMEM: 13, Space.SCALAR: 32, Space.SEMAPHORE: 16}
     places = [(space, address) for space, size in sizes.items() for address in range(size)]
     places += [(Space.IMEM, 16 * number + word) for number in (0, 1, 31, 49) for word in range(9)]
@@ -850,8 +893,8 @@ def test_the_host_reads_back_what_it_wrote(model):
 
 
 def test_addresses_that_do_not_exist_are_errors_and_change_nothing(model):
-    bench = Bench(model)
-    oracle = random_oracle(Programs(np.random.default_rng(13)))
+    bench = VerilatedSequencer(model)
+    oracle = random_oracle(SequencerPrograms(np.random.default_rng(13)))
     bench.set_state(oracle)
     bench.load([HALT] * CONFIG.imem_bundles)
     wrong = [(Space.SMEM, 13), (Space.SMEM, 16), (Space.SMEM, 1 << 19), (Space.SCALAR, 32),
@@ -867,7 +910,7 @@ def test_addresses_that_do_not_exist_are_errors_and_change_nothing(model):
 
 
 def test_what_the_host_reaches_while_a_program_runs(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([bundle(s1=s(ScalarOp.JUMP, b=i(0))), 0])
     bench.start()
     bench.cycle()
@@ -903,8 +946,8 @@ def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_pl
             "s1": s(ScalarOp.ADD, 8 + number % 8, int(rng.integers(8)), i(3)),
             **({"s0": own} if rng.random() < 0.8 else {})}))
     program.append(bundle(s0=s(ScalarOp.LOAD, 1, 0, i(2)), s1=s(ScalarOp.HALT)))
-    oracle = random_oracle(Programs(rng))
-    bench = Bench(model)
+    oracle = random_oracle(SequencerPrograms(rng))
+    bench = VerilatedSequencer(model)
     bench.load(program)
     bench.set_state(oracle)
     bench.start()
@@ -935,7 +978,7 @@ def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_pl
     bench.finish()
     assert done > 10
     assert waited > 5
-    assert [pc for _, pc in bench.issued] == oracle.run(program, 100)
+    assert [pc for _, pc in bench.checker.issued] == oracle.run(program, 100)
     bench.check_state(oracle)
 
 
@@ -949,36 +992,36 @@ def with_descriptor(oracle: Oracle, words: tuple[int, ...], at: int = 0) -> None
 
 
 def test_a_transfer_waits_for_its_descriptor_and_the_cycles_are_memory_s(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     program = [bundle(misc=s(MiscOp.DMA, b=i(2)), s0=s(ScalarOp.LOAD, 1, 0, i(3)),
                       v0=v(VectorOp.LANE, 3)), HALT]
-    oracle = random_oracle(Programs(np.random.default_rng(15)))
+    oracle = random_oracle(SequencerPrograms(np.random.default_rng(15)))
     with_descriptor(oracle, tuple(range(10)), 2)
     bench.load(program)
     bench.set_state(oracle)
     assert bench.run() == [0, 1] == oracle.run(program, 10)
     assert oracle.transfers == [tuple(range(10))]
     # Ten reads, the last word a cycle later, and its look at the sum of them.
-    assert bench.waits == {"vector": 0, "memory": 12, "semaphore": 0, "instruction": 1}
+    assert bench.checker.waits == {"vector": 0, "memory": 12, "semaphore": 0, "instruction": 1}
     bench.check_state(oracle)
 
 
 def test_a_descriptor_is_read_while_its_bundle_waits_for_something_else(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     program = [bundle(v1=v(VectorOp.TANH, 1, 1)),
                bundle(misc=s(MiscOp.DMA, b=i(2)), v0=v(VectorOp.ADD, 2, 1)), HALT]
     bench.load(program)
     oracle = Oracle(CONFIG)
     bench.set_state(oracle)
     assert bench.run() == [0, 1, 2]
-    assert bench.waits["vector"] == TRANSCENDENTAL_LATENCY - 1
-    assert bench.waits["memory"] == 12 - (TRANSCENDENTAL_LATENCY - 1)
-    assert bench.outside.transfers == [GOOD]
+    assert bench.checker.waits["vector"] == TRANSCENDENTAL_LATENCY - 1
+    assert bench.checker.waits["memory"] == 12 - (TRANSCENDENTAL_LATENCY - 1)
+    assert bench.checker.outside.transfers == [GOOD]
 
 
 def test_the_address_of_a_descriptor_may_have_just_been_loaded(model):
     """Before it arrives, the register holds the address of a descriptor with a fault."""
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     oracle = Oracle(CONFIG)
     oracle.smem[:] = [2, *(0,) * 10, 2, 0]
     oracle.scalars[1] = 0
@@ -996,9 +1039,9 @@ def test_the_address_of_a_descriptor_may_have_just_been_loaded(model):
 def test_a_transfer_with_a_fault_changes_nothing(model, number):
     words = (*GOOD[:-1], number)
     fault = descriptor_fault(words)
-    oracle = random_oracle(Programs(np.random.default_rng(16)))
+    oracle = random_oracle(SequencerPrograms(np.random.default_rng(16)))
     with_descriptor(oracle, words, 3)
-    bench = Bench(model, timing=TIMINGS["moody"])
+    bench = VerilatedSequencer(model, timing=TIMINGS["mixed"])
     program = [bundle(**EFFECT, misc=s(MiscOp.DMA, b=i(3))), HALT]
     bench.load(program)
     bench.set_state(oracle)
@@ -1018,7 +1061,7 @@ def test_other_faults_go_before_those_of_a_descriptor(model):
                          (Fault.FIFO_UNDERFLOW, {"pop": {"op": 1, "d": 2}})):
         oracle = Oracle(CONFIG)
         with_descriptor(oracle, (*GOOD[:-1], 2))
-        bench = Bench(model)
+        bench = VerilatedSequencer(model)
         program = [bundle(**EFFECT | slots, misc=s(MiscOp.DMA, b=i(0))), HALT]
         bench.load(program)
         bench.set_state(oracle)
@@ -1034,21 +1077,21 @@ def test_a_store_of_the_same_bundle_does_not_reach_the_descriptor(model):
                bundle(s0=s(ScalarOp.STORE, 1, 0, i(5)), s1=s(ScalarOp.ADD, 1, 0, i(-2))),
                bundle(s0=s(ScalarOp.STORE, 1, 0, i(5))),
                bundle(misc=s(MiscOp.DMA, b=i(1))), HALT]
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load(program)
     bench.set_state(oracle)
     assert bench.run() == oracle.run(program, 10)
     bench.check_state(oracle)
-    assert bench.outside.transfers[0] == GOOD
+    assert bench.checker.outside.transfers[0] == GOOD
 
 
 def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     oracle = Oracle(CONFIG)
     program = [bundle(s0=s(ScalarOp.ADD, 1, 0, i(5))), bundle(misc=s(MiscOp.DMA, b=i(0))), HALT]
     bench.load(program)
     bench.set_state(oracle)
-    bench.outside.pace = 0
+    bench.checker.outside.pace = 0
     bench.poke("watchdog", 30)
     assert bench.run() == [0]
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.WATCHDOG, 1)
@@ -1062,15 +1105,15 @@ def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model):
     bench.poke("stop", 0)
     assert not bench.peek("dma__valid")
     assert bench.peek("pc") == 1
-    bench.outside.pace = 1
+    bench.checker.outside.pace = 1
     assert bench.run(1) == [1, 2]
-    assert bench.outside.transfers == [GOOD]
+    assert bench.checker.outside.transfers == [GOOD]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_transfers_and_signals_to_the_other_core(model, seed):
     rng = np.random.default_rng([17, seed])
-    programs = Programs(rng)
+    programs = SequencerPrograms(rng)
     program = []
     for _ in range(CONFIG.imem_bundles - 1):
         slots = {"s1": s(ScalarOp.ADD, int(rng.integers(1, 8)), int(rng.integers(8)),
@@ -1090,7 +1133,8 @@ def test_random_transfers_and_signals_to_the_other_core(model, seed):
     oracle = random_oracle(programs)
     oracle.smem[:] = [5 * int(n) for n in rng.integers(0, 1000, 13)]
     oracle.scalars[8:12] = [5, 10, 15, 20 + (seed % 2)]  # at odd seeds, some descriptor has a fault
-    bench = Bench(model, timing=TIMINGS[("exact", "moody", "slow")[seed % 3]], seed=seed)
+    timing = TIMINGS[("exact", "mixed", "slow")[seed % 3]]
+    bench = VerilatedSequencer(model, timing=timing, seed=seed)
     bench.load(program)
     bench.set_state(oracle)
     executed = oracle.run(program, 100)
@@ -1104,14 +1148,14 @@ def test_random_transfers_and_signals_to_the_other_core(model, seed):
 def test_a_signal_to_another_core_that_there_is_not_is_illegal():
     model = open_sequencer(replace(CONFIG, cores=1))
     for op, fault in ((MiscOp.SIGNAL_OTHER, Fault.ILLEGAL), (MiscOp.SIGNAL, Fault.NONE)):
-        bench = Bench(model, replace(CONFIG, cores=1))
+        bench = VerilatedSequencer(model, replace(CONFIG, cores=1))
         bench.load([bundle(misc=s(op, 3, 0, i(1))), HALT])
         assert bench.run() == ([] if fault else [0, 1])
         assert bench.peek("fault") == fault
 
 
 def test_a_refused_transfer_stops_the_core(model):
-    bench = Bench(model)
+    bench = VerilatedSequencer(model)
     bench.load([bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.JUMP, b=i(0)))])
     bench.write(Space.SCALAR, 1, 0)
     bench.start()
@@ -1122,7 +1166,7 @@ def test_a_refused_transfer_stops_the_core(model):
     bench.poke("bus_error", 0)
     assert not bench.peek("running")
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.BUS_ERROR, 0)
-    assert bench.read(Space.SCALAR, 1) == len(bench.issued) == 7
+    assert bench.read(Space.SCALAR, 1) == len(bench.checker.issued) == 7
     # A start clears it; it may also come while nothing runs.
     bench.start()
     bench.cycle()

@@ -1,0 +1,550 @@
+"""The sequencer's surroundings, and the checks of what it issues.
+
+`SequencerUnits` and `Outside` take the place of the units, of the DMA engine and of the other core.
+`SequencerChecker` compares each issue with the bundle's fields and, where a golden core executes
+the program, with its order and its operands.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from golden.core import GoldenCore
+from hdl import isa
+from hdl.core.interface import WAITS
+from hdl.core.scoreboard import VECTOR_LATENCIES
+from hdl.dma.format import DESCRIPTOR_WORDS
+from hdl.encoding import unpack
+from hdl.isa import (
+    LOAD_LATENCY,
+    SEMAPHORES,
+    VECTOR_FLAG,
+    Fault,
+    Kind,
+    MiscOp,
+    PushOp,
+    Slot,
+    Unit,
+)
+from verif.models.sequencer_oracle import Parts, descriptor_fault
+
+__all__ = ["Issue", "Outside", "SequencerChecker", "SequencerUnits", "TracingCore", "UnitTiming"]
+
+UNIT_PORTS = ("v0", "v1", "load", "store", "push_x", "push_w", "pop", "xlu")
+WRITERS = ("v0", "v1", "load", "chain")
+READERS = ("x", "w", "xlu")
+
+
+@dataclass(frozen=True)
+class Issue:
+    """A bundle at issue.
+
+    Attributes
+    ----------
+    pc : int
+    values : dict of str to int
+        The outputs to the units that have a meaning.
+    """
+
+    pc: int
+    values: dict[str, int]
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={value:#x}" for name, value in self.values.items() if value)
+        return f"bundle {self.pc}: {shown or 'nothing'}"
+
+
+class _Reader:
+    """Takes a bundle apart, with the values that its scalar sources have before it.
+
+    Parameters
+    ----------
+    machine : GoldenCore
+        In the state before the bundle.
+    """
+
+    def __init__(self, machine: GoldenCore) -> None:
+        self._scalars = machine.scalars
+        self._pc = machine.pc
+        slots, self._imm, _ = unpack(machine.program[machine.pc])
+        self._values = {f"{port}__valid": 0 for port in UNIT_PORTS}
+        for slot, fields in slots.items():
+            operation = isa.operation(slot, fields["op"])
+            if operation is not None and slot not in (Slot.S0, Slot.S1) and (
+                    operation.unit is not Unit.SEMAPHORE):
+                self._take(slot, operation, fields)
+
+    def issue(self) -> Issue:
+        return Issue(self._pc, self._values)
+
+    def _source(self, code: int) -> int:
+        if code < isa.SCALAR_REGISTERS:
+            return int(self._scalars[code])
+        if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
+            return self._imm[code - isa.FIRST_IMMEDIATE]
+        return code - isa.INLINE_BASE & 0xFFFFFFFF
+
+    def _take(self, slot: Slot, operation: isa.Operation, fields: dict[str, int]) -> None:
+        port = {Slot.LOAD: "load", Slot.STORE: "store", Slot.POP: "pop",
+                Slot.MISC: "xlu"}.get(slot, str(slot))
+        if slot is Slot.PUSH:
+            port = "push_x" if operation.op in (PushOp.ROWS, PushOp.ROWS_SWAP) else "push_w"
+        values = {"valid": 1}
+        if slot in (Slot.V0, Slot.V1, Slot.MISC):
+            values["op"] = fields["op"]
+        if slot is Slot.PUSH:
+            values["flag"] = operation.op in (PushOp.ROWS_SWAP, PushOp.WEIGHTS_T)
+        if slot in (Slot.LOAD, Slot.STORE):
+            values["address"] = (int(self._scalars[fields["a"]])
+                                 + self._source(fields["b"])) & 0xFFFFFFFF
+        for operand in operation.operands:
+            number, kind = fields[operand.field], operand.kind
+            name = "source" if slot is Slot.PUSH else operand.field
+            if kind is Kind.SCALAR_IN:
+                continue
+            if kind is Kind.SOURCE:
+                if slot is Slot.MISC:
+                    values["amount"] = self._source(number)
+                continue
+            if kind is Kind.VECTOR_SOURCE:
+                values["use_scalar"] = int(not number & isa.VECTOR_FLAG)
+                if values["use_scalar"]:
+                    values["scalar"] = self._source(number)
+                    continue
+                number ^= isa.VECTOR_FLAG
+            values[name] = number
+        for name, value in values.items():
+            self._values[f"{port}__{name}"] = int(value)
+
+
+class TracingCore(GoldenCore):
+    """A golden core that records the bundles that it executes.
+
+    Attributes
+    ----------
+    trace : list of Issue
+    """
+
+    trace: list[Issue]
+
+    def step(self) -> bool:
+        """As `GoldenCore.step`."""
+        if not hasattr(self, "trace"):
+            self.trace = []
+        issue = (_Reader(self).issue() if self.running and self.pc < len(self.program)
+                 else None)
+        executed = super().step()
+        if executed:
+            assert issue is not None
+            self.trace.append(issue)
+        return executed
+
+
+@dataclass
+class UnitTiming:
+    """How the units behave.
+
+    ``late``: most cycles that a vector result comes later than it should; None: in its true cycle.
+    ``ready``, ``free``: shares of cycles in which the other units take an operation, and would read
+    its source in the next cycle. ``slow``: most cycles that a register waits to be read.
+    ``urgent``: share of cycles in which the host needs a port of vector memory, each of the two.
+    """
+
+    late: int | None = None
+    ready: float = 1.0
+    free: float = 1.0
+    slow: int = 0
+    urgent: float = 0.0
+
+
+@dataclass
+class SequencerUnits:
+    """Vector unit, feeders, collector and cross-lane unit, as far as registers are concerned.
+
+    Registers hold tokens instead of values: the number of the write that a register had last. Each
+    unit reads and writes in the cycles in which the real one would, or in any others that its
+    ports allow. A read must find the token that the bundles before left there.
+    """
+
+    timing: UnitTiming
+    rng: np.random.Generator
+    vectors: list[int] = field(default_factory=lambda: [0] * 32)
+    masks: list[int] = field(default_factory=lambda: [0] * 8)
+    wanted_vectors: list[int] = field(default_factory=lambda: [0] * 32)
+    wanted_masks: list[int] = field(default_factory=lambda: [0] * 8)
+    writes: dict[str, dict[int, tuple[int, int]]] = field(
+        default_factory=lambda: {port: {} for port in WRITERS})
+    mask_writes: dict[str, dict[int, tuple[int, int]]] = field(
+        default_factory=lambda: {"v0": {}, "v1": {}})
+    reads: dict[int, list[tuple[str, int, int]]] = field(
+        default_factory=lambda: defaultdict(list))
+    pending: dict[str, tuple[int, int] | None] = field(
+        default_factory=lambda: dict.fromkeys(READERS))
+    shown: dict[str, bool] = field(default_factory=dict)
+    tokens: int = 0
+    checked: int = 0
+
+    def inputs(self, cycle: int) -> dict[str, int]:
+        """Values of the sequencer's inputs in this cycle."""
+        values = {}
+        draws = iter(self.rng.random(18).tolist())
+        for port in WRITERS:
+            d = self.writes[port].get(cycle)
+            values[f"written__{port}__valid"] = int(d is not None)
+            values[f"written__{port}__d"] = d[0] if d else int(32 * next(draws))
+        for port in ("v0", "v1"):
+            d = self.mask_writes[port].get(cycle)
+            values[f"mask_written__{port}__valid"] = int(d is not None)
+            values[f"mask_written__{port}__d"] = d[0] if d else int(8 * next(draws))
+        for reader in READERS:
+            waiting = self.pending[reader]
+            later = waiting is not None and waiting[1] > cycle
+            values[f"{reader}_pending__valid"] = int(later)
+            values[f"{reader}_pending__d"] = waiting[0] if waiting else int(32 * next(draws))
+            ready = not later and next(draws) < self.timing.ready
+            free = ready and next(draws) < self.timing.free
+            values[f"{reader}_ready"] = int(ready)
+            values[f"{reader}_free"] = int(free)
+        values["pop_ready"] = int(next(draws) < self.timing.ready)
+        for port in ("read", "write"):
+            values[f"urgent_{port}"] = int(next(draws) < self.timing.urgent)
+        self.show(values)
+        return values
+
+    def show(self, values: Mapping[str, int]) -> None:
+        """Keeps what the sequencer is told about the units, to be checked at an issue."""
+        self.shown = {name: bool(value) for name, value in values.items()
+                      if name.endswith(("ready", "free")) or name.startswith("urgent")}
+
+    def check_hazards(self, cycle: int, parts: Parts) -> None:
+        """Checks that a bundle may issue in this cycle.
+
+        Raises
+        ------
+        AssertionError
+            If it needs a register that awaits a write, overwrites one that is still to be read,
+            or needs a unit that is not ready.
+        """
+        reads = {("v", d) for d in parts.all_named(Kind.VECTOR_IN, Kind.VECTOR_SOURCE)} | {
+            ("m", d) for d in parts.all_named(Kind.MASK_IN)}
+        writes = {("v", d) for d in parts.all_named(Kind.VECTOR_OUT)} | {
+            ("m", d) for d in parts.all_named(Kind.MASK_OUT)}
+        awaited = {(file, entry[0]) for file, ports in (("v", self.writes), ("m", self.mask_writes))
+                   for port in ports.values() for due, entry in port.items() if due > cycle}
+        early = sorted((reads | writes) & awaited)
+        assert not early, f"cycle {cycle}: a bundle issues before {early} are written"
+        unread = {("v", waiting[0]) for waiting in self.pending.values()
+                  if waiting is not None and waiting[1] > cycle}
+        overwritten = sorted(writes & unread)
+        assert not overwritten, f"cycle {cycle}: a bundle overwrites {overwritten} before the read"
+        for slot, port in ((Slot.LOAD, "read"), (Slot.STORE, "write")):
+            assert not (slot in parts.operations and self.shown[f"urgent_{port}"]), (
+                f"cycle {cycle}: a {slot} issues although the host needs the memory's port")
+        assert Slot.POP not in parts.operations or self.shown["pop_ready"], (
+            f"cycle {cycle}: a pop issues although none is ready")
+        misc = parts.operations.get(Slot.MISC)
+        assert misc is None or misc.unit != Unit.XLU or self.shown["xlu_ready"], (
+            f"cycle {cycle}: a cross-lane operation issues although the unit is not ready")
+
+    def issue(self, cycle: int, parts: Parts) -> None:
+        """A bundle issues in this cycle: its reads and writes are planned."""
+        self.check_hazards(cycle, parts)
+        for slot, entry in parts.operations.items():
+            vectors = parts.named(slot, Kind.VECTOR_IN, Kind.VECTOR_SOURCE)
+            if slot in (Slot.PUSH, Slot.MISC):
+                for register in vectors:
+                    reader = ("xlu" if slot == Slot.MISC else "x"
+                              if entry.op in (PushOp.ROWS, PushOp.ROWS_SWAP) else "w")
+                    self._read_later(cycle, reader, register, any(
+                        register in parts.named(other, Kind.VECTOR_OUT)
+                        for other in parts.operations if other is not slot))
+            else:
+                for register in vectors:
+                    self.reads[cycle + 1].append(
+                        ("vector", register, self.wanted_vectors[register]))
+            for mask in parts.named(slot, Kind.MASK_IN):
+                self.reads[cycle + 1].append(("mask", mask, self.wanted_masks[mask]))
+        for slot, entry in parts.operations.items():
+            for register in parts.named(slot, Kind.VECTOR_OUT):
+                self.tokens += 1
+                self.wanted_vectors[register] = self.tokens
+                self._write(cycle, slot, entry.unit, register, entry.op)
+            for mask in parts.named(slot, Kind.MASK_OUT):
+                self.tokens += 1
+                self.wanted_masks[mask] = self.tokens
+                self._plan(self.mask_writes[slot], cycle + VECTOR_LATENCIES[entry.unit], mask)
+
+    def _read_later(self, cycle: int, reader: str, register: int, overwritten: bool) -> None:
+        assert self.shown[f"{reader}_ready"], f"cycle {cycle}: {reader} is not ready"
+        assert self.shown[f"{reader}_free"] or not overwritten, (
+            f"cycle {cycle}: {reader} reads v{register} too late: the same bundle overwrites it")
+        read = cycle + 1
+        if not self.shown[f"{reader}_free"]:
+            read += int(self.rng.integers(self.timing.slow + 1))
+        self.pending[reader] = register, read
+        self.reads[read].append(("vector", register, self.wanted_vectors[register]))
+
+    def _write(self, cycle: int, slot: Slot, unit: Unit, register: int, op) -> None:
+        if unit in VECTOR_LATENCIES:
+            self._plan(self.writes[slot], cycle + VECTOR_LATENCIES[unit], register)
+        elif unit == Unit.VMEM:
+            self._plan(self.writes["load"], cycle + LOAD_LATENCY, register)
+        else:
+            # The cross-lane unit's result comes after its source was read, a pop's at any time.
+            after = cycle
+            if unit == Unit.XLU and (waiting := self.pending["xlu"]):
+                after = max(after, waiting[1])
+            late = 1 + int(self.rng.integers(1 + (self.timing.late or 0)))
+            while after + late in self.writes["chain"]:
+                late += 1
+            self.writes["chain"][after + late] = register, self.tokens
+
+    def _plan(self, port: dict[int, tuple[int, int]], cycle: int, register: int) -> None:
+        if self.timing.late is None:
+            assert cycle not in port, f"two writes through one port in cycle {cycle}"
+        else:
+            cycle += int(self.rng.integers(self.timing.late + 1))
+            while cycle in port:
+                cycle += 1
+        port[cycle] = register, self.tokens
+
+    def finish(self, cycle: int) -> None:
+        """The cycle's reads, then its writes."""
+        for kind, register, wanted in self.reads.pop(cycle, ()):
+            found = (self.vectors if kind == "vector" else self.masks)[register]
+            assert found == wanted, f"{kind} {register} in cycle {cycle}: {found}, not {wanted}"
+            self.checked += 1
+        for ports, registers in ((self.writes, self.vectors), (self.mask_writes, self.masks)):
+            for port in ports.values():
+                if cycle in port:
+                    register, token = port.pop(cycle)
+                    registers[register] = token
+
+    def clear(self) -> None:
+        """Forgets what is under way: the sequencer has been reset."""
+        for ports in (self.writes, self.mask_writes):
+            for port in ports.values():
+                port.clear()
+        self.reads.clear()
+        self.pending.update(dict.fromkeys(READERS))
+        self.wanted_vectors[:] = self.vectors
+        self.wanted_masks[:] = self.masks
+
+    def expect_all_written(self) -> None:
+        """Checks that every register has the token of the last bundle that writes it."""
+        for name, got, want in (("v", self.vectors, self.wanted_vectors),
+                                ("m", self.masks, self.wanted_masks)):
+            wrong = [f"{name}{number}" for number in range(len(want))
+                     if got[number] != want[number]]
+            assert not wrong, f"not written as often as asked for: {', '.join(wrong)}"
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not (any(self.writes.values()) or any(self.mask_writes.values()) or self.reads)
+
+
+@dataclass
+class Outside:
+    """What starts transfers and takes signals to the other core, at its own pace."""
+
+    rng: np.random.Generator
+    pace: float = 1.0
+    address: int | None = None
+    reading: int | None = None
+    words: list[int] = field(default_factory=list)
+    ready: bool = False
+    taking: bool = False
+    transfers: list[tuple[int, ...]] = field(default_factory=list)
+    signals: list[tuple[int, int]] = field(default_factory=list)
+
+    def inputs(self) -> dict[str, int]:
+        """Values of the sequencer's inputs in this cycle."""
+        values = {f"dma__{name}": int(self.rng.integers(limit)) for name, limit in (
+            ("read_address", 1 << 16), ("fault", 16))}
+        wanted = len(self.words) + (self.reading is not None)
+        read = self.address is not None and not self.ready and wanted < DESCRIPTOR_WORDS and (
+            self.rng.random() < self.pace)
+        if self.ready:
+            values["dma__fault"] = descriptor_fault(self.words).value
+        if read:
+            assert self.address is not None
+            values["dma__read_address"] = self.address + wanted
+        self._reads = wanted if read else None
+        self.taking = self.rng.random() < self.pace
+        return values | {"dma__read": int(read), "dma__ready": int(self.ready),
+                         "other_signal__ready": int(self.taking)}
+
+    def finish(self, peek: Callable[[str], int]) -> None:
+        """Looks at the outputs of the cycle, after its inputs have been set."""
+        if self.reading is not None:
+            self.words.append(peek("dma__data"))
+        self.reading = self._reads
+        valid, taken = peek("dma__valid"), peek("dma__taken")
+        if taken:
+            assert valid, "a descriptor is taken that was not offered"
+            assert self.ready, "a descriptor is taken before the engine is ready"
+            fault = descriptor_fault(self.words)
+            assert fault == Fault.NONE, f"a descriptor with {fault!r} is taken: {self.words}"
+            self.transfers.append(tuple(self.words))
+        if not valid or taken:
+            self.address, self.reading, self.words, self.ready = None, None, [], False
+        else:
+            address = peek("dma__address")
+            assert self.address in (None, address), (
+                f"the descriptor's address on offer became {address}, it was {self.address}")
+            self.address = address
+            self.ready |= len(self.words) == DESCRIPTOR_WORDS and self.rng.random() < self.pace
+        if peek("other_signal__valid") and self.taking:
+            payload = peek("other_signal__payload")
+            self.signals.append((payload % SEMAPHORES, payload // SEMAPHORES))
+
+
+class SequencerChecker:
+    """The units and all else around the sequencer, and the checks of what it issues.
+
+    In a cycle, at most one of these holds, and only while a program runs: a bundle issues, or the
+    sequencer waits for one reason. What a bundle issues is in its fields; operations are valid
+    only at an issue; no bundle issues before its operands are there (`SequencerUnits`).
+
+    An adapter applies `inputs` and then calls `end` in each cycle.
+
+    Parameters
+    ----------
+    seed : int
+    timing : UnitTiming, optional
+
+    Attributes
+    ----------
+    units : SequencerUnits
+    outside : Outside
+    program : dict of int to int
+        Bundles by address; addresses without one hold an empty bundle.
+    issued : list of (int, int)
+        Cycle and address of each issue.
+    waits : dict of str to int
+        Cycles of each reason to wait.
+    golden : deque of Issue
+        Issues to come, if `expect` was called; compared in order.
+    checked : int
+        Issues compared with golden ones.
+    """
+
+    def __init__(self, seed: int = 0, timing: UnitTiming | None = None) -> None:
+        self.units = SequencerUnits(timing or UnitTiming(), np.random.default_rng(seed))
+        self.outside = Outside(np.random.default_rng([seed, 1]), self.units.timing.ready)
+        self.program: dict[int, int] = {}
+        self.issued: list[tuple[int, int]] = []
+        self.waits = dict.fromkeys(WAITS, 0)
+        self.golden: deque[Issue] | None = None
+        self.checked = 0
+
+    def restart(self) -> None:
+        """Forgets what is under way: the sequencer has been reset."""
+        self.units.clear()
+        self.outside = Outside(self.outside.rng, self.outside.pace)
+        if self.golden is not None:
+            self.golden.clear()
+
+    def expect(self, issues: Iterable[Issue]) -> None:
+        """Adds the issues of a golden core: from now on each issue must be the next of them."""
+        if self.golden is None:
+            self.golden = deque()
+        self.golden.extend(issues)
+
+    def expect_done(self) -> None:
+        """Checks that all golden issues came, and that all registers were written.
+
+        Raises
+        ------
+        AssertionError
+            If not.
+        """
+        self.units.expect_all_written()
+        if self.golden is not None:
+            assert not self.golden, (
+                f"{len(self.golden)} bundles did not issue; the first is {self.golden[0]}")
+
+    def inputs(self, cycle: int) -> dict[str, int]:
+        """The sequencer's inputs in this cycle, but for the host's."""
+        return self.units.inputs(cycle) | self.outside.inputs()
+
+    def end(self, cycle: int, peek: Callable[[str], int]) -> None:
+        """Ends a cycle, whose outputs ``peek`` gives by name.
+
+        Raises
+        ------
+        AssertionError
+            If an output is wrong.
+        """
+        waits = [wait for wait in WAITS if peek(f"waiting_{wait}")]
+        for wait in waits:
+            self.waits[wait] += 1
+        issue, running = peek("issue"), peek("running")
+        assert len(waits) + issue <= running, (
+            f"cycle {cycle}, pc {peek('pc')}: running is {running}, issue is {issue}, and it "
+            f"waits for {waits}: a cycle of a program has one of these reasons")
+        if issue:
+            self._issue(cycle, peek)
+        else:
+            for port in UNIT_PORTS:
+                assert not peek(f"{port}__valid"), (
+                    f"cycle {cycle}: {port} is valid, but no bundle issues")
+            assert not peek("dma__taken"), (
+                f"cycle {cycle}: a transfer starts, but no bundle issues")
+        self.units.finish(cycle)
+        self.outside.finish(peek)
+
+    def _issue(self, cycle: int, peek: Callable[[str], int]) -> None:
+        pc = peek("pc")
+        if self.golden is not None:
+            assert self.golden, f"cycle {cycle}: bundle {pc} issues, but none is expected"
+            want = self.golden.popleft()
+            assert pc == want.pc, f"cycle {cycle}: bundle {pc} issues, not {want}"
+            for name, value in want.values.items():
+                assert peek(name) == value, (
+                    f"cycle {cycle}: {name} is {peek(name):#x}, not {value:#x}; {want}")
+            self.checked += 1
+        parts = Parts.of(self.program.get(pc, 0))
+        self.issued.append((cycle, pc))
+        self._check_ports(parts, peek)
+        self.units.issue(cycle, parts)
+
+    def _check_ports(self, parts: Parts, peek: Callable[[str], int]) -> None:
+        """Compares what goes to the units with the bundle's fields."""
+        def expect(name: str, want: int) -> None:
+            assert peek(name) == want, f"{name} is {peek(name)}, not {int(want)}"
+
+        def check(port: str, slot: Slot, valid: bool, *names: str) -> None:
+            expect(f"{port}__valid", valid)
+            for name in names if valid else ():
+                expect(f"{port}__{name}", parts.fields[slot][name])
+
+        entries = parts.operations
+        for slot in (Slot.V0, Slot.V1):
+            check(slot, slot, slot in entries, "op", "d", "a", "m")
+            for register in parts.named(slot, Kind.VECTOR_SOURCE):
+                expect(f"{slot}__b", register)
+                expect(f"{slot}__use_scalar", 0)
+            if slot in entries and parts.fields[slot]["b"] < VECTOR_FLAG and any(
+                    operand.kind == Kind.VECTOR_SOURCE for operand in entries[slot].operands):
+                expect(f"{slot}__use_scalar", 1)
+            if slot in entries and any(operand.kind == Kind.MASK_IN and operand.field == "b"
+                                       for operand in entries[slot].operands):
+                expect(f"{slot}__b", parts.fields[slot]["b"])
+        check("load", Slot.LOAD, Slot.LOAD in entries, "d")
+        check("store", Slot.STORE, Slot.STORE in entries, "d", "m")
+        push = entries[Slot.PUSH].op if Slot.PUSH in entries else None
+        check("push_x", Slot.PUSH, push in (PushOp.ROWS, PushOp.ROWS_SWAP))
+        check("push_w", Slot.PUSH, push in (PushOp.WEIGHTS, PushOp.WEIGHTS_T))
+        if push:
+            port = "push_x" if peek("push_x__valid") else "push_w"
+            expect(f"{port}__source", parts.fields[Slot.PUSH]["a"])
+            expect(f"{port}__flag", push in (PushOp.ROWS_SWAP, PushOp.WEIGHTS_T))
+        check("pop", Slot.POP, Slot.POP in entries, "d")
+        misc = entries.get(Slot.MISC)
+        expect("dma__taken", misc is not None and misc.op == MiscOp.DMA)
+        expect("other_signal__valid", misc is not None and misc.op == MiscOp.SIGNAL_OTHER)
+        check("xlu", Slot.MISC, misc is not None and misc.unit == Unit.XLU, "op", "d", "a")
