@@ -1,13 +1,13 @@
-"""Which tests share a process, and which begin first, where several processes run them."""
+"""Groups and order of the tests when several processes run them."""
 
 import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups tests for ``--dist loadgroup``, and puts those that take long at the beginning.
+    """Groups tests for ``--dist loadgroup`` and puts long ones first.
 
-    A file's tests stay together, for the models that they share, if they do not say otherwise.
-    Whoever comes last has nobody beside him: what takes minutes must not.
+    A file's tests share models, so they stay together unless they have a group of their own. A long
+    test at the end would keep one process busy while the others wait.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     for item in items:

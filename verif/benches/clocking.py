@@ -26,7 +26,7 @@ def pin(dut: HierarchyObject, name: str) -> Pin:
 
 
 def config_argument(name: str) -> str:
-    """What the simulation was started with as ``+name=value``."""
+    """Value of the simulation's argument ``+name=value``."""
     value = cocotb.plusargs.get(name)
     if not isinstance(value, str):
         raise ValueError(  # noqa: TRY004  # the argument without its value reads as True
@@ -37,9 +37,10 @@ def config_argument(name: str) -> str:
 class ClockDomain:
     """The design's ``clk`` and synchronous ``rst``.
 
-    Whoever awaits ``edge`` reads what the ports were when the clock rose; what he drives then is
-    there from after this edge on. So all that happens at one edge belongs to one cycle. Whoever
-    awaits ``middle`` reads outputs within a cycle, and can still drive inputs of the same cycle.
+    A task that awaits ``edge`` reads the ports as they were when the clock rose; what it then
+    drives takes effect after that edge. So all that happens at one edge belongs to one cycle. A
+    task that awaits ``middle`` reads outputs within a cycle and can still drive inputs of the same
+    cycle.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class ClockDomain:
         self.middle = FallingEdge(clk)
 
     def start(self) -> None:
-        """Lets the clock run until the test ends; it rises at once."""
+        """Starts the clock, which rises at once and runs until the test ends."""
         self._origin = int(get_sim_time("ns"))
         Clock(self._clk, PERIOD_NS, unit="ns").start()
 
@@ -79,7 +80,7 @@ class ClockDomain:
 
     @property
     def now(self) -> int:
-        """Number of the present cycle; only differences mean something.
+        """Number of the current cycle; only differences have a meaning.
 
         It begins with an edge; in ``middle`` it is the same.
         """

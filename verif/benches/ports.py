@@ -1,4 +1,4 @@
-"""Ports that belong together: those of one signature, by the names of its members."""
+"""The ports of one signature, by the names of its members."""
 
 from collections.abc import Iterable
 

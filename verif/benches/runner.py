@@ -36,7 +36,7 @@ from verif.benches.axi.tops import ControlTop, HbmPortTop
 __all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "run"]
 
 SEED = 20240817
-"""Seed of a run that names no other."""
+"""Default seed of a run."""
 
 _DESIGNS: dict[str, dict[str, Callable[[Config], wiring.Component]]] = {
     "axi": {"hbm_port": HbmPortTop},
@@ -51,23 +51,23 @@ _TOPS = {top: make for tops in _DESIGNS.values() for top, make in tops.items()}
 _MODULES = {top: f"verif.benches.{folder}.bench_{top}"
             for folder, tops in _DESIGNS.items() for top in tops}
 
-# Everything that is random in a design's memories comes from the run's seed.
+# The random initial contents of a design's memories follow from the run's seed.
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
                     "--no-public-flat-rw")
 
-# Most benches are short: a faster model would not make up for the time that its build takes. What
-# is the same for all designs, the way to the signals above all, is compiled but once.
+# Most benches are short: a faster model would not make up for the time that its build takes. Code
+# shared by all designs, mostly the access to signals, is compiled only once.
 _OPTIMISATION = {"OPT_SLOW": "-O0", "OPT_GLOBAL": "-O2"}
 _LONG = ("chip",)
 """Designs whose benches take many cycles."""
 
 _BLOCKS = ("vpu_element", "mac_cell")
-"""Large modules that stand many times in a design: each is verilated and compiled only once."""
+"""Large modules with many instances in a design: each is verilated and compiled only once."""
 
 _WARNINGS = ",".join(["error", *(
     f"ignore::DeprecationWarning:cocotbext.axi.{module}"
     for module in ("axi_slave", "axil_master", "reset", "stream"))])
-"""Warnings are errors, but for those of a package that still uses names of cocotb 1."""
+"""Warnings are errors, except in a package that still uses names of cocotb 1."""
 
 _TAIL_LINES = 40
 
@@ -108,7 +108,7 @@ to wait for it."""
 
 @dataclass(frozen=True)
 class Design:
-    """A design written out.
+    """A design as Verilog.
 
     Attributes
     ----------
@@ -132,13 +132,13 @@ def design(bench: Bench) -> Design:
         top = library.modules[bench.top]
         return {"sources": sources, "ports": [*top.inputs, *top.outputs]}
 
-    # Some tops lie beside the benches, where changes are not noticed by themselves.
+    # Some top modules are defined among the benches, whose sources no cache key includes.
     parameters = [bench.top, bench.preset, bench.mac_latency, inspect.getsource(axi_tops)]
     return Design(**cached_json("bench", parameters, write))
 
 
 def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path:
-    """The folder of the simulator of a design, built unless one of equal inputs exists.
+    """Builds a design's simulator, unless one with equal inputs exists; returns its folder.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
         _build(partial, tools, variables, arguments, bench, verilog, waves)
         if not common.is_dir():
             _keep_common(partial, common)
-        # Precompiled headers are most of the folder, and nobody needs them any more.
+        # Precompiled headers take most of the space, and are not needed any more.
         for header in partial.rglob("*.gch"):
             header.unlink()
         partial.rename(folder)
@@ -253,8 +253,8 @@ def _keep_common(folder: pathlib.Path, common: pathlib.Path) -> None:
 def _environment(tools: Toolchain, changes: Mapping[str, str]) -> contextlib.AbstractContextManager:
     """The tools' environment, without settings for cocotb that would change what is run.
 
-    Its runner lays the environment of this process over what it is given, and takes another way
-    under pytest.
+    Cocotb's runner overrides the environment that it is given with that of this process, and
+    behaves differently under pytest.
     """
     kept = {name: value for name, value in tools.environment().items()
             if not name.startswith("COCOTB_") and name not in (
@@ -274,11 +274,11 @@ def check(bench: Bench, folder: pathlib.Path, *, seed: int = SEED,
     Parameters
     ----------
     bench : Bench
-        What is in it.
+        The bench to run.
     folder : pathlib.Path
         The simulator, from `build` with equal ``waves``.
     seed : int
-        Of all that is random.
+        Seed of everything random.
     waves : bool
         Write waveforms to ``dump.vcd`` in the folder.
 

@@ -32,7 +32,7 @@ class StreamPins:
 
 
 class StreamSource:
-    """Feeds a stream of the design: what is sent goes out in order, with random gaps.
+    """Feeds a stream of the design: transfers payloads in order, with random gaps.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class StreamSource:
     pins : StreamPins
         An input stream.
     rng : random.Random
-        Decides about the gaps.
+        Decides on the gaps.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class StreamSource:
 
     @property
     def idle(self) -> bool:
-        """Whether everything sent has been transferred."""
+        """Whether all payloads have been transferred."""
         return not self._queue
 
     def send(self, payloads: Iterable[int]) -> None:
@@ -69,7 +69,10 @@ class StreamSource:
         self._queue.extend(payloads)
 
     def clear(self) -> None:
-        """Drops what has not been transferred, also what is on offer: for a reset only."""
+        """Drops all payloads that have not been transferred, even the one on offer.
+
+        Only for a reset.
+        """
         self._queue.clear()
         self._offered = False
         self._pins.valid.value = 0
@@ -98,7 +101,7 @@ class StreamSink:
     pins : StreamPins
         An output stream.
     rng : random.Random
-        Decides about the back-pressure.
+        Decides on the back-pressure.
 
     Attributes
     ----------
@@ -121,7 +124,7 @@ class StreamSink:
 
 
 class StreamMonitor:
-    """Watches a stream, reports its transfers and checks that an offer stays as it is.
+    """Reports a stream's transfers and checks that an offer stays until it is taken.
 
     Parameters
     ----------

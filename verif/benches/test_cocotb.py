@@ -1,4 +1,4 @@
-"""The cocotb benches, as tests among the others, and that they can fail."""
+"""Runs the cocotb benches as tests, and checks that they can fail."""
 
 import re
 
@@ -18,7 +18,7 @@ def test_bench_passes(bench):
 
 
 def test_failure_names_bench_seed_and_tests():
-    """A cell that is a cycle later than its bench was told."""
+    """A cell whose results come a cycle later than its bench expects."""
     later = BENCHES[1]
     told = Bench("mac_cell", later.preset, later.mac_latency + 1)
     with pytest.raises(RuntimeError, match=re.escape(f"bench {told}, seed 77: ")) as caught:

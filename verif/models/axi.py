@@ -1,8 +1,8 @@
-"""Watches an AXI port and complains at the first cycle in which a rule is broken.
+"""Checks the rules of an AXI port, cycle by cycle.
 
-It knows nothing of simulators: it is given the port's signals, cycle by cycle. Rules of the
-specification are checked on both sides, for a wrong memory model proves nothing; and the narrower
-ones that this project's masters promise.
+The checker is independent of simulators: an adapter gives it the port's signals in each cycle. It
+checks the specification's rules on both sides, because a wrong memory model proves nothing, and the
+narrower rules that this project's masters keep.
 """
 
 from collections import deque
@@ -20,12 +20,12 @@ SIGNALS = {
     "ar": tuple(f"ar{name}" for name in _ADDRESS),
     "r": ("rid", "rdata", "rresp", "rlast"),
 }
-"""What the channels of AXI4 carry beside ``valid`` and ``ready``."""
+"""Signals of the channels of AXI4, without ``valid`` and ``ready``."""
 SIGNALS_LITE = {
     "aw": ("awaddr", "awprot"), "w": ("wdata", "wstrb"), "b": ("bresp",),
     "ar": ("araddr", "arprot"), "r": ("rdata", "rresp"),
 }
-"""The same of AXI4-Lite."""
+"""The same for AXI4-Lite."""
 
 
 class AxiChecker:
@@ -38,16 +38,16 @@ class AxiChecker:
     data_bytes : int
         Width of its data.
     max_beats : int
-        Beats of the longest burst that it may ask for. 0: the port is AXI4-Lite.
+        Beats of the longest burst that the port may request. 0: the port is AXI4-Lite.
 
     Attributes
     ----------
     transfers : dict of str to int
         Transfers by channel, "aw", "w", "b", "ar", "r".
     reads, writes : int
-        Bursts that are under way.
+        Bursts under way.
     most_reads, most_writes : int
-        The most of them that there ever were.
+        Largest number of bursts that were under way at once.
     cycles : int
         Cycles watched.
     """
@@ -86,7 +86,7 @@ class AxiChecker:
         return len(self._addresses) + len(self._data) + self._answers
 
     def cycle(self, pins: Mapping[str, int | None], *, resetting: bool = False) -> None:
-        """What the signals were when the clock rose; None: unknown.
+        """Checks the signals of a cycle, as they are when the clock rises; None: unknown.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class AxiChecker:
         self.most_writes = max(self.most_writes, self.writes)
 
     def finish(self) -> None:
-        """Ends the watch.
+        """Ends the checks.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class AxiChecker:
         assert holds, f"{self._name}, cycle {self.cycles}: {message}"
 
     def _offers(self, pins: Mapping[str, int | None]) -> dict[str, tuple[int | None, ...]]:
-        """What is on offer, by channel.
+        """Returns the payloads on offer, by channel.
 
         ``valid`` stays until ``ready``, and what is on offer with it; nothing is unknown.
         """
@@ -177,7 +177,7 @@ class AxiChecker:
         return payload
 
     def _see_address(self, channel: str, pins: Mapping[str, int | None]) -> int:
-        """Checks a burst; gives its number of beats."""
+        """Checks a burst; returns its number of beats."""
         if not self._max_beats:
             return 1
         address, length, size, burst, number = (

@@ -249,7 +249,7 @@ class SequencerUnits:
             f"cycle {cycle}: a cross-lane operation issues although the unit is not ready")
 
     def issue(self, cycle: int, parts: Parts) -> None:
-        """A bundle issues in this cycle: its reads and writes are planned."""
+        """Checks that a bundle may issue in this cycle, and plans its reads and writes."""
         self.check_hazards(cycle, parts)
         for slot, entry in parts.operations.items():
             vectors = parts.named(slot, Kind.VECTOR_IN, Kind.VECTOR_SOURCE)
@@ -311,7 +311,7 @@ class SequencerUnits:
         port[cycle] = register, self.tokens
 
     def finish(self, cycle: int) -> None:
-        """The cycle's reads, then its writes."""
+        """Does the cycle's reads, then its writes."""
         for kind, register, wanted in self.reads.pop(cycle, ()):
             found = (self.vectors if kind == "vector" else self.masks)[register]
             assert found == wanted, f"{kind} {register} in cycle {cycle}: {found}, not {wanted}"
@@ -348,7 +348,7 @@ class SequencerUnits:
 
 @dataclass
 class Outside:
-    """What starts transfers and takes signals to the other core, at its own pace."""
+    """The DMA engine and the other core: take descriptors and signals at random times."""
 
     rng: np.random.Generator
     pace: float = 1.0
@@ -378,7 +378,7 @@ class Outside:
                          "other_signal__ready": int(self.taking)}
 
     def finish(self, peek: Callable[[str], int]) -> None:
-        """Looks at the outputs of the cycle, after its inputs have been set."""
+        """Takes the outputs of the cycle, after its inputs have been set."""
         if self.reading is not None:
             self.words.append(peek("dma__data"))
         self.reading = self._reads
@@ -445,6 +445,9 @@ class SequencerChecker:
         """Forgets what is under way: the sequencer has been reset."""
         self.units.clear()
         self.outside = Outside(self.outside.rng, self.outside.pace)
+
+    def drop_expected(self) -> None:
+        """Forgets the issues to come: a reset has ended the program."""
         if self.golden is not None:
             self.golden.clear()
 

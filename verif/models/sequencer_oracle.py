@@ -1,9 +1,8 @@
 """What a program does to the sequencer's own state, bundle by bundle and without any timing.
 
-A second opinion, on purpose: written from the instruction set's text and apart from
-`golden.core`, and meant to share nothing with it but the tables of `hdl.isa`. Where the two
-agree, one reading of that text is unlikely to be wrong alone; so neither is to be made out of the
-other.
+A second opinion, on purpose: it was written from the instruction set's text and shares only the
+tables of `hdl.isa` with `golden.core`. Where the two agree, a misreading of that text is unlikely.
+So neither may be derived from the other.
 """
 
 import operator
@@ -106,7 +105,7 @@ class Parts:
         return True
 
     def named(self, slot: Slot, *kinds: Kind) -> list[int]:
-        """What stands in the slot's fields of these kinds; of vector sources, vectors only."""
+        """Values of the slot's fields of these kinds; of vector sources, vectors only."""
         entry = self.operations.get(slot)
         values = []
         for operand in entry.operands if entry else ():
@@ -124,7 +123,7 @@ class Parts:
 
 
 def descriptor_fault(words: Sequence[int]) -> Fault:
-    """What is wrong with a descriptor: here just something that depends on all its words."""
+    """A made-up fault of a descriptor that depends on all its words."""
     return (Fault.NONE, Fault.NONE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE,
             Fault.DMA_ALIGNMENT)[sum(words) % 5]
 
@@ -275,7 +274,7 @@ class Oracle:
         self.pc = next_pc
 
     def run(self, program: list[int], limit: int) -> list[int]:
-        """Runs to a halt, a fault, a wait or the limit; gives the addresses of executed bundles."""
+        """Runs to a halt, a fault, a wait or the limit; returns addresses of executed bundles."""
         executed: list[int] = []
         while not self.halted and self.fault == Fault.NONE and len(executed) < limit:
             if self.pc >= self.config.imem_bundles:

@@ -46,7 +46,7 @@ def bundle(imm: tuple[int, ...] = (), /, **slots: dict[str, int]) -> int:
 
 
 class SequencerPrograms:
-    """Random bundles and programs, out of the table of operations."""
+    """Random bundles and programs from the table of operations."""
 
     def __init__(self, rng: np.random.Generator, config: Config = CONFIG) -> None:
         self.rng = rng

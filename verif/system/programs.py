@@ -1,6 +1,6 @@
 """Random programs for a core: legal bundles of all slots, generated along the path of execution.
 
-The generator runs a golden machine beside itself. A bundle is made up when execution first reaches
+The generator runs a golden core. A bundle is generated when execution first reaches
 its address, so it can be made legal for the state at hand: addresses in range, pops only of results
 that will come, semaphores that suffice. What a program does when it passes a bundle again, in a
 loop, is then up to the machines, faults included.
@@ -278,7 +278,7 @@ class Generator:
     Parameters
     ----------
     machine : GoldenCore
-        The golden machine, whose state carries over from program to program.
+        The golden core, whose state carries over from program to program.
     rng : numpy Generator
         Source of all choices.
     signals : bool
@@ -348,7 +348,7 @@ class Generator:
                 signals.append(self._signal(code[pc]))
             executed += 1
             if executed > 50 * length:
-                raise RuntimeError(f"a program of {length} bundles does not come to an end")
+                raise RuntimeError(f"a program of {length} bundles does not end")
         if self._kind and machine.fault is not self._kind:
             self._deck.insert(0, self._kind)
         return RandomProgram(tuple(code.get(pc, 0) for pc in range(length)), len(code), executed,
@@ -691,7 +691,7 @@ class Generator:
             draft.put(Slot.PUSH, op, a=self._operand_of(draft, Kind.VECTOR_IN))
 
     def _possible(self, fault: Fault) -> bool:
-        """Whether some bundle has that fault in the machine's state."""
+        """Whether some bundle has that fault in the golden core's state."""
         machine, config = self._machine, self._config
         if fault is Fault.FIFO_OVERFLOW:
             return machine.held == config.result_vregs and (

@@ -1,4 +1,4 @@
-"""Random programs on the core in RTL and on the golden machine, compared in every bit of state."""
+"""Random programs on the core in RTL and on the golden core, compared in every bit of state."""
 
 import argparse
 import sys
@@ -186,7 +186,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
 
 
 class _Run:
-    """Runs a program on the core that the golden machine has executed."""
+    """Runs a program on the core that the golden core has executed."""
 
     def __init__(self, core: CoreModel, machine: GoldenCore, program: RandomProgram,
                  rng: np.random.Generator, outcome: Outcome) -> None:
@@ -203,7 +203,7 @@ class _Run:
         Raises
         ------
         RuntimeError
-            If it waits for a semaphore although it got all signals that the golden machine needed,
+            If it waits for a semaphore although it got all signals that the golden core needed,
             or does not need them.
         TimeoutError
             If it does not stop.

@@ -1,4 +1,4 @@
-"""Random programs on the core in RTL and on the golden machine, with the same state after each."""
+"""Random programs on the core in RTL and on the golden core, with the same state after each."""
 
 import pathlib
 import re

@@ -1,7 +1,7 @@
-"""Benches of the way to memory: an `HbmPort` between random rows and memories of `cocotbext.axi`.
+"""Benches of an `HbmPort` between random rows and memories of `cocotbext.axi`.
 
-Every port is watched by the checker of AXI's rules. What is read, and what memory holds in the
-end, is compared with a model of rows.
+An `AxiChecker` watches every port. The rows read, and the final contents of memory, are compared
+with a model of rows.
 """
 
 import logging
@@ -81,7 +81,7 @@ class HbmBench:
 
     @property
     def middle(self) -> int:
-        """The row from which on there are rows to be written; they are the last 1024."""
+        """The first of the 1024 rows at the end of memory, which are written."""
         return self.config.hbm_rows - 1024
 
     def random_row(self) -> int:
@@ -94,7 +94,7 @@ class HbmBench:
             bytearray.__setitem__(memory, slice(row * size, (row + 1) * size), part)
 
     def stored(self, row: int) -> int:
-        """What memory holds."""
+        """Contents of memory."""
         size = self.config.channel_bytes
         data = b"".join(bytes(bytearray.__getitem__(memory, slice(row * size, (row + 1) * size)))
                         for memory in self.memories)
@@ -106,7 +106,7 @@ class HbmBench:
         return [data[start:start + size] for start in range(0, len(data), size)]
 
     def refuse(self, row: int) -> None:
-        """One of the channels refuses its part of this row."""
+        """Makes one of the channels refuse its part of this row."""
         memory = self.rng.choice(self.memories)
         memory.bad.add(row * self.config.channel_bytes
                        + self.rng.randrange(self.config.channel_bytes))
@@ -140,14 +140,14 @@ class HbmBench:
             yield self.rng.random() < probability
 
     def read(self, row: int, count: int) -> None:
-        """Asks for rows, which must be those that memory holds now."""
+        """Requests rows, which must have the current contents of memory."""
         self._sources["hbm_read"].send([self._burst(row, count)])
         for number in range(row, row + count):
             bad = self.is_bad(number)
             self.read_rows.expect((int(bad), None if bad else self.stored(number)))
 
     def write(self, row: int, count: int) -> dict[int, int]:
-        """Writes random rows; gives those that must be there in the end."""
+        """Writes random rows; returns the rows that memory must hold at the end."""
         rows = [self.random_row() for _ in range(count)]
         self._sources["hbm_write"].send([self._burst(row, count)])
         self._sources["hbm_write_rows"].send(rows)
@@ -164,7 +164,7 @@ class HbmBench:
         self.read_rows.check((error, None if error else payload))
 
     async def drain(self) -> None:
-        """Waits until everything that was asked for is done."""
+        """Waits until all requests are done."""
         while not (self.read_rows.empty and self.done.empty
                    and all(source.idle for source in self._sources.values())):
             await self.domain.edge
@@ -178,11 +178,11 @@ class HbmBench:
             assert self.stored(row) == value, f"row {row}: {self.stored(row):#x}, not {value:#x}"
 
     def discard_all(self, discard: bool) -> None:
-        """Rows from now on are not written."""
+        """Discards the rows that are sent from now on."""
         self._discard.value = int(discard)
 
     async def reset(self) -> None:
-        """Resets it in the middle of everything."""
+        """Resets port and memories while requests are under way."""
         for source in self._sources.values():
             source.clear()
         await self.domain.reset(4)
@@ -216,7 +216,7 @@ async def random_traffic(dut: HierarchyObject) -> None:
 
 @bench_test
 async def bursts_about_boundaries(dut: HierarchyObject) -> None:
-    """Bursts that begin or end beside a boundary of 4 KiB, and the longest that there are."""
+    """Bursts that begin or end next to a boundary of 4 KiB, and the longest possible bursts."""
     bench = await HbmBench.started(dut)
     block = 4096 // bench.config.channel_bytes
     written: dict[int, int] = {}
@@ -282,7 +282,7 @@ async def refused_writes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def memory_that_takes_nothing(dut: HierarchyObject) -> None:
-    """Offers are made to a memory that is not ready, and stay; then all goes on."""
+    """Offers to a memory that is not ready stay until it is."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda name: 1.0 if name in ("ar", "aw", "w") else 0.0)
     bench.read(7, 30)
@@ -305,7 +305,7 @@ async def memory_that_takes_nothing(dut: HierarchyObject) -> None:
 
 @bench_test
 async def rows_that_nobody_takes(dut: HierarchyObject) -> None:
-    """Everything that was asked of memory is taken from it, though the rows' reader stands."""
+    """The port takes all that it has requested from memory, though its rows are not taken."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda _: 0.0, stall=1.0)
     written: dict[int, int] = {}
@@ -342,7 +342,7 @@ async def discarded_rows(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset of port and memory together at random moments: what comes then is right."""
+    """After a reset of port and memory at a random moment, traffic is right."""
     bench = await HbmBench.started(dut)
     for _ in range(4):
         bench.set_pauses(lambda _: 0.3, gap=0.2, stall=0.2)

@@ -1,10 +1,10 @@
-"""What is behind the memory models of `cocotbext.axi`."""
+"""Storage of the memory models of `cocotbext.axi`."""
 
 __all__ = ["BadMemory"]
 
 
 class BadMemory(bytearray):
-    """Memory that refuses what touches certain addresses: `AxiRam` then answers SLVERR."""
+    """Memory that refuses accesses to certain addresses: `AxiRam` then answers SLVERR."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)

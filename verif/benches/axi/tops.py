@@ -1,4 +1,4 @@
-"""The AXI ports as top modules, whose ports have the names of the convention."""
+"""Top modules with an AXI port whose signals have the conventional names."""
 
 from amaranth import Module
 from amaranth.lib import wiring
@@ -23,7 +23,7 @@ __all__ = ["ControlTop", "HbmPortTop"]
 
 
 class HbmPortTop(wiring.Component):
-    """An `HbmPort`, that of core 0; its streams have the names that they have there."""
+    """The `HbmPort` of core 0, with the names that its streams have in the core."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class HbmPortTop(wiring.Component):
 
 
 class ControlTop(wiring.Component):
-    """A `ControlSlave`; the cores' ports have the names that they have there."""
+    """A `ControlSlave`; its ports to the cores have the cores' names."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""Puts the checker of AXI's rules on a port of a design."""
+"""Connects an `AxiChecker` to a port of a design."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,7 +12,7 @@ __all__ = ["AxiWatch", "check_watched"]
 
 
 class _Cycle(dict[str, int | None]):
-    """The signals at one edge, each read when it is asked for: reading is what takes time."""
+    """The signals at one edge, each read on first use, because reading takes most of the time."""
 
     def __init__(self, pins: Mapping[str, Pin]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class AxiWatch:
         cocotb.start_soon(self._run())
 
     def finish(self) -> None:
-        """Ends the watch.
+        """Ends the checks.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""Benches of the chip, through its pins alone: AXI4-Lite, AXI4 memories, interrupt line.
+"""Benches of the chip through its pins alone: AXI4-Lite, AXI4 memories, interrupt line.
 
-Programs and data go in by transfers of the host. After each run both cores' state and all of
-memory are compared with the golden chip. The checker of AXI's rules watches every port.
+The host transfers programs and data to the chip. After each run, the state of both cores and all of
+memory are compared with the golden chip. An `AxiChecker` watches every port.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ bench_test = cocotb.test(timeout_time=10_000, timeout_unit="us")
 TRANSFERS = 10
 """Transfers of each core while both contend."""
 STREAMS, STREAM_ROWS = 4, 192
-"""Transfers of each core, and their rows, while both want all of a memory's time: together many
-times what buffers hold."""
+"""Transfers of each core, and their rows, while both saturate one memory: together many times the
+capacity of the buffers."""
 PITCH = DESCRIPTOR_WORDS
 
 
 def rounds(bench: ChipBench, count: int) -> int:
-    """How often a test does the same at other moments: at `tiny` ``count`` times, else a third."""
+    """Repetitions of a test at different moments: ``count`` at `tiny`, else a third of it."""
     return count if bench.config == Config.preset("tiny") else count // 3
 
 
@@ -51,7 +51,7 @@ async def put_descriptors(bench: ChipBench, core: int, made: Sequence[tuple[int,
 
 
 def exchange(config: Config) -> str:
-    """Multiplies two tiles, hands the product to the other core, and adds that one's to it."""
+    """Multiplies two tiles, gives the product to the other core, and adds the other's product."""
     tile = config.tile_vregs
     w, x, own, other, total = (tile * number for number in range(5))
 
@@ -73,7 +73,7 @@ def exchange(config: Config) -> str:
 
 
 async def prepare_exchange(bench: ChipBench) -> list[int]:
-    """Loads that program and its operands for both cores; gives where results will lie."""
+    """Loads that program and its operands on both cores; returns the results' addresses."""
     config = bench.config
     tile, rows = config.tile_vregs, config.array
     results = []
@@ -120,7 +120,7 @@ class Contention:
         self._bench = bench
         self._together = together
         self.own: list[list[tuple[int, int]]] = [[] for _ in bench.cores]
-        """By core: rows of memory, first and number, that it writes without the other's memory."""
+        """By core: rows of HBM (first, count) that depend on its own memory only."""
 
     async def load(self) -> None:
         """Loads both programs."""
@@ -205,7 +205,7 @@ class Contention:
 
 @bench_test
 async def which_chip_it_is(dut: HierarchyObject) -> None:
-    """Registers say so; both cores stand at rest, and the host reaches their words."""
+    """After a reset the cores are stopped and idle, and the host reaches their memories."""
     bench = await ChipBench.started(dut)
     assert await bench.get("ID") == IDENTITY
     for name, value in parameters(bench.config).items():
@@ -333,7 +333,7 @@ async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
 
 @bench_test
 async def neither_core_starves(dut: HierarchyObject) -> None:
-    """Both want all of one vector memory's time; or of memory's, which serves one by lot."""
+    """Both saturate one vector memory; or HBM, which serves a random one in each cycle."""
     bench = await ChipBench.started(dut)
     for victim, shared in ((0, False), (1, False), (0, True)):
         bench.set_pauses(0.3 if shared else 0.0, shared=shared)
@@ -347,7 +347,7 @@ async def neither_core_starves(dut: HierarchyObject) -> None:
 
 @bench_test
 async def descriptors_with_faults(dut: HierarchyObject) -> None:
-    """Those of programs stop the core at their bundle, those of the host are refused."""
+    """A program's stop the core at their bundle; the host's are refused."""
     bench = await ChipBench.started(dut)
     config = bench.config
     good = descriptor(config, hbm(0), vmem(3), rows=config.sublanes, semaphore=sem[1])
@@ -493,7 +493,7 @@ async def interrupt_and_poll(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_of_one_core(dut: HierarchyObject) -> None:
-    """At any moment; the other core goes on, and afterwards both do all that they should."""
+    """A reset of one core at any moment: the other goes on, and both work afterwards."""
     bench = await ChipBench.started(dut)
     busy, count = 0, rounds(bench, 6)
     for number in range(count):
@@ -525,7 +525,7 @@ async def reset_of_one_core(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_waits_for_memory(dut: HierarchyObject) -> None:
-    """Until memory has answered, the core takes nothing; then it is as new, both at once too."""
+    """A core in reset accepts nothing until memory has answered; then it is freshly reset."""
     bench = await ChipBench.started(dut)
     config = bench.config
     rows = 20 * config.sublanes
@@ -563,7 +563,7 @@ async def reset_waits_for_memory(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_of_the_chip(dut: HierarchyObject) -> None:
-    """With memory, at any moment: all starts anew."""
+    """A reset of chip and memory at any moment: all starts anew."""
     bench = await ChipBench.started(dut)
     count = rounds(bench, 3)
     for _ in range(count):

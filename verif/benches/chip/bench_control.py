@@ -1,6 +1,6 @@
-"""Benches of the control slave: a master of `cocotbext.axi`, and models of the cores.
+"""Benches of the control slave between a master of `cocotbext.axi` and models of the cores.
 
-The port is watched by the checker of AXI's rules; all channels and the cores pause at random.
+An `AxiChecker` watches the port; all channels and the cores pause at random.
 """
 
 import logging
@@ -41,19 +41,19 @@ _OFFERS = ("request", "signal", "host")
 
 
 class CoreModel:
-    """What is at one of the slave's cores: words, semaphores, transfers, counters.
+    """A core as the slave sees it: words, semaphores, transfers, counters.
 
     Attributes
     ----------
     words : dict of (space, address) to int
         All that there are.
     pulses : list of str
-        Commands, in the order in which they came.
+        Commands, in order of arrival.
     additions : list of (index, amount)
     transfers : list of int
         Descriptors that were taken.
     fault : Fault
-        What is wrong with transfers.
+        Fault of the transfers to come.
     pause : float
         Probability of a cycle in which an offer is not taken, 0 to 1.
     """
@@ -95,7 +95,7 @@ class CoreModel:
             self._states[name].value = value
 
     def clear(self) -> None:
-        """Forgets what came."""
+        """Forgets the commands, additions and transfers."""
         self.pulses.clear()
         self.additions.clear()
         self.transfers.clear()
@@ -268,7 +268,7 @@ class ControlBench:
 
 @bench_test
 async def which_chip_it_is(dut: HierarchyObject) -> None:
-    """The registers that say what this is do so, and all start with their reset values."""
+    """Identification registers are right, and all registers start with their reset values."""
     bench = await ControlBench.started(dut)
     values = parameters(bench.config)
     for core, register in bench.registers:
@@ -283,7 +283,7 @@ async def which_chip_it_is(dut: HierarchyObject) -> None:
 
 @bench_test
 async def random_accesses(dut: HierarchyObject) -> None:
-    """Right and wrong accesses of any register and address, beside a model of what is kept."""
+    """Legal and illegal accesses to any register and address, against a model."""
     bench = await ControlBench.started(dut)
     rng = bench.rng
     kept = {address(register.name, core): (register, 0) for core, register in bench.registers
@@ -372,7 +372,7 @@ async def words(dut: HierarchyObject) -> None:
 
 @bench_test
 async def words_beside_a_program(dut: HierarchyObject) -> None:
-    """What needs the core to stand is refused while it runs, and all is while it is reset."""
+    """Accesses that need a stopped core are refused while it runs; all are during its reset."""
     bench = await ControlBench.started(dut)
     bench.set_pauses(0.3)
     model, where = bench.cores[-1], address("ACCESS_DATA", bench.config.cores - 1)
@@ -396,7 +396,7 @@ async def words_beside_a_program(dut: HierarchyObject) -> None:
 
 @bench_test
 async def commands(dut: HierarchyObject) -> None:
-    """Each command is one pulse to the core that is meant; a start that cannot be is refused."""
+    """Each command is one pulse to the addressed core; an illegal start is refused."""
     bench = await ControlBench.started(dut)
     bench.set_pauses(0.3)
     for _ in range(40):
@@ -448,7 +448,7 @@ async def additions_and_transfers(dut: HierarchyObject) -> None:
 
 @bench_test
 async def cores_that_take_nothing(dut: HierarchyObject) -> None:
-    """The host is not hung by them, and what was given up does not happen later."""
+    """They do not hang the host, and an abandoned access does not happen later."""
     bench = await ControlBench.started(dut)
     model = bench.cores[0]
     model.pause = 1.0
@@ -470,7 +470,7 @@ async def cores_that_take_nothing(dut: HierarchyObject) -> None:
 
 @bench_test
 async def interrupts(dut: HierarchyObject) -> None:
-    """Random events, enables and clears beside a model of both registers."""
+    """Random events, enables and clears, against a model of both registers."""
     bench = await ControlBench.started(dut)
     bench.set_pauses(0.1)
     mask = GLOBAL_REGISTERS["INTERRUPT_STATUS"].mask
@@ -516,7 +516,7 @@ async def interrupts(dut: HierarchyObject) -> None:
 
 @bench_test
 async def counters(dut: HierarchyObject) -> None:
-    """What is read of counters that go on is of one cycle, and sums."""
+    """Counters read while they count are of one cycle, and sum to the cycles."""
     bench = await ControlBench.started(dut)
     bench.set_pauses(0.2)
     start = (1 << 32) - 200
@@ -540,7 +540,7 @@ async def counters(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """After a reset at any moment of an access the registers are as at first, and all works."""
+    """After a reset at any moment of an access, registers have their reset values and work."""
     bench = await ControlBench.started(dut)
     for _ in range(12):
         bench.set_pauses(0.3)

@@ -1,4 +1,4 @@
-"""A chip between a host, memories and the golden chip; all through its pins."""
+"""A chip, by its pins, between a host and memories, compared with the golden chip."""
 
 import logging
 import random
@@ -35,7 +35,7 @@ from verif.system.programs import fill_registers, random_words
 __all__ = ["WORDS", "ChipBench", "Events"]
 
 WORDS = 256
-"""Words of vector memory that tests use; `tiny` has no others."""
+"""Vectors of vector memory that tests use: all that `tiny` has."""
 _LIMIT = 20_000
 _BUNDLES = 100_000
 _HALT = pack({isa.Slot.S1: {"op": isa.ScalarOp.HALT}})
@@ -54,9 +54,9 @@ class Events:
 
 
 class ChipBench:
-    """The chip and all around it.
+    """The chip and its surroundings.
 
-    What the host writes, starts and transfers is done on the golden chip as well.
+    The golden chip does whatever the host writes, starts and transfers, too.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class ChipBench:
         self._descriptors.clear()
 
     async def fill(self) -> None:
-        """Gives both chips the same state, after whatever was before; ends the pauses."""
+        """Gives both chips the same state, and ends the pauses."""
         config = self.config
         self.set_pauses(0.0)
         self.golden = GoldenChip(config)
@@ -171,14 +171,14 @@ class ChipBench:
     # --- memory
 
     def allocate(self, rows: int) -> int:
-        """Address of so many rows that nobody else has."""
+        """Allocates rows of HBM; returns their address."""
         first = self._next_row
         self._next_row += rows
         assert self._next_row <= self.config.hbm_rows
         return first * self.config.row_bytes
 
     def place(self, rows: NDArray[np.uint32]) -> int:
-        """Puts rows into memory; gives their address."""
+        """Puts rows into memory; returns their address."""
         where = self.allocate(len(rows))
         first = where // self.config.row_bytes
         self.golden.hbm[first:first + len(rows)] = rows
@@ -190,13 +190,13 @@ class ChipBench:
         return where
 
     def stored(self) -> NDArray[np.uint32]:
-        """What memory holds, an array of shape (hbm_rows, lanes)."""
+        """Contents of memory, an array of shape (hbm_rows, lanes)."""
         parts = [np.frombuffer(bytes(memory), "<u4").reshape(self.config.hbm_rows, -1)
                  for memory in self.memories]
         return np.concatenate(parts, axis=1)
 
     def refuse(self, where: int) -> None:
-        """Memory refuses the row at this address, in one of its channels."""
+        """Makes one of memory's channels refuse the row at this address."""
         memory = self.rng.choice(self.memories)
         memory.bad.add(where // self.config.row_bytes * self.config.channel_bytes)
 
@@ -229,7 +229,7 @@ class ChipBench:
             await self.domain.edge
 
     def stall_reads(self, core: int, stalled: bool) -> None:
-        """Memory, which must not pause, answers a core's reads no more, or again."""
+        """Stops memory, which must not pause, from answering a core's reads, or resumes it."""
         for ram in self.rams[core]:
             ram.read_if.r_channel.pause = stalled
 
@@ -315,7 +315,7 @@ class ChipBench:
             assert self.golden.cores[core].transfer(Descriptor.unpack(words)) is fault
 
     async def begin(self, core: int, source: Place, destination: Place, rows: int) -> None:
-        """Starts to transfer rows."""
+        """Starts a transfer of rows."""
         await self.transfer(core, descriptor(self.config, source, destination, rows=rows))
 
     async def rest(self) -> None:
@@ -324,7 +324,7 @@ class ChipBench:
             await self.until(core, DMA_BUSY=0)
 
     async def copy(self, core: int, source: Place, destination: Place, rows: int) -> None:
-        """Transfers rows, and waits until that is done."""
+        """Transfers rows and waits for the end."""
         await self.begin(core, source, destination, rows)
         await self.until(core, DMA_BUSY=0)
 
@@ -346,7 +346,7 @@ class ChipBench:
             await self.command(core, "START")
 
     async def finish(self) -> None:
-        """Waits until all programs stand that stand on the golden chip, and that one's transfers.
+        """Waits until all programs have stopped that have on the golden chip, and its transfers.
 
         Programs that wait there must wait here.
         """
@@ -365,7 +365,7 @@ class ChipBench:
         await self.finish()
 
     async def compare(self) -> None:
-        """Compares all state: what does not lie in memory is transferred there. Ends the pauses.
+        """Compares all state, transferring to HBM what is not there. Ends the pauses.
 
         Raises
         ------
@@ -407,6 +407,6 @@ class ChipBench:
         return self.watches[core * self.config.hbm_channels + channel].checker
 
     def finished(self) -> None:
-        """Ends the test: at every port all is at rest, and every channel carried something."""
+        """Ends the test: every port is idle, and every channel has carried something."""
         for watch in (self._control, *self.watches):
             watch.finish()

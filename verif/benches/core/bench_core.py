@@ -1,7 +1,7 @@
-"""Benches of the core: its host's ports and all its units together, beside the golden machine.
+"""Benches of the core, all units and the host's ports, against the golden core.
 
-After each program all registers, memories and semaphores are compared with the machine's. In every
-cycle the counters must sum to the cycles.
+After each program all registers, memories and semaphores are compared with the golden core's. In
+every cycle the counters must sum to the cycles.
 """
 
 import random
@@ -33,7 +33,7 @@ LIMIT = 20_000
 
 
 class CoreBench:
-    """A core, its host, and the golden machine.
+    """A core, its host, and the golden core.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class CoreBench:
     rng : random.Random
         Of the bench's decisions, seeded with the test's seed.
     machine : GoldenCore
-        The golden one. `reset` makes a new one.
+        The golden core; `reset` makes a new one.
     generator : Generator
         Of programs for it.
     compared : int
@@ -96,36 +96,36 @@ class CoreBench:
             self.rows.write(number, word)
 
     def stabilise(self) -> None:
-        """Gives those registers small numbers that programs take addresses from."""
+        """Gives small numbers to the registers that programs use as addresses."""
         self.machine.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
         self.requests.write(Space.SCALAR, self.machine.scalars)
 
     def load(self, *bundles: int) -> None:
-        """Loads a program, and executes it on the golden machine as far as that goes."""
+        """Loads a program, and executes it on the golden core as far as possible."""
         self.requests.load(bundles)
         self.machine.load_program(bundles)
         self.machine.start()
         self.machine.run(LIMIT)
 
     def new_program(self, length: int, fault: bool) -> None:
-        """Loads a random program, executed on the golden machine."""
+        """Loads a random program, which the golden core executes."""
         program = self.generator.program(length, fault=fault)
         unused = self.config.imem_bundles - len(program.bundles)
         self.requests.load([*program.bundles, *[0] * unused])
 
     async def ready(self) -> None:
-        """Waits until all that the host writes is written."""
+        """Waits until the host's writes are done."""
         await self.requests.drain()
         await self.rows.drain()
 
     async def run(self) -> None:
-        """Runs the program that is loaded until it stops by itself."""
+        """Runs the loaded program until it stops by itself."""
         await self.ready()
         await self.program.start()
         await self.program.finish(LIMIT)
 
     async def compare(self) -> None:
-        """Waits until the core holds still, and compares all its state."""
+        """Waits until the core is idle, and compares all its state."""
         machine = self.machine
         self.program.check(machine.pc, machine.fault)
         for _ in range(LIMIT):
@@ -147,7 +147,7 @@ class CoreBench:
         self.compared += 1
 
     async def waits(self) -> None:
-        """Waits until the program does so, for a semaphore.
+        """Waits until the program waits for a semaphore.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class CoreBench:
         return {name: int(one.value) for name, one in self._counters.items()}
 
     async def _count(self) -> None:
-        """The counters of causes sum to the counter of cycles, which counts them."""
+        """The counters of causes sum to ``cycles``, which counts every cycle."""
         expected = None
         while True:
             await self.domain.edge
@@ -205,7 +205,7 @@ async def random_programs(dut: HierarchyObject) -> None:
 
 @bench_test
 async def softmax_layer(dut: HierarchyObject) -> None:
-    """A layer from end to end: the array is busy, and every bit of its result is right."""
+    """A whole layer keeps the array busy, and every bit of its result is right."""
     bench = await CoreBench.started(dut)
     layer = SoftmaxLayer(bench.config)
     words = layer.image(*operands(layer)).view(np.uint32)
@@ -227,7 +227,7 @@ async def softmax_layer(dut: HierarchyObject) -> None:
 
 @bench_test
 async def every_fault(dut: HierarchyObject) -> None:
-    """A bundle with each fault changes nothing; what is under way comes to its end."""
+    """A bundle with a fault changes nothing; operations under way still end. Each fault."""
     bench = await CoreBench.started(dut)
     bench.machine.semaphores[0] = 1
     bench.requests.write(Space.SEMAPHORE, [1])
@@ -246,7 +246,7 @@ async def every_fault(dut: HierarchyObject) -> None:
 
 @bench_test
 async def stops_and_goes_on(dut: HierarchyObject) -> None:
-    """Programs that the host stops at random and starts again end as if it had not."""
+    """Programs that the host stops and restarts at random have the same results."""
     bench = await CoreBench.started(dut)
     stops = 0
     for _ in range(3):
@@ -261,7 +261,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
             await bench.program.stop()
             stops += 1
             await bench.domain.cycles(bench.rng.randint(1, 5))
-            # It may have stood at its last bundle, about to halt: that is executed again.
+            # It may have stopped at its last bundle, a halt, which is then executed again.
             await bench.program.start(bench.program.pc)
         await bench.compare()
     assert stops >= 6
@@ -288,7 +288,7 @@ async def host_hands_over_words(dut: HierarchyObject) -> None:
                            "b": isa.INLINE_BASE + count - 1},
               Slot.S1: {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}}, (0,)),
         HALT]
-    # The golden machine gets all words at once.
+    # The golden core gets all words at once.
     bench.machine.vmem[first:first + count] = words
     bench.machine.signal(3, count)
     bench.load(*program)
@@ -308,7 +308,7 @@ async def host_hands_over_words(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
-    """A program that loads and stores in each cycle holds up neither the host nor itself."""
+    """A program that loads and stores in each cycle does not block the host, nor itself."""
     bench = await CoreBench.started(dut)
     config, rounds = bench.config, 400
     bench.machine.scalars[1] = rounds
@@ -347,7 +347,7 @@ async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
 
 @bench_test
 async def watchdog(dut: HierarchyObject) -> None:
-    """A wait that nobody ends becomes a fault; the bundle can be executed later."""
+    """An endless wait becomes a fault; the bundle can be executed later."""
     bench = await CoreBench.started(dut)
     bench.machine.semaphores[5] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=5)
@@ -367,7 +367,7 @@ async def watchdog(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at random moments of programs stops everything; what runs then is right."""
+    """A reset at a random moment of a program stops everything; later programs are right."""
     bench = await CoreBench.started(dut)
     for _ in range(2):
         bench.new_program(80, fault=False)

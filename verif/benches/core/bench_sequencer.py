@@ -1,7 +1,7 @@
 """Benches of the sequencer, with units that compute nothing but take their time.
 
-Everything that it issues is compared, in order, with what the golden core executes, and after
-each program its registers, memories and semaphores with the machine's.
+`SequencerChecker` compares every issue, in order, with the golden core's. After each program
+registers, memories and semaphores are compared with the golden core's.
 """
 
 import random
@@ -69,10 +69,11 @@ class SequencerBench:
         return bench
 
     async def reset(self) -> None:
-        """Resets it and fills all memories anew."""
+        """Resets the sequencer and fills all memories anew."""
         self.requests.source.clear()
         await self.domain.reset()
         self.requests.clear()
+        self.checker.drop_expected()
         self.machine = TracingCore(self.config)
         self.generator = Generator(self.machine, self.numbers)
         self.program.set_watchdog(0)
@@ -84,19 +85,19 @@ class SequencerBench:
         self.requests.write(Space.SEMAPHORE, self.machine.semaphores)
 
     def stabilise(self) -> None:
-        """Gives those registers small numbers that programs take addresses from."""
+        """Gives small numbers to the registers that programs use as addresses."""
         self.machine.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
         self.requests.write(Space.SCALAR, self.machine.scalars)
 
     def new_program(self, length: int, fault: bool) -> None:
-        """Makes a program, executes it on the machine, and expects its issues."""
+        """Generates a program, which the golden core executes, and expects its issues."""
         self.machine.trace = []
         program = self.generator.program(length, fault=fault)
         self._load([*program.bundles,
                     *[0] * (self.config.imem_bundles - len(program.bundles))])
 
     def load(self, *bundles: int) -> None:
-        """Loads a written program and executes it on the machine, as far as that goes."""
+        """Loads a written program and executes it on the golden core as far as possible."""
         self.machine.trace = []
         self.machine.load_program(bundles)
         self.machine.start()
@@ -110,7 +111,7 @@ class SequencerBench:
         self.checker.expect(self.machine.trace)
 
     async def run(self) -> None:
-        """Runs the program that is loaded to its end, and compares."""
+        """Runs the loaded program to its end, and compares."""
         await self.requests.drain()
         await self.program.start()
         await self.program.finish(self.limit)
@@ -170,9 +171,9 @@ async def every_fault(dut: HierarchyObject) -> None:
                    Slot.V1: {"op": VectorOp.EXP2, "d": 1, "a": 2}})
     bad = faulty_bundles(config)
     for fault, bundle in bad.items():
-        # What comes after must not happen.
+        # The bundle after it must not issue.
         bench.load(before, before, bundle, before, HALT)
-        # A jump is executed; what has the fault is the bundle that is not there.
+        # The jump is executed; the missing bundle at its target has the fault.
         pc = config.imem_bundles if fault is Fault.PC_RANGE else 2
         assert (bench.machine.fault, bench.machine.pc) == (fault, pc)
         await bench.run()
@@ -186,7 +187,7 @@ async def every_fault(dut: HierarchyObject) -> None:
 
 @bench_test
 async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
-    """Waits are released by signals of the host, and counts are right after all of them."""
+    """The host's signals end waits, and the counts are right at the end."""
     bench = await SequencerBench.started(dut)
     amounts = [bench.rng.randint(1, 15) for _ in range(40)]
     waits = [pack({Slot.MISC: {"op": MiscOp.WAIT, "d": number % isa.SEMAPHORES,
@@ -196,7 +197,7 @@ async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
     bench.machine.semaphores[:] = 0
     bench.requests.write(Space.SEMAPHORE, bench.machine.semaphores)
     await bench.requests.drain()
-    # The golden core gets everything at once: how the host cuts it up must not matter.
+    # The golden core gets each amount at once: how the host divides it must not matter.
     for number, amount in enumerate(amounts):
         bench.machine.signal(number % isa.SEMAPHORES, amount)
     bench.load(*waits, HALT)
@@ -218,7 +219,7 @@ async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
 
 @bench_test
 async def stops_and_goes_on(dut: HierarchyObject) -> None:
-    """Programs that the host stops at random and starts again end as if it had not."""
+    """Programs that the host stops and restarts at random have the same results."""
     bench = await SequencerBench.started(dut)
     stops = 0
     for number in range(4):
@@ -245,7 +246,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
 
 @bench_test
 async def watchdog(dut: HierarchyObject) -> None:
-    """A wait that nobody ends becomes a fault right after as many cycles as are allowed."""
+    """An endless wait becomes a fault right after the watchdog's number of cycles."""
     bench = await SequencerBench.started(dut)
     bench.machine.semaphores[5] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=5)
@@ -260,14 +261,14 @@ async def watchdog(dut: HierarchyObject) -> None:
         await bench.program.start()
         await bench.program.finish(100)
         bench.program.check(5, Fault.WATCHDOG)
-        # In one more cycle the bundle could still have issued.
+        # The bundle could still have issued in the last of these cycles.
         assert bench.checker.waits["semaphore"] - before == limit + 1
     bench.finish(20)
 
 
 @bench_test
 async def host_accesses(dut: HierarchyObject) -> None:
-    """Every word of each space is its own; what does not exist is refused and changes nothing."""
+    """Every word has an address of its own; accesses beyond are refused and change nothing."""
     bench = await SequencerBench.started(dut)
     config, numbers = bench.config, bench.numbers
     spaces = {Space.SMEM: bench.machine.smem, Space.SCALAR: bench.machine.scalars,
@@ -293,7 +294,7 @@ async def host_accesses(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at random moments of programs stops everything; what runs then is right."""
+    """A reset at a random moment of a program stops everything; later programs are right."""
     bench = await SequencerBench.started(dut)
     for number in range(3):
         bench.checker.units.timing = TIMINGS[number]

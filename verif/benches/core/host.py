@@ -1,4 +1,4 @@
-"""The host's side of a core: requests to the sequencer, rows of vector memory, programs."""
+"""The host of a core: requests to the sequencer, rows of vector memory, programs."""
 
 import random
 from collections import deque
@@ -22,7 +22,7 @@ __all__ = ["ProgramPort", "RequestPort", "RowPort"]
 
 
 _LOADED: dict[int, int] = {}
-"""Bundles that are known to be in the instruction memory: it survives resets, and tests."""
+"""Known contents of the instruction memory, which survive resets and tests."""
 
 
 class RequestPort:
@@ -35,7 +35,7 @@ class RequestPort:
     dut : HierarchyObject
         A design with the ports ``request`` and ``response``.
     rng : random.Random
-        Decides about gaps.
+        Decides on gaps.
 
     Attributes
     ----------
@@ -72,12 +72,12 @@ class RequestPort:
             self.send(True, space, address, int(word))
 
     def expect(self, space: Space, words: Iterable[int], at: int = 0) -> None:
-        """Queues reads of successive words that must be these."""
+        """Queues reads of successive words and their expected values."""
         for address, word in enumerate(words, at):
             self.send(False, space, address, expected=int(word))
 
     def load(self, bundles: Iterable[int], at: int = 0) -> None:
-        """Queues writes of those bundles that are not in the instruction memory already."""
+        """Queues writes of the bundles that the instruction memory does not hold yet."""
         for address, bundle in enumerate(bundles, at):
             if self._loading.get(address, _LOADED.get(address)) != bundle:
                 _LOADED.pop(address, None)
@@ -85,7 +85,7 @@ class RequestPort:
                 self.write(Space.IMEM, bundle_words(bundle), address << REQUEST_WORD_BITS)
 
     def clear(self) -> None:
-        """Drops what was not answered: for a reset only."""
+        """Drops unanswered requests: for a reset only."""
         self.source.clear()
         self._responses.clear()
         self._loading.clear()
@@ -98,7 +98,7 @@ class RequestPort:
         self._loading.clear()
 
     def finish(self) -> None:
-        """Checks that all responses came, and that there were any."""
+        """Checks that all responses came, at least one."""
         self._responses.finish()
 
     async def _run(self) -> None:
@@ -126,7 +126,7 @@ class RowPort:
     dut : HierarchyObject
         A design with the ports ``host_read``, ``host_rows``, ``host_write`` and ``host_busy``.
     rng : random.Random
-        Decides about gaps and stalls.
+        Decides on gaps and stalls.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class RowPort:
         self.writes.send(address | pack_row(row) << HOST_ADDRESS_BITS for row in word)
 
     def expect(self, space: HostSpace, address: int, word: NDArray[np.uint32]) -> None:
-        """Queues a read that must give this word."""
+        """Queues a read and the vector expected of it."""
         self.reads.send([space | address << 2])
         self._wanted.extend(pack_row(row) for row in word)
 
@@ -168,19 +168,19 @@ class RowPort:
         self.expect(HostSpace.MASK, 0, word)
 
     def look(self, space: HostSpace, address: int, sublanes: int) -> None:
-        """Queues a read of a word that is about to change: only its rows are counted."""
+        """Queues a read of a vector that may change: its rows are only counted."""
         self.reads.send([space | address << 2])
         self._wanted.extend([None] * sublanes)
 
     def clear(self) -> None:
-        """Drops all that is under way: for a reset only."""
+        """Drops everything under way: for a reset only."""
         self.reads.clear()
         self.writes.clear()
         self._wanted.clear()
         self._rows.clear()
 
     async def drain(self) -> None:
-        """Waits until all is written and read."""
+        """Waits until all writes and reads are done."""
         while not (self.reads.idle and self.writes.idle and not self._wanted):
             await self._domain.edge
         await self._domain.cycles(2)
@@ -188,7 +188,7 @@ class RowPort:
             await self._domain.edge
 
     def finish(self) -> None:
-        """Checks that all rows came, and that there were any."""
+        """Checks that all rows came, at least one."""
         assert not self._wanted, f"{len(self._wanted)} host rows did not come"
         self._rows.finish()
 
@@ -235,12 +235,12 @@ class ProgramPort:
 
     @property
     def pc(self) -> int:
-        """Its program counter."""
+        """The program counter."""
         return int(self._outputs["pc"].value)
 
     @property
     def fault(self) -> int:
-        """Why it stopped."""
+        """The fault with which it stopped."""
         return int(self._outputs["fault"].value)
 
     async def start(self, pc: int = 0) -> None:
@@ -251,12 +251,12 @@ class ProgramPort:
         await self._domain.edge
 
     async def stop(self) -> None:
-        """Stops it; returns in the first cycle in which it stands."""
+        """Stops the program; returns in the first cycle in which it is stopped."""
         await self._pulse("stop")
         await self._domain.edge
 
     def set_watchdog(self, cycles: int) -> None:
-        """Cycles without a bundle after which it faults; 0: never."""
+        """Sets the cycles without an issue after which the core faults; 0: never."""
         self._inputs["watchdog"].value = cycles
 
     async def signal(self, index: int, amount: int) -> None:
@@ -266,7 +266,7 @@ class ProgramPort:
         self._signal.drive(valid=0)
 
     async def finish(self, limit: int) -> None:
-        """Waits until the program stands.
+        """Waits until the program has stopped.
 
         Raises
         ------
@@ -280,7 +280,7 @@ class ProgramPort:
         raise AssertionError(f"the program still runs after {limit} cycles, at bundle {self.pc}")
 
     def check(self, pc: int, fault: int) -> None:
-        """Compares where and why it stands."""
+        """Checks that the core is stopped, with this program counter and fault."""
         got = self.running, self.pc, self.fault
         assert got == (False, pc, fault), (
             f"running, pc, fault are {got}, not {(False, pc, fault)}")

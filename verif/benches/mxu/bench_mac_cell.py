@@ -50,7 +50,7 @@ SUMS = {
 
 
 def one_weight_each(operands: Iterator[tuple[int, int, int]]) -> Iterator[CellInputs]:
-    """Each x two cycles after its own weight, and again, beside the swap to the next one."""
+    """Each x two cycles after its weight, and again together with the swap to the next."""
     yield CellInputs()
     before: tuple[int, int] | None = None
     for acc, x, w in operands:
@@ -81,7 +81,7 @@ class Traffic:
         self._numbers = np.random.default_rng(cocotb.RANDOM_SEED)
 
     def reset(self) -> CellInputs:
-        """A cycle of reset, with all valid bits set: it must win over them."""
+        """A cycle of reset with all valid bits set: the reset must win."""
         self._filled = self._ready = False
         noise = next(self.idle(1))
         return replace(noise, rst=1, x_valid=1, swap=1, w_north_valid=1)
@@ -186,7 +186,7 @@ async def swaps_while_streaming(dut: HierarchyObject) -> None:
 
 @bench_test
 async def holds_while_idle(dut: HierarchyObject) -> None:
-    """No output changes while data inputs do, once the pipeline is empty."""
+    """Once the pipeline is empty, changing data inputs change no output."""
     bench = CellBench(dut)
     traffic = Traffic(0.7, 0.5, 0.3)
     bursts = [list(traffic.cycles(20)) for _ in range(50)]
@@ -198,7 +198,7 @@ async def holds_while_idle(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at every distance behind traffic drops the next weight and all in the pipeline."""
+    """A reset at every distance after traffic drops the next weight and the whole pipeline."""
     bench = CellBench(dut)
     traffic = Traffic(0.9, 0.5, 0.3)
     await bench.run(traffic.cycles(30))

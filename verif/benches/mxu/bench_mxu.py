@@ -150,7 +150,7 @@ async def latency_is_as_configured(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at any moment leaves nothing behind, neither rows nor half a load nor counts."""
+    """A reset at any moment drops rows, partial loads and counts."""
     bench, tiles = await started(dut)
     for _ in range(60):
         shake(bench, bench.rng)
@@ -167,7 +167,7 @@ async def reset_in_the_middle(dut: HierarchyObject) -> None:
 
 @bench_test
 async def long_stall_loses_nothing(dut: HierarchyObject) -> None:
-    """With ``y`` blocked the unit takes as many rows as it can store, and no more."""
+    """With ``y`` blocked the unit takes exactly as many rows as it can store."""
     bench, tiles = await started(dut)
     depth = bench.config.result_depth
     sent = [tiles.tile(3 * depth), tiles.tile(5)]

@@ -1,7 +1,7 @@
 """Driver, monitor and model of the array's cell, by cycles.
 
 The model is written from the docstring of `hdl.mxu.cell.MacCell` and says nothing about outputs
-that it leaves open: data beside a valid bit that is not set, unless the cell holds.
+that it leaves open: data whose valid bit is not set, unless the cell holds.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ __all__ = ["CellBench", "CellDriver", "CellInputs", "CellModel", "CellMonitor", 
 
 @dataclass(frozen=True)
 class CellInputs:
-    """What the cell is given in one cycle.
+    """Inputs of the cell in one cycle.
 
     To `CellDriver`, ``p`` is the partial sum that belongs to ``x``, whenever the cell wants it.
     """
@@ -45,7 +45,7 @@ class CellInputs:
 
 @dataclass(frozen=True)
 class CellOutputs:
-    """What the cell gives in one cycle."""
+    """Outputs of the cell in one cycle."""
 
     x_east: int
     x_valid_east: int

@@ -38,7 +38,7 @@ class Tile:
     transpose: bool = False
 
     def weight_payloads(self, rng: random.Random) -> Iterable[int]:
-        """What to send to the weight stream.
+        """Payloads of the weight stream.
 
         ``transpose`` counts with the first row only: it is random with the others.
         """
@@ -47,13 +47,13 @@ class Tile:
             yield pack_row(row, rng.getrandbits(1) if index else int(self.transpose))
 
     def activation_payloads(self) -> Iterable[int]:
-        """What to send to the activation stream: ``swap`` with the first row."""
+        """Payloads of the activation stream: ``swap`` with the first row."""
         for index, row in enumerate(bits(self.activations)):
             yield pack_row(row, int(index == 0))
 
 
 class StreamedMxu:
-    """The matrix unit by the rows that its streams transfer, without time.
+    """The matrix unit as rows that its streams transfer, without timing.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ class StreamedMxu:
 class MxuBench:
     """A matrix unit with sources, sink, monitors, model and checker.
 
-    What it should give follows from what its inputs were seen to take, so sources may send anything
-    at any time, before and after resets.
+    Expected results follow from the transfers at the inputs, so sources may send anything at any
+    time, before and after resets.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class MxuBench:
             self.x_source.send(tile.activation_payloads())
 
     async def reset(self, cycles: int = 2) -> None:
-        """Resets the design; what was sent and has not come out is lost."""
+        """Resets the design; rows under way are lost."""
         self.w_source.clear()
         self.x_source.clear()
         await self.domain.reset(cycles)
@@ -177,7 +177,7 @@ class MxuBench:
         self._origin = self.domain.now
 
     async def drain(self) -> None:
-        """Waits until all that was sent has come out."""
+        """Waits until all results have come."""
         while not (self.w_source.idle and self.x_source.idle and self._checker.empty):
             await self.domain.edge
 

@@ -34,7 +34,7 @@ from verif.models.axi import SIGNALS, SIGNALS_LITE, AxiChecker
 TINY = Config.preset("tiny")
 SMALL = Config.preset("small")
 PATIENCE = 2000
-"""Cycles in which a loop of a test must come to its end."""
+"""Limit in cycles of a test's loop."""
 
 
 def simulate(dut: Component,

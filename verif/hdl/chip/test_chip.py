@@ -351,7 +351,7 @@ def test_a_reset_of_the_core_hangs_no_client(sublanes: int, seed: int) -> None:
         voided = halves = lost = 0
         state, count = "work", 40
         for _ in range(3000):
-            # The core's own engine comes to rest before the reset, the other's does not.
+            # The core's own engine is idle before the reset, the other's is not.
             users[0].quiet = state != "work"
             resets = state == "reset"
             ctx.set(dut.reset, int(resets))

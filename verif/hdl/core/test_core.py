@@ -1,4 +1,4 @@
-"""The core in RTL beside the golden machine: all units together, its host's ports, its faults."""
+"""The core in RTL against the golden core: all units, the host's ports, faults."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def tiny() -> Iterator[CoreModel]:
 
 
 def with_data(core: CoreModel, seed: int) -> GoldenCore:
-    """A golden machine with the same random memories as the core, which is reset."""
+    """A golden core with the same random memories as the core, which is reset."""
     rng = np.random.default_rng(seed)
     machine = GoldenCore(core.config)
     core.reset()

@@ -354,7 +354,7 @@ class Job:
 
 
 class Bench:
-    """The engine and all around it, beside the golden memories, in which transfers are instant."""
+    """The engine with its surroundings, and golden memories, in which transfers are instant."""
 
     def __init__(self, model: Model, config: Config = CONFIG, timing: AgentTiming | None = None,
                  seed: int = 0) -> None:

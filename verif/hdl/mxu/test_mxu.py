@@ -172,7 +172,7 @@ def test_reset_in_the_middle_forgets_everything(mac_latency):
             assert_rows(got, expected(abandoned)[:len(got)].reshape(got.shape), "abandoned")
             rows_in += len(went)
             rows_out += len(got)
-            # One cycle of reset in the midst of the traffic: the streams still offer and take.
+            # One cycle of reset in the middle of the traffic: the streams still offer and take.
             model.poke("rst", 1)
             model.tick()
             model.poke("rst", 0)

@@ -196,7 +196,7 @@ def test_reset_forgets_what_is_in_flight(bench):
 
 
 def issue(bench: VerilatedVpu, issuer: BundleIssuer) -> None:
-    """Runs an issuer's bundles; its golden core must come to the unit's state."""
+    """Runs an issuer's bundles; its golden core must have the unit's state at the end."""
     bench.issue(issuer)
     bench.run(IDLE)
     bench.check(range(CORE_VECTORS))

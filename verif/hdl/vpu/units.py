@@ -75,7 +75,7 @@ def number_pairs(rng: np.random.Generator, count: int) -> tuple[Words, Words]:
     noise = (_words(rng, share) & 0x7FFFFF) >> rng.integers(0, 24, share).astype(np.uint32)
     parts.append((a, a ^ 0x80000000 ^ noise))
 
-    # Products that are exactly half a unit off, and the same just beside that.
+    # Products that are exactly half a unit off, and their neighbours.
     bits = rng.integers(2, 24, share)
     factors = []
     for width in (bits, 25 + rng.integers(0, 2, share) - bits):
