@@ -1,5 +1,6 @@
 """The timing diagrams of docs/core.md are those of the RTL."""
 
+from hdl.config import Config
 from tools.docs.timing import DIAGRAMS, PATH, blocks, draw, write
 
 
@@ -30,5 +31,9 @@ def test_latencies_in_the_diagrams() -> None:
     assert cycles("load_use", "slot v0 writes") == [(store, "v2")]
     last_result = cycles("push_pop", "result row leaves")[-1][0]
     assert cycles("push_pop", "pop writes") == [(last_result + 1, "v4")]
+    config = Config.preset("tiny")
+    first_row = cycles("push_pop", "activation row enters")[0][0]
+    used = cycles("push_pop", "issue")[4][0]
+    assert used - first_row == config.sublanes + config.array_latency == 15
     issue = cycles("semaphore", "issue")
     assert issue[0][0] == cycles("semaphore", "host adds 1 to sem1")[-1][0] + 1
