@@ -1,1 +1,1 @@
-"""Generators of docs/isa.md, docs/registers.md and sim/asm/slots.py."""
+"""Generators: docs/isa.md, docs/registers.md, timing diagrams, and sim/asm/slots.py."""

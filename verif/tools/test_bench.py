@@ -1,4 +1,4 @@
-"""What ``make bench`` relies on that can be wrong without an error."""
+"""Assumptions of ``make bench`` that could be wrong without causing an error."""
 
 import pathlib
 
@@ -18,5 +18,5 @@ def test_memories_become_those_of_the_fpga(tmp_path: pathlib.Path, width: int, d
     counts = count_cells(synthesise(tmp_path, top, {top: memory.verilog()},
                                     f"synth_ecp5 -nodsp -top {top}"))
     assert (counts["ebr"], counts["lutram"], counts["multipliers"]) == (blocks, lutram, 0)
-    # The word that is read, and what delays a write, so that a read beside it gives the old word.
+    # Registers for the word read, and for a write, so that a read in the same cycle gives old data.
     assert width <= counts["ff"] <= 2 * width + 16

@@ -1,4 +1,4 @@
-"""The exported Verilog: complete, the same every time, lint-clean."""
+"""The exported Verilog: complete, reproducible, lint-clean."""
 
 import json
 import os

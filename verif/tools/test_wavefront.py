@@ -1,4 +1,4 @@
-"""The 3 x 3 example on the RTL: which value is where in which cycle, and the picture of it."""
+"""The 3 x 3 example on the RTL: the place of each value in each cycle, and the picture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,8 +31,8 @@ V = np.array(NEXT_WEIGHTS, np.float32)
 Y = W @ np.array(X, np.float32)
 SIZE = 3
 
-# In which cycle a row enters: three of weights; the first activations in the next cycle, with the
-# swap; the next weights after that.
+# The cycles in which rows start to enter: three rows of weights; then activations, the first with
+# the swap; one cycle later the next weights.
 W_ENTERS, X_ENTERS, V_ENTERS = 0, 3, 4
 # From there to the first cell.
 W_DELAY, X_DELAY = 2, 3

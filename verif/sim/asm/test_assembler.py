@@ -1,4 +1,4 @@
-"""The assembler by calls and by text, and the disassembler: exact, and clear about errors."""
+"""The assembler, from calls and from text, and the disassembler: exact, with clear errors."""
 
 import random
 import re
@@ -20,7 +20,7 @@ from tools.docs.slots import method_name
 
 
 def built(fill: Callable[..., Any]) -> tuple[dict, tuple[int, ...]]:
-    """Slots and immediates of one bundle that `fill` makes."""
+    """Slots and immediates of one bundle that `fill` builds."""
     asm = Assembler()
     with asm.bundle() as b:
         fill(b)
@@ -494,7 +494,7 @@ def test_a_refused_operation_leaves_the_bundle_as_it_was() -> None:
         refused(b.v1.fadd, v[2], v[3], 2e6)
         b.s0.add(s[1], s[1], 4000)
         refused(b.s1.add, s[2], s[2], 5000)
-        # All three immediates are still to be had, and nothing else is in use.
+        # All three immediates are still free, and nothing else is in use.
         b.s1.add(s[2], s[2], 3000)
         b.v1.lane(v[4])
     same = Assembler()
@@ -578,7 +578,7 @@ def test_text_must_be_a_string() -> None:
 
 
 def test_codes_of_a_bundle_by_hand() -> None:
-    """One bundle whose bits are written down, so that no shared code can be wrong in both."""
+    """One bundle whose bits are written out, so that an error in shared code shows."""
     (bundle,) = assemble("{ s0.add s1, s2, 3 | v0.fadd v1, v2, 1.0f | st.store v7, s8, s9, m3 "
                          "| misc.wait sem5, 1000 }").bundles
     expected = 1 | 1 << 6 | 2 << 11 | 51 << 16

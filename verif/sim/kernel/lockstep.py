@@ -1,4 +1,4 @@
-"""Runs kernels beside the Verilog they were made from and compares every output in every cycle."""
+"""Runs kernels in lockstep with the Verilog of their grids; compares all outputs in each cycle."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from sim.verilated.model import Model
 
 _CPU = pathlib.Path("/proc/cpuinfo")
 HAS_AVX512 = _CPU.exists() and "avx512bw" in _CPU.read_text()
-# Elsewhere the native backend is what a machine with AVX-512 has for others.
+# Without AVX-512, the native backend is already this one.
 SECOND = ("no_avx512",) if HAS_AVX512 else ()
 BACKENDS = ("native", *SECOND, "portable32", "portable16")
 PARALLEL = "parallel"
-"""The native backend, in a kernel whose steps other threads can do."""
+"""The native backend, in a kernel whose steps other threads can run."""
 
 WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
     "ASCRANGE", "BLKSEQ", "CMPCONST", "DECLFILENAME", "GENUNNAMED", "PROCASSINIT", "UNOPTFLAT",
@@ -28,7 +28,7 @@ WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
 
 
 class VerilogTile(wiring.Component):
-    """A tile that is written in Verilog: ``body`` between the ports and ``endmodule``."""
+    """A tile written in Verilog: ``body`` stands between the ports and ``endmodule``."""
 
     def __init__(self, module: str, inputs: Mapping[str, int], outputs: Mapping[str, int],
                  body: str) -> None:
@@ -50,12 +50,12 @@ class VerilogTile(wiring.Component):
 
 
 def tile_verilog(grid: TileGrid) -> str:
-    """Verilog of a grid's tile and of what it instantiates."""
+    """Verilog of a grid's tile and of the modules that it instantiates."""
     return "\n".join(VerilogLibrary().write(grid.tile_module, grid.make_tile).values())
 
 
 class Lockstep:
-    """A model of grids as plain Verilog, each beside kernels of the same grid.
+    """A model of grids as plain Verilog, each next to kernels of the same grid.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class Lockstep:
         self.path = build_model(top, sources, cpp=cpp, waivers=WAIVERS, optimise=False)
 
     def run(self, model: Model, inputs: Mapping[str, np.ndarray], cycles: int) -> np.ndarray:
-        """Runs cycles with these rows of words; which outputs were ever not zero.
+        """Runs cycles with these inputs, rows of words; returns which outputs were ever nonzero.
 
         Raises
         ------

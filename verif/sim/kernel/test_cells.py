@@ -1,4 +1,4 @@
-"""Every operator of a tile's netlist, at many widths, beside Verilator."""
+"""Every operator of a tile's netlist, at many widths, compared with Verilator."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ def expressions(w: int) -> Iterator[tuple[int, str]]:
     if w <= 32:
         yield w, "{a, b} >> k"
     if w > 10:
-        # Within bounds: elsewhere the result is undefined.
+        # Within bounds; the result is undefined elsewhere.
         yield 1, "a[k]"
         yield 3, "a[k +: 3]"
         yield 2, "b[$signed({1'b0, k}) + 1 -: 2]"
@@ -132,7 +132,7 @@ def grid(widths: Sequence[int]) -> Callable[[str], TileGrid]:
 
 
 def operands(rng: np.random.Generator, width: int, shape: tuple[int, int]) -> NDArray[np.uint64]:
-    """Random numbers, half of them close to powers of two or to 0 or to the largest."""
+    """Random numbers, half of them close to powers of two, to 0 or to the largest number."""
     top = (1 << width) - 1
     values = np.frombuffer(rng.bytes(8 * int(np.prod(shape))), np.uint64).reshape(shape) & \
         np.uint64(top)

@@ -1,4 +1,4 @@
-"""Random expressions: narrowed graphs beside plain arithmetic, compiled tiles beside Verilator."""
+"""Random expressions: narrowed graphs against arithmetic, compiled tiles against Verilator."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ def evaluate(roots: Sequence[Node], leaves: Mapping[Node, int]) -> list[int]:
 
 
 class RandomGraph:
-    """Random nodes, and beside each its value in every environment as plain arithmetic has it."""
+    """Random nodes, each with its value in every environment, computed by plain arithmetic."""
 
     def __init__(self, seed: int) -> None:
         self.random = rng = random.Random(seed)
@@ -86,7 +86,7 @@ class RandomGraph:
             {word: word.bits & rng.choice([rng.getrandbits(64), rng.getrandbits(3), ALL, 0])
              for word in self.words} | {bit: rng.randrange(2) for bit in self.bits}
             for _ in range(ENVIRONMENTS)]
-        # Equal nodes are one, so that the values of a node have to be equal however it came about.
+        # Equal nodes are one node, so its values must be equal however it was built.
         self.expected = {node: [leaves[node] for leaves in self.leaves]
                          for node in (*self.words, *self.bits)}
         self.wrong: list[Node] = []
@@ -106,7 +106,7 @@ class RandomGraph:
             return self.constant()
         word = self.random.choice(self.words[:4] + self.words[-6:])
         if kind < 0.5:
-            # Words of which some bits are known to be zero are what there is to narrow.
+            # Narrowing needs numbers some of whose bits are known to be zero.
             mask = self.constant().number
             values = [value & mask for value in self.expected[word]]
             return self.remember(self.graph.and_(word, self.graph.const(mask)), values)
@@ -291,7 +291,7 @@ def test_random_expressions_match_verilator(seed: int) -> None:
         width = source.random.choice([1, 5, 8, 16, 20, 32, 48])
         expression = source.word(4) if width > 1 else source.bit(4)
         outputs[f"o{index}"] = width
-        # Each enable makes a group, on lanes of its own.
+        # Each enable makes a group with its own lanes.
         lines.append(f"  reg [{width - 1}:0] q{index} = 0;\n  assign o{index} = q{index};\n"
                      f"  always @(posedge clk) if (en[{index % ENABLES}]) q{index} <= "
                      f"{expression};")

@@ -1,4 +1,4 @@
-"""Links, edges, outputs and idle skipping of kernels, beside the grids' Verilog."""
+"""Links, edges, outputs and idle skipping of kernels, compared with the grids' Verilog."""
 
 
 from collections.abc import Callable
@@ -113,7 +113,7 @@ HOLDS = "valid <= v & ~rst; if (v) data <= d;"
     (HOLDS + " if (rst) data <= 0;", True),
     (HOLDS + " if (valid) extra <= extra + 1;", True),
     (HOLDS + " if (mode) extra <= extra + 1;", True),
-    # A shift register stays empty once it is.
+    # An empty shift register stays empty.
     (HOLDS + " extra <= {extra[2:0], v};", True),
     (HOLDS + " extra <= extra + 1;", False),
     (HOLDS + " if (!mode) extra <= d[3:0];", False),
@@ -156,5 +156,5 @@ def test_unlinked_output_need_not_be_registered() -> None:
 
 
 def test_grids_of_the_lockstep_are_skipped(lockstep: Lockstep) -> None:
-    # Otherwise nothing above would test skipping.
+    # Without it, nothing above would test skipping.
     assert all(kernel.can_skip for kernel in lockstep.kernels.values())

@@ -1,4 +1,4 @@
-"""Groups of a kernel beside Verilator: circles of registers, and choices that all tiles share."""
+"""Groups of a kernel against Verilator: circles of registers, choices that all tiles share."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ WIDTHS = (1, 20, 40)
 
 
 def circle(w: int) -> str:
-    """Three registers that feed each other, each with an enable of its own, in a memory's loop."""
+    """Three registers in a circle through a memory, each with its own enable."""
     index = 4 if w >= 4 else 1
     return f"""
 module circle_{w}(input clk, input read, input compute, input write, input own, input [3:0] from,

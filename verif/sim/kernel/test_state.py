@@ -1,4 +1,4 @@
-"""Registers and memories of a tile beside Verilator: enables, resets, initial values, ports."""
+"""Registers and memories of a tile against Verilator: enables, resets, initial values, ports."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ WIDTHS = (1, 8, 16, 24, 40)
 
 
 def style_module(style: str, w: int) -> str:
-    """A module with a register ``q`` in that style, and another one."""
+    """A module with a register ``q`` in a style, and a second register."""
     text = STYLES[style]
     first, second = 0x123456789A % (1 << w), 0xFEDCBA9876 % (1 << w)
     other = "" if "other <=" in text else "always @(posedge clk) other <= ~d;"

@@ -1,4 +1,4 @@
-"""Kernels whose steps several threads do: the same bits as on one thread and as in Verilog."""
+"""Kernels whose steps run on several threads give the bits of one thread and of Verilog."""
 
 import os
 import pathlib
@@ -190,7 +190,7 @@ def stimuli(config: Config, rng: np.random.Generator, rounds: int, cycles: int) 
 
 def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int = 6,
                cycles: int = 500) -> tuple[dict[str, np.ndarray], int]:
-    """All outputs in all cycles; in how many cycles work was shared; cycles with a program."""
+    """All outputs in all cycles; number of cycles with shared work; cycles with a program."""
     rng = np.random.default_rng(SEED)
     results = []
     with Model(path) as model:

@@ -1,4 +1,4 @@
-"""Every type of cell that kernels take occurs in a test, also those that Yosys seldom writes."""
+"""Every cell type that kernels support occurs in a test, even those that Yosys seldom writes."""
 
 import json
 import pathlib
@@ -69,7 +69,7 @@ def port_list(name: str) -> Iterator[tuple[str, int, str]]:
 
 
 def rare_cells(module: str) -> TileGrid:
-    """A grid of all of CELLS, each of which is an instance of a module of its own."""
+    """A grid of all of CELLS, each an instance of its own module."""
     outputs = {}
     body = []
     modules = []
@@ -99,7 +99,7 @@ def rare_cells(module: str) -> TileGrid:
 
 
 def rare_passes() -> str:
-    """Passes that end by making each instance the cell that it describes."""
+    """Passes that finally turn each instance into the cell that it describes."""
     lines = []
     for name, (kind, parameters, _, _) in CELLS.items():
         values = " ".join(f"-set {key} {value}" for key, value in parameters.items())
