@@ -7,8 +7,7 @@ import pytest
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
-from amaranth.sim._async import SimulatorContext
+from amaranth.sim import Simulator, SimulatorContext
 
 from hdl.tiles import Chain, Each, Link, Shared, TileGrid, VerilogLibrary
 

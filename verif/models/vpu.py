@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from golden.core import GoldenCore
 from golden.vpu import compare, evaluate
@@ -188,7 +188,7 @@ class VpuChecker:
                 self.vmem[rest[0]][rest[2]] = rest[1][rest[2]]
         return self._outputs(cycle)
 
-    def _at(self, time: int, kind: str, *rest) -> None:
+    def _at(self, time: int, kind: str, *rest: ArrayLike) -> None:
         self._later[time].append((time, kind, *rest))
 
     def compare(self, want: Mapping[str, np.ndarray], got: Callable[[str], Any],

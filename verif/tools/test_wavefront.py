@@ -8,8 +8,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
-from amaranth.sim._async import SimulatorContext
+from amaranth.sim import Simulator, SimulatorContext
 
 from golden.mxu import tile_matmul
 from hdl.config import Config

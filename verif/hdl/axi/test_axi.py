@@ -10,8 +10,7 @@ import pytest
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Component, In, Out, PureInterface
-from amaranth.sim import Simulator
-from amaranth.sim._async import SimulatorContext
+from amaranth.sim import Simulator, SimulatorContext
 
 from hdl.axi.fifo import Fifo
 from hdl.axi.interface import (

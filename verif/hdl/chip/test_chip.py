@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from amaranth.lib.wiring import Component
-from amaranth.sim import Simulator
-from amaranth.sim._async import SimulatorContext
+from amaranth.sim import Simulator, SimulatorContext
 
 from hdl.chip.arbiter import RequestArbiter, RoundRobin, SignalArbiter, VectorPort
 from hdl.chip.chip import Chip

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from amaranth.lib.wiring import PureInterface
-from amaranth.sim import Simulator
-from amaranth.sim._async import SimulatorContext
+from amaranth.sim import Simulator, SimulatorContext
 
 from hdl.axi.interface import Resp
 from hdl.axi.lite import AxiLiteSlave

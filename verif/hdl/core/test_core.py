@@ -1,7 +1,7 @@
 """The core in RTL against the golden core: all units, the host's ports, faults."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from hdl.core.counters import COUNTERS
 from hdl.encoding import pack, unpack
 from hdl.isa import Fault, Slot
 from hdl.vpu.interface import HostSpace
-from sim.asm.assembler import Assembler
+from sim.asm.assembler import Assembler, Program
 from sim.asm.operands import m, s, sem, v
 from sim.errors import CoreFaultError
 from sim.models.core import CoreModel, Processor
@@ -29,7 +29,7 @@ MODELS = [("tiny", True), ("tiny", False), ("small", True),
 
 @pytest.fixture(scope="module", params=MODELS,
                 ids=lambda model: f"{model[0]}-{'kernels' if model[1] else 'verilog'}")
-def core(request) -> Iterator[CoreModel]:
+def core(request: pytest.FixtureRequest) -> Iterator[CoreModel]:
     config, kernels = request.param
     with CoreModel(Config.preset(config), kernels=kernels) as model:
         yield model
@@ -93,7 +93,7 @@ def load_registers(asm: Assembler, count: int = 8, first: int = 0) -> None:
             b.ld.load(v[number], s[0], first + number)
 
 
-def test_scalar_operations_and_memory(core):
+def test_scalar_operations_and_memory(core: CoreModel) -> None:
     machine = with_data(core, 1)
     asm = Assembler(core.config)
     for number, name in enumerate(("add", "sub", "mul", "and", "or", "xor", "shl", "shr", "sar",
@@ -112,7 +112,7 @@ def test_scalar_operations_and_memory(core):
     run_both(core, machine, asm)
 
 
-def test_branches_take_no_cycle(core):
+def test_branches_take_no_cycle(core: CoreModel) -> None:
     machine = with_data(core, 2)
     asm = Assembler(core.config)
     with asm.bundle() as b:
@@ -143,7 +143,7 @@ def test_branches_take_no_cycle(core):
     assert counters["cycles"] <= 1 + 5 + 6 + 3 + 3 + 1 + 4
 
 
-def test_vector_operations_in_both_slots(core):
+def test_vector_operations_in_both_slots(core: CoreModel) -> None:
     machine = with_data(core, 3)
     asm = Assembler(core.config)
     load_registers(asm)
@@ -169,7 +169,7 @@ def test_vector_operations_in_both_slots(core):
     assert counters["vector_wait_cycles"] > 0
 
 
-def test_loads_and_stores_under_masks(core):
+def test_loads_and_stores_under_masks(core: CoreModel) -> None:
     machine = with_data(core, 4)
     asm = Assembler(core.config)
     load_registers(asm)
@@ -187,7 +187,7 @@ def test_loads_and_stores_under_masks(core):
     run_both(core, machine, asm)
 
 
-def test_cross_lane_operations(core):
+def test_cross_lane_operations(core: CoreModel) -> None:
     config = core.config
     machine = with_data(core, 5)
     asm = Assembler(config)
@@ -224,7 +224,7 @@ def test_cross_lane_operations(core):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_matrix_products(core, transposed):
+def test_matrix_products(core: CoreModel, transposed: bool) -> None:
     config = core.config
     machine = with_data(core, 6)
     asm = Assembler(config)
@@ -252,7 +252,7 @@ def test_matrix_products(core, transposed):
     assert counters["weight_load_cycles"] > 0
 
 
-def test_semaphores_of_the_program(core):
+def test_semaphores_of_the_program(core: CoreModel) -> None:
     machine = with_data(core, 7)
     asm = Assembler(core.config)
     with asm.bundle() as b:
@@ -266,7 +266,7 @@ def test_semaphores_of_the_program(core):
 
 
 @pytest.mark.parametrize("make", [busy_program, vector_program, scalar_program])
-def test_busy_loops(make):
+def test_busy_loops(make: Callable[[Config, int], Program]) -> None:
     with CoreModel(Config.preset("small")) as core:
         machine = with_data(core, 8)
         program = make(core.config, 3)
@@ -325,7 +325,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_faulting_bundle_changes_nothing(core, name):
+def test_a_faulting_bundle_changes_nothing(core: CoreModel, name: str) -> None:
     cause, before, bundle = FAULTS[name]
     rows = before is None and list(FAULTS).index(name) % 2
     machine = with_data(core, 9)
@@ -386,7 +386,7 @@ def with_operations(bundle: int, more: dict[Slot, dict[str, int]]) -> int:
 
 
 @pytest.mark.parametrize("pc", [1 << 20, 0xFFFFFFFF])
-def test_start_outside_the_instruction_memory_faults(core, pc):
+def test_start_outside_the_instruction_memory_faults(core: CoreModel, pc: int) -> None:
     machine = with_data(core, 10)
     for processor in (core, machine):
         processor.start(pc)
@@ -397,7 +397,7 @@ def test_start_outside_the_instruction_memory_faults(core, pc):
         core.run_program(pc=pc)
 
 
-def test_running_past_the_last_bundle_faults(core):
+def test_running_past_the_last_bundle_faults(core: CoreModel) -> None:
     machine = with_data(core, 11)
     last = core.config.imem_bundles - 1
     for processor in (core, machine):
@@ -409,7 +409,7 @@ def test_running_past_the_last_bundle_faults(core):
     assert_same(core, machine)
 
 
-def test_a_stopped_program_goes_on_where_it_was(core):
+def test_a_stopped_program_goes_on_where_it_was(core: CoreModel) -> None:
     rng = np.random.default_rng(12)
     machine = with_data(core, 12)
     program = busy_or_vector(core.config)
@@ -439,7 +439,7 @@ def busy_or_vector(config: Config) -> tuple[int, ...]:
     return make(config, 2).bundles
 
 
-def test_core_and_machine_take_the_same_arguments(tiny):
+def test_core_and_machine_take_the_same_arguments(tiny: CoreModel) -> None:
     machine = with_data(tiny, 20)
     asm = Assembler(tiny.config)
     asm.label("loop")
@@ -465,7 +465,7 @@ def test_core_and_machine_take_the_same_arguments(tiny):
     assert_same(tiny, machine)
 
 
-def test_a_wait_ends_by_a_signal(core):
+def test_a_wait_ends_by_a_signal(core: CoreModel) -> None:
     machine = with_data(core, 13)
     asm = Assembler(core.config)
     with asm.bundle() as b:
@@ -491,7 +491,7 @@ def test_a_wait_ends_by_a_signal(core):
     core.stop()
 
 
-def test_a_signal_that_overflows_stops_the_core(core):
+def test_a_signal_that_overflows_stops_the_core(core: CoreModel) -> None:
     machine = with_data(core, 14)
     asm = Assembler(core.config)
     asm.label("loop")
@@ -506,7 +506,7 @@ def test_a_signal_that_overflows_stops_the_core(core):
     assert_same(core, machine)
 
 
-def test_the_first_fault_is_kept_until_the_next_start(core):
+def test_the_first_fault_is_kept_until_the_next_start(core: CoreModel) -> None:
     machine = with_data(core, 19)
     illegal = pack({Slot.MISC: {"op": 9}})
     halt = pack({Slot.S1: {"op": isa.ScalarOp.HALT}})
@@ -527,7 +527,7 @@ def test_the_first_fault_is_kept_until_the_next_start(core):
     assert_same(core, machine)
 
 
-def test_the_watchdog_ends_a_wait(core):
+def test_the_watchdog_ends_a_wait(core: CoreModel) -> None:
     core.reset()
     core.write_semaphores(np.zeros(isa.SEMAPHORES, np.uint32))
     asm = Assembler(core.config)
@@ -543,7 +543,7 @@ def test_the_watchdog_ends_a_wait(core):
     assert core.read_scalars()[1] == 3
 
 
-def test_a_program_that_does_not_end_is_said_to(core):
+def test_a_program_that_does_not_end_is_said_to(core: CoreModel) -> None:
     core.reset()
     asm = Assembler(core.config)
     asm.label("loop")
@@ -568,7 +568,8 @@ def test_a_program_that_does_not_end_is_said_to(core):
 
 
 @pytest.mark.parametrize("kind", ["loads", "stores", "both"])
-def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(core, kind):
+def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(core: CoreModel,
+                                                                               kind: str) -> None:
     machine = with_data(core, 18)
     config = core.config
     asm = Assembler(config)
@@ -604,7 +605,7 @@ def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(c
         assert np.array_equal(state[part], expected[part])
 
 
-def test_after_a_transfer_that_did_not_end_there_is_no_other(tiny):
+def test_after_a_transfer_that_did_not_end_there_is_no_other(tiny: CoreModel) -> None:
     tiny.reset()
     words = np.ones((2, *tiny.read_vmem(0, 1).shape[1:]), np.uint32)
     # A core that is held in reset takes reads, and gives nothing.
@@ -621,7 +622,7 @@ def test_after_a_transfer_that_did_not_end_there_is_no_other(tiny):
     assert np.array_equal(tiny.read_vmem(0, 2), words)
 
 
-def test_host_reads_what_it_wrote(core):
+def test_host_reads_what_it_wrote(core: CoreModel) -> None:
     rng = np.random.default_rng(15)
     config = core.config
     core.reset()
@@ -653,7 +654,7 @@ def test_host_reads_what_it_wrote(core):
     assert core.counters()["cycles"] > 0
 
 
-def test_counters_are_cleared_and_sum_to_the_cycles(tiny):
+def test_counters_are_cleared_and_sum_to_the_cycles(tiny: CoreModel) -> None:
     tiny.reset()
     tiny.model.tick(100)
     assert tiny.counters()["cycles"] == tiny.counters()["idle_cycles"] == 100
@@ -663,7 +664,7 @@ def test_counters_are_cleared_and_sum_to_the_cycles(tiny):
     assert len(COUNTERS) == 7
 
 
-def test_wrong_arguments_are_refused(tiny):
+def test_wrong_arguments_are_refused(tiny: Any) -> None:
     words = np.zeros((1, 2, 4), np.uint32)
     for call, error, match in (
             (lambda: tiny.write_vmem(0, words.astype(np.int64)), TypeError, "not int64"),
@@ -698,7 +699,7 @@ def test_wrong_arguments_are_refused(tiny):
         Core("tiny")  # type: ignore[arg-type]
 
 
-def test_a_closed_core_says_so():
+def test_a_closed_core_says_so() -> None:
     core = CoreModel(Config.preset("tiny"))
     core.close()
     core.close()
@@ -713,7 +714,7 @@ def test_a_closed_core_says_so():
                                                       "vmem_bytes": 9216},
     {"array": 6, "sublanes": 2, "mac_latency": 4, "vmem_bytes": 12288}],
     ids=lambda changes: f"{changes['array']}x{changes['sublanes']}")
-def test_other_sizes(changes):
+def test_other_sizes(changes: Mapping[str, int]) -> None:
     config = dataclasses.replace(Config.preset("tiny"), **changes)
     with CoreModel(config) as core:
         test_matrix_products(core, True)
@@ -788,7 +789,7 @@ def read_at_once(core: CoreModel, space: HostSpace, address: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", LATE)
-def test_a_core_at_rest_has_written_everything(tiny, name):
+def test_a_core_at_rest_has_written_everything(tiny: CoreModel, name: str) -> None:
     before, operation, space, address = LATE[name]
     machine = with_data(tiny, 16)
     asm = Assembler(tiny.config)
@@ -809,7 +810,7 @@ def test_a_core_at_rest_has_written_everything(tiny, name):
     assert_same(tiny, machine)
 
 
-def test_a_core_at_rest_has_loaded_its_scalars(tiny):
+def test_a_core_at_rest_has_loaded_its_scalars(tiny: CoreModel) -> None:
     machine = with_data(tiny, 17)
     asm = Assembler(tiny.config)
     with asm.bundle() as b:
@@ -820,7 +821,7 @@ def test_a_core_at_rest_has_loaded_its_scalars(tiny):
     assert_same(tiny, machine)
 
 
-def test_a_core_at_rest_has_fed_the_transposer(tiny):
+def test_a_core_at_rest_has_fed_the_transposer(tiny: CoreModel) -> None:
     machine = with_data(tiny, 18)
     config = tiny.config
     asm = Assembler(config)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
+from amaranth.sim import Simulator, SimulatorContext
 
 from hdl.core.counters import COUNTERS, CoreCounters
 from hdl.core.interface import WAITS
@@ -11,12 +11,12 @@ CAUSES = ("x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_counters_charge_each_cycle_once_and_sum_to_all(seed):
+def test_counters_charge_each_cycle_once_and_sum_to_all(seed: int) -> None:
     rng = np.random.default_rng([1, seed])
     dut = CoreCounters()
     assert len(COUNTERS) == len(CAUSES) + 1
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         wanted = [0] * len(COUNTERS)
         clears = 0
         for _ in range(800):
@@ -45,6 +45,6 @@ def test_counters_charge_each_cycle_once_and_sum_to_all(seed):
     simulator.run()
 
 
-def test_counters_hold_more_than_a_week():
+def test_counters_hold_more_than_a_week() -> None:
     for counter in ("cycles", *(f"{name}_cycles" for name in COUNTERS)):
         assert len(getattr(CoreCounters(), counter)) == 48

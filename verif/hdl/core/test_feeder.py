@@ -1,10 +1,12 @@
 """Feeders and collectors: rows in order, without gaps, and registers read and written in time."""
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
+from amaranth.lib.wiring import Component
+from amaranth.sim import Simulator, SimulatorContext
 
 from hdl.config import Config
 from hdl.core.feeder import RowCollector, RowFeeder
@@ -14,7 +16,8 @@ def config_with(sublanes: int) -> Config:
     return Config(array=2 * sublanes, sublanes=sublanes, vmem_bytes=8 * sublanes * sublanes)
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: Component,
+             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
@@ -30,18 +33,19 @@ class ReadChain:
     def load(self, rows: list) -> None:
         self.rows = list(rows)
 
-    def shift(self, row=None) -> None:
+    def shift(self, row: int | None = None) -> None:
         self.rows = [*self.rows[1:], row]
 
 
 @pytest.mark.parametrize("sublanes", [1, 2, 4, 8])
 @pytest.mark.parametrize(("push", "ready"), [(1, 1), (0.3, 1), (1, 0.4), (0.5, 0.5), (0.05, 0.9)])
-def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes, push, ready):
+def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes: int, push: float,
+                                                            ready: float) -> None:
     rng = np.random.default_rng([1, sublanes, int(100 * push), int(100 * ready)])
     dut = RowFeeder(config_with(sublanes))
     cycles = 800
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         chain = ReadChain(sublanes)
         registers = [0] * 32  # how often each has been written
         issued = [0] * 32  # and by bundles that have issued
@@ -117,10 +121,10 @@ def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes, push, read
     simulate(dut, process)
 
 
-def test_feeder_loads_in_the_cycle_after_the_push():
+def test_feeder_loads_in_the_cycle_after_the_push() -> None:
     dut = RowFeeder(config_with(4))
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         ctx.set(dut.row_ready, 1)
         assert ctx.get(dut.free)
         ctx.set(dut.push.valid, 1)
@@ -142,12 +146,13 @@ def test_feeder_loads_in_the_cycle_after_the_push():
 @pytest.mark.parametrize("sublanes", [1, 2, 4, 8])
 @pytest.mark.parametrize(("pop", "row", "grant"), [
     (1, 1, 1), (0.2, 1, 1), (1, 0.4, 1), (1, 1, 0.3), (0.5, 0.5, 0.5), (0.05, 1, 0.9)])
-def test_collector_writes_the_rows_of_each_pop_in_order(sublanes, pop, row, grant):
+def test_collector_writes_the_rows_of_each_pop_in_order(sublanes: int, pop: float, row: float,
+                                                        grant: float) -> None:
     rng = np.random.default_rng([2, sublanes, int(100 * pop), int(100 * row), int(100 * grant)])
     dut = RowCollector(config_with(sublanes))
     cycles = 800
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         chain = ReadChain(sublanes)
         waiting: deque = deque()
         came = writes = 0
@@ -188,6 +193,6 @@ def test_collector_writes_the_rows_of_each_pop_in_order(sublanes, pop, row, gran
 
 
 @pytest.mark.parametrize("kind", [RowFeeder, RowCollector])
-def test_a_config_of_another_type_is_refused(kind):
+def test_a_config_of_another_type_is_refused(kind: type[Component]) -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 4"):
         kind(4)

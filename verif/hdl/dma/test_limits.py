@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from amaranth.lib.wiring import Component
-from amaranth.sim import Simulator
-from amaranth.sim._async import SimulatorContext
+from amaranth.sim import Simulator, SimulatorContext
 
 from golden.dma import Descriptor, Side
 from hdl.dma.descriptor import DIVISION_CYCLES, SideCheck

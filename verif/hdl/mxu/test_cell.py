@@ -1,10 +1,13 @@
 """The array's cell in Verilog against the golden arithmetic, cycle by cycle, at every depth."""
 
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from golden.numerics import bf16_product, bits, from_bits, mac
 from golden.stimulus import mac_operands
@@ -34,7 +37,7 @@ BF16_CORNERS = np.array([sign | magnitude for sign in (0, 0x8000) for magnitude 
 
 
 @cache
-def library(depth):
+def library(depth: int) -> pathlib.Path:
     cell = MacCell(Config.preset("tiny", mac_latency=depth))
     assert cell.latency == depth
     return build_model("mac_cell", VerilogLibrary().write("mac_cell", lambda: cell),
@@ -42,32 +45,33 @@ def library(depth):
 
 
 @pytest.fixture(params=DEPTHS)
-def depth(request):
+def depth(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
 @pytest.fixture
-def cell(depth):
+def cell(depth: int) -> Iterator[Model]:
     with Model(library(depth)) as model:
         model.reset()
         yield model
 
 
-def row_skew(depth):
+def row_skew(depth: int) -> int:
     return Config.preset("tiny", mac_latency=depth).row_skew
 
 
-def stimulus(cycles, **driven):
+def stimulus(cycles: int, **driven: np.ndarray) -> dict[str, np.ndarray]:
     """Values of every input for some cycles: idle but for those that are given."""
     return {name: np.ascontiguousarray(driven.pop(name, np.zeros(cycles)), dtype)
             for name, dtype in IDLE.items()} | driven
 
 
-def run(model, inputs):
+def run(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, NDArray[np.uint32]]:
     return {name: words[:, 0] for name, words in model.run(inputs, OUTPUTS).items()}
 
 
-def assert_rows(name, got, expected, where, **context):
+def assert_rows(name: str, got: NDArray[np.uint32], expected: np.ndarray, where: NDArray[np.bool_],
+                **context: np.ndarray) -> None:
     """Equal values wherever ``where``, which must not be empty; shows the first that differ."""
     rows = np.flatnonzero(where)
     assert rows.size > 0, f"nothing of {name} was checked"
@@ -79,13 +83,14 @@ def assert_rows(name, got, expected, where, **context):
     assert not wrong.size, f"{wrong.size} of {rows.size} differ, seed {SEED}\n{shown}"
 
 
-def sums(model, depth, acc, x, w, valid=None):
+def sums(model: Model, depth: int, acc: NDArray[np.uint32], x: NDArray[np.uint16],
+         w: NDArray[np.uint16], valid: NDArray[np.bool_] | None = None) -> NDArray[np.uint32]:
     """Every ``acc + x * w`` by a new weight each cycle; all of them are compared with golden."""
     count, lead, latency = len(x), 2, depth
     cycles = lead + count + latency
     valid = np.ones(count, bool) if valid is None else valid
 
-    def at(cycle, values):
+    def at(cycle: int, values: np.ndarray) -> np.ndarray:
         row = np.zeros(cycles, values.dtype)
         row[cycle:cycle + count] = values
         return row
@@ -101,28 +106,28 @@ def sums(model, depth, acc, x, w, valid=None):
     return outputs["p_south"][out]
 
 
-def test_corners_of_all_operands(cell, depth):
+def test_corners_of_all_operands(cell: Model, depth: int) -> None:
     acc, x, w = (np.array(column) for column in zip(
         *product(F32_CORNERS, BF16_CORNERS, BF16_CORNERS), strict=True))
     sums(cell, depth, acc, x, w)
 
 
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_random_sums(cell, depth, seed):
+def test_random_sums(cell: Model, depth: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     acc, x, w = mac_operands(rng, 60_000)
     sums(cell, depth, acc, x, w, rng.random(len(x)) < 0.8)
 
 
 @pytest.mark.slow
-def test_a_million_random_sums():
+def test_a_million_random_sums() -> None:
     with Model(library(2)) as model:
         model.reset()
         sums(model, 2, *mac_operands(np.random.default_rng(SEED), 1_000_000))
 
 
 @pytest.mark.slow
-def test_a_million_random_products_added_to_minus_zero():
+def test_a_million_random_products_added_to_minus_zero() -> None:
     x, w = np.random.default_rng(SEED).integers(0, 1 << 16, (2, 1_000_000), np.uint16)
     with Model(library(2)) as model:
         model.reset()
@@ -133,13 +138,15 @@ def test_a_million_random_products_added_to_minus_zero():
 class Weights:
     """What the cell does with weights, one cycle at a time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.active = self.shadow = self.next = 0
         self.filled = self.south = self.east = False
 
-    def step(self, rst, swap, north, north_valid, west, west_valid):
+    def step(self, rst: int, swap: int, north: int, north_valid: int, west: int,
+             west_valid: int) -> None:
         arriving = north if north_valid else west if west_valid else None
-        self.south, self.east = north_valid and self.filled, west_valid and self.filled
+        self.south = bool(north_valid) and self.filled
+        self.east = bool(west_valid) and self.filled
         if swap:
             self.active = self.shadow
         if arriving is not None:
@@ -152,7 +159,8 @@ class Weights:
             self.filled = self.south = self.east = False
 
 
-def random_protocol(rng, cycles, resets=()):
+def random_protocol(rng: np.random.Generator, cycles: int,
+                    resets: Sequence[int] = ()) -> dict[str, np.ndarray]:
     """Random traffic of every kind, with random bubbles and long pauses."""
     _, x, w = mac_operands(rng, cycles)
     busy = np.repeat(rng.random(cycles // 50 + 1) < 0.8, 50)[:cycles]
@@ -166,7 +174,7 @@ def random_protocol(rng, cycles, resets=()):
         p=mac_operands(rng, cycles)[0])
 
 
-def assert_protocol(model, depth, inputs):
+def assert_protocol(model: Model, depth: int, inputs: Mapping[str, np.ndarray]) -> None:
     """Every output in every cycle, against `Weights` and the golden arithmetic."""
     outputs = run(model, inputs)
     cycles = len(inputs["x"])
@@ -209,7 +217,7 @@ def assert_protocol(model, depth, inputs):
         assert np.array_equal(outputs[name][held], outputs[name][held - 1]), name
 
 
-def with_first_weight(inputs):
+def with_first_weight(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same, after a weight has been loaded and swapped in: registers start undefined."""
     inputs["w_north_valid"][:2] = 1, 0
     inputs["w_west_valid"][:2] = 0
@@ -218,19 +226,19 @@ def with_first_weight(inputs):
     return inputs
 
 
-def test_random_traffic_with_bubbles(cell, depth):
+def test_random_traffic_with_bubbles(cell: Model, depth: int) -> None:
     rng = np.random.default_rng(SEED)
     assert_protocol(cell, depth, with_first_weight(random_protocol(rng, 20_000)))
 
 
-def test_reset_in_the_middle(cell, depth):
+def test_reset_in_the_middle(cell: Model, depth: int) -> None:
     rng = np.random.default_rng(SEED)
     resets = [300, 301, 320, 321, 322, 400, 700, 702, 704, *range(900, 910)]
     resets += rng.integers(1000, 3000, 200).tolist()
     assert_protocol(cell, depth, with_first_weight(random_protocol(rng, 3_000, resets)))
 
 
-def test_holds_while_idle_inputs_change(cell, depth):
+def test_holds_while_idle_inputs_change(cell: Model, depth: int) -> None:
     rng = np.random.default_rng(SEED)
     assert_protocol(cell, depth, with_first_weight(random_protocol(rng, 200)))
     noise = random_protocol(rng, 500)
@@ -245,7 +253,7 @@ def test_holds_while_idle_inputs_change(cell, depth):
 
 
 @pytest.mark.parametrize("side", ["north", "west"])
-def test_keeps_the_first_weight_and_passes_on_the_rest(cell, depth, side):
+def test_keeps_the_first_weight_and_passes_on_the_rest(cell: Model, depth: int, side: str) -> None:
     """Three weights arrive, then a swap: one stays, two leave on the opposite side."""
     valid, passed, other = {
         "north": ("w_north_valid", "w_south_valid", "w_east_valid"),

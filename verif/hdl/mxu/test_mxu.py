@@ -106,7 +106,7 @@ def assert_rows(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
 
 @pytest.mark.parametrize(("array", "mac_latency"), [
     (2, 2), (3, 1), (4, 3), (5, 6), (7, 2)])
-def test_random_traffic_gives_golden_rows_in_order(array, mac_latency):
+def test_random_traffic_gives_golden_rows_in_order(array: int, mac_latency: int) -> None:
     rng = np.random.default_rng([array, mac_latency])
     with open_mxu(small_config(array, mac_latency)) as model:
         for traffic in (Traffic(), Traffic(0.7, 0.6, 0.5), Traffic(1, 0.2, 1), Traffic(1, 1, 0.2)):
@@ -121,7 +121,8 @@ def test_random_traffic_gives_golden_rows_in_order(array, mac_latency):
 
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("mac_latency", [1, 2, 4])
-def test_a_tile_takes_its_rows_and_its_latency_and_no_more(mac_latency, transpose):
+def test_a_tile_takes_its_rows_and_its_latency_and_no_more(mac_latency: int,
+                                                           transpose: bool) -> None:
     size, tiles = 8, 6
     config = small_config(size, mac_latency)
     rng = np.random.default_rng(3)
@@ -141,7 +142,7 @@ def test_a_tile_takes_its_rows_and_its_latency_and_no_more(mac_latency, transpos
     assert came == list(range(came[0], came[0] + rows * tiles))
 
 
-def test_nan_and_infinity_reach_the_results_they_belong_to():
+def test_nan_and_infinity_reach_the_results_they_belong_to() -> None:
     size = 4
     rng = np.random.default_rng(4)
     specials = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 1.0], np.float32)
@@ -157,7 +158,7 @@ def test_nan_and_infinity_reach_the_results_they_belong_to():
 
 
 @pytest.mark.parametrize("mac_latency", [1, 3])
-def test_reset_in_the_middle_forgets_everything(mac_latency):
+def test_reset_in_the_middle_forgets_everything(mac_latency: int) -> None:
     size, resets = 4, 60
     rng = np.random.default_rng([5, mac_latency])
     shares = (Traffic(), Traffic(0.7, 0.6, 0.5), Traffic(1, 0.4, 1), Traffic(1, 1, 0.2))
@@ -188,7 +189,7 @@ def test_reset_in_the_middle_forgets_everything(mac_latency):
     assert rows_out > resets
 
 
-def test_results_wait_for_a_slow_taker_without_loss():
+def test_results_wait_for_a_slow_taker_without_loss() -> None:
     size = 4
     config = small_config(size, 2)
     rng = np.random.default_rng(6)
@@ -224,7 +225,7 @@ def test_results_wait_for_a_slow_taker_without_loss():
     assert_rows(np.array(got), expected(tiles))
 
 
-def test_activations_wait_for_the_first_swap_after_a_reset():
+def test_activations_wait_for_the_first_swap_after_a_reset() -> None:
     rng = np.random.default_rng(8)
     with open_mxu(small_config(4, 2)) as model:
         for _ in range(2):
@@ -240,6 +241,6 @@ def test_activations_wait_for_the_first_swap_after_a_reset():
             assert_rows(got, expected(tiles))
 
 
-def test_config_of_another_type_is_refused():
+def test_config_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 'v2'"):
         Mxu("v2")  # type: ignore[arg-type]

@@ -5,10 +5,12 @@ Python simulator then runs many sizes and depths in seconds, and an error in any
 or partial sum changes the result, which rounding could hide.
 """
 
+
 import numpy as np
 import pytest
-from amaranth import Module, Signal
-from amaranth.sim import Simulator
+from amaranth import Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.sim import Simulator, SimulatorContext
 
 from hdl.config import Config
 from hdl.mxu.cell import MacCell
@@ -22,7 +24,8 @@ WILLINGNESS = ((1, 1, 1), (0.5, 0.7, 0.6), (1, 0.3, 1), (0.2, 1, 1), (1, 1, 0.15
 """Shares of cycles in which x and w would offer a new row, and y would take one."""
 
 
-def delayed(m: Module, name: str, value, valid, cycles: int):
+def delayed(m: Module, name: str, value: Value, valid: Value,
+            cycles: int) -> tuple[Value, Value]:
     for stage in range(cycles):
         later = Signal(32, name=f"{name}_{stage}")
         later_valid = Signal(name=f"{name}_{stage}_valid")
@@ -34,10 +37,10 @@ def delayed(m: Module, name: str, value, valid, cycles: int):
 
 
 @pytest.fixture
-def integer_cells(monkeypatch):
+def integer_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells that add integer products, and take ``p`` and give ``p_south`` when real ones do."""
 
-    def integer_datapath(self, m: Module, platform: object, weight: Signal) -> None:
+    def integer_datapath(self: MacCell, m: Module, platform: object, weight: Signal) -> None:
         until_p = self.latency - max(1, self.latency - 1)
         product = Signal(32)
         m.d.comb += product.eq(self.x * weight)
@@ -82,8 +85,8 @@ class Work:
 class Source:
     """Offers rows in order, each until it is taken; meanwhile garbage on the idle payload."""
 
-    def __init__(self, stream, flag: str, rows: list[tuple[int, int]], rng: np.random.Generator
-                 ) -> None:
+    def __init__(self, stream: wiring.PureInterface, flag: str, rows: list[tuple[int, int]],
+                 rng: np.random.Generator) -> None:
         self.stream = stream
         self.flag = flag
         self.rows = rows
@@ -91,7 +94,7 @@ class Source:
         self.taken = 0
         self.offering = False
 
-    def drive(self, ctx, willing: bool) -> None:
+    def drive(self, ctx: SimulatorContext, willing: bool) -> None:
         self.offering = self.taken < len(self.rows) and (self.offering or willing)
         payload = self.stream.payload
         garbage = int.from_bytes(self.rng.bytes(len(payload.data) // 8)), int(self.rng.integers(2))
@@ -100,7 +103,7 @@ class Source:
         ctx.set(payload.data, data)
         ctx.set(payload[self.flag], flag)
 
-    def note_transfer(self, ctx) -> None:
+    def note_transfer(self, ctx: SimulatorContext) -> None:
         if self.offering and ctx.get(self.stream.ready):
             self.taken += 1
             self.offering = False
@@ -108,7 +111,8 @@ class Source:
 
 @pytest.mark.parametrize("mac_latency", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("array", [2, 3, 4, 5, 7])
-def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells, array, mac_latency):
+def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells: None, array: int,
+                                                         mac_latency: int) -> None:
     rng = np.random.default_rng([array, mac_latency])
     config = Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
     mxu = Mxu(config)
@@ -117,7 +121,7 @@ def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells, array, m
     w = Source(mxu.w, "transpose", work.weights, rng)
     got: list[list[int]] = []
 
-    async def testbench(ctx):
+    async def testbench(ctx: SimulatorContext) -> None:
         willingness = rng.choice(WILLINGNESS)
         waiting: list[int] | None = None
         quiet = 0

@@ -7,6 +7,7 @@ from hdl.config import Config
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from sim.kernel.netlist import read_tile
+from sim.kernel.plan import Plan
 from sim.kernel.planner import plan_grid
 from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
@@ -22,7 +23,7 @@ CYCLES = 1500
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_random_traffic_gives_the_golden_state_in_every_cycle(preset):
+def test_random_traffic_gives_the_golden_state_in_every_cycle(preset: str) -> None:
     config = Config.preset(preset)
     library = vpu_library(config, kernels=True)
     for density in (0.2, 0.6, 0.95):
@@ -35,13 +36,13 @@ def test_random_traffic_gives_the_golden_state_in_every_cycle(preset):
             bench.check(range(40))
 
 
-def plan_of(config: Config):
+def plan_of(config: Config) -> Plan:
     grid = vpu_grid(config)
     return plan_grid(grid, read_tile(tile_verilog(grid), grid.tile_module))
 
 
 @pytest.mark.slow
-def test_elements_are_computed_by_units_and_skipped_when_idle():
+def test_elements_are_computed_by_units_and_skipped_when_idle() -> None:
     plan = plan_of(TINY)
     # Proven to hold while no enable is set, whatever the registers hold.
     assert plan.active == []
@@ -54,7 +55,7 @@ def test_elements_are_computed_by_units_and_skipped_when_idle():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_grid_in_lockstep_with_verilog(preset):
+def test_grid_in_lockstep_with_verilog(preset: str) -> None:
     """Every output of the grid in every cycle, with enables and words that mean nothing."""
     config = Config.preset(preset)
     grid = vpu_grid(config)

@@ -1,13 +1,15 @@
 """The vector unit's operations of one cycle in Verilog against the golden ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from golden.vpu import compare, evaluate
 from hdl.isa import OPERATIONS, SIMPLE_LATENCY, Kind, Unit, VectorOp
 from hdl.vpu.simple import STAGES, Simple
+from sim.verilated.model import Model
 from verif.hdl.vpu.units import (
     CORNERS,
     assert_same,
@@ -26,11 +28,13 @@ MASKS: dict[VectorOp, Callable[..., np.ndarray]] = {
     VectorOp.MANDN: lambda p, q: p & ~q}
 
 
-def writes_mask(op):
+def writes_mask(op: VectorOp) -> bool:
     return any(operand.kind is Kind.MASK_OUT for operand in SIMPLE[op].operands)
 
 
-def expected(op, a, b, p, q, lane, sublane):
+def expected(op: VectorOp, a: NDArray[np.uint32], b: NDArray[np.uint32], p: NDArray[np.uint8],
+             q: NDArray[np.uint8], lane: NDArray[np.uint8],
+             sublane: NDArray[np.uint8]) -> NDArray[np.uint32]:
     match op:
         case VectorOp.SELECT:
             return np.where(p, a, b)
@@ -46,7 +50,8 @@ def expected(op, a, b, p, q, lane, sublane):
             return evaluate(op, a, b)
 
 
-def inputs(rng, a, b):
+def inputs(rng: np.random.Generator, a: NDArray[np.uint32],
+           b: NDArray[np.uint32]) -> dict[str, np.ndarray]:
     count = len(a)
     return {"a": a, "b": b,
             "p": rng.integers(0, 2, count).astype(np.uint8),
@@ -56,18 +61,19 @@ def inputs(rng, a, b):
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> Iterator[Model]:
     with model_of("vpu_simple", Simple) as model:
         model.reset()
         yield model
 
 
 @pytest.fixture(params=SIMPLE, ids=lambda op: op.name.lower())
-def op(request):
+def op(request: pytest.FixtureRequest) -> VectorOp:
     return request.param
 
 
-def check(model, op, a, b):
+def check(model: Model, op: VectorOp, a: NDArray[np.uint32],
+          b: NDArray[np.uint32]) -> NDArray[np.uint32]:
     driven = inputs(np.random.default_rng(SEED), a, b)
     output = "flag" if writes_mask(op) else "result"
     model.poke("enable", 1)
@@ -77,25 +83,25 @@ def check(model, op, a, b):
     return got
 
 
-def test_all_operations_are_there():
+def test_all_operations_are_there() -> None:
     assert len(SIMPLE) == 36
     # A cycle for the reads, and one for the write.
     assert Simple().latency == STAGES == SIMPLE_LATENCY - 2
 
 
-def test_corners(model, op):
+def test_corners(model: Model, op: VectorOp) -> None:
     got = check(model, op, *corner_pairs())
     assert len(np.unique(got)) > 1
 
 
-def test_random_operands(model, op):
+def test_random_operands(model: Model, op: VectorOp) -> None:
     rng = np.random.default_rng(SEED)
     for pairs in (integer_pairs(rng, 60_000), number_pairs(rng, 60_000)):
         got = check(model, op, *pairs)
         assert len(np.unique(got)) > 1
 
 
-def test_numbers_beside_each_other(model, op):
+def test_numbers_beside_each_other(model: Model, op: VectorOp) -> None:
     # Equal but for the sign, neighbours, and the same: what comparisons are about.
     rng = np.random.default_rng(SEED + 1)
     a = np.concatenate([CORNERS, rng.integers(0, 1 << 32, 5000, np.uint32)])
@@ -105,7 +111,7 @@ def test_numbers_beside_each_other(model, op):
     check(model, op, a, a + change)
 
 
-def test_conversion_to_integers_around_every_power_of_two(model):
+def test_conversion_to_integers_around_every_power_of_two(model: Model) -> None:
     powers = (np.arange(120, 165, dtype=np.uint32) << 23)[:, np.newaxis]
     rng = np.random.default_rng(SEED + 2)
     near = np.concatenate([powers + np.arange(-3, 4), powers + rng.integers(0, 1 << 23, (45, 50))],
@@ -115,14 +121,15 @@ def test_conversion_to_integers_around_every_power_of_two(model):
     assert {0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF} <= set(got.tolist())
 
 
-def test_shifts_by_every_distance(model):
+def test_shifts_by_every_distance(model: Model) -> None:
     a, b = (words.ravel() for words in np.meshgrid(
         CORNERS, np.concatenate([np.arange(0, 70), 1 << np.arange(6, 32)]).astype(np.uint32)))
     for op in (VectorOp.SHL, VectorOp.SHR, VectorOp.SAR):
         check(model, op, a, b)
 
 
-def mixed(seed, count):
+def mixed(seed: int, count: int) -> tuple[
+        dict[str, np.ndarray], dict[str, NDArray[np.uint32]], dict[str, NDArray[np.bool_]]]:
     """Operations in random order, not all enabled; and what the outputs hold after each cycle."""
     rng = np.random.default_rng(seed)
     a, b = (words[rng.permutation(len(words))[:count]] for words in number_pairs(rng, 2 * count))
@@ -142,7 +149,7 @@ def mixed(seed, count):
     return {**driven, "op": ops, "enable": enables}, held, known
 
 
-def test_outputs_hold_unless_written_and_are_not_reset(model):
+def test_outputs_hold_unless_written_and_are_not_reset(model: Model) -> None:
     driven, held, known = mixed(SEED + 3, 4000)
     reset = np.random.default_rng(SEED + 3).integers(0, 2, 4000).astype(np.uint8)
     got = model.run({**driven, "rst": reset}, list(held))
@@ -153,7 +160,7 @@ def test_outputs_hold_unless_written_and_are_not_reset(model):
                     a=driven["a"][where], b=driven["b"][where])
 
 
-def test_in_the_python_simulator():
+def test_in_the_python_simulator() -> None:
     driven, held, known = mixed(SEED + 4, 500)
     for name, words in held.items():
         where = known[name]

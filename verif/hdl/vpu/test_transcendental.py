@@ -3,12 +3,14 @@
 import hashlib
 import re
 import struct
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
+from amaranth.sim import Simulator, SimulatorContext
+from numpy.typing import NDArray
 
 import verif.system.transcendental_error as error_sweep
 from golden import transcendental
@@ -53,7 +55,7 @@ CORNERS = np.array([sign | magnitude for sign in (0, SIGN) for magnitude in (
     0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FFFFFFF)], np.uint32)
 
 
-def operands(rng, count):
+def operands(rng: np.random.Generator, count: int) -> NDArray[np.uint32]:
     """Patterns: uniform, of moderate exponents, near integers, near the ends of segments."""
     uniform = rng.integers(0, 1 << 32, count, np.uint32)
     signs = rng.integers(0, 2, count, np.uint32) << np.uint32(31)
@@ -68,18 +70,18 @@ def operands(rng, count):
 # The table
 
 
-def test_functions_and_blocks_have_three_bits():
+def test_functions_and_blocks_have_three_bits() -> None:
     assert [function.value for function in Function] == [0, 1, 2, 3, 4]
     assert [block.value for block in Block] == list(range(8))
 
 
-def test_table_is_the_same_on_every_machine():
+def test_table_is_the_same_on_every_machine() -> None:
     digest = hashlib.sha256(struct.pack(f"<{ENTRIES}Q", *words())).hexdigest()
     assert digest == \
         "eab9cb9b19b1b7dd3969efee6223c43bedb148e8f4f5b74470fea5c9e46d4458"
 
 
-def test_coefficients_fit_their_fields():
+def test_coefficients_fit_their_fields() -> None:
     assert len(coefficients()) == len(words()) == ENTRIES
     for entry, word in zip(coefficients(), words(), strict=True):
         assert 0 <= entry.c0 < 1 << C0_BITS
@@ -92,9 +94,9 @@ def test_coefficients_fit_their_fields():
                     entry.c0, entry.c1, entry.c2, entry.falling)
 
 
-def approximated(block, half=0):
+def approximated(block: Block, half: int = 0) -> Callable[[np.ndarray], np.ndarray]:
     """The function of a block (or half), over u in [0, 1), in float64."""
-    def log2_ratio(u):
+    def log2_ratio(u: NDArray[np.float64]) -> NDArray[np.float64]:
         f = np.where(u < 0.5, u, (u - 1) / 2)
         return np.log1p(f) / (f * np.log(2))
 
@@ -108,7 +110,7 @@ def approximated(block, half=0):
 
 
 @pytest.mark.parametrize("block", Block)
-def test_table_approximates_its_functions(block):
+def test_table_approximates_its_functions(block: Block) -> None:
     halves = 2 if block in (Block.FIXED, Block.TANH_4) else 1
     segments = 128 // halves
     t = np.linspace(0, 1, 65)[1:]
@@ -121,7 +123,7 @@ def test_table_approximates_its_functions(block):
         assert np.all(np.abs(got - exact) < 0.5 * 2.0**-24), (block, index)
 
 
-def test_a_position_never_turns_round_nor_leaves_the_range():
+def test_a_position_never_turns_round_nor_leaves_the_range() -> None:
     """The sums in stage 1 have no sign, and its result is below 2 and above 1/4."""
     position = np.arange(0, 1 << 20, 61)
     for address in range(ENTRIES):
@@ -133,7 +135,7 @@ def test_a_position_never_turns_round_nor_leaves_the_range():
         assert value.max() < 1 << 29
 
 
-def test_last_word_is_one():
+def test_last_word_is_one() -> None:
     """From 16 on, tanh takes the table's last word."""
     last = coefficients()[-1]
     assert (last.c0, last.c1, last.c2) == (1 << 27, 0, 0)
@@ -165,14 +167,14 @@ SPECIALS = {
 
 
 @pytest.mark.parametrize("function", Function)
-def test_special_values(function):
+def test_special_values(function: Function) -> None:
     table = SPECIALS[function] | dict.fromkeys(
         (0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF800001, 0xFFC00000, 0xFFFFFFFF), NAN)
     got = bits(evaluate(function, from_bits(np.array(list(table), np.uint32))))
     assert [f"{y:08X}" for y in got] == [f"{y:08X}" for y in table.values()]
 
 
-def test_exact_results_are_exact():
+def test_exact_results_are_exact() -> None:
     powers = np.arange(-126, 128)
     two = np.ldexp(np.float32(1), powers).astype(np.float32)
     assert np.array_equal(transcendental.log2(two), powers.astype(np.float32))
@@ -185,27 +187,28 @@ def test_exact_results_are_exact():
 
 
 @pytest.mark.parametrize("function", [Function.RECIPROCAL, Function.TANH])
-def test_odd_functions_are_odd(function):
+def test_odd_functions_are_odd(function: Function) -> None:
     x = operands(np.random.default_rng(SEED), 50_000)
     x = x[(x & 0x7FFFFFFF) <= F32_INF]
     assert np.array_equal(bits(evaluate(function, from_bits(x ^ SIGN))),
                           bits(evaluate(function, from_bits(x))) ^ SIGN)
 
 
-def test_tanh_never_exceeds_one():
+def test_tanh_never_exceeds_one() -> None:
     x = np.arange(0x3F800000, 0x41900000, 37, dtype=np.uint32)
     assert bits(transcendental.tanh(from_bits(x))).max() == ONE
 
 
-def in_domain(function, rng, count):
+def in_domain(function: Function, rng: np.random.Generator, count: int) -> NDArray[np.uint32]:
     """Operands of the sweep."""
     sweep = error_sweep.SWEEPS[function]
     x = rng.integers(sweep.first + 127 << 23, sweep.last + 128 << 23, count, np.uint32)
-    return x | (rng.integers(0, 2, count, np.uint32) << np.uint32(31) if sweep.negative else 0)
+    signs = rng.integers(0, 2, count, np.uint32) << np.uint32(31)
+    return np.asarray(x | signs if sweep.negative else x)
 
 
 @pytest.mark.parametrize("function", Function)
-def test_errors_on_random_operands(function):
+def test_errors_on_random_operands(function: Function) -> None:
     x = in_domain(function, np.random.default_rng(SEED), 400_000)
     error = error_sweep.errors(function, x, evaluate(function, from_bits(x)))
     assert np.abs(error).max() <= LIMITS[function], f"seed {SEED}"
@@ -215,7 +218,7 @@ def test_errors_on_random_operands(function):
 
 
 @pytest.mark.parametrize("function", Function)
-def test_operands_outside_the_sweeps_are_no_worse(function):
+def test_operands_outside_the_sweeps_are_no_worse(function: Function) -> None:
     x = operands(np.random.default_rng(SEED), 200_000)
     if function in (Function.RSQRT, Function.LOG2):
         x &= 0x7FFFFFFF
@@ -224,7 +227,7 @@ def test_operands_outside_the_sweeps_are_no_worse(function):
     assert np.abs(error).max() <= LIMITS[function], f"seed {SEED}"
 
 
-def test_a_wrong_result_is_an_error():
+def test_a_wrong_result_is_an_error() -> None:
     x = np.array([0x40400000], np.uint32)
     third = np.float32(1 / 3)
     for wrong, ulps in ((third, 0.33), (np.nextafter(third, np.float32(1)), 1.33)):
@@ -236,7 +239,7 @@ def test_a_wrong_result_is_an_error():
 
 
 @pytest.mark.parametrize("function", Function)
-def test_monotonic_across_segments(function):
+def test_monotonic_across_segments(function: Function) -> None:
     """At the end of every segment of some binades, eight operands."""
     ends = np.arange(0x3D80, 0x4300, dtype=np.uint32) << np.uint32(16)
     x = (ends[:, np.newaxis] + np.arange(-4, 4, dtype=np.int32).view(np.uint32)).ravel()
@@ -246,7 +249,7 @@ def test_monotonic_across_segments(function):
     assert steps.max() > 0
 
 
-def test_shapes_and_functions_by_name():
+def test_shapes_and_functions_by_name() -> None:
     x = np.linspace(0.5, 2, 60, dtype=np.float32).reshape(3, 4, 5)
     for function in Function:
         named = getattr(transcendental, function.name.lower())
@@ -261,7 +264,7 @@ def test_shapes_and_functions_by_name():
         assert np.array_equal(named(large), np.resize(whole, 50_001))
 
 
-def test_other_types_are_refused():
+def test_other_types_are_refused() -> None:
     with pytest.raises(TypeError, match="x must be an array of float32, not of float64"):
         transcendental.exp2(np.zeros(3))
     with pytest.raises(TypeError, match="function must be a Function, not 2"):
@@ -271,7 +274,7 @@ def test_other_types_are_refused():
 # The text
 
 
-def test_documented_errors_are_the_measured_ones():
+def test_documented_errors_are_the_measured_ones() -> None:
     rows = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d.]+) ulp \| `([0-9A-F]{8})` \|",
                       DOCUMENT.read_text(), re.MULTILINE)
     assert [name for name, *_ in rows] == [function.name for function in Function]
@@ -286,7 +289,7 @@ def test_documented_errors_are_the_measured_ones():
             (sweep.last - sweep.first + 1 << 23) << sweep.negative)
 
 
-def test_documented_examples():
+def test_documented_examples() -> None:
     rows = re.findall(r"^\| (\w+) \| `([0-9A-F]{8})`[^|]*\| `([0-9A-F]{8})`", DOCUMENT.read_text(),
                       re.MULTILINE)
     assert len(rows) >= 20
@@ -297,7 +300,7 @@ def test_documented_examples():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [Function.RECIPROCAL, Function.RSQRT])
-def test_sweep_of_everything(function):
+def test_sweep_of_everything(function: Function) -> None:
     found = error_sweep.measure(function, error_sweep.SWEEPS[function])
     assert f"| {function.name} | {found.operands:,} | {found.worst:.4f} ulp | `{found.at:08X}` |" \
         in DOCUMENT.read_text()
@@ -307,13 +310,13 @@ def test_sweep_of_everything(function):
 # The RTL
 
 
-def grid(module):
+def grid(module: str) -> TileGrid:
     return TileGrid(module, "transcendental", Transcendental, 1, COLS,
                     [Each("x"), Shared("enable"), Shared("functions"), Each("y")])
 
 
 @cache
-def library(kernel):
+def library(kernel: bool) -> Path:
     units = grid("transcendentals")
     top = units.module if kernel else units.tile_module
     sources = with_kernels(top, Transcendental, [units] if kernel else [])
@@ -321,14 +324,15 @@ def library(kernel):
 
 
 @pytest.fixture(params=[False, True], ids=["verilog", "kernel"])
-def unit(request):
+def unit(request: pytest.FixtureRequest) -> Iterator[tuple[Model, int]]:
     """A model and how many units it has."""
     with Model(library(request.param)) as model:
         model.reset()
         yield model, COLS if request.param else 1
 
 
-def run(unit, x, functions, valid):
+def run(unit: tuple[Model, int], x: NDArray[np.uint32], functions: NDArray[np.int64],
+        valid: NDArray[np.bool_]) -> NDArray[np.uint32]:
     """Results by cycle of entry, with the control pipeline that the unit leaves to others.
 
     Parameters
@@ -354,7 +358,8 @@ def run(unit, x, functions, valid):
     return result["y"][LATENCY - 1:LATENCY - 1 + cycles]
 
 
-def check(unit, x, functions, valid=None):
+def check(unit: tuple[Model, int], x: NDArray[np.uint32], functions: NDArray[np.int64],
+          valid: NDArray[np.bool_] | None = None) -> None:
     """Results are golden's, and hold while nothing new arrives."""
     valid = np.ones(len(x), bool) if valid is None else valid
     got = run(unit, x, functions, valid)
@@ -374,14 +379,14 @@ def check(unit, x, functions, valid=None):
 
 
 @pytest.mark.parametrize("function", Function)
-def test_corners_in_rtl(unit, function):
+def test_corners_in_rtl(unit: tuple[Model, int], function: Function) -> None:
     units = unit[1]
     x = np.resize(CORNERS, (-(-len(CORNERS) // units), units))
     check(unit, x, np.full(len(x), function))
 
 
 @pytest.mark.parametrize("function", Function)
-def test_random_operands_in_rtl(unit, function):
+def test_random_operands_in_rtl(unit: tuple[Model, int], function: Function) -> None:
     units = unit[1]
     rng = np.random.default_rng([SEED, function])
     count = 220_000 if units > 1 else 20_000
@@ -389,7 +394,7 @@ def test_random_operands_in_rtl(unit, function):
     check(unit, x, np.full(len(x), function))
 
 
-def test_every_segment_in_rtl(unit):
+def test_every_segment_in_rtl(unit: tuple[Model, int]) -> None:
     """The first, a middle and the last operand of each segment, by all functions."""
     units = unit[1]
     tops = np.arange(0x3D00, 0x4300, dtype=np.uint32) << np.uint32(16)
@@ -400,7 +405,7 @@ def test_every_segment_in_rtl(unit):
 
 
 @pytest.mark.parametrize("density", [0.9, 0.3])
-def test_mixed_functions_with_bubbles(unit, density):
+def test_mixed_functions_with_bubbles(unit: tuple[Model, int], density: float) -> None:
     units = unit[1]
     rng = np.random.default_rng(SEED)
     cycles = 2000
@@ -408,7 +413,7 @@ def test_mixed_functions_with_bubbles(unit, density):
     check(unit, x, rng.integers(0, len(Function), cycles), rng.random(cycles) < density)
 
 
-def test_the_python_simulator_agrees():
+def test_the_python_simulator_agrees() -> None:
     dut = Transcendental()
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
@@ -418,7 +423,7 @@ def test_the_python_simulator_agrees():
     functions = rng.integers(0, len(Function), count)
     seen = []
 
-    async def bench(ctx):
+    async def bench(ctx: SimulatorContext) -> None:
         for cycle in range(count + LATENCY - 1):
             ctx.set(dut.x, int(x[min(cycle, count - 1)]))
             ctx.set(dut.enable, (1 << LATENCY) - 1)

@@ -1,5 +1,7 @@
 """The cross-lane unit by tile kernels: against pure Verilog, and at full size against golden."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from amaranth.utils import ceil_log2
@@ -31,7 +33,7 @@ CYCLES = 2000
 
 
 @pytest.mark.parametrize("make_grid", [reduce_nodes, transpose_banks])
-def test_idle_tiles_are_proven_to_hold(make_grid):
+def test_idle_tiles_are_proven_to_hold(make_grid: Callable[[Config], TileGrid]) -> None:
     grid = make_grid(config_of(4, 2))
     assert compile_grid(grid, tile_verilog(grid)).can_skip
 
@@ -40,7 +42,7 @@ def renamed(grid: TileGrid, name: str) -> TileGrid:
     return TileGrid(name, grid.tile_module, grid.make_tile, grid.rows, grid.cols, grid.links)
 
 
-def test_nodes_kernel_equals_verilog():
+def test_nodes_kernel_equals_verilog() -> None:
     """Nodes that are not joined, so that each has operands and valid bits of its own."""
     grid = reduce_nodes(config_of(8, 1))
     rng = np.random.default_rng(8)
@@ -58,7 +60,7 @@ def test_nodes_kernel_equals_verilog():
 
 @pytest.mark.parametrize("lanes", [3, *(pytest.param(lanes, marks=pytest.mark.slow)
                                         for lanes in (8, 70))])
-def test_banks_kernel_equals_verilog(lanes):
+def test_banks_kernel_equals_verilog(lanes: int) -> None:
     """Rows and columns at any time; also a word that is read while it is written."""
     grid = transpose_banks(config_of(lanes, 1))
     rng = np.random.default_rng(lanes)
@@ -96,7 +98,7 @@ def random_starts(rng: np.random.Generator, config: Config,
 
 @pytest.mark.parametrize(("lanes", "sublanes"), [
     (6, 3), *(pytest.param(*size, marks=pytest.mark.slow) for size in ((4, 2), (12, 4)))])
-def test_unit_by_kernels_equals_verilog(lanes, sublanes):
+def test_unit_by_kernels_equals_verilog(lanes: int, sublanes: int) -> None:
     config = config_of(lanes, sublanes)
     rng = np.random.default_rng([lanes, sublanes])
     with xlu_model(config, kernels=True) as kernels, xlu_model(config) as pure:
@@ -106,7 +108,7 @@ def test_unit_by_kernels_equals_verilog(lanes, sublanes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "sublanes"), [(128, 8), (256, 1)])
-def test_full_size(lanes, sublanes):
+def test_full_size(lanes: int, sublanes: int) -> None:
     config = config_of(lanes, sublanes)
     rng = np.random.default_rng([lanes, sublanes])
     with xlu_model(config, kernels=True) as model:

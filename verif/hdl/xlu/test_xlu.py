@@ -1,11 +1,13 @@
 """The cross-lane unit against the golden model: bits, order, timing, and what it lets others do."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.lib.wiring import Component
 
 from hdl.config import Config
 from hdl.isa import MiscOp
@@ -41,14 +43,14 @@ MORE_SIZES = ((2, 2), (3, 3), (5, 1), (8, 8), (12, 6), (17, 1))
 @pytest.fixture(scope="module", params=[
     *SIZES, *(pytest.param(size, marks=pytest.mark.slow) for size in MORE_SIZES)],
     ids=lambda size: "x".join(map(str, size)))
-def model(request) -> Iterator[tuple[Model, Config]]:
+def model(request: pytest.FixtureRequest) -> Iterator[tuple[Model, Config]]:
     config = config_of(*request.param)
     with xlu_model(config) as model:
         yield model, config
 
 
 @pytest.fixture
-def fresh(model) -> VerilatedXlu:
+def fresh(model: tuple[Model, Config]) -> VerilatedXlu:
     """The unit after a reset, with random registers and a transposer that was written."""
     unit = VerilatedXlu(*model)
     rng = np.random.default_rng([unit.checker.config.lanes, unit.checker.config.sublanes])
@@ -57,7 +59,7 @@ def fresh(model) -> VerilatedXlu:
 
 
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: op.name)
-def test_every_amount(fresh, op):
+def test_every_amount(fresh: VerilatedXlu, op: MiscOp) -> None:
     checker = fresh.checker
     ops = every_amount(checker, op)
     for one in ops:
@@ -72,11 +74,11 @@ def test_every_amount(fresh, op):
         assert checker.checked == 2 * len(ops)
 
 
-def test_every_amount_of_dependent_operations(fresh):
+def test_every_amount_of_dependent_operations(fresh: VerilatedXlu) -> None:
     fresh.play(dependent_amounts(fresh.checker))
 
 
-def test_transposed_tile(fresh):
+def test_transposed_tile(fresh: VerilatedXlu) -> None:
     config, registers = fresh.checker.config, fresh.checker.registers
     groups = min(config.tile_vregs, 16)
     fresh.run(*(Op(MiscOp.TRANSPOSE_IN, a=group, amount=group) for group in range(groups)),
@@ -87,7 +89,7 @@ def test_transposed_tile(fresh):
     assert np.array_equal(after[:, :rows], before[:, :rows].T)
 
 
-def test_columns_follow_rows(fresh):
+def test_columns_follow_rows(fresh: VerilatedXlu) -> None:
     fresh.play(rows_then_columns(fresh.checker, np.random.default_rng(12)))
 
 
@@ -98,7 +100,7 @@ CORNERS = np.array([
 
 
 @pytest.mark.parametrize("op", TREE, ids=lambda op: op.name)
-def test_corners_in_every_pair_of_lanes(fresh, op):
+def test_corners_in_every_pair_of_lanes(fresh: VerilatedXlu, op: MiscOp) -> None:
     """Each pair of corners in lanes 0 and 1, -0 or minus infinity elsewhere; random lanes too."""
     rng = np.random.default_rng(20)
     lanes, sublanes = fresh.checker.config.lanes, fresh.checker.config.sublanes
@@ -118,7 +120,7 @@ def test_corners_in_every_pair_of_lanes(fresh, op):
 
 
 @pytest.mark.parametrize("op", TREE, ids=lambda op: op.name)
-def test_random_reductions(fresh, op):
+def test_random_reductions(fresh: VerilatedXlu, op: MiscOp) -> None:
     rng = np.random.default_rng(int(op))
     for _ in range(40):
         fresh.checker.registers[:16] = floats(rng, *fresh.checker.registers[:16].shape)
@@ -135,7 +137,7 @@ def dropped(config: Config, op: Op) -> int:
 
 @pytest.mark.parametrize("op", [op for op in OPERATIONS if op is not MiscOp.TRANSPOSE_IN],
                          ids=lambda op: op.name)
-def test_latency(fresh, op):
+def test_latency(fresh: VerilatedXlu, op: MiscOp) -> None:
     """Issue, load, first slot, S rows ``latency`` cycles later, write."""
     checker = fresh.checker
     unit = Xlu(checker.config)
@@ -152,16 +154,17 @@ ROTATED = (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE, MiscOp.TRANSPOSE_OUT)
 
 @pytest.mark.parametrize("ops", [ROTATED, TREE, *((op,) for op in (*ROTATED, *TREE))],
                          ids=lambda ops: "-".join(op.name for op in ops))
-def test_operations_of_one_latency_take_a_cycle_a_sublane(fresh, ops):
+def test_operations_of_one_latency_take_a_cycle_a_sublane(fresh: VerilatedXlu,
+                                                          ops: Sequence[MiscOp]) -> None:
     fresh.play(full_rate(fresh.checker, np.random.default_rng(5), ops))
 
 
-def test_results_of_different_latency_follow_without_a_gap(fresh):
+def test_results_of_different_latency_follow_without_a_gap(fresh: VerilatedXlu) -> None:
     """A rotation after a sum waits no longer than needed; a sum after a rotation not at all."""
     fresh.play(two_latencies(fresh.checker))
 
 
-def test_columns_wait_for_rows(fresh):
+def test_columns_wait_for_rows(fresh: VerilatedXlu) -> None:
     """A column is fetched once all rows are written, and no later."""
     checker = fresh.checker
     unit = Xlu(checker.config)
@@ -173,7 +176,7 @@ def test_columns_wait_for_rows(fresh):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_traffic(fresh, seed):
+def test_random_traffic(fresh: VerilatedXlu, seed: int) -> None:
     checker = fresh.checker
     before = checker.issued
     fresh.play(random_traffic(checker, np.random.default_rng(seed), 1500))
@@ -183,7 +186,7 @@ def test_random_traffic(fresh, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_reset_in_the_midst(fresh, seed):
+def test_reset_in_the_midst(fresh: VerilatedXlu, seed: int) -> None:
     rng = np.random.default_rng(seed)
     checker = fresh.checker
     for _ in range(12):
@@ -198,11 +201,11 @@ def test_reset_in_the_midst(fresh, seed):
     assert checker.checked > 10
 
 
-def test_reset_at_every_distance(fresh):
+def test_reset_at_every_distance(fresh: VerilatedXlu) -> None:
     fresh.play(every_distance_to_reset(fresh.checker, np.random.default_rng(24)))
 
 
-def test_source_is_pending_until_it_is_read(fresh):
+def test_source_is_pending_until_it_is_read(fresh: VerilatedXlu) -> None:
     """The second operation's register is held while the first is in the chain, and read once."""
     checker = fresh.checker
     size = checker.config.sublanes
@@ -222,7 +225,7 @@ def test_source_is_pending_until_it_is_read(fresh):
     assert checker.checked == 2
 
 
-def test_nothing_is_pending_without_a_source(fresh):
+def test_nothing_is_pending_without_a_source(fresh: VerilatedXlu) -> None:
     checker = fresh.checker
     fresh.cycle(Op(MiscOp.TRANSPOSE_IN, a=1))
     fresh.cycle(Op(MiscOp.TRANSPOSE_OUT, d=5, a=3))
@@ -254,7 +257,7 @@ class TestChecker:
         checker.end(self.ROTATE)
         return replace(self.REST, busy=True, load=1)
 
-    def test_not_at_rest_after_reset(self):
+    def test_not_at_rest_after_reset(self) -> None:
         with pytest.raises(AssertionError, match="not at rest after a reset"):
             XluChecker(config_of(4, 2)).begin(replace(self.REST, busy=True))
 
@@ -263,17 +266,17 @@ class TestChecker:
         ({"load": 2}, "v2 is read, not v1"),
         ({"pending": 1}, "pending is 1, not None"),
     ])
-    def test_wrong_source(self, checker, change, message):
+    def test_wrong_source(self, checker: XluChecker, change: dict[str, Any], message: str) -> None:
         outputs = self.issue(checker)
         with pytest.raises(AssertionError, match=message):
             checker.begin(replace(outputs, **change))
 
-    def test_read_without_an_operation(self, checker):
+    def test_read_without_an_operation(self, checker: XluChecker) -> None:
         checker.end(None)
         with pytest.raises(AssertionError, match="v1 is read, but no operation reads it"):
             checker.begin(replace(self.REST, load=1))
 
-    def test_idle_too_early(self, checker):
+    def test_idle_too_early(self, checker: XluChecker) -> None:
         checker.begin(replace(self.issue(checker), busy=False))
         with pytest.raises(AssertionError, match="idle before the last operation is done"):
             checker.end(None)
@@ -285,7 +288,8 @@ class TestChecker:
         (2, None, 0, "all rows of a result have come, but it is not written"),
         (2, 3, 0, None),
     ])
-    def test_wrong_write(self, checker, rows, d, value, message):
+    def test_wrong_write(self, checker: XluChecker, rows: int, d: int, value: int,
+                         message: str) -> None:
         busy = replace(self.issue(checker), load=None)
         row = np.full(4, value, np.uint32)
         steps = [replace(busy, load=1), *[replace(busy, row=row)] * rows, replace(busy, write=d)]
@@ -302,13 +306,13 @@ class TestChecker:
             with pytest.raises(AssertionError, match=message):
                 play()
 
-    def test_write_without_an_operation(self, checker):
+    def test_write_without_an_operation(self, checker: XluChecker) -> None:
         checker.end(None)
         checker.begin(replace(self.REST, write=3))
         with pytest.raises(AssertionError, match="v3 is written, but no result is expected"):
             checker.end(None)
 
-    def test_finish(self, checker):
+    def test_finish(self, checker: XluChecker) -> None:
         with pytest.raises(AssertionError, match="nothing was compared"):
             checker.finish()
         checker.begin(self.issue(checker))
@@ -317,6 +321,6 @@ class TestChecker:
 
 
 @pytest.mark.parametrize("component", [Xlu, Rotator, Reduce])
-def test_config_is_checked(component):
+def test_config_is_checked(component: type[Component]) -> None:
     with pytest.raises(TypeError, match=r"config must be a Config, not 4"):
         component(4)

@@ -1,12 +1,15 @@
 """The simulated chip: its host interface, and its cores and transfers against the golden chip."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from golden.chip import GoldenChip
+from golden.chip import ChipRun, GoldenChip
+from golden.dma import Descriptor
 from golden.numerics import bits, to_bf16
 from hdl import isa
 from hdl.axi.interface import Resp
@@ -34,7 +37,7 @@ SPIN = "{ s0.add s1, s0, 100 } again: { s1.loop s1, again } { s1.halt }"
 
 
 @pytest.fixture
-def chip():
+def chip() -> Iterator[ChipModel]:
     with ChipModel(TINY) as model:
         yield model
 
@@ -51,7 +54,8 @@ class Core:
 class Pair:
     """A simulated and a golden chip with equal contents of all memories."""
 
-    def __init__(self, model, cores, seed, hbm_rows=None):
+    def __init__(self, model: ChipModel, cores: Sequence[Core], seed: int,
+                 hbm_rows: NDArray[np.uint32] | None = None) -> None:
         config = model.config
         self.model, self.golden, self.seed = model, GoldenChip(config), seed
         rng = np.random.default_rng(seed)
@@ -73,7 +77,7 @@ class Pair:
             model.write_words(number, Space.SCALAR, 0, machine.scalars)
         np.testing.assert_array_equal(model.hbm, rows)
 
-    def run(self, turn=1):
+    def run(self, turn: int = 1) -> ChipRun:
         for number, machine in enumerate(self.golden.cores):
             machine.start()
             self.model.start(number)
@@ -81,7 +85,7 @@ class Pair:
         self.model.run(LIMIT)
         return result
 
-    def compare(self):
+    def compare(self) -> None:
         np.testing.assert_array_equal(self.model.hbm, self.golden.hbm,
                                       err_msg=f"HBM, seed {self.seed}")
         for number, machine in enumerate(self.golden.cores):
@@ -97,7 +101,7 @@ class Pair:
 # Registers
 
 
-def test_registers_are_read_and_written_by_name(chip):
+def test_registers_are_read_and_written_by_name(chip: ChipModel) -> None:
     assert chip.read("ID") == IDENTITY
     for name, value in parameters(TINY).items():
         assert chip.read(name) == value
@@ -112,7 +116,7 @@ def test_registers_are_read_and_written_by_name(chip):
     assert not status["RUNNING"]
 
 
-def test_a_refused_access_names_its_register(chip):
+def test_a_refused_access_names_its_register(chip: ChipModel) -> None:
     with pytest.raises(RegisterError, match=r"write of 0x1 to ID of the chip was refused \(SLVERR"):
         chip.write("ID", 1)
     with pytest.raises(RegisterError, match="read of CONTROL of core 1 was refused") as raised:
@@ -130,7 +134,7 @@ def test_a_refused_access_names_its_register(chip):
     assert chip.read("ID") == IDENTITY
 
 
-def test_wrong_arguments(chip):
+def test_wrong_arguments(chip: ChipModel) -> None:
     with pytest.raises(KeyError, match="register must be one of the chip, not 'STATUS'"):
         chip.read("STATUS")
     with pytest.raises(KeyError, match="register must be one of a core, not 'ID'"):
@@ -166,7 +170,7 @@ def test_wrong_arguments(chip):
 # Runs
 
 
-def test_a_program_is_loaded_run_and_counted(chip):
+def test_a_program_is_loaded_run_and_counted(chip: ChipModel) -> None:
     program = assemble("{ } { } { }" + SPIN)
     chip.load_program(1, program[3:], at=3)
     assert not chip.hbm.any()
@@ -186,7 +190,7 @@ def test_a_program_is_loaded_run_and_counted(chip):
 
 
 @pytest.mark.parametrize("rows", [4, 12, 100])
-def test_data_pass_through_few_rows(monkeypatch, rows):
+def test_data_pass_through_few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Programs, vector and scalar memory move in pieces; HBM and everything else stay."""
     monkeypatch.setattr("sim.models.chip.transfers.STAGING_ROWS", rows)
     rng = np.random.default_rng(rows)
@@ -221,7 +225,7 @@ def test_data_pass_through_few_rows(monkeypatch, rows):
 
 
 @pytest.mark.slow
-def test_a_program_that_does_not_fill_rows_of_many_bundles():
+def test_a_program_that_does_not_fill_rows_of_many_bundles() -> None:
     """With 8 bundles in a row, bundles before and after a program stay."""
     rng = np.random.default_rng(64)
     memory = [0] * 64
@@ -240,7 +244,7 @@ def test_a_program_that_does_not_fill_rows_of_many_bundles():
                     words.reshape(64, -1), [bundle_words(bundle) for bundle in memory])
 
 
-def test_what_ends_a_run(chip):
+def test_what_ends_a_run(chip: ChipModel) -> None:
     chip.load_program(0, assemble("{ misc.wait sem1, 1 } { s1.halt }").bundles)
     chip.load_program(1, assemble(SPIN).bundles)
     chip.write("INTERRUPT_STATUS", chip.read("INTERRUPT_STATUS"))
@@ -272,12 +276,12 @@ def test_what_ends_a_run(chip):
     assert (chip.running(0), chip.fault(0)) == (False, Fault.NONE)
 
 
-def test_an_interrupted_run_goes_on(chip):
+def test_an_interrupted_run_goes_on(chip: ChipModel) -> None:
     chip.load_program(0, assemble("{ s0.add s1, s0, 1000000 } a: { s1.loop s1, a } { s1.halt }")
                       .bundles)
     chip.start(0)
 
-    def interrupt(cycles):
+    def interrupt(cycles: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -294,11 +298,13 @@ def test_an_interrupted_run_goes_on(chip):
 @pytest.mark.parametrize("use", [
     lambda chip: chip.read_vmem(0, 0, TINY.vmem_vectors),
     lambda chip: chip.load_programs({0: [5] * 200, 1: [6] * 100})], ids=["vmem", "programs"])
-def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch, use):
+def test_an_interrupted_transfer_leaves_memory_as_it_was(chip: ChipModel,
+                                                         monkeypatch: pytest.MonkeyPatch,
+                                                         use: Callable[..., Any]) -> None:
     chip.hbm[:] = 7
     run = chip.run
 
-    def interrupt(*arguments, **options):
+    def interrupt(*arguments: int, **options: Until) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
@@ -312,7 +318,7 @@ def test_an_interrupted_transfer_leaves_memory_as_it_was(chip, monkeypatch, use)
     assert not chip.read_vmem(0, 0, TINY.vmem_vectors).any()
 
 
-def test_models_do_not_disturb_each_other():
+def test_models_do_not_disturb_each_other() -> None:
     with ChipModel(TINY) as one, ChipModel(TINY) as two:
         one.load_program(0, assemble(SPIN).bundles)
         one.start(0)
@@ -333,7 +339,7 @@ def test_models_do_not_disturb_each_other():
 
 
 @pytest.mark.parametrize("memory", STALLS, ids=lambda options: f"stalls{options.stalls}")
-def test_the_example_of_the_manual(memory):
+def test_the_example_of_the_manual(memory: HbmOptions) -> None:
     seed, blocks = 3, 7
     with ChipModel(TINY, memory=memory) as model:
         rng = np.random.default_rng(seed)
@@ -373,7 +379,7 @@ PING_PONG = """
 
 
 @pytest.mark.parametrize("memory", STALLS[:2], ids=lambda options: f"stalls{options.stalls}")
-def test_two_cores_exchange_words(memory):
+def test_two_cores_exchange_words(memory: HbmOptions) -> None:
     rounds, rows = 9, TINY.sublanes
     # The first core has the word initially. Nothing waits for its last turn.
     cores = [Core(PING_PONG % (not core, rounds), {
@@ -415,7 +421,7 @@ MATMUL = """
 
 
 @pytest.mark.parametrize("memory", STALLS, ids=lambda options: f"stalls{options.stalls}")
-def test_a_product_with_weights_from_memory(memory):
+def test_a_product_with_weights_from_memory(memory: HbmOptions) -> None:
     seed = 8
     rng = np.random.default_rng(seed)
     size, rows = TINY.array, 4
@@ -439,7 +445,7 @@ def test_a_product_with_weights_from_memory(memory):
         np.testing.assert_array_equal(result, activations @ weights)
 
 
-def test_all_spaces_of_a_transfer():
+def test_all_spaces_of_a_transfer() -> None:
     seed = 9
     text = """
         { misc.dma 0 } { misc.dma 16 } { misc.dma 32 } { misc.dma 48 }
@@ -451,7 +457,7 @@ def test_all_spaces_of_a_transfer():
     """
     patch = assemble("{ } { s0.add s9, s0, 5 | s1.halt }")
 
-    def core(number):
+    def core(number: int) -> Core:
         at = 200 + 100 * number
         return Core(text, {
             0: descriptor(TINY, smem(0), hbm(at * ROW), rows=16, semaphore=sem[2]),
@@ -486,18 +492,18 @@ class Phases:
     At the end of a phase both cores wait until all transfers of both are complete.
     """
 
-    def __init__(self, config, rng):
+    def __init__(self, config: Config, rng: np.random.Generator) -> None:
         self.config, self.rng = config, rng
         self.transfers = Transfers(rng, config)
         self.cores = [Core(""), Core("")]
-        self.pairs = set()
+        self.pairs: set[tuple[int, int]] = set()
         for phase in range(PHASES):
             self.phase(phase)
         for core in self.cores:
             core.text += "{ s1.halt }"
 
     @staticmethod
-    def touched(core, job):
+    def touched(core: int, job: Job) -> list[set[tuple[DmaSpace, int | None, int]]]:
         """Places that a core's transfer reads, and places that it writes."""
         found = []
         for space, numbers in (job.reads, job.writes):
@@ -506,7 +512,8 @@ class Phases:
             found.append({(*place, number) for number in numbers})
         return found
 
-    def draw(self, core, reads, writes, last):
+    def draw(self, core: int, reads: set[tuple[DmaSpace, int | None, int]],
+             writes: set[tuple[DmaSpace, int | None, int]], last: bool) -> Descriptor:
         """A transfer that overlaps none of those that touched these places."""
         while True:
             made = self.transfers.good()
@@ -523,7 +530,7 @@ class Phases:
                 self.pairs.add((made.source_space, made.destination_space))
                 return made
 
-    def phase(self, phase):
+    def phase(self, phase: int) -> None:
         reads: set[Place] = set()
         writes: set[Place] = set()
         awaited = np.zeros((2, BARRIER), int)
@@ -545,7 +552,7 @@ class Phases:
             program.text += f"{{ misc.wait sem{BARRIER}, 1 }}"
 
 
-def check_random_transfers(config, seed):
+def check_random_transfers(config: Config, seed: int) -> None:
     rng = np.random.default_rng([31, seed])
     phases = Phases(config, rng)
     assert all(len(assemble(core.text)) <= FIRST_FREE_BUNDLE for core in phases.cores)
@@ -565,12 +572,12 @@ def check_random_transfers(config, seed):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_transfers_of_both_cores(seed):
+def test_random_transfers_of_both_cores(seed: int) -> None:
     check_random_transfers(TINY, seed)
 
 
 @pytest.mark.slow
-def test_random_transfers_over_several_channels():
+def test_random_transfers_over_several_channels() -> None:
     for seed in range(100, 106):
         check_random_transfers(Config.preset("small"), seed)
 
@@ -578,7 +585,7 @@ def test_random_transfers_over_several_channels():
 # Faults
 
 
-def bad(words, **changes):
+def bad(words: Sequence[int], **changes: int) -> tuple[int, ...]:
     """The descriptor with some words changed."""
     changed = list(words)
     for name, value in changes.items():
@@ -597,7 +604,8 @@ GOOD = descriptor(TINY, hbm(0), vmem(0), rows=4, semaphore=sem[1])
     (bad(GOOD, word3=1), Fault.DMA_RANGE),
     (bad(GOOD, word6=TINY.vmem_vectors - 1), Fault.DMA_RANGE),
 ])
-def test_wrong_descriptors_are_faults_of_program_and_host(chip, words, fault):
+def test_wrong_descriptors_are_faults_of_program_and_host(chip: ChipModel, words: tuple[int, ...],
+                                                          fault: Fault) -> None:
     pair = Pair(chip, [Core("{ s0.add s3, s0, 7 } { misc.dma 0 | s0.add s3, s0, 8 } { s1.halt }",
                             {0: words}), Core(SPIN)], 10)
     assert pair.run().faults == {0: fault}
@@ -611,7 +619,7 @@ def test_wrong_descriptors_are_faults_of_program_and_host(chip, words, fault):
 
 @pytest.mark.parametrize("response", [SLVERR, DECERR])
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_memory_that_refuses(way, response):
+def test_memory_that_refuses(way: str, response: int) -> None:
     rows, target = 24, 40
     ways = (hbm(target * ROW), vmem(0)) if way == "read" else (vmem(0), hbm(target * ROW))
     text = "{ misc.dma 0 } { misc.wait sem1, 1 } { s1.halt }"
@@ -635,7 +643,7 @@ def test_memory_that_refuses(way, response):
         pair.compare()
 
 
-def test_a_transfer_of_the_host_that_memory_refuses(chip):
+def test_a_transfer_of_the_host_that_memory_refuses(chip: ChipModel) -> None:
     chip.memory.fail(3 * ROW, ROW, SLVERR)
     with pytest.raises(RuntimeError, match="memory has refused a transfer of core 1"):
         chip.transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=8))
@@ -663,7 +671,7 @@ def test_a_transfer_of_the_host_that_memory_refuses(chip):
     assert chip.fault(1) is Fault.NONE
 
 
-def test_a_wait_that_never_ends(chip):
+def test_a_wait_that_never_ends(chip: ChipModel) -> None:
     chip.load_program(0, assemble("{ s0.add s1, s0, 3 } { misc.wait sem1, 1 } { s1.halt }").bundles)
     chip.set_watchdog(0, 50)
     chip.start(0)
@@ -671,7 +679,7 @@ def test_a_wait_that_never_ends(chip):
     assert (chip.fault(0), chip.pc(0)) == (Fault.WATCHDOG, 1)
 
 
-def long_core(core):
+def long_core(core: int) -> Core:
     text = """
         { s0.add s1, s0, 4 }
         again: { misc.dma 0 } { misc.dma 16 } { misc.dma 32 }
@@ -690,7 +698,7 @@ def long_core(core):
 
 @pytest.mark.parametrize("cycles", [3, 40, 111, 260, 500])
 @pytest.mark.parametrize("whole", [False, True], ids=["core", "chip"])
-def test_a_reset_in_the_middle_then_a_good_run(whole, cycles):
+def test_a_reset_in_the_middle_then_a_good_run(whole: bool, cycles: int) -> None:
     cores = [long_core(0), long_core(1)]
     with ChipModel(TINY, memory=STALLS[1]) as model:
         pair = Pair(model, cores, cycles)
@@ -715,7 +723,7 @@ def test_a_reset_in_the_middle_then_a_good_run(whole, cycles):
         pair.compare()
 
 
-def test_a_master_that_breaks_the_rules_is_named(chip):
+def test_a_master_that_breaks_the_rules_is_named(chip: ChipModel) -> None:
     chip.memory.configure(HbmOptions(stalls=65_500))
     chip.start_transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=8))
     chip.run(20, until=Until.NEVER)
@@ -729,7 +737,7 @@ def test_a_master_that_breaks_the_rules_is_named(chip):
 
 
 @pytest.mark.slow
-def test_a_chip_of_one_core():
+def test_a_chip_of_one_core() -> None:
     config = Config.preset("tiny", cores=1)
     core = Core(MATMUL, {
         at: descriptor(config, *places, rows=4, semaphore=sem[1]) for at, places in (
@@ -750,7 +758,7 @@ def test_a_chip_of_one_core():
 
 
 @pytest.mark.slow
-def test_kernels_change_nothing():
+def test_kernels_change_nothing() -> None:
     """Pure Verilog and kernels, on one or two threads, reach the same state in equal cycles."""
     seen = []
     for kernels, threads in ((False, 1), (True, 1), (True, 2)):

@@ -1,5 +1,7 @@
 """Tile kernels against pure Verilog: every output in every cycle, for arbitrary inputs."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def config_of(array: int, mac_latency: int) -> Config:
     return Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
 
 
-def grid_models(make_grid, config: Config) -> tuple[Model, Model]:
+def grid_models(make_grid: Callable[[Config], TileGrid], config: Config) -> tuple[Model, Model]:
     """Models of the grid: by tile kernels, and in pure Verilog."""
     grid = make_grid(config)
     kernel = with_kernels(grid.module, lambda: grid, [grid])
@@ -87,7 +89,7 @@ def assert_lockstep(kernel: Model, pure: Model, inputs: dict[str, np.ndarray]) -
 
 
 @pytest.mark.parametrize(("array", "mac_latency"), [(4, 2), (16, 2), (5, 1), (4, 4), (17, 6)])
-def test_array_kernel_equals_verilog(array, mac_latency):
+def test_array_kernel_equals_verilog(array: int, mac_latency: int) -> None:
     rng = np.random.default_rng([array, mac_latency])
     kernel, pure = grid_models(mac_grid, config_of(array, mac_latency))
     with kernel, pure:
@@ -97,14 +99,14 @@ def test_array_kernel_equals_verilog(array, mac_latency):
 
 
 @pytest.mark.parametrize("mac_latency", range(1, 7))
-def test_idle_cells_and_lanes_are_proven_to_hold(mac_latency):
+def test_idle_cells_and_lanes_are_proven_to_hold(mac_latency: int) -> None:
     for grid in (mac_grid(config_of(4, mac_latency)), mxu_lanes(config_of(4, mac_latency))):
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
         assert compile_grid(grid, "\n".join(tile.values())).can_skip
 
 
 @pytest.mark.parametrize(("array", "mac_latency"), [(4, 2), (17, 4)])
-def test_lane_kernel_equals_verilog(array, mac_latency):
+def test_lane_kernel_equals_verilog(array: int, mac_latency: int) -> None:
     rng = np.random.default_rng([array, mac_latency])
     kernel, pure = grid_models(mxu_lanes, config_of(array, mac_latency))
     with kernel, pure:
@@ -113,7 +115,7 @@ def test_lane_kernel_equals_verilog(array, mac_latency):
 
 
 @pytest.mark.parametrize(("array", "mac_latency"), [(4, 2), (16, 3)])
-def test_matrix_unit_by_kernels_equals_verilog(array, mac_latency):
+def test_matrix_unit_by_kernels_equals_verilog(array: int, mac_latency: int) -> None:
     rng = np.random.default_rng([array, mac_latency])
     config = config_of(array, mac_latency)
     pure = VerilogLibrary().write("mxu", lambda: Mxu(config))
@@ -127,7 +129,7 @@ def test_matrix_unit_by_kernels_equals_verilog(array, mac_latency):
 
 
 @pytest.mark.slow
-def test_one_tile_at_full_size_in_pure_rtl():
+def test_one_tile_at_full_size_in_pure_rtl() -> None:
     """A 128x128 tile without any kernel has the bits of the golden model and of the kernel."""
     config = Config.preset("v2")
     rng = np.random.default_rng(128)
@@ -141,7 +143,7 @@ def test_one_tile_at_full_size_in_pure_rtl():
 
 
 @pytest.mark.slow
-def test_bench_grids_give_one_result():
+def test_bench_grids_give_one_result() -> None:
     """Both models that `make bench` times compute the golden product, at another size."""
     config = config_of(16, 2)
     rng = np.random.default_rng(16)

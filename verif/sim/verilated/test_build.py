@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ endmodule
 
 
 @pytest.fixture
-def own_folder(tmp_path, monkeypatch):
+def own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A build folder with nothing but Verilator's run-time objects, which are slow to make."""
     shared = build_folder() / "models"
     build_model("counter", {"counter": COUNTER}, optimise=False)
@@ -44,15 +46,15 @@ def own_folder(tmp_path, monkeypatch):
     return models
 
 
-def snapshot(folder):
+def snapshot(folder: pathlib.Path) -> dict[pathlib.Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def finished(models):
+def finished(models: pathlib.Path) -> list[str]:
     return sorted(path.parent.name for path in models.glob("*/model.so"))
 
 
-def test_second_build_does_nothing(own_folder):
+def test_second_build_does_nothing(own_folder: pathlib.Path) -> None:
     path = build_model("counter", {"counter": COUNTER}, optimise=False)
     before = snapshot(own_folder)
     assert path in before
@@ -60,7 +62,7 @@ def test_second_build_does_nothing(own_folder):
     assert snapshot(own_folder) == before
 
 
-def test_changed_source_builds_anew(own_folder):
+def test_changed_source_builds_anew(own_folder: pathlib.Path) -> None:
     paths = [build_model("counter", {"counter": text}, optimise=False)
              for text in (COUNTER, COUNTER.replace("+", "-"))]
     assert paths[0] != paths[1]
@@ -73,7 +75,7 @@ def test_changed_source_builds_anew(own_folder):
     assert counts == [1, 255]
 
 
-def test_models_of_one_source_differ_by_machine(monkeypatch):
+def test_models_of_one_source_differ_by_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     identities = []
     for march in ("x86-64", "x86-64-v3"):
         monkeypatch.setenv("SYSTOLITH_MARCH", march)
@@ -81,13 +83,13 @@ def test_models_of_one_source_differ_by_machine(monkeypatch):
     assert identities[0] != identities[1]
 
 
-def test_broken_verilog_raises_with_the_message(own_folder):
+def test_broken_verilog_raises_with_the_message(own_folder: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match=r"syntax error, unexpected endmodule"):
         build_model("broken", {"broken": "module broken(input clk)\nendmodule\n"})
     assert finished(own_folder) == []
 
 
-def test_warnings_are_errors_unless_waived(own_folder):
+def test_warnings_are_errors_unless_waived(own_folder: pathlib.Path) -> None:
     source = COUNTER.replace("count + step", "count + {8'd0, step}")
     with pytest.raises(RuntimeError, match="Warning-WIDTHTRUNC"):
         build_model("counter", {"counter": source})
@@ -95,14 +97,14 @@ def test_warnings_are_errors_unless_waived(own_folder):
     assert build_model("counter", {"counter": source}, waivers=waivers, optimise=False).is_file()
 
 
-def test_broken_cpp_raises_with_the_message(own_folder):
+def test_broken_cpp_raises_with_the_message(own_folder: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match=r"error: .*missing_type"):
         build_model("counter", {"counter": COUNTER}, cpp={"bad.cpp": "missing_type x;\n"},
                     optimise=False)
     assert finished(own_folder) == []
 
 
-def test_unresolved_function_raises_at_build_time(own_folder):
+def test_unresolved_function_raises_at_build_time(own_folder: pathlib.Path) -> None:
     source = """\
 module caller(input clk, output reg [31:0] y);
   import "DPI-C" function int nowhere(input int x);
@@ -113,7 +115,7 @@ endmodule
         build_model("caller", {"caller": source}, optimise=False)
 
 
-def test_cpp_is_called_over_dpi_and_exported():
+def test_cpp_is_called_over_dpi_and_exported() -> None:
     source = """\
 module caller(input clk, input [31:0] x, output reg [31:0] y);
   import "DPI-C" function int twice(input int x);
@@ -146,7 +148,7 @@ endmodule
             model.check(step(model.handle, -1))
 
 
-def test_models_of_one_class_name_do_not_mix():
+def test_models_of_one_class_name_do_not_mix() -> None:
     # Each library has its own `Vmodel` and its own function `answer`.
     source = """\
 module asker(input clk, output reg [31:0] y);
@@ -165,7 +167,7 @@ endmodule
         assert (one.peek("y"), two.peek("y"), counter.peek("count")) == (1, 2, 5)
 
 
-def test_hierarchical_build_equals_flat_build():
+def test_hierarchical_build_equals_flat_build() -> None:
     verilog = {"pair": PAIR, "counter": COUNTER}
     step = np.random.default_rng(11).integers(0, 256, 500, dtype=np.uint32)
     reset = (np.arange(500) % 97 == 0).astype(np.uint32)
@@ -181,14 +183,14 @@ def test_hierarchical_build_equals_flat_build():
         np.testing.assert_array_equal(results[0][name], results[1][name])
 
 
-def test_hierarchical_block_is_compiled_once(own_folder):
+def test_hierarchical_block_is_compiled_once(own_folder: pathlib.Path) -> None:
     path = build_model("pair", {"pair": PAIR, "counter": COUNTER}, hierarchical=["counter"],
                        optimise=False)
     symbols = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
     assert "Vcounter::eval_step()" in symbols
 
 
-def test_model_on_two_threads_equals_one():
+def test_model_on_two_threads_equals_one() -> None:
     step = np.arange(300, dtype=np.uint32) % 256
     results = []
     for threads in (1, 2):
@@ -207,17 +209,17 @@ print(build_model("counter", {{"counter": {COUNTER!r}}}, optimise=False))
 """
 
 
-def start_build():
+def start_build() -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True,
                             start_new_session=True)
 
 
-def commands(path):
+def commands(path: pathlib.Path) -> list[str]:
     lines = (path.parent / "build.log").read_text().splitlines()
     return [line for line in lines if line.startswith("$ ")]
 
 
-def test_concurrent_callers_build_once(own_folder):
+def test_concurrent_callers_build_once(own_folder: pathlib.Path) -> None:
     with start_build() as process, ThreadPoolExecutor(3) as pool:
         paths = set(pool.map(
             lambda _: build_model("counter", {"counter": COUNTER}, optimise=False), range(3)))
@@ -229,7 +231,7 @@ def test_concurrent_callers_build_once(own_folder):
         model.tick()
 
 
-def test_killed_build_leaves_nothing_that_looks_finished(own_folder):
+def test_killed_build_leaves_nothing_that_looks_finished(own_folder: pathlib.Path) -> None:
     with start_build() as process:
         deadline = time.monotonic() + 60
         while not list(own_folder.glob("counter-*.partial-*/build.log")):
@@ -255,44 +257,49 @@ def test_killed_build_leaves_nothing_that_looks_finished(own_folder):
     ({"threads": 0}, ValueError, "threads must be at least 1, not 0"),
     ({"threads": True}, TypeError, "threads must be an integer, not True"),
 ])
-def test_wrong_argument_is_named(arguments, error, message):
+def test_wrong_argument_is_named(arguments: Mapping[str, Any], error: type[Exception],
+                                 message: str) -> None:
     with pytest.raises(error, match=message):
         build_model(**{"top": "counter", "verilog": {"counter": COUNTER}, **arguments})
 
 
-def test_inout_port_is_rejected(own_folder):
+def test_inout_port_is_rejected(own_folder: pathlib.Path) -> None:
     source = "module pin(input clk, inout io);\n  assign io = clk ? 1'b1 : 1'bz;\nendmodule\n"
     with pytest.raises(RuntimeError, match="port io must be an input or an output, not inout"):
         build_model("pin", {"pin": source}, optimise=False)
 
 
-def test_missing_compiler_names_the_remedy(monkeypatch):
+def test_missing_compiler_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTOLITH_CXX", "no-such-compiler -x")
     with pytest.raises(RuntimeError, match=r"no-such-compiler.*apt-get install -y g\+\+ make perl"):
         build_model("counter", {"counter": COUNTER})
 
 
-def test_unknown_machine_raises_with_the_compilers_message(own_folder, monkeypatch):
+def test_unknown_machine_raises_with_the_compilers_message(own_folder: pathlib.Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTOLITH_MARCH", "foo")
     with pytest.raises(RuntimeError, match=r"SYSTOLITH_MARCH.* -march=foo [^\n]*\n.*error: .*foo"):
         build_model("counter", {"counter": COUNTER})
 
 
 @pytest.mark.parametrize("command", [" ", "g++ '"])
-def test_compiler_that_is_no_command_is_named(monkeypatch, command):
+def test_compiler_that_is_no_command_is_named(monkeypatch: pytest.MonkeyPatch,
+                                              command: str) -> None:
     monkeypatch.setenv("SYSTOLITH_CXX", command)
     with pytest.raises(RuntimeError) as error:
         Toolchain.find()
     assert f"SYSTOLITH_CXX must be a command, not {command!r}" in str(error.value)
 
 
-def test_build_folder_with_space_is_rejected(monkeypatch, tmp_path):
+def test_build_folder_with_space_is_rejected(monkeypatch: pytest.MonkeyPatch,
+                                             tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "a b"))
     with pytest.raises(RuntimeError, match=r"no white space in its path, not '.*a b'"):
         build_folder()
 
 
-def test_build_folder_of_an_installed_package_is_in_the_users_cache(monkeypatch, tmp_path):
+def test_build_folder_of_an_installed_package_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch,
+                                                                    tmp_path: pathlib.Path) -> None:
     monkeypatch.setattr("sim.verilated.toolchain.__file__",
                         str(tmp_path / "site-packages" / "sim" / "verilated" / "toolchain.py"))
     monkeypatch.delenv("SYSTOLITH_BUILD", raising=False)
@@ -306,13 +313,13 @@ def test_build_folder_of_an_installed_package_is_in_the_users_cache(monkeypatch,
     assert build_folder() == tmp_path / "build"
 
 
-def test_yosys_runs_commands_and_returns_their_output(tmp_path):
+def test_yosys_runs_commands_and_returns_their_output(tmp_path: pathlib.Path) -> None:
     (tmp_path / "counter.v").write_text(COUNTER)
     log = yosys.run("read_verilog counter.v\nproc\nwrite_json counter.json\n", cwd=tmp_path)
     assert "Executing PROC pass" in log
     assert '"count"' in (tmp_path / "counter.json").read_text()
 
 
-def test_yosys_error_is_raised_with_the_log(tmp_path):
+def test_yosys_error_is_raised_with_the_log(tmp_path: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match=r"ERROR: File `missing.v' not found"):
         yosys.run("read_verilog missing.v\n", cwd=tmp_path)

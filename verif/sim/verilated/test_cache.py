@@ -3,7 +3,9 @@
 import importlib
 import linecache
 import os
+import pathlib
 import sys
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,7 +13,7 @@ from sim.verilated import cache
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """An empty build folder."""
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
     return tmp_path / "build"
@@ -20,20 +22,20 @@ def folder(tmp_path, monkeypatch):
 class Maker:
     """Returns its result and counts its calls."""
 
-    def __init__(self, result):
+    def __init__(self, result: object) -> None:
         self.result = result
         self.calls = 0
 
-    def __call__(self):
+    def __call__(self) -> object:
         self.calls += 1
         return self.result
 
 
-def files(folder):
+def files(folder: pathlib.Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_result_is_reused_for_equal_parameters(folder):
+def test_result_is_reused_for_equal_parameters(folder: pathlib.Path) -> None:
     first = Maker({"cell": "module cell;", "sizes": [1, 2]})
     second = Maker("never asked for")
     assert cache.cached_json("grid", {"rows": 2, "cols": 3}, first) == first.result
@@ -45,7 +47,8 @@ def test_result_is_reused_for_equal_parameters(folder):
 
 @pytest.mark.parametrize(("name", "parameters"), [
     ("grid", {"rows": 3}), ("grid", {"rows": "2"}), ("grid", {}), ("lane", {"rows": 2})])
-def test_result_is_made_for_other_parameters(folder, name, parameters):
+def test_result_is_made_for_other_parameters(folder: pathlib.Path, name: str,
+                                             parameters: Mapping[str, int | str]) -> None:
     first, second = Maker("first"), Maker("second")
     cache.cached_json("grid", {"rows": 2}, first)
     assert cache.cached_json(name, parameters, second) == "second"
@@ -54,7 +57,8 @@ def test_result_is_made_for_other_parameters(folder, name, parameters):
     assert len(files(folder)) == 2
 
 
-def test_result_is_remade_when_the_code_has_changed(folder, monkeypatch):
+def test_result_is_remade_when_the_code_has_changed(folder: pathlib.Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     results: list[str] = []
     for digest in ("old", "new", "old"):
         monkeypatch.setattr(cache, "_code_digest", lambda digest=digest: digest)
@@ -62,10 +66,11 @@ def test_result_is_remade_when_the_code_has_changed(folder, monkeypatch):
     assert results == ["old 0", "new 1", "old 0"]
 
 
-def test_code_digest_sees_every_source_file_and_nothing_else(tmp_path, monkeypatch):
+def test_code_digest_sees_every_source_file_and_nothing_else(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_ROOT", tmp_path)
 
-    def write(path, text):
+    def write(path: str, text: str) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
@@ -85,7 +90,8 @@ def test_code_digest_sees_every_source_file_and_nothing_else(tmp_path, monkeypat
         assert cache._code_digest() == seen[-1]
 
 
-def test_result_is_remade_when_its_maker_has_changed(folder, tmp_path, monkeypatch):
+def test_result_is_remade_when_its_maker_has_changed(folder: pathlib.Path, tmp_path: pathlib.Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     results = []
     for number, text in enumerate(("return 1", "return 2", "return 2  # two")):
@@ -99,8 +105,8 @@ def test_result_is_remade_when_its_maker_has_changed(folder, tmp_path, monkeypat
     assert len(files(folder)) == 2
 
 
-def test_failure_to_make_leaves_nothing_behind(folder):
-    def fail():
+def test_failure_to_make_leaves_nothing_behind(folder: pathlib.Path) -> None:
+    def fail() -> None:
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
@@ -109,7 +115,7 @@ def test_failure_to_make_leaves_nothing_behind(folder):
     assert cache.cached_json("grid", 1, Maker("made")) == "made"
 
 
-def test_result_that_json_cannot_hold_is_not_kept(folder):
+def test_result_that_json_cannot_hold_is_not_kept(folder: pathlib.Path) -> None:
     # JSON can hold the beginning of the list, but not the set.
     with pytest.raises(TypeError, match="set is not JSON serializable"):
         cache.cached_json("grid", 1, Maker(["beginning", set()]))

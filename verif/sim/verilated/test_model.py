@@ -1,7 +1,11 @@
+import pathlib
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sim.verilated.build import build_model
 from sim.verilated.model import Model, Port
@@ -10,7 +14,7 @@ WIDTHS = (1, 8, 16, 32, 33, 64, 65, 4096)
 SEED = 20
 
 
-def wide_source():
+def wide_source() -> str:
     """For each width w, register q<w> takes d<w>, and n<w> is its complement."""
     ports = ["input clk", "input rst"]
     lines = []
@@ -41,28 +45,28 @@ endmodule
 
 
 @pytest.fixture(scope="module")
-def wide_path():
+def wide_path() -> pathlib.Path:
     return build_model("wide", {"wide": wide_source()}, optimise=False)
 
 
 @pytest.fixture(scope="module")
-def stopper_path():
+def stopper_path() -> pathlib.Path:
     return build_model("stopper", {"stopper": STOPPER}, optimise=False)
 
 
 @pytest.fixture
-def wide(wide_path):
+def wide(wide_path: pathlib.Path) -> Iterator[Model]:
     with Model(wide_path) as model:
         yield model
 
 
 @pytest.fixture
-def stopper(stopper_path):
+def stopper(stopper_path: pathlib.Path) -> Iterator[Model]:
     with Model(stopper_path) as model:
         yield model
 
 
-def values(width):
+def values(width: int) -> list[int]:
     """Corners and random values of ``width`` bits."""
     rng = np.random.default_rng(SEED + width)
     top = (1 << width) - 1
@@ -70,12 +74,12 @@ def values(width):
     return [0, 1, top, 1 << (width - 1), *some]
 
 
-def words_of(value, width):
+def words_of(value: int, width: int) -> NDArray[np.uint32]:
     count = -(-width // 32)
     return np.frombuffer(value.to_bytes(4 * count, "little"), np.uint32)
 
 
-def random_rows(width, cycles, seed):
+def random_rows(width: int, cycles: int, seed: int) -> NDArray[np.uint32]:
     words = np.random.default_rng(seed).integers(0, 1 << 32, (cycles, -(-width // 32)),
                                                  dtype=np.uint32)
     if width % 32:
@@ -84,7 +88,7 @@ def random_rows(width, cycles, seed):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_value_survives_a_cycle(wide, width):
+def test_value_survives_a_cycle(wide: Model, width: int) -> None:
     for value in values(width):
         wide.poke(f"d{width}", value)
         wide.tick()
@@ -94,14 +98,14 @@ def test_value_survives_a_cycle(wide, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_words_equal_integers(wide, width):
+def test_words_equal_integers(wide: Model, width: int) -> None:
     for value in values(width):
         wide.poke(f"d{width}", words_of(value, width))
         assert wide.peek(f"d{width}") == value
         assert wide.peek(f"n{width}") == value ^ ((1 << width) - 1)
 
 
-def test_ports_are_listed_in_full(wide):
+def test_ports_are_listed_in_full(wide: Model) -> None:
     expected = {"clk": (1, True), "rst": (1, True)}
     for w in WIDTHS:
         expected |= {f"d{w}": (w, True), f"q{w}": (w, False), f"n{w}": (w, False)}
@@ -109,7 +113,7 @@ def test_ports_are_listed_in_full(wide):
     assert [Port("p", w, True, 0).words for w in WIDTHS] == [1, 1, 1, 1, 2, 2, 3, 128]
 
 
-def test_names_are_those_of_the_verilog():
+def test_names_are_those_of_the_verilog() -> None:
     with Model(build_model("names", {"names": NAMES}, optimise=False)) as model:
         assert set(model.ports) == {"clk", "a__b", "_lead__", "weird.name", "a[3]", "y"}
         assert model.ports["a[3]"].width == 6
@@ -120,7 +124,7 @@ def test_names_are_those_of_the_verilog():
             model.poke(name, 0)
 
 
-def test_inputs_begin_at_zero_and_combinational_outputs_settle(wide):
+def test_inputs_begin_at_zero_and_combinational_outputs_settle(wide: Model) -> None:
     assert wide.peek("n4096") == (1 << 4096) - 1
     wide.poke("d4096", 1)
     assert wide.peek("n4096") == (1 << 4096) - 2
@@ -128,7 +132,7 @@ def test_inputs_begin_at_zero_and_combinational_outputs_settle(wide):
     assert wide.peek("q4096") == 0
 
 
-def test_outputs_are_read_after_the_edge_that_took_the_inputs(wide):
+def test_outputs_are_read_after_the_edge_that_took_the_inputs(wide: Model) -> None:
     wide.poke("d8", 7)
     wide.tick()
     wide.poke("d8", 9)
@@ -137,7 +141,7 @@ def test_outputs_are_read_after_the_edge_that_took_the_inputs(wide):
     assert (wide.peek("q8"), wide.cycle) == (9, 4)
 
 
-def test_reset_clears_and_lets_go(wide):
+def test_reset_clears_and_lets_go(wide: Model) -> None:
     wide.poke("d8", 7)
     wide.tick()
     wide.reset(3)
@@ -146,7 +150,7 @@ def test_reset_clears_and_lets_go(wide):
     assert wide.peek("q8") == 7
 
 
-def test_run_equals_single_ticks(wide_path):
+def test_run_equals_single_ticks(wide_path: pathlib.Path) -> None:
     cycles = 40
     inputs = {f"d{w}": random_rows(w, cycles, SEED + w) for w in WIDTHS}
     inputs["rst"] = random_rows(1, cycles, SEED) & random_rows(1, cycles, SEED + 1)
@@ -164,14 +168,14 @@ def test_run_equals_single_ticks(wide_path):
     assert all(result[name].any() for name in outputs)
 
 
-def test_run_goes_on_where_the_last_one_ended(wide):
+def test_run_goes_on_where_the_last_one_ended(wide: Model) -> None:
     rows = random_rows(65, 30, SEED)
     parts = [wide.run({"d65": part}, ["q65"])["q65"] for part in (rows[:1], rows[1:1], rows[1:])]
     np.testing.assert_array_equal(np.concatenate(parts), rows)
     assert wide.cycle == 30
 
 
-def test_run_takes_narrow_and_strided_arrays(wide):
+def test_run_takes_narrow_and_strided_arrays(wide: Model) -> None:
     rows = random_rows(4096, 20, SEED)
     result = wide.run({"d8": np.arange(10, dtype=np.uint8), "d4096": rows[::2],
                        "d1": np.arange(10) % 2 == 1}, ["q8", "q4096", "q1"])
@@ -180,14 +184,14 @@ def test_run_takes_narrow_and_strided_arrays(wide):
     np.testing.assert_array_equal(result["q4096"], rows[::2])
 
 
-def test_run_without_inputs_takes_a_number_of_cycles(wide):
+def test_run_without_inputs_takes_a_number_of_cycles(wide: Model) -> None:
     wide.poke("d8", 5)
     np.testing.assert_array_equal(wide.run({}, ["q8"], cycles=3)["q8"], [[5]] * 3)
     with pytest.raises(ValueError, match=re.escape("one number of cycles, not []")):
         wide.run({}, ["q8"])
 
 
-def test_instances_have_states_of_their_own(wide_path):
+def test_instances_have_states_of_their_own(wide_path: pathlib.Path) -> None:
     with Model(wide_path) as one, Model(wide_path) as two:
         one.poke("d65", 1 << 64)
         two.poke("d65", 3)
@@ -210,7 +214,8 @@ def test_instances_have_states_of_their_own(wide_path):
     ("d65", np.zeros(3), TypeError, "d65 must be unsigned .*, not float64"),
     ("d8", 1.5, TypeError, "float"),
 ])
-def test_value_that_does_not_fit_is_named(wide, name, value, error, message):
+def test_value_that_does_not_fit_is_named(wide: Model, name: str, value: Any,
+                                          error: type[Exception], message: str) -> None:
     wide.poke("d8", 3)
     with pytest.raises(error, match=message):
         wide.poke(name, value)
@@ -227,18 +232,19 @@ def test_value_that_does_not_fit_is_named(wide, name, value, error, message):
     ({"d8": np.zeros(2, np.uint32), "d1": np.zeros(3, np.uint32)}, [], ValueError,
      r"one number of cycles, not \[2, 3\]"),
 ])
-def test_wrong_run_is_named_and_does_nothing(wide, inputs, outputs, error, message):
+def test_wrong_run_is_named_and_does_nothing(wide: Model, inputs: Any, outputs: Any,
+                                             error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         wide.run(inputs, outputs)
     assert wide.cycle == 0
 
 
-def test_negative_cycles_are_rejected(wide):
+def test_negative_cycles_are_rejected(wide: Model) -> None:
     with pytest.raises(ValueError, match="cycles must not be negative, not -1"):
         wide.tick(-1)
 
 
-def test_model_without_clock_settles_but_does_not_tick():
+def test_model_without_clock_settles_but_does_not_tick() -> None:
     source = "module gate(input [3:0] a, output [3:0] y);\n  assign y = ~a;\nendmodule\n"
     with Model(build_model("gate", {"gate": source}, optimise=False)) as model:
         model.poke("a", 5)
@@ -247,7 +253,7 @@ def test_model_without_clock_settles_but_does_not_tick():
             model.tick()
 
 
-def test_finish_ends_a_run(stopper):
+def test_finish_ends_a_run(stopper: Model) -> None:
     actions = np.array([0, 0, 0, 1, 0, 0], np.uint32)
     result = stopper.run({"action": actions}, ["count"])
     np.testing.assert_array_equal(result["count"][:, 0], [1, 2, 3, 4])
@@ -256,7 +262,7 @@ def test_finish_ends_a_run(stopper):
         stopper.tick()
 
 
-def test_finish_stops_only_its_own_instance(stopper_path):
+def test_finish_stops_only_its_own_instance(stopper_path: pathlib.Path) -> None:
     with Model(stopper_path) as one, Model(stopper_path) as two:
         one.poke("action", 1)
         one.tick()
@@ -265,7 +271,7 @@ def test_finish_stops_only_its_own_instance(stopper_path):
         assert two.peek("count") == 5
 
 
-def test_fatal_error_of_the_design_is_raised(stopper):
+def test_fatal_error_of_the_design_is_raised(stopper: Model) -> None:
     stopper.tick()
     stopper.poke("action", 2)
     with pytest.raises(RuntimeError, match=r"stopper\.v:5: .*\$stop"):
@@ -274,7 +280,7 @@ def test_fatal_error_of_the_design_is_raised(stopper):
         stopper.tick()
 
 
-def test_closed_model_cannot_be_used(wide_path):
+def test_closed_model_cannot_be_used(wide_path: pathlib.Path) -> None:
     model = Model(wide_path)
     model.tick()
     model.close()
@@ -286,18 +292,18 @@ def test_closed_model_cannot_be_used(wide_path):
             use()
 
 
-def test_missing_library_is_an_os_error(tmp_path):
+def test_missing_library_is_an_os_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(OSError, match=r"none\.so"):
         Model(tmp_path / "none.so")
 
 
-def test_model_without_tracing_says_so(wide, tmp_path):
+def test_model_without_tracing_says_so(wide: Model, tmp_path: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match="built without trace=True"):
         wide.trace(tmp_path / "wave.vcd")
 
 
 @pytest.mark.slow
-def test_trace_holds_the_values_of_its_cycles(tmp_path):
+def test_trace_holds_the_values_of_its_cycles(tmp_path: pathlib.Path) -> None:
     path = build_model("stopper", {"stopper": STOPPER}, optimise=False, trace=True)
     with Model(path) as model:
         model.tick(2)

@@ -1,4 +1,5 @@
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -20,22 +21,22 @@ FILES = {
 
 
 @pytest.fixture
-def objects(tmp_path, monkeypatch):
+def objects(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
     return tmp_path / "build" / "objects"
 
 
-def compile_shared(tmp_path, **changes):
+def compile_shared(tmp_path: pathlib.Path, **changes: str) -> dict[str, pathlib.Path]:
     files = FILES | {name.replace("_", "."): text for name, text in changes.items()}
     units = [name for name in files if name.endswith(".cpp")]
     return shared_objects(units, files, Toolchain.find(), tmp_path / "log")
 
 
-def compilations(tmp_path):
+def compilations(tmp_path: pathlib.Path) -> int:
     return (tmp_path / "log").read_text().count("$ ")
 
 
-def test_unit_is_compiled_once(objects, tmp_path):
+def test_unit_is_compiled_once(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
     first = compile_shared(tmp_path)
     assert list(first) == ["twice.cpp"]
     assert compile_shared(tmp_path, other_hpp="#define OTHER\n") == first
@@ -46,7 +47,8 @@ def test_unit_is_compiled_once(objects, tmp_path):
     assert "T twice(int)" in symbols
 
 
-def test_changed_text_header_or_machine_compiles_anew(objects, tmp_path, monkeypatch):
+def test_changed_text_header_or_machine_compiles_anew(objects: pathlib.Path, tmp_path: pathlib.Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [compile_shared(tmp_path)["twice.cpp"],
              compile_shared(tmp_path, twice_cpp=FILES["twice.cpp"] + "int more;\n")["twice.cpp"],
              compile_shared(tmp_path, number_hpp="#define TWO 3\n")["twice.cpp"]]
@@ -62,12 +64,14 @@ def test_changed_text_header_or_machine_compiles_anew(objects, tmp_path, monkeyp
     "#include <svdpi.h>\n",
     '#define HEADER "number.hpp"\n#include HEADER\n',
 ])
-def test_unit_that_may_depend_on_a_model_is_left_out(objects, tmp_path, text):
+def test_unit_that_may_depend_on_a_model_is_left_out(objects: pathlib.Path, tmp_path: pathlib.Path,
+                                                     text: str) -> None:
     assert compile_shared(tmp_path, twice_hpp=text) == {}
     assert not objects.exists()
 
 
-def test_broken_unit_raises_and_leaves_no_object(objects, tmp_path):
+def test_broken_unit_raises_and_leaves_no_object(objects: pathlib.Path,
+                                                 tmp_path: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match=r"twice.hpp:1:.*error: .*missing_type"):
         compile_shared(tmp_path, twice_hpp="missing_type x;\n")
     assert {path.suffix for path in objects.iterdir()} == {".lock"}
@@ -82,12 +86,12 @@ shared_objects(["twice.cpp"], {FILES!r}, Toolchain.find(), log)
 """
 
 
-def start(tmp_path):
+def start(tmp_path: pathlib.Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / "log")],
                             start_new_session=True)
 
 
-def test_concurrent_callers_compile_once(objects, tmp_path):
+def test_concurrent_callers_compile_once(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with start(tmp_path) as process, ThreadPoolExecutor(3) as pool:
         results = list(pool.map(lambda _: compile_shared(tmp_path), range(3)))
     assert process.returncode == 0
@@ -95,7 +99,8 @@ def test_concurrent_callers_compile_once(objects, tmp_path):
     assert compilations(tmp_path) == 1
 
 
-def test_killed_compilation_leaves_nothing_that_looks_finished(objects, tmp_path, monkeypatch):
+def test_killed_compilation_leaves_nothing_that_looks_finished(
+        objects: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "compiler"
     compiler.write_text('#!/bin/sh\ncase "$*" in *" -c "*) sleep 60;; esac\nexec g++ "$@"\n')
     compiler.chmod(0o755)
@@ -114,7 +119,7 @@ def test_killed_compilation_leaves_nothing_that_looks_finished(objects, tmp_path
     assert not list(objects.glob("*.partial-*"))
 
 
-def test_models_share_the_object_of_a_unit(objects, tmp_path):
+def test_models_share_the_object_of_a_unit(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
     source = """\
 module {name}(input clk, input [31:0] x, output reg [31:0] y);
   import "DPI-C" function int twice(input int x);
