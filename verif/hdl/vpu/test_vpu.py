@@ -1,7 +1,11 @@
 """The vector unit in pure Verilog: golden's bits, in the cycles that the ISA promises."""
 
+import pathlib
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+from amaranth.lib.wiring import Component
 
 from hdl.config import Config
 from hdl.isa import LATENCIES, LOAD_LATENCY, Kind, Slot, VectorOp
@@ -34,12 +38,12 @@ IDLE = [Cycle()]
 
 
 @pytest.fixture(scope="module")
-def library():
+def library() -> pathlib.Path:
     return vpu_library(CONFIG, kernels=False)
 
 
 @pytest.fixture
-def bench(library):
+def bench(library: pathlib.Path) -> Iterator[VerilatedVpu]:
     """A unit with random registers, masks and words of memory."""
     with Model(library) as model:
         bench = VerilatedVpu(CONFIG, model)
@@ -71,13 +75,14 @@ def invert(kind: str, d: int) -> Cycle:
     return Cycle(v0=Vector(VectorOp.XOR, d, d, scalar=0xFFFFFFFF))
 
 
-def cases():
-    return [(slot, operation.op) for slot in ("v0", "v1") for operation in VECTOR.values()
+def cases() -> list[tuple[str, VectorOp]]:
+    return [(slot, VectorOp(operation.op)) for slot in ("v0", "v1") for operation in VECTOR.values()
             if Slot(slot) in operation.slots]
 
 
 @pytest.mark.parametrize(("slot", "op"), cases())
-def test_dependent_operation_at_the_latency_sees_the_new_value(bench, slot, op):
+def test_dependent_operation_at_the_latency_sees_the_new_value(bench: VerilatedVpu, slot: str,
+                                                               op: VectorOp) -> None:
     operation = VECTOR[op]
     latency = LATENCIES[operation.unit]
     kind = "m" if to_mask(operation) else "v"
@@ -101,7 +106,7 @@ def test_dependent_operation_at_the_latency_sees_the_new_value(bench, slot, op):
 
 
 @pytest.mark.parametrize("distance", [LOAD_LATENCY, LOAD_LATENCY - 1])
-def test_dependent_operation_after_a_load(bench, distance):
+def test_dependent_operation_after_a_load(bench: VerilatedVpu, distance: int) -> None:
     old, new = bench.checker.vectors[3].copy(), bench.checker.vmem[WORDS - 1].copy()
     assert not np.array_equal(old, new)
     bench.run([Cycle(load=Load(3, WORDS - 1)), *IDLE * (distance - 1), reader("v", 3)])
@@ -109,7 +114,7 @@ def test_dependent_operation_after_a_load(bench, distance):
                           new if distance == LOAD_LATENCY else old)
 
 
-def test_load_after_a_store_reads_the_new_word_and_beside_it_the_old(bench):
+def test_load_after_a_store_reads_the_new_word_and_beside_it_the_old(bench: VerilatedVpu) -> None:
     old = bench.checker.vmem[7].copy()
     stored = bench.checker.vectors[4].copy()
     mask = bench.checker.masks[2].copy()
@@ -121,7 +126,7 @@ def test_load_after_a_store_reads_the_new_word_and_beside_it_the_old(bench):
     assert np.array_equal(bench.read(HostSpace.VMEM, 7), np.where(mask, stored, old))
 
 
-def test_lanes_and_sublanes_are_numbered(bench):
+def test_lanes_and_sublanes_are_numbered(bench: VerilatedVpu) -> None:
     bench.run([Cycle(v0=Vector(VectorOp.LANE, 1), v1=Vector(VectorOp.SUBLANE, 2))])
     lane, sublane = bench.read(HostSpace.VREG, 1), bench.read(HostSpace.VREG, 2)
     for row in range(CONFIG.sublanes):
@@ -129,7 +134,7 @@ def test_lanes_and_sublanes_are_numbered(bench):
         assert sublane[row].tolist() == [row] * CONFIG.lanes
 
 
-def test_chains_move_sublane_0_first(bench):
+def test_chains_move_sublane_0_first(bench: VerilatedVpu) -> None:
     """Rows that leave a register and enter another one, one a cycle, give the same register."""
     model, checker = bench.model, bench.checker
     register = checker.vectors[6].copy()
@@ -144,7 +149,7 @@ def test_chains_move_sublane_0_first(bench):
         assert np.array_equal(bench.read(HostSpace.VREG, number), register)
 
 
-def test_xlu_chain_recirculates(bench):
+def test_xlu_chain_recirculates(bench: VerilatedVpu) -> None:
     register = bench.checker.vectors[6].copy()
     bench.run([Cycle(xlu=ChainInput(1, 6))], drain=False)
     for step in range(2 * CONFIG.sublanes):
@@ -152,7 +157,7 @@ def test_xlu_chain_recirculates(bench):
         bench.run([Cycle(xlu=ChainInput(shift=1))], drain=False)
 
 
-def test_chain_may_shift_while_it_is_written(bench):
+def test_chain_may_shift_while_it_is_written(bench: VerilatedVpu) -> None:
     rng = np.random.default_rng(3)
     rows = operands(rng, (3 * CONFIG.sublanes, CONFIG.lanes))
     cycles = [Cycle(pop=row) for row in rows]
@@ -164,20 +169,21 @@ def test_chain_may_shift_while_it_is_written(bench):
                               rows[word * CONFIG.sublanes:(word + 1) * CONFIG.sublanes])
 
 
-def test_m0_stays_all_ones(bench):
+def test_m0_stays_all_ones(bench: VerilatedVpu) -> None:
     bench.run([Cycle(v0=Vector(VectorOp.MXOR, 4, 0, 0))])
     assert not bench.checker.masks[4].any()
     bench.check([])
 
 
 @pytest.mark.parametrize("density", [0.3, 0.95])
-def test_random_traffic_gives_the_golden_state_in_every_cycle(bench, density):
+def test_random_traffic_gives_the_golden_state_in_every_cycle(bench: VerilatedVpu,
+                                                              density: float) -> None:
     traffic = VpuTraffic(CONFIG, np.random.default_rng([11, int(100 * density)]), density, WORDS)
     bench.run([traffic.cycle() for _ in range(1500)])
     bench.check(range(WORDS))
 
 
-def test_reset_forgets_what_is_in_flight(bench):
+def test_reset_forgets_what_is_in_flight(bench: VerilatedVpu) -> None:
     model = bench.model
     before = bench.checker.vectors.copy()
     bench.run([Cycle(v0=Vector(VectorOp.FADD, 3, 8, 9), v1=Vector(VectorOp.TANH, 4, 8),
@@ -204,7 +210,7 @@ def issue(bench: VerilatedVpu, issuer: BundleIssuer) -> None:
 
 
 @pytest.fixture
-def issuer(bench) -> BundleIssuer:
+def issuer(bench: VerilatedVpu) -> BundleIssuer:
     """Bundles that begin with the unit's state."""
     issuer = BundleIssuer(CONFIG, 31)
     for name in ("vectors", "masks", "vmem"):
@@ -212,14 +218,15 @@ def issuer(bench) -> BundleIssuer:
     return issuer
 
 
-def test_every_operation_of_a_bundle(bench, issuer):
+def test_every_operation_of_a_bundle(bench: VerilatedVpu, issuer: BundleIssuer) -> None:
     issuer.send(issuer.every_operation())
     issue(bench, issuer)
     assert bench.checker.written >= 3 * 85
 
 
 @pytest.mark.parametrize(("registers", "density"), [(4, 0.7), (10, 0.4), (32, 0.3), (32, 0.9)])
-def test_random_bundles_give_the_state_of_the_golden_core(bench, issuer, registers, density):
+def test_random_bundles_give_the_state_of_the_golden_core(bench: VerilatedVpu, issuer: BundleIssuer,
+                                                          registers: int, density: float) -> None:
     for gap, busy in ((0.0, 0.0), (0.3, 0.2), (0.0, 0.6), (0.0, 1.0)):
         issuer.gap, issuer.chains_busy = gap, busy
         issuer.send(issuer.random_bundle(registers, density) for _ in range(60))
@@ -228,7 +235,8 @@ def test_random_bundles_give_the_state_of_the_golden_core(bench, issuer, registe
     assert bench.checker.rows > 600
 
 
-def test_loads_and_stores_of_a_bundle_keep_their_order(bench, issuer):
+def test_loads_and_stores_of_a_bundle_keep_their_order(bench: VerilatedVpu,
+                                                       issuer: BundleIssuer) -> None:
     issuer.send(issuer.random_bundle(32, 0.9, (Slot.LOAD, Slot.STORE), vectors=3)
                 for _ in range(150))
     issue(bench, issuer)
@@ -303,14 +311,15 @@ def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: flo
 
 @pytest.mark.parametrize(("density", "ready", "valid"),
                          [(0.0, 1.0, 1.0), (0.5, 1.0, 1.0), (0.6, 0.5, 0.5), (0.8, 0.9, 0.9)])
-def test_host_reads_and_writes_beside_the_core(bench, density, ready, valid):
+def test_host_reads_and_writes_beside_the_core(bench: VerilatedVpu, density: float, ready: float,
+                                               valid: float) -> None:
     rng = np.random.default_rng([17, int(10 * density), int(10 * ready)])
     traffic = VpuTraffic(CONFIG, rng, density, WORDS)
     core = [traffic.cycle() for _ in range(250)]
     assert host_traffic(bench, 300, core, ready, valid, rng) > 20
 
 
-def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench):
+def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench: VerilatedVpu) -> None:
     model, sublanes = bench.model, CONFIG.sublanes
     rng = np.random.default_rng(19)
     words = operands(rng, (30, sublanes, CONFIG.lanes))
@@ -353,7 +362,7 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench):
     bench.check([*range(2 * WORDS), *range(WORDS + 100, WORDS + 130)])
 
 
-def test_a_read_comes_between_writes_of_a_row_in_every_cycle():
+def test_a_read_comes_between_writes_of_a_row_in_every_cycle() -> None:
     """With one sublane each row is a word, and reads wait for words that are complete."""
     config = Config(array=2, sublanes=1, vmem_bytes=2048)
     with Model(vpu_library(config, kernels=False)) as model:
@@ -378,7 +387,7 @@ def test_a_read_comes_between_writes_of_a_row_in_every_cycle():
         assert np.array_equal(rows[0], words[0][0])
 
 
-def test_a_host_that_takes_no_rows_holds_up_nothing(bench):
+def test_a_host_that_takes_no_rows_holds_up_nothing(bench: VerilatedVpu) -> None:
     model = bench.model
     model.poke("host_rows__ready", 0)
     model.poke("host_read__valid", 1)
@@ -395,7 +404,7 @@ def test_a_host_that_takes_no_rows_holds_up_nothing(bench):
 
 
 @pytest.mark.parametrize("space", [HostSpace.VMEM, HostSpace.VREG])
-def test_host_reads_a_row_a_cycle(bench, space):
+def test_host_reads_a_row_a_cycle(bench: VerilatedVpu, space: HostSpace) -> None:
     model = bench.model
     count = 20
     model.poke("host_rows__ready", 1)
@@ -417,7 +426,7 @@ def test_host_reads_a_row_a_cycle(bench, space):
 
 
 @pytest.mark.parametrize("component", [Vpu, VectorElement])
-def test_wrong_configuration_is_refused(component):
+def test_wrong_configuration_is_refused(component: type[Component]) -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         component("tiny")
     with pytest.raises(ValueError, match=r"vmem_bytes must be .* vector registers, not 32"):
@@ -425,13 +434,13 @@ def test_wrong_configuration_is_refused(component):
 
 
 @pytest.mark.parametrize("component", [RegisterFile, MaskFile])
-def test_wrong_numbers_of_ports_are_refused(component):
+def test_wrong_numbers_of_ports_are_refused(component: type[Component]) -> None:
     with pytest.raises(TypeError, match="reads must be an integer, not '2'"):
         component("2", 1)
     with pytest.raises(ValueError, match="writes must be at least 1, not 0"):
         component(1, 0)
 
 
-def test_alu_needs_a_truth_value():
+def test_alu_needs_a_truth_value() -> None:
     with pytest.raises(TypeError, match="transcendental must be a bool, not 1"):
         VectorAlu(1)  # type: ignore[arg-type]

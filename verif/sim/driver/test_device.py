@@ -5,11 +5,14 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from golden.mxu import matmul
 from hdl.config import Config
@@ -33,31 +36,32 @@ HALT = assemble("{ s1.halt }", TINY)
 
 
 @pytest.fixture(scope="module")
-def tiny():
+def tiny() -> Iterator[Device]:
     with Device.open("tiny") as device:
         yield device
 
 
 @pytest.fixture(params=BACKENDS)
-def device(request):
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     with Device.open("tiny", backend=request.param) as opened:
         yield opened
 
 
-def check_product(device, rows=9, depth=7, columns=10):
+def check_product(device: Device, rows: int = 9, depth: int = 7, columns: int = 10) -> None:
     """That the device still works."""
     rng = np.random.default_rng([SEED, rows, depth, columns])
     a, b = operands(rng, rows, depth, columns, False)
     assert_same_bits(device.matmul(a, b), matmul(a, b, device.config.array))
 
 
-def operands(rng, rows, depth, columns, transpose):
+def operands(rng: np.random.Generator, rows: int, depth: int, columns: int,
+             transpose: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     a = rng.standard_normal((rows, depth)).astype(np.float32)
     b = rng.standard_normal((columns, depth) if transpose else (depth, columns)).astype(np.float32)
     return a, b
 
 
-def assert_same_bits(got, want):
+def assert_same_bits(got: NDArray[np.float32], want: NDArray[np.float32]) -> None:
     assert got.dtype == want.dtype == np.float32
     assert got.shape == want.shape
     assert np.array_equal(got.view(np.uint32), want.view(np.uint32))
@@ -65,7 +69,7 @@ def assert_same_bits(got, want):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_random_shapes_equal_golden(preset):
+def test_random_shapes_equal_golden(preset: str) -> None:
     rng = np.random.default_rng(SEED)
     with Device.open(preset) as device, Device.open(preset, backend="golden") as golden:
         for _ in range(60):
@@ -84,7 +88,7 @@ def test_random_shapes_equal_golden(preset):
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "depth", "columns", "transpose"), [
     (1, 1, 1, False), (5, 128, 128, True), (130, 300, 200, False), (129, 129, 129, True)])
-def test_v2_equals_golden(rows, depth, columns, transpose):
+def test_v2_equals_golden(rows: int, depth: int, columns: int, transpose: bool) -> None:
     rng = np.random.default_rng([SEED, rows, depth, columns])
     a, b = operands(rng, rows, depth, columns, transpose)
     a.flat[rng.integers(a.size)] = np.inf
@@ -102,14 +106,14 @@ def test_v2_equals_golden(rows, depth, columns, transpose):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mac_latency", [1, 3, 6])
-def test_results_do_not_depend_on_the_cell_depth(mac_latency):
+def test_results_do_not_depend_on_the_cell_depth(mac_latency: int) -> None:
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 11, 13, 9, False)
     with Device.open(Config.preset("tiny", mac_latency=mac_latency)) as device:
         assert_same_bits(device.matmul(a, b), matmul(a, b, 4))
 
 
-def test_special_values_pass_through_padding(tiny):
+def test_special_values_pass_through_padding(tiny: Device) -> None:
     rng = np.random.default_rng(SEED)
     values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1e-20, 1],
                       np.float32)
@@ -120,7 +124,7 @@ def test_special_values_pass_through_padding(tiny):
     assert np.isinf(got).any()
 
 
-def test_a_negative_zero_sum_survives_padding(tiny):
+def test_a_negative_zero_sum_survives_padding(tiny: Device) -> None:
     # 2^-126 - 1.5 * 2^-126 is subnormal, so it becomes -0, and padding must not turn it into +0.
     a = np.array([[1, -1]], np.float32) * np.float32(2.0**-63)
     b = np.array([[1], [1.5]], np.float32) * np.float32(2.0**-63)
@@ -129,14 +133,15 @@ def test_a_negative_zero_sum_survives_padding(tiny):
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(0, 3, 2), (3, 0, 2), (3, 2, 0), (0, 0, 0)])
 @pytest.mark.parametrize("backend", ["rtl", "golden"])
-def test_empty_operands_give_empty_or_zero(rows, depth, columns, backend):
+def test_empty_operands_give_empty_or_zero(rows: int, depth: int, columns: int,
+                                           backend: str) -> None:
     with Device.open("tiny", backend=backend) as device:
         got = device.matmul(np.ones((rows, depth), np.float32),
                             np.ones((depth, columns), np.float32))
     assert_same_bits(got, np.zeros((rows, columns), np.float32))
 
 
-def test_counters_add_up_and_count_on(tiny):
+def test_counters_add_up_and_count_on(tiny: Device) -> None:
     a = np.ones((9, 4), np.float32)
     before = tiny.counters()
     tiny.matmul(a, np.ones((4, 4), np.float32))
@@ -158,7 +163,7 @@ def test_counters_add_up_and_count_on(tiny):
         assert sum(part[name] for part in first) <= count <= sum(part[name] for part in last)
 
 
-def test_counters_go_on_after_a_reset(device):
+def test_counters_go_on_after_a_reset(device: Device) -> None:
     check_product(device)
     before = [device.counters(core) for core in (0, 1)]
     assert all(counters["mxu_active_cycles"] for counters in before) == (device.backend == "rtl")
@@ -174,8 +179,8 @@ PRODUCT = """{ push.weights v1 } { push.weights v1 } { push.rows_swap v1 } { pop
              { s1.halt }"""
 
 
-def test_a_run_tells_what_its_cycles_were_spent_on(device):
-    def spin(loops):
+def test_a_run_tells_what_its_cycles_were_spent_on(device: Device) -> None:
+    def spin(loops: int) -> Program:
         return assemble(f"{{ s0.add s1, s0, {loops} }} a: {{ s1.loop s1, a }} {{ misc.wait sem0, 1 "
                         "| s1.halt }", TINY)
 
@@ -201,7 +206,7 @@ def test_a_run_tells_what_its_cycles_were_spent_on(device):
     assert 0 < waits[0]["cycles"] < 200
 
 
-def test_a_run_that_fails_can_be_run_again(device):
+def test_a_run_that_fails_can_be_run_again(device: Device) -> None:
     bad = assemble("{ pop.pop v1 }", TINY)
     with pytest.raises(CoreFaultError, match="core 1 stopped with fault FIFO_UNDERFLOW"):
         device.run({0: HALT, 1: bad}, cycles=9000)
@@ -212,13 +217,13 @@ def test_a_run_that_fails_can_be_run_again(device):
     assert not device.running(0)
 
 
-def test_golden_backend_has_no_clock():
+def test_golden_backend_has_no_clock() -> None:
     with Device.open("tiny", backend="golden") as device:
         device.matmul(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
         assert set(device.counters().values()) == {0}
 
 
-def test_two_devices_do_not_disturb_each_other(tiny):
+def test_two_devices_do_not_disturb_each_other(tiny: Device) -> None:
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 6, 6, 6, False)
     c, d = operands(rng, 6, 6, 6, False)
@@ -228,14 +233,14 @@ def test_two_devices_do_not_disturb_each_other(tiny):
             assert_same_bits(other.matmul(c, d), matmul(c, d, 4))
 
 
-def test_interrupt_leaves_the_model_usable():
+def test_interrupt_leaves_the_model_usable() -> None:
     rng = np.random.default_rng(SEED)
     weights = rng.standard_normal((1, 4, 4)).astype(np.float32)
     x = rng.standard_normal((1, 9000, 4)).astype(np.float32)
     with MxuModel(Config.preset("tiny")) as model:
         calls = []
 
-        def interrupt(rows):
+        def interrupt(rows: int) -> None:
             calls.append(rows)
             raise KeyboardInterrupt
 
@@ -248,7 +253,7 @@ def test_interrupt_leaves_the_model_usable():
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-def test_a_matrix_unit_alone_gives_the_same_products(transpose):
+def test_a_matrix_unit_alone_gives_the_same_products(transpose: bool) -> None:
     rng = np.random.default_rng(SEED)
     weights = rng.standard_normal((6, 4, 4)).astype(np.float32)
     x = rng.standard_normal((3, 50, 4)).astype(np.float32)
@@ -260,7 +265,7 @@ def test_a_matrix_unit_alone_gives_the_same_products(transpose):
         assert_same_bits(part, matmul(x[strip], weight, 4))
 
 
-def test_closing_twice_is_fine_and_use_after_close_is_not():
+def test_closing_twice_is_fine_and_use_after_close_is_not() -> None:
     device = Device.open("tiny")
     device.close()
     device.close()
@@ -277,7 +282,8 @@ def test_closing_twice_is_fine_and_use_after_close_is_not():
     ({"backend": "fpga"}, ValueError, "backend must be one of rtl, golden, not 'fpga'"),
     ({"backend": None}, TypeError, "backend must be a string, not None"),
 ])
-def test_open_names_a_bad_argument(arguments, error, message):
+def test_open_names_a_bad_argument(arguments: Mapping[str, Any], error: type[Exception],
+                                   message: str) -> None:
     with pytest.raises(error, match=message):
         Device.open(**arguments)
 
@@ -293,12 +299,13 @@ def test_open_names_a_bad_argument(arguments, error, message):
     (np.ones((2, 3), np.float32), np.ones((4, 5), np.float32), ValueError,
      r"b must have as many rows as a has columns, but a has shape \(2, 3\) and b \(4, 5\)"),
 ])
-def test_matmul_names_a_bad_operand(tiny, a, b, error, message):
+def test_matmul_names_a_bad_operand(tiny: Device, a: Any, b: Any, error: type[Exception],
+                                    message: str) -> None:
     with pytest.raises(error, match=message):
         tiny.matmul(a, b)
 
 
-def test_threads_may_share_a_device(tiny):
+def test_threads_may_share_a_device(tiny: Device) -> None:
     rng = np.random.default_rng(SEED)
     work = [operands(rng, 3000, 8, 8, False) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -307,20 +314,20 @@ def test_threads_may_share_a_device(tiny):
         assert_same_bits(got, matmul(a, b, 4))
 
 
-def test_work_is_cut_where_memory_ends(tiny):
+def test_work_is_cut_where_memory_ends(tiny: Device) -> None:
     # Far more rows than vector memory holds, and a depth whose rows it cannot keep.
     check_product(tiny, 600, 5, 3)
     check_product(tiny, 80, 130, 6)
 
 
 @pytest.mark.parametrize("options", [{"transpose_b": "no"}, {"progress": 1}])
-def test_matmul_names_a_bad_option(tiny, options):
+def test_matmul_names_a_bad_option(tiny: Device, options: Any) -> None:
     one = np.ones((1, 1), np.float32)
     with pytest.raises(TypeError, match=r"must be True or False, not ('no'|1)"):
         tiny.matmul(one, one, **options)
 
 
-def test_masked_array_is_refused(tiny):
+def test_masked_array_is_refused(tiny: Device) -> None:
     one = np.ones((1, 1), np.float32)
     with pytest.raises(TypeError, match="a must be a numpy array, not MaskedArray"):
         tiny.matmul(np.ma.masked_array(one, mask=True), one)
@@ -329,7 +336,7 @@ def test_masked_array_is_refused(tiny):
 # Memory
 
 
-def test_buffers_hold_what_is_copied(device):
+def test_buffers_hold_what_is_copied(device: Device) -> None:
     rng = np.random.default_rng(SEED)
     first, second = device.allocate(100), device.allocate(17)
     assert (first.size, second.size) == (100, 17)
@@ -345,7 +352,7 @@ def test_buffers_hold_what_is_copied(device):
     np.testing.assert_array_equal(device.copy_out(first, np.float32, 20), one.T.ravel()[:20])
 
 
-def test_memory_is_given_out_once_and_taken_back(device):
+def test_memory_is_given_out_once_and_taken_back(device: Device) -> None:
     rng = np.random.default_rng(SEED)
     live: list[Buffer] = []
     for number in range(300):
@@ -361,7 +368,7 @@ def test_memory_is_given_out_once_and_taken_back(device):
     device.free(device.allocate(FREE))
 
 
-def test_free_memory_is_counted(device):
+def test_free_memory_is_counted(device: Device) -> None:
     assert device.free_bytes == FREE
     buffers = [device.allocate(size) for size in (1, 17, 4000)]
     assert device.free_bytes == FREE - 16 - 32 - 4000
@@ -374,7 +381,7 @@ def test_free_memory_is_counted(device):
         Device.open(Config(array=256, sublanes=8, hbm_bytes=4096, hbm_channels=8), "golden")
 
 
-def test_too_much_memory_is_named(device):
+def test_too_much_memory_is_named(device: Device) -> None:
     device.allocate(FREE - 160)
     with pytest.raises(MemoryError, match=r"HBM must have 176 bytes in one piece, but only 160 of "
                                           r"160 that are free are in one"):
@@ -386,7 +393,7 @@ def test_too_much_memory_is_named(device):
     assert device.allocate(160)
 
 
-def test_products_leave_buffers_alone_and_give_memory_back(device):
+def test_products_leave_buffers_alone_and_give_memory_back(device: Device) -> None:
     kept = device.allocate(5000)
     data = np.random.default_rng(SEED).integers(0, 256, 5000, np.uint8)
     device.copy_in(kept, data)
@@ -397,14 +404,14 @@ def test_products_leave_buffers_alone_and_give_memory_back(device):
     device.free(device.allocate(FREE))
 
 
-def test_results_do_not_change_with_memory(device):
+def test_results_do_not_change_with_memory(device: Device) -> None:
     one = np.ones((4, 4), np.float32)
     result = device.matmul(one, one)
     device.matmul(3 * one, one)
     assert_same_bits(result, 4 * one)
 
 
-def test_bad_buffers_are_refused(device):
+def test_bad_buffers_are_refused(device: Any) -> None:
     buffer = device.allocate(64)
     with Device.open("tiny", backend="golden") as other:
         foreign = other.allocate(64)
@@ -432,7 +439,7 @@ def test_bad_buffers_are_refused(device):
 # Programs
 
 
-def test_programs_of_both_cores_move_data(device):
+def test_programs_of_both_cores_move_data(device: Device) -> None:
     """Each core doubles its half of a buffer; the descriptors come through scalar memory."""
     rows = np.random.default_rng(SEED).standard_normal((8, 4)).astype(np.float32)
     buffer = device.allocate(rows.nbytes)
@@ -465,7 +472,8 @@ COUNTING = """
 @pytest.mark.parametrize("memory", [None, HbmOptions(latency=9, stalls=9000, seed=SEED)],
                          ids=["fast", "stalls"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_host_and_programs_may_use_memory_at_the_same_time(backend, memory):
+def test_host_and_programs_may_use_memory_at_the_same_time(backend: str,
+                                                           memory: HbmOptions | None) -> None:
     """Core 1 counts in the last rows that can be allocated, while the host reaches core 0."""
     rng = np.random.default_rng(SEED)
     rounds = 150
@@ -502,7 +510,7 @@ def test_host_and_programs_may_use_memory_at_the_same_time(backend, memory):
         np.testing.assert_array_equal(got, counted + np.uint32(rounds))
 
 
-def test_programs_go_where_they_are_put(device):
+def test_programs_go_where_they_are_put(device: Device) -> None:
     device.load(0, assemble("{ s0.store s0, s0 | s1.jump 7 }", TINY), at=5)
     device.load(0, HALT, at=7)
     device.write_smem(0, 0, [9])
@@ -513,7 +521,7 @@ def test_programs_go_where_they_are_put(device):
 
 
 @pytest.mark.parametrize("poll", [False, True])
-def test_an_endless_program_is_a_timeout(device, poll):
+def test_an_endless_program_is_a_timeout(device: Device, poll: bool) -> None:
     device.load(0, SPIN)
     device.load(1, HALT)
     device.start(0)
@@ -545,7 +553,8 @@ def test_an_endless_program_is_a_timeout(device, poll):
 
 
 @pytest.mark.parametrize("poll", [False, True])
-def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device, poll):
+def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device: Device,
+                                                                          poll: bool) -> None:
     device.load(1, assemble("{ misc.wait sem2, 3 } { s1.halt }", TINY))
     device.start(1)
     with pytest.raises(DeviceTimeoutError, match="for semaphores to which nothing adds: core 0 "
@@ -560,7 +569,7 @@ def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device
     device.wait(poll=poll)
 
 
-def test_a_watchdog_ends_a_wait_on_either_backend(device):
+def test_a_watchdog_ends_a_wait_on_either_backend(device: Device) -> None:
     wait = assemble("{ } { misc.wait sem2, 1 } { s1.halt }", TINY)
     for core in (0, 1):
         device.load(core, wait)
@@ -599,7 +608,7 @@ def test_a_watchdog_ends_a_wait_on_either_backend(device):
 
 @pytest.mark.parametrize("memory", [None, HbmOptions(latency=17, stalls=20_000, seed=SEED)],
                          ids=["fast", "stalls"])
-def test_both_backends_show_the_same_of_a_core(memory):
+def test_both_backends_show_the_same_of_a_core(memory: HbmOptions | None) -> None:
     """Vector memory, registers, semaphores: as they are written, and as a program leaves them."""
     rng = np.random.default_rng(SEED)
     words = rng.integers(0, 1 << 32, (TINY.vmem_vectors, 2, 4), np.uint32)
@@ -641,7 +650,7 @@ def test_both_backends_show_the_same_of_a_core(memory):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_running_core_shows_its_memory_but_not_its_registers(device):
+def test_a_running_core_shows_its_memory_but_not_its_registers(device: Device) -> None:
     device.load(0, assemble("""again: { s0.add s1, s1, 1 | misc.signal sem3, 1 }
                                { st.store v1, s0, 9 } { s1.jump again }""", TINY))
     ones = np.ones((2, 2, 4), np.float32)
@@ -671,7 +680,8 @@ FAULTS = [
 @pytest.mark.parametrize("poll", [False, True])
 @pytest.mark.parametrize(("text", "cause", "pc", "bundle"), FAULTS,
                          ids=[cause.name for _, cause, _, _ in FAULTS])
-def test_faults_say_where_and_why(device, poll, text, cause, pc, bundle):
+def test_faults_say_where_and_why(device: Device, poll: bool, text: str, cause: Fault, pc: int,
+                                  bundle: str) -> None:
     program = assemble(text, TINY)
     words = list(descriptor(TINY, hbm(0), vmem(0), rows=2))
     words[2] = 8  # not a row's address
@@ -700,7 +710,7 @@ def test_faults_say_where_and_why(device, poll, text, cause, pc, bundle):
     check_product(device)
 
 
-def test_branches_of_a_fault_are_shown_with_their_labels(device):
+def test_branches_of_a_fault_are_shown_with_their_labels(device: Device) -> None:
     device.load(0, assemble("{ } there: { pop.pop v3 | s1.jump there }", TINY))
     device.start(0)
     with pytest.raises(CoreFaultError, match=r"s1\.jump there"):
@@ -713,7 +723,7 @@ def test_branches_of_a_fault_are_shown_with_their_labels(device):
     assert raised.value.bundle == bundles[1]
 
 
-def test_what_a_program_leaves_in_the_array_does_not_reach_a_product(device):
+def test_what_a_program_leaves_in_the_array_does_not_reach_a_product(device: Device) -> None:
     # Half a load of weights, transposed ones, and semaphores.
     device.load(0, assemble("{ push.weights_t v1 | misc.signal sem0, 5 } { s1.halt }", TINY))
     device.start(0)
@@ -723,7 +733,7 @@ def test_what_a_program_leaves_in_the_array_does_not_reach_a_product(device):
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_bus_error_is_a_fault_and_is_over_after_a_reset(reads):
+def test_a_bus_error_is_a_fault_and_is_over_after_a_reset(reads: bool) -> None:
     with Device.open("tiny", memory=HbmOptions(latency=9, stalls=9000, seed=SEED)) as device:
         assert device.model is not None
         check_product(device)
@@ -736,12 +746,14 @@ def test_a_bus_error_is_a_fault_and_is_over_after_a_reset(reads):
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_a_product_that_is_interrupted_leaves_the_device_usable(device, monkeypatch, calls):
+def test_a_product_that_is_interrupted_leaves_the_device_usable(device: Any,
+                                                                monkeypatch: pytest.MonkeyPatch,
+                                                                calls: int) -> None:
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 300, 20, 20, False)
     advance, count = device._backend.advance, []
 
-    def interrupted(steps, interrupt):
+    def interrupted(steps: int, interrupt: bool) -> bool:
         count.append(steps)
         if len(count) == calls:
             advance(17, interrupt)
@@ -759,12 +771,13 @@ def test_a_product_that_is_interrupted_leaves_the_device_usable(device, monkeypa
     device.free(device.allocate(FREE))
 
 
-def test_a_product_whose_cleaning_up_is_interrupted_keeps_its_buffers(device, monkeypatch):
+def test_a_product_whose_cleaning_up_is_interrupted_keeps_its_buffers(
+        device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that still run must not write what was allocated since."""
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 300, 20, 20, False)
 
-    def interrupted(*arguments):
+    def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(device._backend, "advance", interrupted)
@@ -786,7 +799,7 @@ def test_a_product_whose_cleaning_up_is_interrupted_keeps_its_buffers(device, mo
     device.free(device.allocate(FREE))
 
 
-def test_ctrl_c_ends_a_wait(device):
+def test_ctrl_c_ends_a_wait(device: Device) -> None:
     device.load(0, SPIN)
     device.start(0)
     timer = threading.Timer(0.2, _thread.interrupt_main)
@@ -799,7 +812,7 @@ def test_ctrl_c_ends_a_wait(device):
     check_product(device)
 
 
-def test_another_thread_can_end_what_is_waited_for(device):
+def test_another_thread_can_end_what_is_waited_for(device: Device) -> None:
     device.load(0, SPIN)
     device.start(0)
     for end in (device.stop, device.reset, lambda: device.reset(0)):
@@ -826,7 +839,7 @@ def test_another_thread_can_end_what_is_waited_for(device):
     timer.join()
 
 
-def test_two_devices_run_at_once():
+def test_two_devices_run_at_once() -> None:
     with (Device.open("tiny") as first, Device.open("tiny") as second,
           Device.open("tiny", backend="golden") as third):
         for device in (first, second, third):
@@ -842,7 +855,7 @@ def test_two_devices_run_at_once():
         check_product(second)
 
 
-def test_progress_is_told(device, capsys):
+def test_progress_is_told(device: Device, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
     device.load(0, assemble("{ s0.add s1, s0, 9000 } again: { s1.loop s1, again } { s1.halt }",
                             TINY))
@@ -877,7 +890,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_nothing_works_after_close(use):
+def test_nothing_works_after_close(use: Callable[..., Any]) -> None:
     with Device.open("tiny", backend="golden") as device:
         pass
     with pytest.raises(RuntimeError, match="device is closed"):
@@ -916,13 +929,14 @@ def test_nothing_works_after_close(use):
     (lambda d: d.fault(2), ValueError, "core must be from 0 to 1, not 2"),
     (lambda d: d.counters(2), ValueError, "core must be from 0 to 1, not 2"),
 ])
-def test_bad_arguments_are_named(use, error, message):
+def test_bad_arguments_are_named(use: Callable[..., Any], error: type[Exception],
+                                 message: str) -> None:
     with (Device.open("tiny", backend="golden") as device, pytest.raises(error, match=message)):
         use(device)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_only_chips_can_be_opened(backend):
+def test_only_chips_can_be_opened(backend: str) -> None:
     with pytest.raises(ValueError, match="array must be a power of two, not 6"):
         Device.open(Config(array=6, sublanes=2, vmem_bytes=4800), backend=backend)
     with pytest.raises(ValueError, match="hbm_channels must not be 8"):
