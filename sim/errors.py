@@ -17,7 +17,7 @@ class CoreFaultError(RuntimeError):
     cause : Fault
         The fault.
     pc : int
-        Address of the faulting bundle. A BUS_ERROR is found some bundles later.
+        Address of the faulting bundle; of a BUS_ERROR, of a bundle that issued somewhat later.
     bundle : int or None
         The bundle; None if ``pc`` is outside instruction memory.
     text : str
@@ -51,7 +51,7 @@ class CoreStoppedError(RuntimeError):
 
 @dataclass(frozen=True)
 class CoreState:
-    """State of a core at one moment.
+    """A snapshot of a core's state.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class CoreState:
     waiting : bool
         The program waits for a semaphore.
     transfers : bool
-        DMA transfers are queued or under way.
+        DMA transfers are queued or in progress.
     fault : Fault
         Why the core stopped; `Fault.NONE` after a halt or a stop.
     pc : int

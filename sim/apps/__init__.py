@@ -1,1 +1,1 @@
-"""What `make sim` and `make softmax` run."""
+"""Applications: `make sim` and `make softmax`."""

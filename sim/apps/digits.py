@@ -1,9 +1,9 @@
 """``make sim``: a classifier of handwritten digits, trained on the host, run on the chip in RTL.
 
-The data are the 1,797 images of 8x8 pixels of the UCI optical recognition set that travel inside
-scikit-learn. A network of one hidden layer is trained in float32 with numpy; then the test set runs
-through it on the simulated chip: both layers are one program on both cores, with bias and ReLU. The
-host puts images and parameters into the chip's memory, and takes the logits from there.
+The data are the 1,797 images of 8x8 pixels of the UCI optical recognition set, which come with
+scikit-learn. The host trains a network with one hidden layer in float32 with numpy. Then the test
+set runs through it on the simulated chip: both layers, with bias and ReLU, are one program on both
+cores. The host writes images and parameters to the chip's memory, and reads the logits from there.
 """
 
 import argparse
@@ -36,7 +36,7 @@ RATE = 0.1
 MOMENTUM = 0.9
 DECAY = 1e-4
 TOLERANCE = 0.005
-"""Accuracy that bfloat16 may cost."""
+"""Most accuracy that bfloat16 may lose."""
 
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Digits:
-    """Images as rows of 64 pixels in 0 ... 1, and their labels, for training and for the test."""
+    """Images as rows of 64 pixels from 0 to 1, and their labels, for training and for the test."""
 
     train_images: Array
     train_labels: Labels
@@ -53,7 +53,7 @@ class Digits:
 
 
 def load() -> Digits:
-    """The data set, split at random but always the same way.
+    """Load the data set, and split it at random, but always in the same way.
 
     Raises
     ------
@@ -84,16 +84,16 @@ class Network:
 
     @property
     def layers(self) -> list[Dense]:
-        """The network for a device."""
+        """The network's layers for a device."""
         return [Dense(self.w1, self.b1, relu=True), Dense(self.w2, self.b2)]
 
     def outputs(self, images: Array) -> list[Array]:
-        """What each layer makes of images, shapes (images, hidden) and (images, 10), in float32."""
+        """Compute each layer in float32, shapes (images, hidden) and (images, 10)."""
         hidden = np.maximum(images @ self.w1 + self.b1, np.float32(0))
         return [hidden, hidden @ self.w2 + self.b2]
 
     def golden_outputs(self, images: Array, array: int) -> list[Array]:
-        """The same by the golden arithmetic, on a systolic array of that size."""
+        """Compute the same with the golden arithmetic of a systolic array of that size."""
         outputs, x = [], images
         for layer in self.layers:
             x = dense(x, layer.weights, array, layer.bias, relu=layer.relu)
@@ -102,7 +102,7 @@ class Network:
 
 
 def train(digits: Digits, *, progress: bool = False) -> Network:
-    """A network trained by stochastic gradient descent with momentum, in float32."""
+    """Train a network by stochastic gradient descent with momentum, in float32."""
     rng = np.random.default_rng(SEED)
     pixels = digits.train_images.shape[1]
 
@@ -133,7 +133,7 @@ def train(digits: Digits, *, progress: bool = False) -> Network:
 
 
 def _classify(outputs: list[Array]) -> Labels:
-    """The most likely class of each image, from the logits."""
+    """Choose the most likely class of each image."""
     return outputs[-1].argmax(axis=1)
 
 
@@ -142,15 +142,15 @@ def _accuracy(predicted: Labels, labels: Labels) -> float:
 
 
 def _macs(net: Network, images: int) -> int:
-    """Multiply-accumulates that the products need, without padding."""
+    """Count the multiply-accumulates of the products, without padding."""
     return images * (net.w1.size + net.w2.size)
 
 
 def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | None = None
            ) -> tuple[dict[str, Any], Digits, Labels]:
-    """Trains, runs the test set on the chip in RTL and by the golden model, and compares.
+    """Train, run the test set on the chip in RTL and on the golden model, and compare.
 
-    With ``trace`` the run on the RTL is traced, as `Device.open` says.
+    With ``trace`` the run in RTL is traced, as in `Device.open`.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
         "test_images": images,
         "accuracy_float32": _accuracy(exact, digits.test_labels),
         "accuracy": _accuracy(predicted, digits.test_labels),
-        # Both layers, for the second may hide a difference in the first.
+        # Both layers, because the second may hide a difference in the first.
         "bit_exact": all(np.array_equal(got.view(np.uint32), want.view(np.uint32))
                          for got, want in zip(outputs, expected, strict=True)),
         "cycles": cycles,
@@ -197,7 +197,7 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
 
 
 def _draw(digits: Digits, predicted: Labels, path: pathlib.Path) -> None:
-    """A picture of some test digits with their predictions: the wrong ones first, then others."""
+    """Draw some test digits with their predictions: the wrong ones first, then others."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -221,7 +221,7 @@ def _draw(digits: Digits, predicted: Labels, path: pathlib.Path) -> None:
 
 
 def main() -> int:
-    """Runs the command line; returns the exit status."""
+    """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__.splitlines()[0])
     parser.add_argument("--config", choices=PRESETS, default="v2", help="preset to simulate")
     parser.add_argument("--trace", action="store_true",

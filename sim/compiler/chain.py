@@ -7,10 +7,12 @@ import numpy as np
 
 from hdl.config import Config
 from sim.asm.assembler import Assembler, Program
+from sim.compiler import matmul_registers as r
 from sim.compiler.executable import BufferSpec, Executable, Role
 from sim.compiler.layout import NEGATIVE_ZERO
 from sim.compiler.matmul import Matmul
-from sim.compiler.matmul_code import LAYER, Places, Writer
+from sim.compiler.matmul_code import Writer
+from sim.compiler.matmul_frame import Places
 
 __all__ = ["Chain"]
 
@@ -112,9 +114,9 @@ class Chain:
                 Writer(job, share, place, asm, f"layer{number}_" if number else "").write()
             if together and number + 1 < len(self.jobs):
                 with asm.bundle() as bundle:
-                    bundle.misc.signal_other(LAYER, 1)
+                    bundle.misc.signal_other(r.LAYER, 1)
                 with asm.bundle() as bundle:
-                    bundle.misc.wait(LAYER, 1)
+                    bundle.misc.wait(r.LAYER, 1)
         with asm.bundle() as bundle:
             bundle.s1.halt()
         return asm.assemble()

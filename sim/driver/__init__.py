@@ -1,1 +1,1 @@
-"""The host's driver: `Device`, its memory, and the backends behind it."""
+"""The host's driver: `Device`, its parts, and the backends behind it."""

@@ -1,7 +1,7 @@
-"""What a device runs on: one small protocol, and the two that have it.
+"""Backends: what a device runs on. A protocol, and its two implementations.
 
-A backend is a chip as its host sees it. It does not check what the device checks, and not more than
-one thread may use it at a time.
+A backend is a chip as its host sees it. It relies on the device to check arguments, and only one
+thread may use it at a time.
 """
 
 import os
@@ -23,14 +23,14 @@ from sim.models.hbm import HbmOptions
 __all__ = ["BACKENDS", "Backend", "open_backend"]
 
 BACKENDS = ("rtl", "golden")
-"""What a device can run on: the simulated hardware, or the numpy model of it."""
+"""Names of the backends: the simulated hardware, and its numpy model."""
 
 Words = npt.NDArray[np.uint32]
 
 _STOP_CYCLES = 1 << 16
-"""Cycles within which a core stops."""
+"""Most cycles that a core takes to stop."""
 _TURN = 64
-"""Bundles of a golden core before it is the other one's turn."""
+"""Bundles that a golden core executes before the other one's turn."""
 
 
 class Backend(Protocol):
@@ -38,94 +38,94 @@ class Backend(Protocol):
 
     @property
     def model(self) -> ChipModel | None:
-        """The simulated chip, if there is one."""
+        """The simulated chip; None for the golden backend."""
 
     @property
     def hbm(self) -> Words:
-        """What the memory holds, shape (hbm_rows, lanes); may be written in place."""
+        """Contents of HBM, shape (hbm_rows, lanes); may be written in place."""
 
     @property
     def steps(self) -> int:
-        """How much time went by: clock cycles; without a clock, bundles."""
+        """Time so far: clock cycles; without a clock, bundles."""
 
     def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
-        """Writes instruction memories of cores that stand."""
+        """Write programs to the instruction memories of stopped cores."""
 
     def bundle(self, core: int, address: int) -> int | None:
-        """Reads instruction memory of a core that stands; None beyond it."""
+        """Read a bundle of a stopped core's instruction memory; None beyond its end."""
 
     def start(self, core: int, pc: int) -> None:
-        """Starts a core that stands."""
+        """Start a stopped core."""
 
     def stop(self, core: int) -> None:
-        """Stops a core before its next bundle."""
+        """Stop a core before its next bundle."""
 
     def reset(self, core: int) -> None:
-        """Resets a core; memories and registers stay. Its counters are zero."""
+        """Reset a core and its counters; its memories and registers stay."""
 
     def reset_all(self) -> None:
-        """Resets the chip, whatever it is doing; memories and registers stay."""
+        """Reset the chip, whatever it is doing; memories and registers stay."""
 
     def advance(self, steps: int, interrupt: bool) -> bool:
-        """Lets time go by.
+        """Advance simulated time.
 
         Parameters
         ----------
         steps : int
-            At most.
+            Most cycles or bundles.
         interrupt : bool
-            End early when a core stops, too.
+            Return as soon as a core stops.
 
         Returns
         -------
         bool
-            Whether nothing can happen any more unless the host does something.
+            Whether nothing more can happen unless the host acts.
         """
 
     def state(self, core: int) -> CoreState:
-        """What a core is doing."""
+        """Read the state of a core."""
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Lets a core fault after so many cycles without a bundle; 0: never. A reset ends it."""
+        """Set the cycles without a bundle that make a core fault; 0: never. A reset clears it."""
 
     def signal(self, core: int, semaphore: int, amount: int) -> None:
-        """Adds to a semaphore."""
+        """Add to a semaphore."""
 
     def read_semaphores(self, core: int) -> Words:
-        """Reads the semaphores."""
+        """Read the semaphores."""
 
     def read_scalars(self, core: int) -> Words:
-        """Reads the scalar registers of a core that stands."""
+        """Read the scalar registers of a stopped core."""
 
     def write_scalars(self, core: int, at: int, words: Words) -> None:
-        """Writes scalar registers of a core that stands; register 0 stays zero."""
+        """Write scalar registers of a stopped core; register 0 stays zero."""
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
-        """Reads words of scalar memory."""
+        """Read words of scalar memory."""
 
     def write_smem(self, core: int, at: int, words: Words) -> None:
-        """Writes words of scalar memory."""
+        """Write words of scalar memory."""
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
-        """Reads words of vector memory, shape (count, sublanes, lanes)."""
+        """Read vectors of vector memory, shape (count, sublanes, lanes)."""
 
-    def write_vmem(self, core: int, at: int, words: Words) -> None:
-        """Writes words of vector memory, shape (words, sublanes, lanes)."""
+    def write_vmem(self, core: int, at: int, vectors: Words) -> None:
+        """Write vectors of vector memory, shape (count, sublanes, lanes)."""
 
     def take_counters(self, core: int) -> None:
-        """Takes a core's counters at this moment, for `taken_counters`."""
+        """Take a snapshot of a core's counters, for `taken_counters`."""
 
     def taken_counters(self, core: int) -> dict[str, int]:
-        """``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset, when taken."""
+        """Read the snapshot since the core's reset: ``cycles`` and `hdl.core.counters.COUNTERS`."""
 
     def close(self) -> None:
-        """Gives everything back but what ``hbm`` gave."""
+        """Release everything; arrays that ``hbm`` returned stay valid."""
 
 
 class _GoldenBackend:
-    """The numpy model. It has no clock: all counters are zero.
+    """The golden chip. It has no clock: all counters are zero.
 
-    A watchdog finds a program that waits when no core can go on, whatever its cycles.
+    A watchdog ends a program that waits when no core can continue, whatever its cycles.
     """
 
     def __init__(self, config: Config) -> None:
@@ -184,8 +184,8 @@ class _GoldenBackend:
         return False
 
     def state(self, core: int) -> CoreState:
-        machine = self._chip.cores[core]
-        return CoreState(machine.running, machine.waiting, False, machine.fault, machine.pc)
+        golden = self._chip.cores[core]
+        return CoreState(golden.running, golden.waiting, False, golden.fault, golden.pc)
 
     def set_watchdog(self, core: int, cycles: int) -> None:
         self._watched[core] = cycles != 0
@@ -213,8 +213,8 @@ class _GoldenBackend:
     def read_vmem(self, core: int, at: int, count: int) -> Words:
         return self._chip.cores[core].vmem[at:at + count].copy()
 
-    def write_vmem(self, core: int, at: int, words: Words) -> None:
-        self._chip.cores[core].vmem[at:at + len(words)] = words
+    def write_vmem(self, core: int, at: int, vectors: Words) -> None:
+        self._chip.cores[core].vmem[at:at + len(vectors)] = vectors
 
     def take_counters(self, core: int) -> None:
         pass
@@ -227,7 +227,7 @@ class _GoldenBackend:
 
 
 class _RtlBackend:
-    """The chip in RTL, driven through its registers as any host would."""
+    """The chip in RTL, driven through its registers as by any host."""
 
     def __init__(self, config: Config, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None) -> None:
@@ -285,7 +285,7 @@ class _RtlBackend:
             self._chip.run(steps, until=Until.INTERRUPT if interrupt else Until.REST)
         except TimeoutError:
             return False
-        # An event of old must not end the next run.
+        # Clear the events, so that they do not end the next call.
         events = self._chip.read("INTERRUPT_STATUS") & self._events
         if events:
             self._chip.write("INTERRUPT_STATUS", events)
@@ -321,8 +321,8 @@ class _RtlBackend:
     def read_vmem(self, core: int, at: int, count: int) -> Words:
         return self._chip.read_vmem(core, at, count)
 
-    def write_vmem(self, core: int, at: int, words: Words) -> None:
-        self._chip.write_vmem(core, at, words)
+    def write_vmem(self, core: int, at: int, vectors: Words) -> None:
+        self._chip.write_vmem(core, at, vectors)
 
     def take_counters(self, core: int) -> None:
         self._chip.take_counters(core)
@@ -336,12 +336,12 @@ class _RtlBackend:
 
 def open_backend(name: str, config: Config, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None) -> Backend:
-    """The backend of that name, which must be one of `BACKENDS`.
+    """Open the backend called ``name``, one of `BACKENDS`.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        If ``trace`` is not one for `ChipModel`, or the backend has no clock.
+        If ``trace`` is wrong for `ChipModel`, or the backend has no clock.
     """
     if name == "golden":
         if trace is not None:

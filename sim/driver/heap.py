@@ -1,4 +1,4 @@
-"""Which rows of a device's memory are free."""
+"""The allocator of a device's HBM."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ __all__ = ["Buffer", "Heap"]
 
 @dataclass(eq=False)
 class Buffer:
-    """A piece of HBM. Made by `Device.allocate`.
+    """A piece of HBM, from `Device.allocate`.
 
     Attributes
     ----------
     address : int
-        In bytes, as descriptors have it; a multiple of ``config.row_bytes``.
+        Byte address of its beginning; a multiple of ``config.row_bytes``.
     size : int
-        In bytes, as it was asked for.
+        Size in bytes, as requested.
     """
 
     address: int
@@ -22,14 +22,14 @@ class Buffer:
 
 
 class Heap:
-    """Which rows of HBM are free.
+    """Free and allocated rows of HBM. It allocates the first free piece that is large enough.
 
     Parameters
     ----------
     rows : int
-        How many there are.
+        Number of rows.
     row_bytes : int
-        Pieces are whole rows.
+        Bytes of a row. Pieces consist of whole rows.
     """
 
     def __init__(self, rows: int, row_bytes: int) -> None:
@@ -39,16 +39,16 @@ class Heap:
 
     @property
     def free_bytes(self) -> int:
-        """All that is free."""
+        """Bytes that are free in all."""
         return sum(count for _, count in self._free) * self._row_bytes
 
     def allocate(self, size: int) -> Buffer:
-        """The first piece that is large enough.
+        """Allocate ``size`` bytes.
 
         Raises
         ------
         MemoryError
-            If there is none.
+            If no free piece is large enough.
         """
         rows = -(-size // self._row_bytes)
         for index, (first, count) in enumerate(self._free):
@@ -62,7 +62,7 @@ class Heap:
                           f"{largest} of {self.free_bytes} that are free are in one")
 
     def free(self, buffer: Buffer) -> None:
-        """Gives a piece back; errors as `check`."""
+        """Free a piece; errors as `check`."""
         self.check(buffer)
         pieces = sorted([*self._free, self._used.pop(buffer)])
         merged = pieces[:1]
@@ -75,11 +75,12 @@ class Heap:
         self._free = merged
 
     def check(self, buffer: object) -> None:
-        """Refuses what is no piece of this memory, or was given back.
+        """Check that a buffer is allocated here.
 
         Raises
         ------
         TypeError, ValueError
+            If it is not a buffer, or not one of this memory, or was freed.
         """
         if not isinstance(buffer, Buffer):
             raise TypeError(f"buffer must be a Buffer, not {buffer!r}")
