@@ -54,15 +54,19 @@ class Block:
     components : tuple of str
         ``module:class`` of the components whose Verilog contains everything in the package.
     first : tuple of str
-        Its quickest test files. The other files of ``verif/hdl/BLOCK`` follow.
+        The quickest test files in ``verif/hdl/BLOCK``. The other files there follow.
+    elsewhere : tuple of str
+        Other files in ``verif/hdl`` that test the block. They come last.
     """
 
     components: tuple[str, ...]
     first: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 BLOCKS = {
-    "axi": Block(("axi.master:HbmPort",), ("test_limits.py",)),
+    "axi": Block(("axi.master:HbmPort", "chip.control:ControlSlave"), ("test_limits.py",),
+                 ("chip/test_registers.py",)),
     "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode"),
                   ("test_wiring.py", "test_coincidences.py", "test_chip.py")),
     "core": Block(("core.core:Core",), ("test_wiring.py", "test_coincidences.py")),
@@ -92,9 +96,9 @@ class Fault:
     path : str
         File, from the root of the repository.
     line : int
-        Where it is.
+        Line of the change.
     kind : str
-        What is done, in a word or two.
+        What is changed, in a few words.
     edits : tuple of Edit
         In the order of the text; they do not overlap.
     """
@@ -115,7 +119,7 @@ class Fault:
 
 
 class Result(StrEnum):
-    """What became of a fault."""
+    """Outcome of a fault."""
 
     CAUGHT = "caught"
     TIMED_OUT = "timed out"
@@ -126,7 +130,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A fault, what became of it after how many seconds, and the test that noticed it."""
+    """A fault, its result, how many seconds that took, and the first test that failed."""
 
     fault: Fault
     result: Result
@@ -196,7 +200,7 @@ class _Body(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Names of signals change nothing."""
+        """Names of signals are not hardware."""
 
     def visit_keyword(self, node: ast.keyword) -> None:
         if node.arg != "name":
@@ -206,7 +210,7 @@ class _Body(ast.NodeVisitor):
         """Defaults of lambdas are not hardware."""
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """What cannot happen."""
+        """Assertions are not hardware."""
 
     def _swap(self, node: ast.expr, left: ast.expr, op: ast.operator | ast.cmpop,
               right: ast.expr) -> None:
@@ -332,7 +336,7 @@ def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Fault]:
 
 @contextmanager
 def applied(fault: Fault, root: Path) -> Iterator[None]:
-    """The tree at ``root`` with the fault; without it again afterwards, whatever happens."""
+    """Applies the fault to the tree at ``root``, and reverts it on exit, also after an error."""
     file = root / fault.path
     before = file.read_bytes()
     try:
@@ -383,9 +387,10 @@ def _run(command: Sequence[str], root: Path, limit: float) -> _Run:
 def files(block: str, root: Path = ROOT) -> list[str]:
     """The block's test files, the quickest first."""
     folder = root / "verif" / "hdl" / block
-    first = BLOCKS[block].first
+    first, elsewhere = BLOCKS[block].first, BLOCKS[block].elsewhere
     rest = sorted(file.name for file in folder.glob("test_*.py") if file.name not in first)
-    return [(folder / name).relative_to(root).as_posix() for name in (*first, *rest)]
+    own = [f"{block}/{name}" for name in (*first, *rest)]
+    return [f"verif/hdl/{name}" for name in (*own, *elsewhere)]
 
 
 def _test(block: str, root: Path, limit: float) -> _Run:
@@ -409,7 +414,7 @@ def _digest(block: str, root: Path, limit: float) -> _Run:
 
 def judge(fault: Fault, original: str, digest: Callable[[], _Run],
           test: Callable[[], _Run]) -> Verdict:
-    """Decides what becomes of a fault that has been applied.
+    """Classifies a fault that has been applied.
 
     Parameters
     ----------

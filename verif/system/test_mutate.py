@@ -1,4 +1,4 @@
-"""The tool that puts faults into the RTL: what it draws, what it leaves behind, what it says."""
+"""The tool that puts faults into the RTL: drawing, applying, reverting, judging, reporting."""
 
 import ast
 from pathlib import Path
@@ -103,12 +103,15 @@ def test_each_package_of_the_design_is_a_block_with_tests():
     assert packages == set(BLOCKS)
     for block in BLOCKS:
         files = mutate.files(block)
-        assert set(files) == {path.relative_to(ROOT).as_posix() for path in (
+        own = {path.relative_to(ROOT).as_posix() for path in (
             ROOT / "verif" / "hdl" / block).glob("test_*.py")}
-        assert files
+        assert own
+        assert own == {file for file in files if file.startswith(f"verif/hdl/{block}/")}
+        assert len(files) == len(set(files))
+        assert all((ROOT / file).is_file() for file in files)
 
 
-def test_a_fault_is_taken_back_whatever_happens(tmp_path: Path):
+def test_a_fault_is_reverted_also_after_an_error(tmp_path: Path):
     file = tmp_path / "block.py"
     file.write_bytes(SOURCE.encode())
     fault = find_faults("block.py", SOURCE)[0]
@@ -130,7 +133,7 @@ FAILED = "F\nFAILED verif/hdl/dma/test_limits.py::test_rows - assert 1 == 2\n1 f
     ("new", 2, "ERROR verif/hdl/dma/test_dma.py - NameError\n", Result.CAUGHT, "test_dma.py"),
     ("new", None, "", Result.TIMED_OUT, ""),
     ("new", 0, "9 passed in 2s\n", Result.SURVIVED, "")])
-def test_what_becomes_of_a_fault(digest, status, output, result, noticed):
+def test_the_result_of_a_fault(digest, status, output, result, noticed):
     fault = find_faults("hdl/block.py", SOURCE)[0]
     tested: list[int] = []
 
