@@ -26,14 +26,14 @@ CUTS: dict[int, tuple[type, ...]] = {
     5: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeMedium),
     6: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeCoarse, mac.NormalizeFine),
 }
-"""After which steps of the datapath a cell of a given depth has pipeline registers."""
+"""Steps of the datapath after which a cell of a given depth has pipeline registers."""
 
 
 class MacCell(wiring.Component):
     """Multiply-accumulate cell: ``p_south = p + x * weight``.
 
-    All outputs are registered. The cell holds all state in a cycle in which none of ``x_valid``,
-    ``swap``, ``w_north_valid``, ``w_west_valid`` is set and nothing is in its pipeline.
+    All outputs are registered. The cell keeps its state in a cycle in which its pipeline is empty
+    and none of ``x_valid``, ``swap``, ``w_north_valid`` and ``w_west_valid`` is set.
 
     Parameters
     ----------
@@ -43,18 +43,19 @@ class MacCell(wiring.Component):
     Attributes
     ----------
     x, x_valid : In(16), In(1)
-        Activation (bfloat16) from the west; a cycle later at ``x_east``, ``x_valid_east``.
+        Activation (bfloat16) from the west; one cycle later at ``x_east``, ``x_valid_east``.
     swap : In(1)
-        The shadow weight becomes active from the next cycle on: this bit travels beside ``x``, one
-        cycle before the first activation of a tile, which spares a multiplexer in the multiplier's
-        path. A cycle later at ``swap_east``.
+        The next weight becomes active from the next cycle on; one cycle later at ``swap_east``. The
+        bit travels along with ``x``, one cycle ahead of a tile's first activation, which saves a
+        multiplexer in the multiplier's path.
     w_north, w_north_valid, w_west, w_west_valid : In(16), In(1), In(16), In(1)
-        Next weight (bfloat16), never from both sides at once. Kept if the cell has no next weight
-        yet, otherwise a cycle later at ``w_next`` with ``w_south_valid`` or ``w_east_valid``.
+        Next weight (bfloat16), never from both sides at once. The cell keeps it unless it already
+        has a next weight; then it passes on, one cycle later at ``w_next``, with ``w_south_valid``
+        or ``w_east_valid``.
     p : In(32)
-        Partial sum (binary32) from the north, ``mac_latency - row_skew`` cycles after ``x``.
+        Partial sum (fp32) from the north, ``mac_latency - row_skew`` cycles after ``x``.
     p_south, p_valid : Out(32), Out(1)
-        Partial sum ``latency`` cycles after ``x``, and ``x_valid`` delayed as much.
+        Partial sum, ``latency`` cycles after ``x``, and ``x_valid`` with the same delay.
     """
 
     def __init__(self, config: Config) -> None:

@@ -24,7 +24,7 @@ def mac_grid(config: Config) -> TileGrid:
 
     Ports: ``x``, ``x_valid``, ``swap``, ``w_west``, ``w_west_valid`` with one element per row;
     ``w_north``, ``w_north_valid``, ``p``, ``p_valid`` with one element per column. The top row adds
-    to +0.0. Row r of the activations must come ``row_skew * r`` cycles after row 0, column c of
+    to +0.0. Row r of the activations must arrive ``row_skew * r`` cycles after row 0; column c of
     the partial sums leaves c cycles after column 0.
     """
     return TileGrid("mac_grid", "mac_cell", lambda: MacCell(config), config.array, config.array,

@@ -20,8 +20,8 @@ __all__ = ["MxuLane", "mxu_lanes"]
 class MxuLane(wiring.Component):
     """Operand and result FIFOs of lane i: array row i, array column i. All outputs are registered.
 
-    The FIFOs have no flags of their own: all lanes do the same at fixed delays, so one counter in
-    `Mxu` keeps all of them from overflow.
+    The FIFOs have no flags: all lanes do the same with fixed delays, so a counter in `Mxu` prevents
+    the overflow of all of them.
 
     Parameters
     ----------
@@ -32,28 +32,28 @@ class MxuLane(wiring.Component):
     Attributes
     ----------
     x_write, x_write_address, x_in : In(1), In(log2 operand_depth), In(32)
-        Stores an activation (binary32), rounded to bfloat16.
+        Stores an activation (fp32), rounded to bfloat16.
     x_token, x_token_next : In(1), Out(1)
-        Sends the oldest stored activation into the array, two cycles later; and the same for the
-        next lane, ``row_skew`` cycles later.
+        Sends the oldest stored activation into the array, two cycles later; the token for the next
+        lane, ``row_skew`` cycles later.
     swap_token, swap_token_next : In(1), Out(1)
-        Sends the swap bit into the array, one cycle later; the same for the next lane.
+        Sends the swap bit into the array, one cycle later; the token for the next lane.
     w_write, w_write_address, w_in : In(1), In(log2 operand_depth), In(32)
-        Stores a weight (binary32), rounded to bfloat16.
+        Stores a weight (fp32), rounded to bfloat16.
     w_column_token, w_column_token_next : In(1), Out(1)
         Sends the oldest stored weight down this lane's column (straight), two cycles later; the
-        next lane one cycle later.
+        token for the next lane, one cycle later.
     w_row_token, w_row_token_next : In(1), Out(1)
         Sends the oldest stored weight along this lane's row (transposed), two cycles later; the
-        next lane ``row_skew`` cycles later.
+        token for the next lane, ``row_skew`` cycles later.
     x, x_valid, swap, w, w_north_valid, w_west_valid : Out
         To the array.
     p, p_valid : In(32), In(1)
-        From the array: stored when valid.
+        From the array: stored if valid.
     y_read, y_read_address : In(1), In(log2 result_depth)
-        Fetches a stored result.
+        Reads a stored result.
     y : Out(32)
-        The result fetched by the last ``y_read``, from the cycle after it on.
+        The result of the last ``y_read``, from the next cycle on.
     """
 
     def __init__(self, config: Config) -> None:
@@ -78,7 +78,7 @@ class MxuLane(wiring.Component):
         skew = self._config.row_skew
 
         def delayed(name: str, token: Signal, token_next: Signal, cycles: int) -> Signal:
-            """Delays a token for the next lane and returns it a cycle later for this one."""
+            """Delay a token for the next lane; return it, one cycle later, for this lane."""
             line = Signal(cycles, name=f"{name}_line")
             m.d.sync += line.eq(Cat(token, line[:-1]))
             m.d.comb += token_next.eq(line[-1])
@@ -101,7 +101,7 @@ class MxuLane(wiring.Component):
         return m
 
     def _buffer(self, m: Module, platform: object, name: str, read: Signal, out: Signal) -> None:
-        """Rounds what is written and reads it back in order."""
+        """Place an operand FIFO: round on write, read in order."""
         depth = self._config.operand_depth
         round_ = place(m, platform, f"{name}_round", "round_to_bf16", RoundToBf16)
         buffer = place(m, platform, f"{name}_buffer", Sram.module(16, depth),
@@ -146,5 +146,5 @@ LINKS: tuple[Link, ...] = (
 
 
 def mxu_lanes(config: Config) -> TileGrid:
-    """The row of ``lanes`` `MxuLane` at the array's edge, as module ``mxu_lanes``."""
+    """The row of ``lanes`` lanes at the array's edge, as module ``mxu_lanes``."""
     return TileGrid("mxu_lanes", "mxu_lane", lambda: MxuLane(config), 1, config.lanes, LINKS)

@@ -27,13 +27,13 @@ BIAS = 127
 SPECIAL = 255
 F32_INF = SPECIAL << F32_FRACTION
 F32_NAN = F32_INF | 1 << (F32_FRACTION - 1)
-"""Biased exponent of infinities and NaN, and their patterns without a sign."""
+"""Biased exponent of infinities and NaN, and their patterns without sign."""
 
 PRODUCT_FRACTION = 2 * BF16_FRACTION + 1
-"""Two 8-bit significands make one of 16 bits, the leading one of which is implicit."""
+"""The product of two 8-bit significands has 16 bits, of which the leading one is implicit."""
 
 GUARD = 3
-"""Guard, round and sticky bits below the significand: enough for one exact rounding."""
+"""Guard, round and sticky bit below the significand: enough for one exact rounding."""
 
 ALIGNED = F32_FRACTION + 1 + GUARD
 """Width of an aligned significand."""
@@ -48,7 +48,7 @@ Operands = Signature({
 
 
 def number(fraction: int) -> Signature:
-    """A binary32 value of which the lowest bits, beyond ``fraction`` of them, are zero."""
+    """A number with fp32's range whose fraction has ``fraction`` bits."""
     return Signature({
         "sign": Out(1),
         "exponent": Out(EXPONENT),       # 0: zero, fraction 0; 255: infinity, or NaN if not 0
@@ -66,14 +66,14 @@ Ordered = Signature({
     "exponent": Out(EXPONENT),           # of the larger magnitude
     "large": Out(F32_FRACTION + 1),      # significands with their leading bit
     "small": Out(F32_FRACTION + 1),
-    "distance": Out(5),                  # right shift of the smaller; 31 stands for all above
+    "distance": Out(5),                  # right shift of the smaller; 31 means 31 or more
 })
 
 CoarseAligned = Signature({
     **{name: Ordered.members[name]
        for name in ("sign", "subtract", "nan", "infinite", "exponent", "large")},
     "small": Out(ALIGNED),
-    "distance": Out(3),                  # right shift that is left to do
+    "distance": Out(3),                  # remaining right shift
 })
 
 Aligned = Signature({
@@ -90,24 +90,24 @@ Sum = Signature({
 
 CoarseSum = Signature({
     **Sum.members,
-    "zeros": Out(1),                     # leading zeros removed from the sum, in sixteens
+    "zeros": Out(1),                     # leading zeros removed from the sum, in units of 16
 })
 
 MediumSum = Signature({
     **Sum.members,
-    "zeros": Out(2),                     # the same, in eights
+    "zeros": Out(2),                     # the same, in units of 8
 })
 
 NormalizedSum = Signature({
     **{name: Sum.members[name] for name in ("sign", "subtract", "nan", "infinite", "sum")},
-    "exponent": Out(EXPONENT + 1),       # of the result, less one; negative: underflow
+    "exponent": Out(EXPONENT + 1),       # of the result, minus one; negative: underflow
 })
 
 Float32 = Signature({"bits": Out(32)})
 
 
 class _Step(wiring.Component):
-    """A combinational step: reads the bundle ``i``, drives the bundle ``o``."""
+    """A combinational step: computes the interface ``o`` from the interface ``i``."""
 
     combinational = True
 
@@ -117,7 +117,7 @@ class _Step(wiring.Component):
 
 
 class Unpacked:
-    """The parts of a number of 8 exponent and ``fraction`` fraction bits, for a multiplication.
+    """The parts of a factor with 8 exponent bits and ``fraction`` fraction bits.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Unpacked:
         ``special``: infinity or NaN.
     exponent : Signal(8)
     significand : Signal(fraction + 1)
-        With its leading bit; means nothing if ``zero`` or ``special``.
+        Includes the leading bit; undefined if ``zero`` or ``special``.
     """
 
     def __init__(self, m: Module, name: str, bits: Value, fraction: int) -> None:
@@ -138,7 +138,7 @@ class Unpacked:
         m.d.comb += [
             self.exponent.eq(bits[fraction:EXPONENT + fraction]),
             self.significand.eq(Cat(bits[:fraction], 1)),
-            # A subnormal reads as zero, so the exponent decides alone.
+            # A subnormal reads as zero, so the exponent alone decides.
             self.zero.eq(self.exponent == 0),
             self.special.eq(self.exponent == SPECIAL),
             self.nan.eq(self.special & bits[:fraction].any()),
@@ -146,10 +146,10 @@ class Unpacked:
 
 
 class Multiply(_Step):
-    """Exact product of two bfloat16 values, as a binary32 value of 16 significant bits.
+    """Exact product of two bfloat16 values, in fp32.
 
-    The product has 16 significant bits, so nothing is rounded; only the exponent's range can force
-    infinity or zero. Any NaN, and zero times infinity, gives the NaN of fraction 0b100...
+    The product has 16 significant bits, so it needs no rounding; only the exponent's range can
+    force infinity or zero. Any NaN, and zero times infinity, gives the NaN with fraction 0b100...
     """
 
     i: In(Operands)
@@ -171,7 +171,7 @@ class Multiply(_Step):
             fraction.eq(Mux(carry, product[:-1], Cat(0, product[:-2]))),
         ]
 
-        # The carry comes late, so that it only corrects what is known without it. Range of the sum:
+        # The carry is late, so it only corrects what is computed without it. Range of the sum:
         # -125 ... 381, in two's complement.
         exponent = Signal(EXPONENT + 2)
         zero = Signal()
@@ -194,15 +194,15 @@ class Multiply(_Step):
 
 
 class Compare(_Step):
-    """Orders the accumulator and the product by magnitude and finds the distance between them.
+    """Orders accumulator and product by magnitude, and computes the distance between them.
 
-    With the larger magnitude first, the difference of the significands is never negative. A NaN
-    has the largest magnitude of all, so it is found in the larger operand.
+    With the larger magnitude first, the difference of the significands is never negative. A NaN has
+    the largest magnitude of all, so it is always the larger operand.
 
     Parameters
     ----------
     fraction : int
-        Fraction bits of what is added to the accumulator, 1 to 23.
+        Fraction bits of the addend, 1 to 23.
 
     Raises
     ------
@@ -232,8 +232,8 @@ class Compare(_Step):
         large = Signal(31)
         small = Signal(31)
         m.d.comb += [
-            # The product's tail is zero, so that of the accumulator cannot decide. Nor can the
-            # fraction of a subnormal: a product that is not zero has the larger exponent.
+            # The product's tail is zero, so the accumulator's tail cannot decide. Nor can the
+            # fraction of a subnormal: a nonzero product has the larger exponent.
             swap.eq(product[tail:] > self.acc[tail:31]),
             large.eq(Mux(swap, product, acc)),
             small.eq(Mux(swap, acc, product)),
@@ -261,7 +261,7 @@ class Compare(_Step):
 
 
 def _shift_right_sticky(m: Module, word: Signal, places: Value) -> Value:
-    """``word >> places``, the lowest bit of which is also set if any that fell out was."""
+    """``word >> places``, with the bits shifted out ORed into the lowest bit."""
     kept = Signal(len(word))
     lost = Signal()
     shifted = Signal(len(word))
@@ -274,9 +274,9 @@ def _shift_right_sticky(m: Module, word: Signal, places: Value) -> Value:
 
 
 class AlignCoarse(_Step):
-    """Shifts the smaller significand right in steps of 8; what falls out sets a sticky bit.
+    """Shifts the smaller significand right in steps of 8; lost bits set a sticky bit.
 
-    Two shifts have short masks for what they lose, which takes fewer lookup tables than one.
+    Two shifts need fewer lookup tables than one, because the masks of the lost bits are short.
     """
 
     i: In(Ordered)
@@ -295,7 +295,7 @@ class AlignCoarse(_Step):
 
 
 class AlignFine(_Step):
-    """Shifts the smaller significand by what is left, 0 to 7 places."""
+    """Shifts the smaller significand by the remaining 0 to 7 places."""
 
     i: In(CoarseAligned)
     o: Out(Aligned)
@@ -320,7 +320,7 @@ class Add(_Step):
         m.d.comb += [
             small.eq(self.i.small),
             inverted.eq(Mux(self.i.subtract, ~small, small)),
-            # One adder does both: the one of the two's complement goes in below the large operand.
+            # One adder does both: the carry of the two's complement enters below the large operand.
             self.o.sum.eq(Cat(self.i.subtract, C(0, GUARD - 1), self.i.large) + inverted),
         ]
         self._pass(m, "sign", "subtract", "nan", "infinite", "exponent")
@@ -329,7 +329,7 @@ class Add(_Step):
 
 def shift_out_zeros(m: Module, word: Signal,
                     steps: tuple[int, ...]) -> tuple[Signal, list[Signal]]:
-    """``word`` without leading zeros, in halving steps, and whether each step shifted."""
+    """Shift out leading zeros in steps; return also whether each step shifted."""
     taken = []
     for step in steps:
         empty = Signal(name=f"empty_{step}")
@@ -344,9 +344,9 @@ def shift_out_zeros(m: Module, word: Signal,
 
 
 class NormalizeCoarse(_Step):
-    """Removes 16 leading zeros of the sum, if there are so many.
+    """Removes 16 leading zeros of the sum, if it has that many.
 
-    Counting and shifting in one pass needs no separate leading-zero counter.
+    The normalization steps count and shift at once, without a separate leading-zero counter.
     """
 
     i: In(Sum)
@@ -361,7 +361,7 @@ class NormalizeCoarse(_Step):
 
 
 class NormalizeMedium(_Step):
-    """Removes 8 leading zeros of the sum, if there are so many."""
+    """Removes 8 leading zeros of the sum, if it has that many."""
 
     i: In(CoarseSum)
     o: Out(MediumSum)
@@ -375,7 +375,7 @@ class NormalizeMedium(_Step):
 
 
 class NormalizeFine(_Step):
-    """Removes the last leading zeros, up to 7, and corrects the exponent."""
+    """Removes the remaining leading zeros, up to 7, and corrects the exponent."""
 
     i: In(MediumSum)
     o: Out(NormalizedSum)
@@ -392,11 +392,12 @@ class NormalizeFine(_Step):
 
 
 class Round(_Step):
-    """Rounds to nearest, ties to even, and puts zero, infinity or NaN in place where due.
+    """Rounds to nearest, ties to even, and substitutes zero, infinity or NaN.
 
-    Overflow and underflow are judged before rounding, off the critical path. A sum in the subnormal
-    range is always exact (both operands are multiples of 2**-149), so rounding does not lift it
-    out; and the largest number rounded up becomes the pattern of infinity by itself.
+    Overflow and underflow are detected before rounding, off the critical path. That is correct,
+    because a sum in the subnormal range is exact (both operands are multiples of 2**-149) and
+    cannot round up to a normal number, and because the largest number rounded up becomes the
+    pattern of infinity.
     """
 
     i: In(NormalizedSum)
@@ -411,7 +412,7 @@ class Round(_Step):
             # Bits 0 to 2 lie below half a unit, bit 3 is half a unit, bit 4 is the last one kept.
             up.eq(self.i.sum[3] & (self.i.sum[:3].any() | self.i.sum[4])),
             significand.eq(self.i.sum[GUARD + 1:] + up),
-            # The leading one adds the one that the exponent lacks; a carry adds another.
+            # The leading one adds the missing one to the exponent; a carry adds another.
             rounded.eq((self.i.exponent[:EXPONENT] << F32_FRACTION) + significand),
         ]
 
@@ -435,4 +436,4 @@ class Round(_Step):
 
 STEPS = (Multiply, Compare, AlignCoarse, AlignFine, Add,
          NormalizeCoarse, NormalizeMedium, NormalizeFine, Round)
-"""The datapath's steps in order."""
+"""The steps of the datapath, in order."""

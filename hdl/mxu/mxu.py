@@ -19,7 +19,7 @@ COUNTER_BITS = 48
 def activation_row(config: Config) -> data.StructLayout:
     """Payload of the activation stream.
 
-    ``data``: one binary32 word per array row. ``swap``: from this row on, the weights loaded last.
+    ``data``: one fp32 number per array row. ``swap``: use the weights loaded last from this row on.
     """
     return data.StructLayout({"data": unsigned(32 * config.lanes), "swap": 1})
 
@@ -27,8 +27,8 @@ def activation_row(config: Config) -> data.StructLayout:
 def weight_row(config: Config) -> data.StructLayout:
     """Payload of the weight stream.
 
-    ``data``: one binary32 word per lane. ``transpose``: the rows of this load become the array's
-    columns; read with the first row of a load.
+    ``data``: one fp32 number per lane. ``transpose``: the rows of this load become the array's
+    columns; only its value at the first row of a load matters.
     """
     return data.StructLayout({"data": unsigned(32 * config.lanes), "transpose": 1})
 
@@ -36,17 +36,17 @@ def weight_row(config: Config) -> data.StructLayout:
 class Mxu(wiring.Component):
     """Weight-stationary matrix unit: each activation row x gives the result row x @ W.
 
-    A load is ``array`` rows of the weight stream. It goes to the shadow weights while the array
-    computes with the active ones; the activation row with ``swap`` set waits until a load is
-    complete and makes it the active one. A second load waits until then, and after a reset all rows
-    wait for the first swap. Every row in gives one row out, in order, ``config.array_latency``
-    cycles later or when it is taken; the unit accepts one activation row and one weight row a
-    cycle. Nothing that the streams do can lose or mix data: the unit holds ``ready`` back where it
-    must.
+    A load is ``array`` rows of the weight stream. It fills the next weights while the array
+    computes with the active ones. An activation row with ``swap`` waits until a load is complete,
+    then makes it active. A second load waits until then, and after a reset all activation rows wait
+    for the first swap. Each activation row gives one result row, in order, after
+    ``config.array_latency`` cycles or later if the stream is blocked. The unit accepts one
+    activation row and one weight row a cycle. Backpressure ensures that no use of the streams loses
+    or mixes data.
 
-    With ``row_skew`` 1 a load may follow the swap immediately. Deeper cells slow the wavefront of a
-    swap, and a straight load (row r at cycle T) is held back to T >= swap + 1 + (row_skew - 1) * r;
-    transposed loads travel with the wavefront and are not.
+    With ``row_skew`` 1 a load may follow the swap immediately. With deeper cells the wavefront of a
+    swap is slower: row r of a straight load is delayed to cycle swap + 1 + (row_skew - 1) * r or
+    later. Transposed loads travel with the wavefront and are not delayed.
 
     Attributes
     ----------
@@ -55,10 +55,10 @@ class Mxu(wiring.Component):
     x : In(stream of activation_row)
         Activations.
     y : Out(stream of 32 * lanes bits)
-        Results, one binary32 word per array column.
+        Results, one fp32 number per array column.
     cycles, mxu_active_cycles, weight_load_cycles : Out(COUNTER_BITS)
-        Since reset: all cycles; those in which an activation row entered; those of the others in
-        which a weight row entered.
+        Since reset: all cycles; cycles in which an activation row entered; other cycles in which a
+        weight row entered.
     """
 
     def __init__(self, config: Config) -> None:
@@ -99,7 +99,7 @@ class Mxu(wiring.Component):
         ]
         loaded = self._load_weights(m, lanes, w_accept, swap)
         credit = self._collect_rows(m, lanes, x_accept, grid.p_valid[-1])
-        # Before the first swap after a reset, the cells hold weights of no meaning.
+        # Before the first swap after a reset, the weights in the cells are undefined.
         started = Signal()
         with m.If(swap):
             m.d.sync += started.eq(1)
@@ -122,12 +122,12 @@ class Mxu(wiring.Component):
         ]
         with m.If(accept):
             m.d.sync += address.eq(address + 1)
-        # A cycle later than the weights, so that a swap accepted in the cycle after the last weight
+        # One cycle after the weights, so that a swap accepted in the cycle after the last weight
         # row reaches every cell after its weight.
         m.d.sync += [lanes.x_token.eq(accept), lanes.swap_token.eq(swap)]
 
     def _load_weights(self, m: Module, lanes: TileGrid, accept: Signal, swap: Signal) -> Signal:
-        """Whether a load is complete."""
+        """Load weights; return whether a load is complete."""
         rows = self._config.array
         lag = self._config.row_skew - 1
         loaded = Signal()
@@ -154,8 +154,8 @@ class Mxu(wiring.Component):
             m.d.sync += count.eq(count + 1)
 
         if lag:
-            # Row r may not reach row r of the array before the swap has; and no straight row may
-            # overtake a transposed one on its way through the lanes.
+            # Row r must not reach row r of the array before the swap does, and a straight row must
+            # not overtake a transposed one in the lanes.
             limit = lag * (rows - 1)
             since_swap = Signal(range(limit + 1), init=limit)
             since_transposed = Signal(range(limit + 1), init=limit)
@@ -175,9 +175,9 @@ class Mxu(wiring.Component):
         return loaded
 
     def _collect_rows(self, m: Module, lanes: TileGrid, accept: Signal, arrived: Signal) -> Signal:
-        """Whether there is room for the result of one more row.
+        """Collect results; return whether there is room for the result of one more row.
 
-        ``arrived``: the last column of a row has come, and with it the whole row.
+        ``arrived``: the last column of a row, and so the whole row, has arrived.
         """
         depth = self._config.result_depth
         outstanding = Signal(range(depth + 1))

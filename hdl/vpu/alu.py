@@ -26,7 +26,7 @@ FUNCTION_PORT_BITS = FUNCTION_BITS * Transcendental.latency
 
 
 class AluUnit(IntEnum):
-    """Units of an ALU, as the choice of a result numbers them."""
+    """Units of an ALU; the numbers select the result."""
 
     SIMPLE = 0
     ADD = 1
@@ -37,11 +37,11 @@ class AluUnit(IntEnum):
 
     @property
     def port(self) -> str:
-        """What names of ports begin with."""
+        """Prefix of its ports."""
         return self.name.lower()
 
 
-# Two cycles of a latency lie outside the unit: the registers' read ahead of it, and their write.
+# Two cycles of a latency lie outside the unit: the read and the write of the registers.
 STAGES = {
     AluUnit.SIMPLE: SIMPLE_LATENCY - 2,
     AluUnit.ADD: FLOAT_LATENCY - 2,
@@ -55,46 +55,46 @@ assert Transcendental.latency == STAGES[AluUnit.TRANSCENDENTAL]
 
 
 def alu_units(transcendental: bool) -> list[AluUnit]:
-    """The units that an ALU has; those of six cycles are in one slot only."""
+    """The units of an ALU; those with a latency of six cycles exist in one slot only."""
     return [unit for unit in AluUnit if transcendental or unit < AluUnit.TRANSCENDENTAL]
 
 
 def enable_ports(transcendental: bool) -> dict[AluUnit, list[str]]:
-    """Names of the enables of each unit's stages: one bit each, so that nothing else moves."""
+    """Names of the enables of each unit's stages, one bit each."""
     return {unit: [f"{unit.port}_{stage}" for stage in range(STAGES[unit])]
             for unit in alu_units(transcendental)}
 
 
 class VectorAlu(wiring.Component):
-    """One operation of a slot a cycle, in one element.
+    """The ALU of one slot in one element: up to one operation a cycle.
 
-    In the first cycle, ``read`` takes the operands; the units follow, each stage of each with an
-    enable; in the cycle after a unit's last stage ``select`` chooses its result. All registers hold
+    In the first cycle, ``read`` loads the operands. The stages of a unit follow, each with its own
+    enable. In the cycle after the unit's last stage, ``select`` chooses its result. Registers hold
     while their enable is not set.
 
     Parameters
     ----------
     transcendental : bool
-        Whether there are the units for transcendental functions and random numbers.
+        Whether it has the units for transcendental functions and random numbers.
 
     Attributes
     ----------
     read, a, b, p, q : In(1), In(32), In(32), In(1), In(1)
-        Takes the operands: two words and two mask bits.
+        Loads the operands: two words and two mask bits.
     op : In(OP_BITS)
         With ``simple_0``: the `VectorOp`.
     subtract : In(1)
         With ``add_0``: subtracts b.
     functions : In(FUNCTION_PORT_BITS)
-        As `Transcendental` has it; only there if it is.
+        As in `Transcendental`; only if ``transcendental``.
     {unit}_{stage} : In(1)
-        Enables, see `enable_ports`.
+        Enables of the stages, see `enable_ports`.
     lane, sublane : In(LANE_BITS), In(SUBLANE_BITS)
         The element's position.
     select : In(SELECT_BITS)
-        `AluUnit` whose result is ``result``.
+        The `AluUnit` that drives ``result``.
     result, flag : Out(32), Out(1)
-        The result chosen; the mask bit of the last operation of the simple unit.
+        The selected result; the mask bit of the simple unit's last operation.
     """
 
     def __init__(self, transcendental: bool) -> None:

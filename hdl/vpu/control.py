@@ -32,7 +32,7 @@ from .transcendental import FUNCTION_BITS, Function
 __all__ = ["HOST_PATIENCE", "HostControl", "MemoryControl", "SlotControl"]
 
 HOST_PATIENCE = 8
-"""Cycles that the host waits for a port of vector memory before it gets one."""
+"""Cycles that the host waits for a port of vector memory before its access becomes urgent."""
 
 _FUNCTIONS = {VectorOp[function.name]: function for function in Function}
 _UNITS = {
@@ -44,7 +44,7 @@ _UNITS = {
     AluUnit.SIMPLE: tuple(operation.op for operation in OPERATIONS
                           if isinstance(operation.op, VectorOp) and operation.unit is Unit.SIMPLE),
 }
-"""What executes an operation."""
+"""The ALU unit that executes each operation."""
 _TO_MASK = tuple(operation.op for operation in OPERATIONS if isinstance(operation.op, VectorOp)
                  and any(operand.kind is Kind.MASK_OUT for operand in operation.operands))
 """Operations that write a mask."""
@@ -55,23 +55,23 @@ def _is_one_of(op: Signal, operations: Sequence[VectorOp]) -> Value:
 
 
 class SlotControl(wiring.Component):
-    """The pipeline of a vector slot.
+    """The control pipeline of a vector slot.
 
-    Operations that would write in one cycle are the sequencer's to keep apart.
+    The sequencer ensures that no two operations write in the same cycle.
 
     Parameters
     ----------
     transcendental : bool
-        Whether the slot has the units of six cycles.
+        Whether the slot has the units with a latency of six cycles.
 
     Attributes
     ----------
     issue : In(VectorIssue)
         The operation at issue.
     written, mask_written : Out(RegisterWrite), Out(MaskWrite)
-        What is written at the end of this cycle.
+        The register or mask that is written at the end of this cycle.
     busy : Out(1)
-        An operation issued before has not written yet.
+        An issued operation has not written yet.
     Others : Out
         To the elements, see `hdl.vpu.element.slot_ports`.
     """
@@ -102,7 +102,7 @@ class SlotControl(wiring.Component):
         return m
 
     def _operands(self, m: Module) -> tuple[Signal, Signal]:
-        """The first cycle after issue: what to read."""
+        """First cycle after issue: select and read the operands."""
         op = Signal(VectorOp, reset_less=True)
         d = Signal(REGISTER_BITS, name="issued_d", reset_less=True)
         is_select = Signal()
@@ -119,7 +119,7 @@ class SlotControl(wiring.Component):
         return op, d
 
     def _execute(self, m: Module, op: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Enables of the units' stages."""
+        """Following cycles: enable the stages of the units."""
         for unit in self._units:
             before = starts[unit]
             for name in self._enables[unit]:
@@ -146,7 +146,7 @@ class SlotControl(wiring.Component):
                 before = field
 
     def _write(self, m: Module, op: Signal, d: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Destinations on their way, and the cycle of the write."""
+        """Last cycle: select the result and write it."""
         depth = max(len(names) for names in self._enables.values())
         numbers = [d]
         busy = [self.read, self.write, self.mask_write]
@@ -180,16 +180,16 @@ class SlotControl(wiring.Component):
 
 
 class MemoryControl(wiring.Component):
-    """The pipelines of vector loads and stores.
+    """The control pipelines of vector loads and stores.
 
     Attributes
     ----------
     load, store : In(LoadIssue), In(StoreIssue)
-        At issue.
+        The operations at issue.
     written : Out(RegisterWrite)
         The register that a load writes at the end of this cycle.
     busy : Out(1)
-        A load or store issued before has not written yet.
+        An issued load or store has not written yet.
     vmem_read, vmem_read_address, load_write, load_d : Out
     store_read, store_d, store_m, vmem_write, vmem_write_address : Out
         To the elements, see `hdl.vpu.element.VectorElement`.
@@ -208,7 +208,7 @@ class MemoryControl(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        # A cycle without effect, so that loads and stores meet the memory together.
+        # An extra cycle, so that loads and stores of a bundle access memory in the same cycle.
         load_valid = Signal()
         load_address = Signal.like(self.load.address, reset_less=True)
         load_d = [Signal(REGISTER_BITS, name=f"load_d_{stage}", reset_less=True)
@@ -239,15 +239,15 @@ class MemoryControl(wiring.Component):
 
 
 class HostControl(wiring.Component):
-    """Reads and writes of whole vector words, by rows, while the core leaves the memory alone.
+    """The host's reads and writes of vectors, row by row, while the core leaves the memory free.
 
-    At full rate a row a cycle in either direction. A read that is accepted after the last row of a
-    word that is written sees that word.
+    Full rate is one row a cycle in each direction. A read that is accepted after the last row of a
+    written vector returns that vector.
 
-    The core goes first, but not for ever. What it has kept waiting for `HOST_PATIENCE` cycles is
-    urgent until it is done: then the core must begin nothing that uses that port. A read waits for
-    the port only while the chain could take its word: a host that does not take its rows holds up
-    nothing.
+    The core takes priority, but an access that has waited for `HOST_PATIENCE` cycles becomes
+    urgent: until it is done, the core must not issue operations that use the port. A read waits for
+    the port only if the chain can take its vector, so a host that does not accept its rows does not
+    block the core.
 
     Attributes
     ----------
@@ -258,11 +258,11 @@ class HostControl(wiring.Component):
     write_valid, write_ready, write_address : In(1), Out(1), In(HOST_ADDRESS_BITS)
         Handshake of the rows to be written; the elements' host_in chain takes them.
     core_reads, core_writes : In(1)
-        The core uses the vector memory's ports.
+        The core uses the ports of vector memory in this cycle.
     urgent_read, urgent_write : Out(1)
-        No load, or no store, may issue in this cycle; two cycles later the port is the host's.
+        No load, or no store, may issue in this cycle; the host has the port two cycles later.
     busy : Out(1)
-        A request or a row was taken, and not all of its word has been read or written.
+        An access to a vector is incomplete.
     read, read_address, write, address : Out
         To the vector memory.
     out_load, space, source, out_shift, in_shift : Out
@@ -294,7 +294,7 @@ class HostControl(wiring.Component):
             complete.eq(entered == self._sublanes),
             self.write.eq(complete & ~self.core_writes),
             self.urgent_write.eq(write_denied == HOST_PATIENCE),
-            # Reads wait for complete words; words of one row must not follow each other then.
+            # Reads wait until a written vector is complete. So vectors of one row must leave a gap.
             self.write_ready.eq(~complete | (self.write & ~self.urgent_read)),
             accepted.eq(self.write_valid & self.write_ready),
             self.in_shift.eq(accepted),
@@ -314,7 +314,7 @@ class HostControl(wiring.Component):
         return m
 
     def _read(self, m: Module, complete: Signal) -> Signal:
-        """Reads a word ahead, and gives it to the chain when that is free; whether one waits."""
+        """Read a vector ahead and load it into the free chain; return whether a request waits."""
         left = Signal(range(self._sublanes + 1))
         waiting = Signal()
         fresh = Signal()
@@ -324,7 +324,7 @@ class HostControl(wiring.Component):
             self.rows_valid.eq(left != 0),
             self.out_shift.eq(self.rows_valid & self.rows_ready),
             free.eq((left == 0) | (self.out_shift & (left == 1))),
-            # What was read stays until the core reads something else.
+            # The vector stays in the read register until the core reads another one.
             self.read.eq(waiting & (self.space == HostSpace.VMEM) & ~fresh & ~complete
                          & ~self.core_reads),
             self.urgent_read.eq(read_denied == HOST_PATIENCE),

@@ -15,24 +15,24 @@ from .registers import MaskFile, RegisterFile
 __all__ = ["CHAINS", "SLOTS", "VectorElement", "slot_ports", "vpu_grid"]
 
 SLOTS = {"v0": False, "v1": True}
-"""Vector slots, and whether they have the units of six cycles."""
+"""Vector slots, and whether they have the units with a latency of six cycles."""
 
 CHAINS = ("x", "w", "xlu", "pop", "result", "host_out", "host_in")
-"""Chains of rows, southward."""
+"""Chains of rows; rows move south."""
 _LOADED = ("x", "w", "xlu")
 _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for chain in _LOADED),
           "host_source")
-"""Ports with numbers of registers to be read, in the order of the register file's ports."""
+"""Ports with register numbers to read, in the order of the register file's read ports."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
 
 
 def slot_ports(transcendental: bool) -> dict[str, int]:
-    """What the control pipeline says to the ALU of a slot: names and widths of ports.
+    """Names and widths of the ports from the control pipeline to the ALU of a slot.
 
     With ``read``: registers ``a`` and ``b``, masks ``p`` and ``q``, ``use_scalar``, ``scalar``.
-    Then ports as `VectorAlu` has them; and with the result, ``write`` to register ``d``, or
-    ``mask_write`` to mask ``mask_d``.
+    Then the ports of `VectorAlu`. With the result: ``write`` to register ``d``, or ``mask_write``
+    to mask ``mask_d``.
     """
     ports = {"read": 1, "a": REGISTER_BITS, "b": REGISTER_BITS, "p": MASK_BITS, "q": MASK_BITS,
              "use_scalar": 1, "scalar": 32, "op": OP_BITS, "subtract": 1}
@@ -44,7 +44,7 @@ def slot_ports(transcendental: bool) -> dict[str, int]:
 
 
 def _shared_ports(config: Config) -> dict[str, int]:
-    """Ports of an element that all elements share."""
+    """Names and widths of the ports that are the same for all elements."""
     address = ceil_log2(config.vmem_vectors)
     ports = {f"{slot}_{name}": width for slot, full in SLOTS.items()
              for name, width in slot_ports(full).items()}
@@ -62,11 +62,11 @@ def _shared_ports(config: Config) -> dict[str, int]:
 
 
 class VectorElement(wiring.Component):
-    """Registers, masks, a slice of vector memory, two ALUs and a link of each chain of rows.
+    """One element: registers, masks, a slice of vector memory, two ALUs, and a link of each chain.
 
-    Every port but the chains' and ``position`` is the same for all elements and comes from the
-    control pipeline. There are no valid bits: registers load in a cycle in which their enable is
-    set, and hold otherwise. All outputs are registered.
+    Except for the chains and ``position``, all elements share the same inputs, from the control
+    pipeline. There are no valid bits: registers load when their enable is set, and hold otherwise.
+    All outputs are registered.
 
     Parameters
     ----------
@@ -76,28 +76,28 @@ class VectorElement(wiring.Component):
     Attributes
     ----------
     position : In(16)
-        Constant: the lane in the lower half, the sublane in the upper.
+        Constant: the lane in the lower half, the sublane in the upper half.
     v0_*, v1_* : In
         See `slot_ports`.
     {chain}_load, {chain}_source, {chain}_shift : In(1), In(REGISTER_BITS), In(1)
-        For x, w, xlu: takes a register, or what comes from the north; ``load`` wins.
+        For x, w, xlu: loads a register, or the word from the north; ``load`` has priority.
     pop_shift, result_shift, host_in_shift : In(1)
-        Takes what comes from the north.
+        Loads the word from the north.
     chain_write, chain_d, chain_from_xlu : In(1), In(REGISTER_BITS), In(1)
-        Writes a register from the pop chain, or from the result chain.
+        Writes a register from the pop chain or from the result chain.
     vmem_read, vmem_read_address : In(1), In(log2 vmem_vectors)
         Reads the memory.
     load_write, load_d : In(1), In(REGISTER_BITS)
-        Writes a register with what was read last.
+        Writes a register with the word read last.
     store_read, store_d, store_m : In(1), In(REGISTER_BITS), In(MASK_BITS)
-        Takes a register and a mask bit to be stored.
+        Loads a register and a mask bit for a store.
     vmem_write, vmem_write_host, vmem_write_address : In(1), In(1), In(log2 vmem_vectors)
-        Writes the memory: what is to be stored, where the mask bit is set; or the host's word.
+        Writes the memory: the word of the store, if its mask bit is set; or the host's word.
     host_out_load, host_space, host_source, host_out_shift : In(1), In(2), In(REGISTER_BITS), In(1)
-        Takes what was read last, a register, or the masks, as the `HostSpace` says; or what comes
-        from the north.
+        Loads the word read last, a register, or the masks, as the `HostSpace` says; or shifts in
+        the word from the north.
     {chain}_north, {chain}_south : In(32), Out(32)
-        Chains.
+        Links of the chains.
     """
 
     def __init__(self, config: Config) -> None:
@@ -136,7 +136,7 @@ class VectorElement(wiring.Component):
 
     def _read(self, m: Module, file: RegisterFile | MaskFile,
               ports: tuple[str, ...]) -> dict[str, Signal]:
-        """Connects the read ports of a file; their data by the names of the element's ports."""
+        """Connect the read ports of a register file; return their data by port of the element."""
         read = {}
         for i, name in enumerate(ports):
             source, data = file.read_port(i)
@@ -146,7 +146,7 @@ class VectorElement(wiring.Component):
 
     def _slot(self, m: Module, platform: object, masks: MaskFile, slot: str,
               words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:
-        """The ALU of a slot; its result for the register file."""
+        """Place the ALU of a slot; return its result."""
         full = SLOTS[slot]
         alu = place(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))
         b = Signal(32, name=f"{slot}_operand")
@@ -168,7 +168,7 @@ class VectorElement(wiring.Component):
         return alu.result
 
     def _memory(self, m: Module, platform: object, word: Signal, bit: Signal) -> Signal:
-        """The slice of vector memory; what was read last."""
+        """Place the slice of vector memory; return the word read last."""
         depth = self._config.vmem_vectors
         memory = place(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
         data = Signal(32, name="store_data", reset_less=True)
@@ -186,7 +186,7 @@ class VectorElement(wiring.Component):
 
     def _chains(self, m: Module, words: dict[str, Signal], word: Signal,
                 masks: Signal) -> dict[str, Signal]:
-        """The chains' words."""
+        """Connect the chains; return their words."""
         host = Signal(32, name="host_word")
         with m.Switch(self.host_space):
             with m.Case(HostSpace.VREG):
@@ -219,10 +219,10 @@ def _chain_links() -> list[Link]:
 def vpu_grid(config: Config) -> TileGrid:
     """The ``sublanes`` x ``lanes`` grid of `VectorElement`, as module ``vpu_grid``.
 
-    Row r holds sublane ``sublanes - 1 - r``: rows move south, so that sublane 0 leaves first and
-    the first of the rows that enter ends there. Ports, beside those that all elements share, have
-    an element per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``,
-    ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has an element per tile.
+    Row r holds sublane ``sublanes - 1 - r``: rows move south, so sublane 0 leaves first, and the
+    first row that enters ends as sublane 0. Ports that are not shared have one element per lane:
+    ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``, ``w_out``, ``xlu_out``,
+    ``host_out_out``. ``position`` has one element per tile.
     """
     return TileGrid("vpu_grid", "vpu_element", lambda: VectorElement(config), config.sublanes,
                     config.lanes, [Each("position"), *map(Shared, _shared_ports(config)),

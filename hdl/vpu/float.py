@@ -19,13 +19,13 @@ STAGES = 2
 """Registers from the operands to the result of each unit."""
 
 DIGIT = 8
-"""Bits of the right factor that are multiplied at once: with 24 bits of the left they make 32."""
+"""Bits of the right factor in a partial product; with the left factor's 24 bits it has 32."""
 
 PRODUCT = F32_FRACTION + 4
-"""Bits of a product that rounding looks at: a carry, a significand, half a unit, a sticky bit."""
+"""Bits of a product before rounding: carry, significand, half a unit, sticky bit."""
 
 Operands = Signature({
-    "a": Out(32),    # binary32
+    "a": Out(32),    # fp32
     "b": Out(32),
 })
 
@@ -41,7 +41,7 @@ ExactProduct = Signature({
 
 def _latch(m: Module, name: str, bundle: wiring.PureInterface,
            enable: Signal) -> wiring.PureInterface:
-    """A copy of ``bundle`` in registers that load where ``enable`` is set."""
+    """Copy ``bundle`` into registers that load with ``enable``."""
     later = bundle.signature.create(path=(name,))
     for field, member in bundle.signature.members.items():
         register = Signal(member.shape, name=f"{name}_{field}", reset_less=True)
@@ -53,7 +53,7 @@ def _latch(m: Module, name: str, bundle: wiring.PureInterface,
 
 def _through(m: Module, platform: object, bundle: wiring.PureInterface,
              steps: dict[str, type]) -> wiring.PureInterface:
-    """What combinational steps of the array's datapath make of ``bundle``."""
+    """Apply combinational steps of the array's datapath to ``bundle``."""
     for name, make_step in steps.items():
         step = place(m, platform, name, f"mac_{name}", make_step)
         wiring.connect(m, bundle, step.i)
@@ -62,21 +62,21 @@ def _through(m: Module, platform: object, bundle: wiring.PureInterface,
 
 
 class FloatAdd(wiring.Component):
-    """Sum or difference of two binary32 numbers, rounded once; ``latency`` cycles.
+    """Sum or difference of two fp32 numbers, rounded once; ``latency`` cycles.
 
-    The steps are those of the array's cell, `hdl.mxu.mac`.
+    It uses the steps of the array's cell, `hdl.mxu.mac`.
 
     Attributes
     ----------
     enable : In(2)
-        Bit 0: the operands are taken at the end of this cycle. Bit 1: ``sum`` becomes the sum of
-        the operands that were taken last. A stage that is not enabled holds.
+        Bit 0: loads the operands at the end of this cycle. Bit 1: loads ``sum`` with the sum of the
+        operands loaded last. A stage that is not enabled holds.
     subtract : In(1)
-        Beside the operands: a + (-b).
+        With the operands: compute a + (-b).
     a, b : In(32)
-        Operands (binary32).
+        Operands (fp32).
     sum : Out(32)
-        Result (binary32), registered.
+        Result (fp32), registered.
     """
 
     latency = STAGES
@@ -95,7 +95,7 @@ class FloatAdd(wiring.Component):
             compare.acc.eq(self.a),
             compare.i.sign.eq(self.b[31] ^ self.subtract),
             compare.i.exponent.eq(self.b[F32_FRACTION:31]),
-            # Subnormals read as zero; `Compare` sees to that of a itself.
+            # Subnormals read as zero; `Compare` does this for a.
             compare.i.fraction.eq(Mux(compare.i.exponent == 0, 0, self.b[:F32_FRACTION])),
         ]
         aligned = _through(m, platform, compare.o, {
@@ -109,16 +109,16 @@ class FloatAdd(wiring.Component):
 
 
 class IntToFloat(wiring.Component):
-    """A signed integer as the nearest binary32 number, ties to even; ``latency`` cycles.
+    """Converts a signed integer to fp32, to nearest, ties to even; ``latency`` cycles.
 
     Attributes
     ----------
     enable : In(2)
-        As that of `FloatAdd`.
+        As in `FloatAdd`.
     a : In(32)
         Operand (two's complement).
     number : Out(32)
-        Result (binary32), registered; +0 for 0.
+        Result (fp32), registered; +0 for 0.
     """
 
     latency = STAGES
@@ -150,7 +150,7 @@ class IntToFloat(wiring.Component):
             all_zeros.eq(Cat(*reversed(fine_zeros), zeros)),
             round_.i.sign.eq(sign),
             round_.i.exponent.eq(BIAS + 31 - 1 - all_zeros),
-            # What lies below the rounding bits only matters if it is not zero.
+            # The bits below the rounding bits form a sticky bit.
             round_.i.sum.eq(Cat(fine[:spare + 1].any(), fine[spare + 1:])),
         ]
         m.d.comb += self.number.eq(_latch(m, "result", round_.o, self.enable[1]).bits)
@@ -158,11 +158,11 @@ class IntToFloat(wiring.Component):
 
 
 class Multiply(wiring.Component):
-    """Exact product of two binary32 numbers, but for low bits that are one sticky bit.
+    """Exact product of two fp32 numbers, with its low bits reduced to a sticky bit; combinational.
 
-    Combinational. The product of the significands has 48 bits. One digit of b after the other, from
-    the lowest, is multiplied and added to what the digits before left above their own place, so
-    that every word has 32 bits; the largest possible sum just fits.
+    The product of the significands has 48 bits. Digits of b are multiplied one after the other,
+    from the lowest, each added to the upper part of the sum so far. So every word has 32 bits; the
+    largest possible sum just fits.
     """
 
     combinational = True
@@ -200,14 +200,14 @@ class Multiply(wiring.Component):
             self.o.nan.eq(a.nan | b.nan | (a.special & b.zero) | (a.zero & b.special)),
             self.o.infinite.eq(a.special | b.special),
             self.o.zero.eq(a.zero | b.zero),
-            # Of normal numbers, from -125 to 381.
+            # For normal numbers, from -125 to 381.
             self.o.exponent.eq(a.exponent + b.exponent - BIAS),
         ]
         return m
 
 
 class RoundProduct(wiring.Component):
-    """Rounds a product to nearest, ties to even, and then judges its range. Combinational."""
+    """Rounds a product to nearest, ties to even, and then checks its range; combinational."""
 
     combinational = True
 
@@ -230,7 +230,7 @@ class RoundProduct(wiring.Component):
             # Bits 0 and 1 lie below half a unit, bit 2 is half a unit, bit 3 is the last one kept.
             up.eq(normal[2] & (normal[:2].any() | normal[3])),
             rounded.eq(normal[3:] + up),
-            # If rounding carries, the fraction is zero as it is.
+            # If rounding carries, the fraction is zero already.
             exponent.eq(self.i.exponent + carry + rounded[-1]),
         ]
         zero = Signal()
@@ -248,19 +248,19 @@ class RoundProduct(wiring.Component):
 
 
 class FloatMultiply(wiring.Component):
-    """Product of two binary32 numbers, rounded once; ``latency`` cycles.
+    """Product of two fp32 numbers, rounded once; ``latency`` cycles.
 
-    Range is judged after rounding, as docs/numerics.md has it: a product that rounds to 2**-126 is
-    2**-126, although it is less.
+    The range is checked after rounding, as docs/numerics.md defines: a smaller product that rounds
+    to 2**-126 gives 2**-126.
 
     Attributes
     ----------
     enable : In(2)
-        As that of `FloatAdd`.
+        As in `FloatAdd`.
     a, b : In(32)
-        Operands (binary32).
+        Operands (fp32).
     product : Out(32)
-        Result (binary32), registered.
+        Result (fp32), registered.
     """
 
     latency = STAGES

@@ -19,10 +19,10 @@ __all__ = ["HOST_ADDRESS_BITS", "MASK_BITS", "REGISTER_BITS", "ChainControl", "C
            "host_write_row", "row_bits"]
 
 REGISTER_BITS = ceil_log2(VECTOR_REGISTERS)
-"""Width of a vector register's number; the scalar registers' has the same."""
+"""Width of the number of a vector register or a scalar register."""
 assert ceil_log2(SCALAR_REGISTERS) == REGISTER_BITS
 MASK_BITS = ceil_log2(MASKS)
-"""Width of a mask register's number."""
+"""Width of the number of a mask register."""
 HOST_ADDRESS_BITS = 16
 """Width of an address of the host's port."""
 
@@ -46,9 +46,9 @@ class _Ports(wiring.Signature):
 class VectorIssue(_Ports):
     """An operation of a vector slot, at issue; it flows out.
 
-    ``valid`` 1; ``op`` 6, a `VectorOp`; ``d``, ``a``, ``b`` 5, numbers of vector registers, of
-    which the low bits number masks where the operation has masks there; ``use_scalar`` 1: operand b
-    is ``scalar`` 32 in all elements; ``m`` 3, the mask of a select.
+    ``valid`` 1; ``op`` 6, a `VectorOp`; ``d``, ``a``, ``b`` 5, vector registers, or masks in the
+    low bits; ``use_scalar`` 1: operand b is ``scalar`` 32 in all elements; ``m`` 3, the mask of a
+    select.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class LoadIssue(_Ports):
 class StoreIssue(_Ports):
     """A vector store, at issue; it flows out: vector memory at ``address`` = register ``d``.
 
-    Where mask ``m`` is set.
+    Only elements whose bit of mask ``m`` is set are written.
     """
 
     def __init__(self, config: Config) -> None:
@@ -78,9 +78,10 @@ class StoreIssue(_Ports):
 
 
 class ChainControl(_Ports):
-    """What a chain of rows does at the end of this cycle; it flows out to the vector unit.
+    """Control of a chain of rows, at the end of this cycle; it flows out to the vector unit.
 
-    ``load`` 1: takes register ``source`` 5. ``shift`` 1: moves one row south; ``load`` wins.
+    ``load`` 1: loads register ``source`` 5. ``shift`` 1: moves one row south. ``load`` has
+    priority.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ class ChainControl(_Ports):
 
 
 class RowShift(_Ports):
-    """Rows for a chain; it flows out: where ``shift`` is set, ``row`` enters at the north.
+    """Rows for a chain; it flows out: with ``shift``, ``row`` enters at the north.
 
     The first of S successive rows ends as sublane 0.
     """
@@ -100,8 +101,7 @@ class RowShift(_Ports):
 class ChainWrite(_Ports):
     """A write from a chain, at the end of this cycle; it flows out to the vector unit.
 
-    Register ``d`` = the chain of results of the cross-lane unit if ``from_xlu``, otherwise that of
-    the array.
+    Register ``d`` = the cross-lane unit's result chain if ``from_xlu``, otherwise the pop chain.
     """
 
     def __init__(self) -> None:
@@ -109,21 +109,21 @@ class ChainWrite(_Ports):
 
 
 class RegisterWrite(_Ports):
-    """A vector register that is spoken of, by its number ``d``, if ``valid``; it flows out."""
+    """The number ``d`` of a vector register, if ``valid``; it flows out."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS)})
 
 
 class MaskWrite(_Ports):
-    """A mask that is spoken of, by its number ``d``, if ``valid``; it flows out."""
+    """The number ``d`` of a mask, if ``valid``; it flows out."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(MASK_BITS)})
 
 
 class RegistersWritten(_Ports):
-    """Registers that are written at the end of this cycle, by write port; it flows out."""
+    """Vector registers that are written at the end of this cycle, by write port; it flows out."""
 
     def __init__(self) -> None:
         super().__init__({port: Out(RegisterWrite()) for port in ("v0", "v1", "load", "chain")})
@@ -137,7 +137,7 @@ class MasksWritten(_Ports):
 
 
 class HostSpace(IntEnum):
-    """What the host reads."""
+    """Spaces that the host can read."""
 
     VMEM = 0
     VREG = 1
@@ -145,10 +145,10 @@ class HostSpace(IntEnum):
 
 
 def host_read_request() -> data.StructLayout:
-    """Payload of a read by the host: ``space`` is a `HostSpace`; of masks, all are read."""
+    """Payload of a read by the host: ``space`` is a `HostSpace`; masks are read all at once."""
     return data.StructLayout({"space": 2, "address": HOST_ADDRESS_BITS})
 
 
 def host_write_row(config: Config) -> data.StructLayout:
-    """Payload of a write of vector memory by the host: one row; the last row's address counts."""
+    """Payload of a host write to vector memory: one row; only the last row's address matters."""
     return data.StructLayout({"address": HOST_ADDRESS_BITS, "data": row_bits(config)})

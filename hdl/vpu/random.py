@@ -11,28 +11,27 @@ STAGES = 4
 
 ROUNDS = 20
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-"""Of the second word, round by round, again and again."""
+"""Rotations of the second word in successive rounds, repeated cyclically."""
 INJECTION = 4
-"""Rounds between two additions of the key."""
+"""Rounds between additions of the key."""
 PARITY = 0x1BD11BDA
-"""The exclusive or of all words of the key, the last of them included."""
+"""The exclusive or of all key words, including the last, derived one."""
 
 
 class Random(wiring.Component):
     """First word of Threefry-2x32-20 of counter (a, 0) and key (b, 0); ``latency`` cycles.
 
-    There are no valid bits: the control pipeline, which all elements share, says which stages hold
-    something.
+    There are no valid bits: the control pipeline, which all elements share, enables the stages.
 
     Attributes
     ----------
     enable : In(4)
-        Bit s: stage s takes what stage s - 1 holds; stage 0 takes the operands. A stage that is
-        not enabled holds.
+        Bit s: stage s loads from stage s - 1; stage 0 loads the operands. A stage that is not
+        enabled holds.
     a, b : In(32)
         Counter and key.
     y : Out(32)
-        Result: what the last stage holds.
+        Result: the last stage.
     """
 
     latency = STAGES
@@ -44,7 +43,7 @@ class Random(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        # The key is added to the counter first; the second words of both are zero.
+        # The key is first added to the counter; the second words of both are zero.
         first = Signal(32)
         second = Signal(32)
         key = self.b
@@ -80,7 +79,7 @@ class Random(wiring.Component):
 
     def _inject(self, m: Module, count: int, key: Signal, first: Signal,
                 second: Signal) -> tuple[Signal, Signal]:
-        """Adds two words of the key, each time the next two, and a count."""
+        """Add the next two words of the key, and the number of the addition."""
         words = (key, C(0, 32), key ^ PARITY)
         keyed_first = Signal(32, name=f"keyed_first_{count}")
         keyed_second = Signal(32, name=f"keyed_second_{count}")

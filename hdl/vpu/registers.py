@@ -13,15 +13,15 @@ __all__ = ["MaskFile", "RegisterFile"]
 
 
 class RegisterFile(wiring.Component):
-    """32-bit words with many ports; all zero at first, and not reset.
+    """A file of 32-bit registers with many ports; initially zero, and not reset.
 
-    A read gives the word at once; reading a word in the cycle in which it is written gives its old
-    value. No two ports may write one word in one cycle.
+    Reads are combinational. A read in the cycle of a write returns the old value. No two ports may
+    write the same register in one cycle.
 
     Parameters
     ----------
     reads, writes : int
-        Ports of either kind, at least 1.
+        Number of ports of each kind, at least 1.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class RegisterFile(wiring.Component):
 
     @staticmethod
     def module(reads: int, writes: int) -> str:
-        """Name of the Verilog module with that many ports."""
+        """Name of the Verilog module with this number of ports."""
         return f"registers_{reads}r{writes}w"
 
     def verilog(self) -> str:
-        """The Verilog module: behavioural, the one to replace by what the target has."""
+        """The behavioural Verilog module; a macro of the target technology can replace it."""
         top = REGISTER_BITS - 1
         ports = ["input clk", "input rst  /* unused: the words are not reset */"]
         for i in range(self.reads):
@@ -94,14 +94,14 @@ class RegisterFile(wiring.Component):
 
 
 class MaskFile(wiring.Component):
-    """One bit of each mask register; all zero at first, and not reset, but for m0, which is one.
+    """One bit of each mask register; initially zero, except m0, which is always one; not reset.
 
-    Ports behave like those of `RegisterFile`, with bits for words; what is written to m0 is lost.
+    Ports behave like those of `RegisterFile`, for bits instead of words; writes to m0 are ignored.
 
     Attributes
     ----------
     masks : Out(MASKS)
-        All bits, m0 lowest.
+        All bits; m0 is the lowest.
     source_{i}, data_{i} : In(MASK_BITS), Out(1)
         Read port i.
     write_{i}, d_{i}, value_{i} : In(1), In(MASK_BITS), In(1)
@@ -121,7 +121,7 @@ class MaskFile(wiring.Component):
 
     @staticmethod
     def module(reads: int, writes: int) -> str:
-        """Name of the Verilog module with that many ports."""
+        """Name of the Verilog module with this number of ports."""
         return f"masks_{reads}r{writes}w"
 
     read_port = RegisterFile.read_port
@@ -131,7 +131,7 @@ class MaskFile(wiring.Component):
         m = Module()
         m.d.comb += self.masks[0].eq(1)
         for number in range(1, MASKS):
-            # Bits of their own, because a simulator computes single bits of many elements at once.
+            # Separate bits, because the tile kernels compute single bits of many elements at once.
             bit = Signal(name=f"m{number}", reset_less=True)
             for i in range(self.writes):
                 write, d, value = self.write_port(i)

@@ -15,7 +15,7 @@ STAGES = 1
 """Registers from the operands to the result."""
 
 OP_BITS = SLOTS[Slot.V0]["op"]
-"""Width of an operation's code."""
+"""Width of an operation code."""
 LANE_BITS = 8
 """Width of a lane's number."""
 SUBLANE_BITS = 3
@@ -32,31 +32,30 @@ LESS = (Op.FNE, Op.FLT, Op.FLE, Op.NE, Op.LT, Op.LE, Op.LTU)
 EQUAL = (Op.FEQ, Op.FLE, Op.FGE, Op.EQ, Op.LE, Op.GE, Op.GEU)
 GREATER = (Op.FNE, Op.FGT, Op.FGE, Op.NE, Op.GT, Op.GE, Op.GEU)
 UNORDERED = (Op.FNE,)
-"""Those whose mask is set in each of the four cases."""
+"""Comparisons that set the mask in each of the four cases."""
 MASK_LOGIC = (Op.MAND, Op.MOR, Op.MXOR, Op.MANDN)
 
 
 class Order(wiring.Component):
-    """How two words compare, as integers or as binary32 numbers; combinational.
+    """Compares two words, as integers or as fp32 numbers; combinational.
 
-    One comparison of the lower 31 bits and one for equality decide every order, together with the
-    signs.
+    A comparison of the lower 31 bits, a test for equality, and the signs decide every order.
 
     Attributes
     ----------
     a, b : In(32)
         Operands.
     number : In(1)
-        ``below`` is about binary32 numbers, otherwise about integers.
+        ``below`` compares fp32 numbers, otherwise integers.
     no_sign : In(1)
-        ``below`` is about integers without a sign; never set together with ``number``.
+        ``below`` compares unsigned integers; never together with ``number``.
     nan_a, nan_b, zeros : Out(1)
-        As numbers, a is NaN, b is NaN, both are zero or subnormal.
+        As numbers: a is NaN; b is NaN; both are zero or subnormal.
     same : Out(1)
         The words are equal.
     below : Out(1)
-        Integers: a < b. Numbers, unless one is NaN: a < b, where -0 is less than +0; of two equal
-        numbers, or zeros of one sign, either.
+        Integers: a < b. Numbers, unless one is NaN: a < b, where -0 is less than +0; undefined for
+        equal numbers and for zeros of the same sign.
     """
 
     combinational = True
@@ -86,8 +85,8 @@ class Order(wiring.Component):
         with m.If(signs_differ):
             m.d.comb += self.below.eq(Mux(self.no_sign, self.b[31], self.a[31]))
         with m.Elif(self.number & self.a[31]):
-            # Sign and magnitude: of negative numbers, that with the larger magnitude comes first.
-            # Equal ones may say so too, for nothing depends on it.
+            # Sign and magnitude: of negative numbers, the one with the larger magnitude is less.
+            # It may be set for equal ones, because nothing depends on it.
             m.d.comb += self.below.eq(~lower)
         with m.Else():
             m.d.comb += self.below.eq(lower)
@@ -95,17 +94,17 @@ class Order(wiring.Component):
 
 
 class Shift(wiring.Component):
-    """Shifts of integers, and binary32 numbers made integers by a shift; combinational.
+    """Shifts integers, and truncates fp32 numbers to integers by a shift; combinational.
 
     Attributes
     ----------
     a, b : In(32)
-        What is shifted, and by how many places, unsigned.
+        Operand, and distance, unsigned.
     left, arithmetic, truncate : In(1)
-        At most one of them: to the left; to the right with copies of the sign; the number a,
-        rounded toward zero, or the nearest end of the range. If none, to the right with zeros.
+        At most one is set: shift left; shift right and copy the sign; round the number a toward
+        zero and saturate. If none is set: shift right and insert zeros.
     nan : In(1)
-        As a number, a is NaN; then truncation gives 0.
+        The number a is NaN; truncation then gives 0.
     o : Out(32)
         Result.
     """
@@ -126,7 +125,7 @@ class Shift(wiring.Component):
         places = Signal(5)
         all_out = Signal()
         with m.If(self.truncate):
-            # The significand's leading one, at the top of the word, stands for 2**31; numbers below
+            # The significand's leading one, at the top of the word, has weight 2**31; numbers below
             # 1 have no integer part.
             m.d.comb += [
                 places.eq(BIAS + 31 - exponent),
@@ -150,13 +149,13 @@ class Shift(wiring.Component):
         shifted = Signal(32)
         magnitude = Signal(32)
         m.d.comb += [
-            # Shifting zeros into the inverse of a negative integer is shifting ones into it.
+            # Shifting zeros into the inverse of a negative integer shifts ones into the integer.
             word.eq(Mux(self.truncate,
                         Cat(C(0, 31 - F32_FRACTION), self.a[:F32_FRACTION], C(1, 1)),
                         self.a ^ signs)),
             shifted.eq(Mux(self.left, self.a << places, word >> places)),
             magnitude.eq(Mux(beyond, INT_MAX, Mux(all_out, 0, shifted))),
-            # A number is negated; the inverse of the largest integer is the least.
+            # A negative number is negated; the inverse of the largest integer is the least one.
             self.o.eq((magnitude ^ signs) + (negative & self.truncate & ~beyond)),
         ]
         return m
@@ -165,25 +164,24 @@ class Shift(wiring.Component):
 class Simple(wiring.Component):
     """All operations of `hdl.isa.Unit.SIMPLE` of one element; ``latency`` cycles.
 
-    The operation is the same in all elements of a vector unit.
+    All elements of a vector unit execute the same operation.
 
     Attributes
     ----------
     enable : In(1)
-        The operands are taken at the end of this cycle, and the result with them; otherwise both
-        outputs hold.
+        Loads the result at the end of this cycle; otherwise both outputs hold.
     op : In(6)
-        A `VectorOp` of this unit, where ``enable`` is set.
+        A `VectorOp` of this unit, while ``enable`` is set.
     a, b : In(32)
         Operands.
     p, q : In(1)
         Mask operands a and b of the operations on masks; ``p`` also selects a in a `SELECT`.
     lane, sublane : In(8), In(3)
-        What `LANE` and `SUBLANE` give.
+        The results of `LANE` and `SUBLANE`.
     result : Out(32)
-        Result of an operation that writes a vector register; others leave it.
+        Result of an operation that writes a vector register; others keep it.
     flag : Out(1)
-        Result of an operation that writes a mask; others leave it.
+        Result of an operation that writes a mask; others keep it.
     """
 
     latency = STAGES
@@ -209,7 +207,7 @@ class Simple(wiring.Component):
         combined = self._combined(m)
         flag = Signal(reset_less=True)
         result = Signal(32, reset_less=True)
-        # What the operation does not need is apart from the rest, so that a simulator can skip it.
+        # Each group of operations is separate, so that a simulator can skip the others.
         with m.If(self.enable & compares_numbers):
             m.d.sync += flag.eq(by_number)
         with m.Elif(self.enable & compares_integers):
@@ -224,7 +222,7 @@ class Simple(wiring.Component):
                 with m.Case(*ops):
                     m.d.sync += result.eq(word)
             with m.Default():
-                # Moves and logic: a case of its own would only cost.
+                # Moves and logic: a separate case would only cost time.
                 m.d.sync += result.eq(self._logic(m))
         m.d.comb += [self.result.eq(result), self.flag.eq(flag)]
         return m
@@ -274,7 +272,7 @@ class Simple(wiring.Component):
 
     def _words(self, m: Module, platform: object,
                order: Order) -> dict[tuple[VectorOp, ...], Signal]:
-        """Results of the operations that write a vector register, but for those of `_logic`."""
+        """Results of the operations that write a vector register, except those of `_logic`."""
         total = Signal(32)
         m.d.comb += total.eq(Mux(self.op == Op.SUB, self.a - self.b, self.a + self.b))
         position = Signal(max(LANE_BITS, SUBLANE_BITS))
@@ -297,7 +295,7 @@ class Simple(wiring.Component):
         }
 
     def _pick(self, m: Module, order: Order) -> Signal:
-        """One of the operands, as a number, perhaps with another sign."""
+        """Results of operations that select an operand and may change its sign."""
         unary = self._decode(m, "unary", Op.FABS, Op.FNEG)
         take_a = Signal()
         nan = Signal()

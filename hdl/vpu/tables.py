@@ -23,7 +23,7 @@ __all__ = ["BLOCK_BITS", "C0_BITS", "C0_FRACTION", "C1_BITS", "C1_FRACTION", "C2
 
 
 class Function(IntEnum):
-    """What the transcendental unit computes; three bits in the hardware."""
+    """Functions of the transcendental unit; three bits in hardware."""
 
     RECIPROCAL = 0  # 1 / x
     RSQRT = 1       # 1 / sqrt(x)
@@ -51,12 +51,12 @@ class Block(IntEnum):
 BLOCK_BITS = 3
 SEGMENT_BITS = 7
 ENTRIES = 1 << (BLOCK_BITS + SEGMENT_BITS)
-"""Words of the table; an address is a `Block` and, below it, the segment."""
+"""Words of the table; an address is a `Block` and, in the lower bits, the segment."""
 
 C0_BITS, C0_FRACTION = 28, 27
 C1_BITS, C1_FRACTION = 22, 27
 C2_BITS, C2_FRACTION = 13, 25
-"""Widths and fraction bits of the coefficients, of which only the last is signed."""
+"""Widths and fraction bits of the coefficients; only c2 is signed."""
 
 _DIGITS = 30
 _HALF = Decimal("0.5")
@@ -66,9 +66,9 @@ _PINNED = Decimal("0.4641016151377546"), Decimal("0.9282032302755092")  # 2 sqrt
 
 @dataclass(frozen=True)
 class Coefficients:
-    """One entry of the table: integers, in units of two to the minus their fraction bits.
+    """One entry of the table: fixed-point integers with the fraction bits given above.
 
-    ``falling`` says that the sign of c1 and c2 in the quadratic is minus.
+    If ``falling``, c1 and c2 are subtracted in the quadratic.
     """
 
     c0: int
@@ -88,7 +88,7 @@ def coefficients() -> tuple[Coefficients, ...]:
 
 @cache
 def words() -> tuple[int, ...]:
-    """The table as the hardware holds it, by address: 64 bits, from the lowest c0, c1, c2, falling.
+    """The table's 64-bit words in hardware, by address: from the lowest bits c0, c1, c2, falling.
 
     c2 is in two's complement.
     """
@@ -123,17 +123,17 @@ def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
 
 
 def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> Coefficients:
-    """The quadratic through the function at the Chebyshev nodes of a segment, rounded.
+    """Fit a quadratic to the function at the Chebyshev nodes of a segment, and round it.
 
-    Where the function is 1 at the start of its first segment, the quadratic is too: there the
-    nodes are those of the Chebyshev polynomial stretched until its first zero is at the start.
+    If the function is 1 at the start of its first segment, so is the quadratic: there, the nodes
+    are stretched until the first one is at the start.
     """
     def value(t: Decimal) -> Decimal:
         return function((index + t) / segments)
 
     pinned = index == 0 and abs(function(Decimal("1e-20")) - 1) < Decimal("1e-19")
     if pinned:
-        # Through (0, 1), (a, y) and (b, z), as quadratic in t with Newton's differences.
+        # The quadratic through (0, 1), (a, y) and (b, z), by Newton's differences.
         a, b = _PINNED
         slope = (value(a) - 1) / a
         curve = ((value(b) - 1) / b - slope) / (b - a)
@@ -144,7 +144,7 @@ def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> C
         slope = (high - low) / (2 * _NODE)
         c0, c1, c2 = middle - slope / 2 + curve / 4, slope - curve, curve
 
-    # What the rounding of a coefficient does is made good by those that follow: t**2 is within 1/8
+    # Later coefficients compensate for the rounding of earlier ones: t**2 is within 1/8
     # of t - 1/8 on the segment, and t within 1/2 of 1/2.
     rounded2 = round(c2 * (1 << C2_FRACTION))
     change = c2 - Decimal(rounded2) / (1 << C2_FRACTION)

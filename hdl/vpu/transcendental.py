@@ -35,35 +35,35 @@ F32_NAN = F32_INF | 1 << (FRACTION - 1)
 FUNCTION_BITS = 3
 ADDRESS_BITS = BLOCK_BITS + SEGMENT_BITS
 POSITION_BITS = 20
-"""A position within a segment; the lowest of them are zero where the segments are narrow."""
+"""Bits of a position within a segment; the lowest ones are zero in narrow segments."""
 SQUARE_BITS = 16
-"""Of a position that is squared, and of the square."""
+"""Bits of a position to be squared, and of the square."""
 FIXED_BITS = 26
 """Fraction bits of an operand in fixed point."""
 VALUE_BITS = 29
-"""What the table gives: a number below 2, in units of 2**-28."""
+"""Bits of the table's value: a number below 2, in units of 2**-28."""
 TOTAL_BITS = 48
-"""The same, in units of 2**-47."""
+"""Bits of the same value, in units of 2**-47."""
 WORD_BITS = 32
-"""A result ahead of rounding: a number below 2, in units of 2**-31."""
+"""Bits of a result before rounding: a number below 2, in units of 2**-31."""
 
 EXPONENT_BITS = 10
-"""An exponent in two's complement, biased as in fp32."""
+"""Bits of an exponent in two's complement, biased as in fp32."""
 FAR_ABOVE, FAR_BELOW = 384, -256
-"""Exponents of whatever is to become an infinity or a zero."""
+"""Exponents that force an infinity or a zero."""
 
 TERMS = data.StructLayout({"factor": FRACTION + 1, "integer": 8})
-"""What the table's value is multiplied by, and what is added to the product, in 1/256."""
+"""The factor of the table's value, and the integer to add to the product, in units of 1/256."""
 FORM = data.StructLayout({"exponent": signed(EXPONENT_BITS), "sign": 1, "nan": 1})
-"""What the word ahead of rounding lacks to be a number; NaN, whatever else is."""
+"""The rest of a result before rounding; ``nan`` overrides everything else."""
 SCALE = data.StructLayout({"shift": 4, "opposed": 1, "form": FORM})
-"""By how much the product is shifted right, and whether it is subtracted; the result's form."""
+"""Right shift of the product, and whether it is subtracted; the rest of the result."""
 
 
 class TranscendentalTable(wiring.Component):
-    """The coefficients: a read-only memory, data a cycle after the address.
+    """The coefficients: a read-only memory; data follow the address by one cycle.
 
-    It is kept as two memories of 32 bits, as block RAMs have and kernels like.
+    It consists of two memories of 32 bits, the width of block RAMs and of the kernels' words.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class TranscendentalTable(wiring.Component):
     data: Out(64)
 
     def verilog(self) -> str:
-        """The Verilog module, for Amaranth would write the contents bit by bit."""
+        """The Verilog module; Amaranth itself would write the contents bit by bit."""
         contents = "\n".join(f"    low[{address}] = 32'h{word & 0xFFFFFFFF:08x}; "
                              f"high[{address}] = 32'h{word >> 32:08x};"
                              for address, word in enumerate(words()))
@@ -117,21 +117,20 @@ endmodule
 class Transcendental(wiring.Component):
     """One function of one fp32 number a cycle, ``latency`` cycles later.
 
-    There are no valid bits inside: the control pipeline, which is the same for all units, says
-    which stages hold something. All registers of a stage load in a cycle in which its enable is
-    set, and hold otherwise.
+    There are no valid bits: the control pipeline, which all elements share, enables the stages. The
+    registers of a stage load when its enable is set, and hold otherwise.
 
     Attributes
     ----------
     enable : In(latency)
-        Bit s: stage s takes what stage s - 1 holds; stage 0 takes ``x``.
+        Bit s: stage s loads from stage s - 1; stage 0 loads ``x``.
     functions : In(3 * latency)
-        Bits 3s to 3s + 2: the `Function` of what stage s takes, wherever bit s of ``enable`` is
-        set. Only stage 0 looks at it. Of another number than a function's, ``y`` is unknown.
+        Bits 3s to 3s + 2: the `Function` of the operand that stage s loads, while bit s of
+        ``enable`` is set. Only stage 0 uses it. For other numbers, ``y`` is undefined.
     x : In(32)
-        Operand (binary32).
+        Operand (fp32).
     y : Out(32)
-        Result (binary32): what the last stage holds.
+        Result (fp32): the last stage.
     """
 
     latency = 4
@@ -151,7 +150,7 @@ class Transcendental(wiring.Component):
         return m
 
     def _decode(self, m: Module) -> dict[Function, Signal]:
-        """Which function it is that stage 0 takes."""
+        """Decode the function that stage 0 loads."""
         decoded = {}
         for function in Function:
             decoded[function] = Signal(name=f"is_{function.name.lower()}")
@@ -159,14 +158,14 @@ class Transcendental(wiring.Component):
         return decoded
 
     def _register(self, m: Module, stage: int, name: str, word: Value) -> Signal:
-        """A copy of ``word`` that a stage holds."""
+        """Copy ``word`` into a register of a stage."""
         register = Signal(word.shape(), name=f"stage{stage}_{name}", reset_less=True)
         with m.If(self.enable[stage]):
             m.d.sync += register.eq(word)
         return register
 
     def _elaborate_reduce(self, m: Module, platform: object) -> None:
-        """Stage 0: a segment of the table and a position in it, from the operand's bits."""
+        """Stage 0: find the segment of the table, and the position in it, from the operand."""
         exponent = Signal(8)
         fraction = Signal(FRACTION)
         m.d.comb += [exponent.eq(self.x[FRACTION:31]), fraction.eq(self.x[:FRACTION])]
@@ -192,7 +191,7 @@ class Transcendental(wiring.Component):
         m.d.comb += [
             use_fixed.eq(exp2 | (tanh & below_one)),
             octave_pair.eq(tanh & (exponent >= BIAS + 2)),
-            # From 16 on, the table's last word, which is 1.
+            # From 16 on, the last word of the table, which is 1.
             saturate.eq(tanh & (exponent >= BIAS + 4)),
         ]
         with m.If(use_fixed):
@@ -213,9 +212,9 @@ class Transcendental(wiring.Component):
 
     def _fixed_point(self, m: Module, exponent: Signal,
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
-        """Whether the operand's magnitude is below 1; the magnitude, if it is below 256.
+        """Whether the operand's magnitude is below 1; the magnitude in fixed point, if below 256.
 
-        One shifter serves for both cases: below 1 it has nothing but fraction bits.
+        One shifter serves both cases: below 1 there are only fraction bits.
         """
         below_one = Signal()
         distance = Signal(8)
@@ -256,7 +255,7 @@ class Transcendental(wiring.Component):
         return block
 
     def _elaborate_interpolate(self, m: Module) -> None:
-        """Stage 1: the quadratic."""
+        """Stage 1: evaluate the quadratic."""
         c0 = Signal(C0_BITS)
         c1 = Signal(C1_BITS)
         c2 = Signal(signed(C2_BITS))
@@ -276,9 +275,9 @@ class Transcendental(wiring.Component):
             square.eq(root * root),
             bend.eq(c2 * square[SQUARE_BITS:]),
             slope.eq(c1 * self._position),
-            # Never negative: on no segment does a function turn round.
+            # Never negative: on each segment, the functions are monotonic.
             change.eq(slope + (bend << 6)),
-            # The bit below is half a unit of what is kept.
+            # The bit below is half a unit of the bits that are kept.
             start.eq(Cat(C(1 << 18, POSITION_BITS), c0)),
             total.eq(Mux(falling, start - change, start + change)),
             value.eq(total[TOTAL_BITS - VALUE_BITS:]),
@@ -287,7 +286,7 @@ class Transcendental(wiring.Component):
 
     def _elaborate_scale(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                          fraction: Signal, whole: Signal) -> None:
-        """Stage 0, beside it: all that the result depends on but the table's value."""
+        """Stage 0, in parallel: everything that the result depends on, except the table's value."""
         log2, tanh = function[Function.LOG2], function[Function.TANH]
         log2_factor, log2_integer, log2_shift, log2_exponent, log2_below, log2_opposed = (
             self._log2_terms(m, exponent, fraction))
@@ -326,8 +325,8 @@ class Transcendental(wiring.Component):
     def _log2_terms(self, m: Module, exponent: Signal, fraction: Signal) -> tuple[Signal, ...]:
         """log2(x) = whole + f * value, where f in [-1/4, 1/2) and x = (1 + f) * 2**whole.
 
-        Where whole is 0, f is normalised, and the result has the exponent of that. Elsewhere both
-        are scaled by the power of two that is just above whole.
+        If whole is 0, f is normalised, and its exponent is that of the result. Otherwise both are
+        scaled by the next power of two above whole.
         """
         high = Signal()
         f = Signal(FRACTION + 1)
@@ -354,7 +353,7 @@ class Transcendental(wiring.Component):
         m.d.comb += [
             factor.eq(Mux(near, normal, f)),
             bits.eq(Mux(near, 0, 8 - spare)),
-            # The unit of f is half of that of other factors.
+            # The unit of f is half of the unit of other factors.
             shift.eq(bits + 1),
             scale.eq(Mux(near, BIAS - zeros, BIAS + bits)),
         ]
@@ -362,7 +361,7 @@ class Transcendental(wiring.Component):
 
     def _exceptions(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                     fraction: Signal) -> tuple[Signal, Signal, Signal, Signal]:
-        """Sign of the result, and whether it is NaN, infinite or zero whatever is computed."""
+        """Sign of the result, and whether it is NaN, infinity or zero regardless of the table."""
         exp2, log2, tanh = (function[name] for name in (Function.EXP2, Function.LOG2,
                                                         Function.TANH))
         reciprocal, rsqrt = function[Function.RECIPROCAL], function[Function.RSQRT]
@@ -393,7 +392,7 @@ class Transcendental(wiring.Component):
         return sign, nan, above, below
 
     def _elaborate_multiply(self, m: Module) -> None:
-        """Stage 2: the product, and for log2 the whole number."""
+        """Stage 2: multiply, and add the integer for log2."""
         product = Signal(FRACTION + 1 + VALUE_BITS)
         moved = Signal(WORD_BITS + 1)
         integer = Signal(WORD_BITS - 1, name="aligned_integer")
@@ -408,7 +407,7 @@ class Transcendental(wiring.Component):
         self._form = self._register(m, 2, "form", self._scale.form)
 
     def _elaborate_round(self, m: Module) -> None:
-        """Stage 3: a number in [1/8, 2) to its fp32 pattern."""
+        """Stage 3: normalise and round a number in [1/8, 2) to fp32."""
         normal, zeros = _normalise(m, "word", self._word, 2)
         tail = WORD_BITS - 1 - FRACTION
         up = Signal()
@@ -435,9 +434,9 @@ class Transcendental(wiring.Component):
 
 
 def _normalise(m: Module, name: str, word: Signal, levels: int) -> tuple[Signal, Signal]:
-    """``word`` shifted left until its highest bit is set, and by how much.
+    """Shift ``word`` left until its highest bit is set; return also the distance.
 
-    By less than 2**levels, and by no other amount if the word is zero.
+    The distance is less than 2**levels, even if the word is zero.
     """
     zeros = Signal(levels, name=f"{name}_zeros")
     for level in reversed(range(levels)):

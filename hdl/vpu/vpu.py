@@ -27,13 +27,13 @@ __all__ = ["Vpu"]
 
 
 class Vpu(wiring.Component):
-    """Vector unit of a core: ``sublanes`` x ``lanes`` elements that all do the same.
+    """Vector unit of a core: ``sublanes`` x ``lanes`` elements that execute the same operations.
 
     An operation that issues in cycle t reads its registers and masks in t + 1. It writes at the end
-    of cycle t + L, with L one of ``hdl.isa``'s latencies, and the operation that issues then is the
-    first that reads what it wrote. A load reads vector memory at the end of t + 2, a store writes
-    it then; of both in one cycle the load reads the old word. What must not meet (two writes of one
-    slot, or of one register) is the sequencer's to keep apart.
+    of cycle t + L, where L is a latency of `hdl.isa`; an operation that issues in t + L is the
+    first to read the result. A load reads vector memory, and a store writes it, at the end of
+    t + 2; if both occur in one cycle, the load returns the old vector. The sequencer prevents
+    conflicts: two writes of one slot, or to one register, in one cycle.
 
     Parameters
     ----------
@@ -45,39 +45,39 @@ class Vpu(wiring.Component):
     v0, v1 : In(VectorIssue)
         Operations of the vector slots at issue.
     load, store : In(LoadIssue), In(StoreIssue)
-        The same of the memory slots.
+        Operations of the memory slots at issue.
     x_chain, w_chain, xlu_chain : In(ChainControl)
-        Chains of rows out of registers; the last takes the row that leaves in again at the north.
+        Chains of rows out of registers; the last one recirculates its rows.
     x_row, w_row, xlu_row : Out(row_bits)
         Their southmost rows, sublane 0 after a load; registered.
     pop_chain, result_chain : In(RowShift)
-        Rows into chains, for ``chain_write``.
+        Chains of rows into registers, for ``chain_write``.
     chain_write : In(ChainWrite)
-        Writes what the chain holds before this cycle's shift.
+        Writes the rows of a chain, before the shift of this cycle, to a register.
     written, mask_written : Out(RegistersWritten), Out(MasksWritten)
-        What is written at the end of this cycle.
+        Registers and masks that are written at the end of this cycle.
     busy : Out(1)
-        An operation of the four slots, issued before, has not written yet.
+        An issued operation of the four slots has not written yet.
     host_read : In(stream of host_read_request)
     host_rows : Out(stream of row_bits)
-        For each read S rows, sublane 0 first. Of the masks, bit k of a word is mask k.
+        S rows for each read, sublane 0 first. For masks, bit k of an element is mask k.
     host_write : In(stream of host_write_row)
-        S rows for each word, sublane 0 first.
+        S rows for each vector, sublane 0 first.
     host_busy : Out(1)
-        A read or a write of the host that was begun is not finished. A read that is to see a write
-        must be sent when the write is finished.
+        A read or a write of the host is incomplete. To see the effect of a write, a read must be
+        sent after the write has completed.
     urgent_read, urgent_write : Out(1)
         The host has waited long enough for the memory: no load, or no store, may issue in this
-        cycle. They come from registers, and are set until its word is read or written.
+        cycle. Registered; set until the host's vector is read or written.
 
-    Addresses of the host and of the core are not checked: the memory uses as many low bits as
-    its size needs, and what it does beyond its last word is not defined. Who asks must check them,
-    as `sim.models.core.CoreModel` does for the host and the sequencer for programs.
+    Addresses are not checked: the memory uses as many low bits as its size needs, and its behaviour
+    beyond the last vector is undefined. The sequencer checks the addresses of programs; hosts must
+    check theirs.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or the size of its vector memory is out of range.
+        If ``config`` is not a `Config`, or the size of vector memory is out of range.
     """
 
     def __init__(self, config: Config) -> None:
@@ -123,7 +123,7 @@ class Vpu(wiring.Component):
         return m
 
     def _positions(self) -> C:
-        """The elements' lanes and sublanes, 8 bits each."""
+        """Lane and sublane of each element, 8 bits each."""
         value = 0
         sublanes, lanes = self._config.sublanes, self._config.lanes
         for index in range(sublanes * lanes):
@@ -132,7 +132,7 @@ class Vpu(wiring.Component):
         return C(value, 16 * sublanes * lanes)
 
     def _slot(self, m: Module, platform: object, grid: TileGrid, slot: str, full: bool) -> Signal:
-        """The control pipeline of a vector slot; whether it is busy."""
+        """Place the control pipeline of a vector slot; return whether it is busy."""
         control = place(m, platform, f"{slot}_control", SlotControl.module(full),
                         lambda: SlotControl(full))
         wiring.connect(m, wiring.flipped(getattr(self, slot)), control.issue)

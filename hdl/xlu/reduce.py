@@ -25,15 +25,15 @@ def _levels(config: Config) -> int:
 
 
 def reduce_latency(config: Config) -> int:
-    """Cycles from a row at the input of a `Reduce` to its result."""
+    """Cycles from a row at the input of `Reduce` to its result."""
     return NODE_LATENCY * _levels(config)
 
 
 class FloatLarger(wiring.Component):
-    """The larger of two binary32 numbers; combinational.
+    """The larger of two fp32 numbers; combinational.
 
-    NaN if either is, as the pattern 7FC00000; a subnormal is the zero of its sign; +0 is larger
-    than -0.
+    If either is NaN, the result is the NaN 7FC00000. A subnormal is the zero of its sign; +0 is
+    larger than -0.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class FloatLarger(wiring.Component):
         larger = Signal(32)
         m.d.comb += [
             greater.eq(b.magnitude > a.magnitude),
-            # Of two negative numbers the one with the smaller magnitude; equal ones are the same.
+            # Of two negative numbers, the one with the smaller magnitude; equal ones are the same.
             take_b.eq(Mux(a.sign ^ b.sign, a.sign, greater ^ a.sign)),
             larger.eq(Mux(take_b, Cat(b.magnitude, b.sign), Cat(a.magnitude, a.sign))),
             self.o.eq(Mux(a.nan | b.nan, F32_NAN, larger)),
@@ -80,16 +80,16 @@ class FloatLarger(wiring.Component):
 
 
 class ReduceNode(wiring.Component):
-    """A node of the tree: the sum or the larger of two words. All outputs are registered.
+    """A node of the tree: the sum or the maximum of two numbers. All outputs are registered.
 
-    It holds all state while neither an input nor an output bit nor the stage between says valid.
+    It keeps its state while nothing valid is at its input or in its stages.
 
     Attributes
     ----------
     valid, maximum, a, b : In(1), In(1), In(32), In(32)
-        Operands, if valid; whether the larger is wanted, otherwise the sum.
+        Operands, if valid; whether to compute the maximum instead of the sum.
     result_valid, result_maximum, result : Out(1), Out(1), Out(32)
-        The result, `NODE_LATENCY` cycles later, and what to do with it in the next node.
+        The result and the operation for the next node, `NODE_LATENCY` cycles later.
     """
 
     valid: In(1)
@@ -118,7 +118,7 @@ class ReduceNode(wiring.Component):
             compare.a.eq(self.a),
             compare.b.eq(self.b),
         ]
-        # The larger is known after one stage; another makes it as late as the sum.
+        # The maximum needs one stage; the other makes its latency equal to that of the sum.
         assert NODE_LATENCY == 2
         early = Signal(32, name="larger_early", reset_less=True)
         larger = Signal(32, reset_less=True)
@@ -135,28 +135,28 @@ LINKS: tuple[Link, ...] = tuple(Each(port) for port in (
 
 
 def reduce_nodes(config: Config) -> TileGrid:
-    """All nodes of a `Reduce` as one row, module ``xlu_reduce_nodes``; `Reduce` joins them."""
+    """All nodes of the tree as one row, module ``xlu_reduce_nodes``; `Reduce` connects them."""
     return TileGrid("xlu_reduce_nodes", "xlu_reduce_node", ReduceNode, 1,
                     (1 << _levels(config)) - 1, LINKS)
 
 
 class Reduce(wiring.Component):
-    """The sum or the maximum of the words of a row: neighbours in pairs, their results in pairs...
+    """The sum or the maximum of a row, as a tree: neighbours in pairs, then results in pairs.
 
-    One row a cycle; ``reduce_latency`` cycles from row to result. Lanes that are absent up to the
-    next power of two count as -0 in a sum and as minus infinity in a maximum, which change nothing.
+    One row a cycle; the result follows after `reduce_latency` cycles. Absent lanes, up to the next
+    power of two, count as -0 in a sum and as minus infinity in a maximum: they do not affect it.
 
     Parameters
     ----------
     config : Config
-        ``lanes`` is the number of words of a row.
+        ``lanes`` is the length of a row.
 
     Attributes
     ----------
     valid, maximum, row : In(1), In(1), In(32 * lanes)
-        A row, if valid; whether its maximum is wanted, otherwise its sum.
+        A row, if valid; whether to compute its maximum instead of its sum.
     result : Out(32)
-        The result ``reduce_latency`` cycles later; otherwise of no meaning.
+        The result, `reduce_latency` cycles after a valid row; otherwise undefined.
     """
 
     def __init__(self, config: Config) -> None:
@@ -173,8 +173,8 @@ class Reduce(wiring.Component):
         leaves = 1 << _levels(self._config)
         absent = Signal(32)
         m.d.comb += absent.eq(Mux(self.maximum, F32_MINUS_INF, F32_MINUS_ZERO))
-        # All words, first those of the row, then the nodes' results, level by level: node k takes
-        # words 2k and 2k + 1, and its result is word leaves + k.
+        # All words: first those of the row, then the nodes' results, level by level. Node k reads
+        # words 2k and 2k + 1; its result is word leaves + k.
         words = [*(self.row.word_select(lane, 32) for lane in range(self._config.lanes)),
                  *[absent] * (leaves - self._config.lanes),
                  *(nodes.result.word_select(node, 32) for node in range(leaves - 1))]

@@ -11,32 +11,32 @@ from ..vpu.interface import row_bits
 __all__ = ["DIGIT_BITS", "Rotator", "rotation_latency"]
 
 DIGIT_BITS = 2
-"""Bits of the distance that one step takes: a choice of four words fits one lookup table a bit."""
+"""Bits of the distance per step: a choice of four needs one lookup table per bit."""
 
 
 def rotation_latency(config: Config) -> int:
-    """Cycles from a row at a `Rotator`'s input to the same at its output: its steps."""
+    """Cycles from the input of `Rotator` to its output: the number of steps."""
     return -(-ceil_log2(config.lanes) // DIGIT_BITS)
 
 
 class Rotator(wiring.Component):
     """Moves lane l of a row to lane (l + distance) modulo the number of lanes.
 
-    A step for each digit of the distance in base 4, each with a register that only a row moves.
-    One row a cycle; ``rotation_latency`` cycles from input to output. The number of lanes need not
-    be a power of two: steps of any size, made one after the other, add up modulo that number.
+    It has a step for each digit of the distance in base 4, each with registers that load only valid
+    rows. One row a cycle; `rotation_latency` cycles from input to output. The number of lanes need
+    not be a power of two: successive steps of any size add up modulo that number.
 
     Parameters
     ----------
     config : Config
-        ``lanes`` is the number of words of a row.
+        ``lanes`` is the length of a row.
 
     Attributes
     ----------
     valid, row, distance : In(1), In(32 * lanes), In(log2 lanes)
         A row, if valid, and its distance, less than ``lanes``.
     rotated : Out(32 * lanes)
-        The row ``rotation_latency`` cycles later; otherwise of no meaning.
+        The row, `rotation_latency` cycles after a valid one; otherwise undefined.
     """
 
     def __init__(self, config: Config) -> None:
@@ -59,7 +59,7 @@ class Rotator(wiring.Component):
             digit = Signal(min(DIGIT_BITS, len(distance)), name=f"digit_{step}")
             turned = Signal(len(self.row), name=f"row_{step}", reset_less=True)
             m.d.comb += digit.eq(distance[:DIGIT_BITS])
-            # One choice of four, not two of two in turn: nothing is in between that others read, so
+            # One choice of four, not two successive choices of two: without signals in between,
             # a simulator need not compute it for a row that is not valid.
             choices = [self._turned(row, number * stride) for number in range(1 << len(digit))]
             for bit in digit:

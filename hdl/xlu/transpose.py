@@ -18,24 +18,24 @@ __all__ = ["TransposeBank", "transpose_banks"]
 
 
 class TransposeBank(wiring.Component):
-    """Bank of one lane. All outputs are registered.
+    """The transposer's bank of one lane. All outputs are registered.
 
     Parameters
     ----------
     config : Config
-        ``lanes`` is the number of banks, and of the words of each.
+        ``lanes`` is the number of banks, and the number of words in each.
 
     Attributes
     ----------
     lane : In(log2 lanes)
-        The bank's own number; constant.
+        The number of the bank; constant.
     write, write_row, write_data : In(1), In(log2 lanes), In(32)
         Stores a word of a row: the element of column ``lane - write_row``.
     read, read_column : In(1), In(log2 lanes)
-        Fetches a word of a column: the element of row ``lane - read_column``. In the cycle in which
-        the word is written, its old value.
+        Reads a word of a column: the element of row ``lane - read_column``. A read in the cycle of
+        a write returns the old value.
     read_data : Out(32)
-        The word fetched last, from the cycle after on.
+        The word of the last ``read``, from the next cycle on.
     """
 
     def __init__(self, config: Config) -> None:
@@ -54,7 +54,7 @@ class TransposeBank(wiring.Component):
         row = Signal(len(self.lane) + 1)
         wrapped = Signal(len(self.lane))
         m.d.comb += [
-            # The highest bit tells that the row is negative, so modulo the number of lanes.
+            # The highest bit is the sign of the row: if it is negative, add the number of lanes.
             row.eq(self.lane - self.read_column),
             wrapped.eq(row + Mux(row[-1], self._lanes, 0)),
             buffer.write.eq(self.write),
@@ -74,6 +74,6 @@ LINKS: tuple[Link, ...] = (
 
 
 def transpose_banks(config: Config) -> TileGrid:
-    """The row of ``lanes`` `TransposeBank`, as module ``xlu_transpose``."""
+    """The row of ``lanes`` banks, as module ``xlu_transpose``."""
     return TileGrid("xlu_transpose", "xlu_bank", lambda: TransposeBank(config), 1, config.lanes,
                     LINKS)

@@ -29,15 +29,15 @@ __all__ = ["Xlu", "XluControl"]
 
 
 def _operation(config: Config) -> data.StructLayout:
-    """What is known of an operation before its first slot.
+    """An operation before its first slot.
 
     ``d``, ``a``: its registers. ``reads``: it has a source register. ``writes``: it has a result.
-    ``tree``: its rows go through the tree, otherwise through the rotator; ``maximum``: which of the
-    tree's two operations. ``hold``: all its slots take the same row. ``spread``: lane 0 of the
-    rotated row goes to all lanes. ``store``, ``fetch``: rotated rows go to the transposer, or rows
-    come from it. ``drop``: rows of the source before the first that is taken. ``index``: distance
-    of the rotation, ``backward``: toward lower lanes. With ``store`` and ``fetch`` it counts up,
-    for it is also the transposer's row or column.
+    ``tree``: its rows go through the tree, otherwise through the rotator. ``maximum``: the tree
+    computes the maximum, otherwise the sum. ``hold``: all slots take the same row. ``spread``: lane
+    0 of the rotated row goes to all lanes. ``store``, ``fetch``: rotated rows go to the transposer,
+    or rows come from it. ``drop``: number of source rows to skip first. ``index``: distance of the
+    rotation; ``backward``: toward lower lanes. With ``store`` and ``fetch``, ``index`` counts up,
+    because it is also the transposer's row or column.
     """
     return data.StructLayout({
         "d": REGISTER_BITS, "a": REGISTER_BITS, "reads": 1, "writes": 1, "tree": 1, "maximum": 1,
@@ -47,10 +47,10 @@ def _operation(config: Config) -> data.StructLayout:
 
 
 class _Result(data.Struct):
-    """What is known of a row that will be a result; it travels beside it.
+    """Attributes of a result row on its way through rotator or tree.
 
-    ``last``: of its operation, which writes register ``d``. ``tree``, ``spread``: where it comes
-    from, as in `_operation`.
+    ``last``: the last row of an operation that writes register ``d``. ``tree``, ``spread``: as in
+    `_operation`.
     """
 
     valid: unsigned(1)
@@ -61,30 +61,31 @@ class _Result(data.Struct):
 
 
 class XluControl(wiring.Component):
-    """Takes operations and gives each its slots.
+    """Accepts operations and assigns slots to their rows.
 
-    One operation waits while the rows of another are in the chain. It is loaded in the cycle of
-    that one's last slot, so that its first can follow without a gap.
+    One operation can wait while the rows of another are in the chain. It is loaded in the cycle of
+    the other's last slot, so that slots follow each other without a gap.
 
     Parameters
     ----------
     config : Config
-        ``lanes`` and ``sublanes`` are the size of a register.
+        ``lanes`` and ``sublanes`` are the size of a vector register.
 
     Attributes
     ----------
     start, ready, free, pending, chain
         As in `Xlu`.
     slot : Out(1)
-        A row enters in this cycle: the chain's southmost, or the transposer's ``index``.
+        A row enters in this cycle: the southmost row of the chain, or column ``index`` of the
+        transposer.
     last : Out(1)
-        It is its operation's last.
+        The last slot of its operation.
     operation : Out(_operation)
-        The operation that has its slots, or drops rows.
+        The operation that has slots, or skips rows.
     blocked : In(1)
-        This operation may have no slot now. May depend on ``operation``.
+        The operation must not have a slot in this cycle. May depend on ``operation``.
     busy : Out(1)
-        An operation waits or has slots to come.
+        An operation waits, or has slots to come.
     """
 
     def __init__(self, config: Config) -> None:
@@ -116,7 +117,7 @@ class XluControl(wiring.Component):
             self.chain.source.eq(waiting.a),
             self.chain.shift.eq(dropping | (self.slot & active.reads & ~active.hold)),
             self.ready.eq(~waits | begin),
-            # The chain's rows are all taken at the end of this cycle, whatever comes.
+            # The chain can be loaded at the end of this cycle.
             self.free.eq(~waits & ((left == 0) | (self.slot & self.last))),
             self.pending.valid.eq(waits & waiting.reads & ~begin),
             self.pending.d.eq(waiting.a),
@@ -148,7 +149,7 @@ class XluControl(wiring.Component):
         index = Signal(len(decoded.index))
         m.d.comb += [
             grouped.eq(is_[MiscOp.TRANSPOSE_IN] | is_[MiscOp.TRANSPOSE_OUT]),
-            # The row that becomes sublane 0 is the first; the chain brings back those before.
+            # The row that becomes sublane 0 goes first; the chain recirculates the rows before it.
             drop.eq(Mux(is_[MiscOp.ROTATE_SUBLANES] & (amount != 0), sublanes - amount,
                         Mux(is_[MiscOp.BROADCAST_SUBLANE], amount, 0))),
             index.eq(Mux(grouped, amount * sublanes,
@@ -175,43 +176,42 @@ class XluControl(wiring.Component):
 class Xlu(wiring.Component):
     """Cross-lane unit: the operations of `hdl.isa.Unit.XLU`.
 
-    An operation waits in the unit until the chain is free, then its source register is loaded into
-    the chain and needed no longer. Its first slot is the cycle after; rotation and broadcast of
-    sublanes drop up to S - 1 rows before, one a cycle. The S slots are successive cycles. The first
-    of S rows of results comes ``latency`` cycles after the first slot, ``tree_latency`` for sums
-    and maxima, and the register is written in the cycle after the last row. Thus operations that
-    follow each other without a pause take S cycles each.
+    An operation waits in the unit until the chain is free. Then its source register is loaded into
+    the chain, and is no longer needed. With S sublanes, the operation has S slots in successive
+    cycles, the first one in the next cycle; rotation and broadcast of sublanes first skip up to
+    S - 1 rows, one a cycle. The first of S result rows follows ``latency`` cycles after the first
+    slot, or ``tree_latency`` for sums and maxima, and the register is written in the cycle after
+    the last row. Back-to-back operations take S cycles each.
 
-    The first slot waits where results would otherwise come before or together with those of
-    earlier sums and maxima, and before a column is fetched from the transposer until all rows
-    are written.
+    The first slot is delayed if results would otherwise overtake or collide with those of earlier
+    sums and maxima. A read of the transposer is delayed until all rows have been written to it.
 
     Parameters
     ----------
     config : Config
-        ``lanes`` and ``sublanes`` are the size of a register.
+        ``lanes`` and ``sublanes`` are the size of a vector register.
 
     Attributes
     ----------
     start : In(XluIssue)
-        An operation of this unit; it is taken if ``ready``.
+        An operation of this unit; it is accepted if ``ready``.
     ready : Out(1)
-        Whether an operation can be taken in this cycle; it does not depend on ``start``.
+        An operation can be accepted in this cycle. Does not depend on ``start``.
     free : Out(1)
-        An operation taken in this cycle would read its source register in the very next.
+        An operation accepted in this cycle would read its source register in the next one.
     pending : Out(RegisterWrite)
-        The source register, if any, that is to be read in a later cycle than this.
+        The source register that is still to be read, in a later cycle, if any.
     chain : Out(ChainControl)
-        To `Vpu.xlu_chain`, which recirculates. A load follows ``start`` by one cycle or more.
+        To `Vpu.xlu_chain`, which recirculates. A load follows ``start`` by at least one cycle.
     row : In(32 * lanes)
-        Southmost row of that chain.
+        Southmost row of the chain.
     result : Out(RowShift)
         To `Vpu.result_chain`.
     write : Out(RegisterWrite)
-        The last S rows of results become this register at the end of this cycle, in which the next
-        row may already be shifted.
+        Writes the last S result rows to this register at the end of this cycle; the next row may be
+        shifted in the same cycle.
     busy : Out(1)
-        An operation that was taken is not complete.
+        An accepted operation is incomplete.
     """
 
     def __init__(self, config: Config) -> None:
@@ -259,7 +259,7 @@ class Xlu(wiring.Component):
 
     def _rotate(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> tuple[Signal, Signal]:
-        """Rotator and transposer: rotated rows, and whether some are on their way to the banks."""
+        """Place rotator and transposer; return rotated rows, and whether rows are to be stored."""
         operation = control.operation
         rotator = place(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))
         banks = place(m, platform, "banks", "xlu_transpose", lambda: transpose_banks(self._config))
@@ -270,7 +270,7 @@ class Xlu(wiring.Component):
         m.d.sync += rotator.valid.eq(control.slot & ~operation.tree)
         with m.If(control.slot):
             m.d.sync += [fetched.eq(operation.fetch), rotator.distance.eq(distance)]
-        # Beside the rows to be stored, from the slot to the banks.
+        # Attributes of the rows to be stored, from the slot to the banks.
         stored = [Signal(len(operation.index), name=f"stored_{stage}", reset_less=True)
                   for stage in range(rotation_latency(self._config) + 1)]
         stores = Signal(len(stored))
@@ -295,7 +295,7 @@ class Xlu(wiring.Component):
 
     def _reduce(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> Signal:
-        """The tree's results."""
+        """Place the tree; return its results."""
         reduce = place(m, platform, "reduce", "xlu_reduce", lambda: Reduce(self._config))
         m.d.sync += [
             reduce.valid.eq(control.slot & control.operation.tree),
@@ -305,10 +305,10 @@ class Xlu(wiring.Component):
         return reduce.result
 
     def _queue(self, m: Module, control: XluControl) -> tuple[data.View, Signal, Signal]:
-        """What is known of the results in rotator and tree.
+        """Shift register with the attributes of the results in rotator and tree.
 
-        A line of as many places as a row of the tree has cycles; a rotated row joins it midway.
-        Returns the last place, and whether any are in the part that only the tree uses, and in all.
+        It has a place for each cycle of the tree; a rotated row enters midway. Returns the last
+        place, whether a result is in the part that only the tree uses, and whether any is in all.
         """
         length = reduce_latency(self._config) + 1
         joins = length - 1 - rotation_latency(self._config)
@@ -322,7 +322,7 @@ class Xlu(wiring.Component):
         for before, after in pairwise(line):
             m.d.sync += after.eq(before)
         operation = control.operation
-        # The two never meet: a rotated row has no slot while one of the tree is behind its place.
+        # No collision: a rotated row gets no slot while a row of the tree is behind its place.
         enters = {0: Signal(name="enters_tree"), joins: Signal(name="enters_rotator")}
         m.d.comb += [
             enters[0].eq(control.slot & operation.tree),
@@ -338,7 +338,7 @@ class Xlu(wiring.Component):
         return line[-1], in_tree, in_queue
 
     def _deliver(self, m: Module, leaving: data.View, rotated: Signal, reduced: Signal) -> None:
-        """The result register, and after an operation's last row the write."""
+        """Drive the result chain, and after the last row of an operation the write."""
         lanes = self._config.lanes
         row = Signal(row_bits(self._config), name="result_row", reset_less=True)
         last = Signal()
