@@ -13,17 +13,8 @@ from amaranth.sim import Simulator, SimulatorContext
 from golden.mxu import tile_matmul
 from hdl.config import Config
 from hdl.mxu.mxu import Mxu
-from tools.pictures.wavefront import (
-    CONFIG,
-    NEXT_WEIGHTS,
-    PATH,
-    WEIGHTS,
-    Cell,
-    Frame,
-    X,
-    draw,
-    record,
-)
+from tools.pictures.frames import CONFIG, NEXT_WEIGHTS, WEIGHTS, Cell, Frame, X, record
+from tools.pictures.wavefront import PATH, draw
 
 W = np.array(WEIGHTS, np.float32)
 V = np.array(NEXT_WEIGHTS, np.float32)
