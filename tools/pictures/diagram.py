@@ -104,7 +104,7 @@ def _host(picture: Picture) -> None:
         "numpy arrays in, numpy arrays out;", "buffers, programs, semaphores,",
         "faults, counters"])
     _box(picture, 786, upper, 290, 58, "compiler", [
-        "of products and dense layers:", "sim/compiler/"])
+        "products and dense layers become", "executables: sim/compiler/"])
     _box(picture, 786, lower, 290, 58, "assembler", [
         "programs, from Python or text:", "sim/asm/assembler.py"])
     picture.wire([(931, upper + 58), (931, lower)], arrow=True)
