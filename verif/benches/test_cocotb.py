@@ -13,11 +13,11 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("bench", [
     pytest.param(bench, id=str(bench), marks=pytest.mark.xdist_group(str(bench)))
     for bench in reversed(BENCHES)])
-def test_bench_passes(bench):
+def test_bench_passes(bench: Bench) -> None:
     assert len(run(bench)) >= 7
 
 
-def test_failure_names_bench_seed_and_tests():
+def test_failure_names_bench_seed_and_tests() -> None:
     """A cell whose results come a cycle later than its bench expects."""
     later = BENCHES[1]
     told = Bench("mac_cell", later.preset, later.mac_latency + 1)
@@ -27,7 +27,7 @@ def test_failure_names_bench_seed_and_tests():
     assert "  random_traffic: " in str(caught.value)
 
 
-def test_build_error_shows_what_verilator_says():
+def test_build_error_shows_what_verilator_says() -> None:
     bench = BENCHES[0]
     broken = design(bench)
     broken.sources["mac_cell"] = broken.sources["mac_cell"].replace("endmodule", "endmodul", 1)

@@ -1,5 +1,6 @@
 """Stubs: a block's submodules replaced by their ports, so that its wiring alone is simulated."""
 
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -27,7 +28,7 @@ def stub_out(monkeypatch: pytest.MonkeyPatch, module: ModuleType,
     """
     placed: dict[str, list[Stub]] = {name: [] for name in names}
 
-    def make(name: str, component: type[wiring.Component]):
+    def make(name: str, component: type[wiring.Component]) -> Callable[..., Stub]:
         def place(*arguments: object) -> Stub:
             real = component(*arguments)
             real._MustUse__used = True  # only its signature is of use

@@ -8,6 +8,7 @@ the program, with its order and its operands.
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
@@ -286,7 +287,7 @@ class SequencerUnits:
         self.pending[reader] = register, read
         self.reads[read].append(("vector", register, self.wanted_vectors[register]))
 
-    def _write(self, cycle: int, slot: Slot, unit: Unit, register: int, op) -> None:
+    def _write(self, cycle: int, slot: Slot, unit: Unit, register: int, op: IntEnum) -> None:
         if unit in VECTOR_LATENCIES:
             self._plan(self.writes[slot], cycle + VECTOR_LATENCIES[unit], register)
         elif unit == Unit.VMEM:

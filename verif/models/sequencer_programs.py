@@ -10,9 +10,12 @@ from hdl.isa import (
     SLOTS,
     VECTOR_FLAG,
     Kind,
+    LoadOp,
+    MiscOp,
     ScalarOp,
     Slot,
     Unit,
+    VectorOp,
     operation,
 )
 from verif.models.sequencer_oracle import Oracle, Parts
@@ -25,12 +28,12 @@ CONFIG = Config(array=4, sublanes=2, vmem_bytes=11 * 32, smem_words=13, imem_bun
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT.value}})
 
 
-def s(op, d=0, a=0, b=0) -> dict[str, int]:
+def s(op: LoadOp | MiscOp | ScalarOp, d: int = 0, a: int = 0, b: int = 0) -> dict[str, int]:
     """Fields of a scalar operation; also those of loads, stores and miscellaneous operations."""
     return {"op": op.value, "d": d, "a": a, "b": b}
 
 
-def v(op, d=0, a=0, b=VECTOR_FLAG, m=0) -> dict[str, int]:
+def v(op: VectorOp, d: int = 0, a: int = 0, b: int = VECTOR_FLAG, m: int = 0) -> dict[str, int]:
     """Fields of a vector operation."""
     return {"op": op.value, "d": d, "a": a, "b": b, "m": m}
 

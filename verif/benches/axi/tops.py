@@ -1,5 +1,6 @@
 """Top modules with an AXI port whose signals have the conventional names."""
 
+
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out, connect, flipped
@@ -36,7 +37,7 @@ class HbmPortTop(wiring.Component):
                 self._prefixes, Axi4(config.hbm_address_bits, channel_bits(config)))),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         port = place(m, platform, "port", "hbm_masters", lambda: HbmPort(self._config))
         for name in ("hbm_read", "hbm_write", "hbm_write_rows"):
@@ -59,7 +60,7 @@ class ControlTop(wiring.Component):
             **flat_members({CONTROL_PREFIX: Axi4Lite(CONTROL_ADDRESS_BITS).flip()}),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         slave = place(m, platform, "slave", "control_slave", lambda: ControlSlave(self._config))
         for inside, outside in zip(slave.core, self.core, strict=True):

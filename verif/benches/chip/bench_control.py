@@ -30,7 +30,7 @@ from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
 from verif.benches.axi.watch import AxiWatch, check_watched
-from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.clocking import ClockDomain, Pin, config_argument, pin
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
@@ -60,7 +60,7 @@ class CoreModel:
 
     def __init__(self, domain: ClockDomain, dut: HierarchyObject, number: int,
                  config: Config, rng: random.Random) -> None:
-        def port(name: str):
+        def port(name: str) -> Pin:
             return pin(dut, f"core__{number}__{name}")
 
         self.words: dict[tuple[int, int], int] = {

@@ -1,7 +1,11 @@
 """Limits of the way to memory: room for rows, every response, and when it is busy."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
+from amaranth.lib import wiring
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.axi.interface import Resp, max_beats
 from hdl.axi.master import BURSTS, HbmPort, HbmReader, HbmWriter
@@ -10,10 +14,11 @@ from hdl.config import Config
 TINY = Config.preset("tiny")
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: wiring.Component,
+             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
     ended = []
 
-    async def whole(ctx):
+    async def whole(ctx: SimulatorContext) -> None:
         await process(ctx)
         ended.append(True)
 
@@ -25,12 +30,12 @@ def simulate(dut, process) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 3, max_beats(TINY)])
-def test_no_row_is_asked_for_that_there_is_no_room_for(length):
+def test_no_row_is_asked_for_that_there_is_no_room_for(length: int) -> None:
     """With all rows on their way and none taken, memory is still never held up."""
     room = BURSTS * max_beats(TINY)
     dut = HbmReader(TINY)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         (address,), (part,) = dut.address, dut.part
         ctx.set(address.ready, 1)
         ctx.set(dut.burst.valid, 1)
@@ -62,11 +67,11 @@ def test_no_row_is_asked_for_that_there_is_no_room_for(length):
 
 
 @pytest.mark.parametrize("resp", Resp)
-def test_every_response_but_okay_is_an_error(resp):
+def test_every_response_but_okay_is_an_error(resp: Resp) -> None:
     """EXOKAY too: no exclusive access is asked for."""
     dut = HbmPort(TINY)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         (axi,) = dut.axi
         for name in ("arready", "awready", "wready"):
             ctx.set(getattr(axi, name), 1)
@@ -102,12 +107,12 @@ def test_every_response_but_okay_is_an_error(resp):
 
 
 @pytest.mark.parametrize("delay", [0, 1, 5])
-def test_a_reader_is_busy_from_a_burst_to_its_last_row_without_a_gap(delay):
+def test_a_reader_is_busy_from_a_burst_to_its_last_row_without_a_gap(delay: int) -> None:
     """A reset may come as soon as it is not busy: one cycle of a gap would be enough."""
     rows = 20  # two pieces
     dut = HbmReader(TINY)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         (address,), (part,) = dut.address, dut.part
         for _ in range(3):
             assert not ctx.get(dut.busy)
@@ -136,11 +141,11 @@ def test_a_reader_is_busy_from_a_burst_to_its_last_row_without_a_gap(delay):
 
 
 @pytest.mark.parametrize("delay", [0, 1, 5])
-def test_a_writer_is_busy_from_a_burst_to_its_end_without_a_gap(delay):
+def test_a_writer_is_busy_from_a_burst_to_its_end_without_a_gap(delay: int) -> None:
     rows = 20
     dut = HbmWriter(TINY)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         (address,), (beat,), (response,) = dut.address, dut.beat, dut.response
         for _ in range(3):
             assert not ctx.get(dut.busy)

@@ -1,7 +1,11 @@
 """Events that meet in one cycle, and what a refused command or a reset leaves behind."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
+from amaranth.lib import wiring
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.chip.arbiter import VectorPort
 from hdl.chip.registers import (
@@ -16,19 +20,20 @@ from hdl.isa import Fault
 from verif.hdl.chip.test_registers import Bench
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: wiring.Component,
+             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()
 
 
-def test_an_event_in_the_very_cycle_of_its_clearing_is_kept():
+def test_an_event_in_the_very_cycle_of_its_clearing_is_kept() -> None:
     dut = RegisterBlock(GLOBAL_REGISTERS)
     register = GLOBAL_REGISTERS["INTERRUPT_STATUS"]
     assert register.access is Access.W1C
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         access = dut.access
         ctx.set(access.address, register.offset)
         for before, cleared, event in ((0, 1, 1), (1, 1, 1), (1, 1, 0), (3, 1, 2), (2, 3, 1)):
@@ -49,12 +54,12 @@ def test_an_event_in_the_very_cycle_of_its_clearing_is_kept():
     simulate(dut, process)
 
 
-def test_a_transfer_that_is_given_up_leaves_no_older_fault_behind():
+def test_a_transfer_that_is_given_up_leaves_no_older_fault_behind() -> None:
     """DMA_FAULT says why the last start was refused, and nothing of the one before."""
     bench = Bench()
     given_up = CORE_REGISTERS["DMA_FAULT"].pack(BUSY=1)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
         side.fault = Fault.DMA_RANGE
         assert (await bench.write(ctx, address("DMA_START", 0), 1)).refused
@@ -70,13 +75,13 @@ def test_a_transfer_that_is_given_up_leaves_no_older_fault_behind():
 
 
 @pytest.mark.parametrize("sublanes", [1, 2, 4])
-def test_a_reset_drops_the_register_that_was_begun_and_no_other(sublanes):
+def test_a_reset_drops_the_register_that_was_begun_and_no_other(sublanes: int) -> None:
     """Its remaining rows are taken and thrown away; every register after it is written whole."""
     config = Config(array=2 * sublanes, sublanes=sublanes,
                     vmem_bytes=8 * sublanes * sublanes * 8)
     dut = VectorPort(config, 2)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         written: list[int] = []
 
         async def cycle() -> None:

@@ -1,26 +1,32 @@
 """A node of the chip between stubs of its core, its engine and its port to memory."""
 
 import itertools
+from collections.abc import Awaitable, Callable
 
 import pytest
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.chip import node as node_module
 from hdl.chip.node import RESET_CYCLES, CoreNode
 from hdl.config import Config
-from verif.hdl.stubs import stub_out
+from verif.hdl.stubs import Stub, stub_out
+
+Process = Callable[[SimulatorContext, CoreNode, Stub, Stub, Stub], Awaitable[None]]
+"""Gets the context, the node, and the stubs of core, engine and port."""
+Run = Callable[[Process], None]
 
 
 @pytest.fixture
-def node(monkeypatch):
+def node(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a process on a node among stubs, given the context, the node, and them."""
     placed = stub_out(monkeypatch, node_module, "Core", "DmaEngine", "HbmPort")
     dut = CoreNode(Config.preset("tiny"))
 
-    def run(process) -> None:
+    def run(process: Process) -> None:
         ended = []
 
-        async def whole(ctx):
+        async def whole(ctx: SimulatorContext) -> None:
             await process(ctx, dut, *(stubs[0] for stubs in placed.values()))
             ended.append(True)
 
@@ -33,9 +39,10 @@ def node(monkeypatch):
     return run
 
 
-def test_a_core_is_stopped_while_it_is_being_reset(node):
+def test_a_core_is_stopped_while_it_is_being_reset(node: Run) -> None:
     """From the request on its program does nothing: it runs no bundle, and signals nothing."""
-    async def process(ctx, dut, core, engine, port):
+    async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
+                      port: Stub) -> None:
         for drain in (0, 1, 30):
             assert not ctx.get(core.stop)
             assert not ctx.get(engine.abort)
@@ -59,8 +66,9 @@ def test_a_core_is_stopped_while_it_is_being_reset(node):
     node(process)
 
 
-def test_a_reset_waits_for_engine_and_port(node):
-    async def process(ctx, dut, core, engine, port):
+def test_a_reset_waits_for_engine_and_port(node: Run) -> None:
+    async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
+                      port: Stub) -> None:
         for busy in (engine.busy, port.busy):
             ctx.set(busy, 1)
             ctx.set(dut.control.reset_request, 1)
@@ -77,8 +85,9 @@ def test_a_reset_waits_for_engine_and_port(node):
     node(process)
 
 
-def test_a_bus_error_of_the_engine_reaches_the_core(node):
-    async def process(ctx, dut, core, engine, port):
+def test_a_bus_error_of_the_engine_reaches_the_core(node: Run) -> None:
+    async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
+                      port: Stub) -> None:
         for value in (1, 0, 1):
             ctx.set(engine.bus_error, value)
             assert ctx.get(core.bus_error) == value
@@ -86,9 +95,10 @@ def test_a_bus_error_of_the_engine_reaches_the_core(node):
     node(process)
 
 
-def test_each_side_sees_whether_a_register_is_still_to_be_written(node):
+def test_each_side_sees_whether_a_register_is_still_to_be_written(node: Run) -> None:
     """The signal that completes a transfer waits for it, here and at the other core."""
-    async def process(ctx, dut, core, engine, port):
+    async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
+                      port: Stub) -> None:
         for ready, peer in itertools.product((0, 1), repeat=2):
             ctx.set(core.host_write.ready, ready)
             ctx.set(dut.peer.busy, peer)

@@ -1,7 +1,12 @@
 """Events in one cycle: faults, starts, and requests of the host when a program ends."""
 
+from collections.abc import Awaitable, Callable, Sequence
+
 import pytest
+from amaranth import Signal
+from amaranth.lib import wiring
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
 from hdl.core.fetch import ProgramControl
@@ -16,14 +21,15 @@ CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bund
                 hbm_bytes=4096, hbm_channels=1)
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: wiring.Component,
+             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()
 
 
-async def pulse(ctx, *signals) -> None:
+async def pulse(ctx: SimulatorContext, *signals: Signal) -> None:
     for signal in signals:
         ctx.set(signal, 1)
     await ctx.tick()
@@ -34,11 +40,12 @@ async def pulse(ctx, *signals) -> None:
 @pytest.mark.parametrize(("cause", "fault"), [
     ("interrupt", Fault.SEMAPHORE), ("bus_error", Fault.BUS_ERROR)])
 @pytest.mark.parametrize("earlier", [Fault.NONE, Fault.SEMAPHORE, Fault.BUS_ERROR])
-def test_a_fault_in_the_cycle_of_a_start_stops_the_core(cause, fault, earlier):
+def test_a_fault_in_the_cycle_of_a_start_stops_the_core(cause: str, fault: Fault,
+                                                        earlier: Fault) -> None:
     """A start clears the earlier fault, and not the one of its own cycle."""
     dut = ProgramControl(CONFIG)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         if earlier != Fault.NONE:
             await pulse(ctx, dut.interrupt if earlier == Fault.SEMAPHORE else dut.bus_error)
             assert ctx.get(dut.fault) == earlier
@@ -52,10 +59,10 @@ def test_a_fault_in_the_cycle_of_a_start_stops_the_core(cause, fault, earlier):
     simulate(dut, process)
 
 
-def test_of_a_stopped_core_the_first_fault_is_kept():
+def test_of_a_stopped_core_the_first_fault_is_kept() -> None:
     dut = ProgramControl(CONFIG)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         await pulse(ctx, dut.bus_error)
         await pulse(ctx, dut.interrupt)
         assert ctx.get(dut.fault) == Fault.BUS_ERROR
@@ -69,11 +76,11 @@ CAUSES = (Fault.SEMAPHORE, Fault.WATCHDOG, Fault.BUS_ERROR)
 @pytest.mark.parametrize("given", [
     (Fault.WATCHDOG, Fault.BUS_ERROR), (Fault.SEMAPHORE, Fault.WATCHDOG),
     (Fault.SEMAPHORE, Fault.BUS_ERROR), CAUSES, *((cause,) for cause in CAUSES)])
-def test_of_faults_in_one_cycle_the_least_number_is_reported(given):
+def test_of_faults_in_one_cycle_the_least_number_is_reported(given: Sequence[Fault]) -> None:
     limit = 5
     dut = ProgramControl(CONFIG)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         ctx.set(dut.watchdog, limit if Fault.WATCHDOG in given else 0)
         await pulse(ctx, dut.start)
         for _ in range(limit):
@@ -92,7 +99,7 @@ def test_of_faults_in_one_cycle_the_least_number_is_reported(given):
 class Host:
     """The host's port of a `Sequencer`."""
 
-    def __init__(self, ctx, dut: Sequencer) -> None:
+    def __init__(self, ctx: SimulatorContext, dut: Sequencer) -> None:
         self._ctx = ctx
         self._dut = dut
 
@@ -123,7 +130,7 @@ class Host:
         return await self.complete()
 
 
-def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load():
+def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load() -> None:
     """A load that issues with the halt lands a cycle later, through the host's write port."""
     asm = Assembler(CONFIG)
     with asm.bundle() as b:
@@ -136,7 +143,7 @@ def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load():
     requests = [(0, 20), (1, 20), (0, 21), (1, 21)]
     checked = []
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         host = Host(ctx, dut)
         for at, bundle in enumerate(bundles):
             for number, word in enumerate(bundle_words(bundle)):

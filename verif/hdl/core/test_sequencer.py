@@ -1,11 +1,14 @@
 """The sequencer: programs do what the bundles say one after the other, whatever the units do."""
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from golden.core import GoldenCore
 from hdl.config import Config
@@ -54,7 +57,7 @@ WAIT_LIMIT = 5000
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> Iterator[Model]:
     with open_sequencer() as model:
         yield model
 
@@ -81,7 +84,7 @@ def issue_cycles(model: Model, *bundles: int, timing: UnitTiming | None = None) 
 
 
 @pytest.fixture(scope="module")
-def tiny_model():
+def tiny_model() -> Iterator[Model]:
     with open_sequencer(TINY) as model:
         yield model
 
@@ -100,7 +103,7 @@ def golden_spaces(core: TracingCore) -> tuple[tuple[Space, np.ndarray], ...]:
 
 
 @pytest.mark.parametrize("timing", TIMINGS)
-def test_issues_and_state_are_those_of_the_golden_core(tiny_model, timing):
+def test_issues_and_state_are_those_of_the_golden_core(tiny_model: Model, timing: str) -> None:
     """All slots, branches, loops and faults: each issue with all its operands, in order."""
     rng = np.random.default_rng(len(timing))
     core = TracingCore(TINY)
@@ -132,7 +135,7 @@ CORNERS = (0, 1, 2, 30, 31, 32, 33, 63, 64, 0xFFFF, 0x1_0000, 0x7FFF_FFFF, 0x800
            0xFFFF_FFDF, 0xFFFF_FFFF)
 
 
-def test_scalar_operations_give_what_the_oracle_says():
+def test_scalar_operations_give_what_the_oracle_says() -> None:
     rng = np.random.default_rng(1)
     pairs = [*itertools.product(CORNERS, CORNERS),
              *((int(a), int(b)) for a, b in rng.integers(0, 1 << 32, (300, 2))),
@@ -141,7 +144,7 @@ def test_scalar_operations_give_what_the_oracle_says():
     alu = ScalarAlu()
     assert set(SCALAR) == {entry.op for entry in OPERATIONS if entry.unit == Unit.SCALAR}
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         for op, compute in SCALAR.items():
             ctx.set(alu.op, op.value)
             for a, b in pairs:
@@ -184,7 +187,7 @@ def run_with_signals(bench: VerilatedSequencer, oracle: Oracle, program: list[in
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_scalar_programs_end_in_the_oracle_s_state(model, seed):
+def test_random_scalar_programs_end_in_the_oracle_s_state(model: Model, seed: int) -> None:
     programs = SequencerPrograms(np.random.default_rng([2, seed]))
     program = programs.scalar_program(45)
     oracle = random_oracle(programs)
@@ -197,7 +200,7 @@ def test_random_scalar_programs_end_in_the_oracle_s_state(model, seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_scalar_programs_do_the_same_on_the_golden_machine(seed):
+def test_random_scalar_programs_do_the_same_on_the_golden_machine(seed: int) -> None:
     programs = SequencerPrograms(np.random.default_rng([3, seed]))
     program = programs.scalar_program(45)
     oracle = random_oracle(programs)
@@ -216,7 +219,7 @@ def test_random_scalar_programs_do_the_same_on_the_golden_machine(seed):
     assert (machine.pc, machine.fault) == (oracle.pc, oracle.fault)
 
 
-def test_calls_return_and_loops_count(model):
+def test_calls_return_and_loops_count(model: Model) -> None:
     program = [
         bundle(s0=s(ScalarOp.ADD, 1, 0, i(5))),
         bundle((7,), s0=s(ScalarOp.ADD, 2, 2, i(1)), s1=s(ScalarOp.CALL, 9, b=32)),
@@ -241,7 +244,7 @@ def test_calls_return_and_loops_count(model):
     assert cycles == list(range(cycles[0], cycles[0] + len(cycles)))
 
 
-def test_a_start_costs_one_cycle_for_the_first_bundle(model):
+def test_a_start_costs_one_cycle_for_the_first_bundle(model: Model) -> None:
     bench = VerilatedSequencer(model)
     bench.load([HALT])
     begin = model.cycle
@@ -250,7 +253,8 @@ def test_a_start_costs_one_cycle_for_the_first_bundle(model):
     assert bench.checker.waits == {"vector": 0, "memory": 0, "semaphore": 0, "instruction": 1}
 
 
-def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(model):
+def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(
+        model: Model) -> None:
     store = bundle((1234,), s0=s(ScalarOp.STORE, 1, 0, i(3)))
     load = bundle(s0=s(ScalarOp.LOAD, 2, 0, i(3)))
     use = bundle(s1=s(ScalarOp.ADD, 3, 2, i(1)))
@@ -276,7 +280,8 @@ def test_a_scalar_load_sees_the_store_before_and_makes_its_reader_wait_a_cycle(m
 
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", range(4))
-def test_every_register_is_read_and_written_in_the_order_of_the_bundles(model, timing, seed):
+def test_every_register_is_read_and_written_in_the_order_of_the_bundles(model: Model, timing: str,
+                                                                        seed: int) -> None:
     rng = np.random.default_rng([5, seed])
     for use in (0.2, 0.5):
         program = SequencerPrograms(rng).sound_vector_program(CONFIG.imem_bundles - 1, use)
@@ -299,7 +304,8 @@ LATENCIES = {
 
 
 @pytest.mark.parametrize("kind", LATENCIES)
-def test_a_dependent_bundle_issues_after_the_latency_and_others_at_once(model, kind):
+def test_a_dependent_bundle_issues_after_the_latency_and_others_at_once(model: Model,
+                                                                        kind: str) -> None:
     first, latency = LATENCIES[kind]
     free = bundle(v0=v(VectorOp.LANE, 9))
     for dependent in (bundle(v0=v(VectorOp.ADD, 5, 1)), bundle(v0=v(VectorOp.MOVE, 5, b=64 + 1)),
@@ -312,7 +318,7 @@ def test_a_dependent_bundle_issues_after_the_latency_and_others_at_once(model, k
         assert issue_cycles(model, first, free)[:2] == [0, 1]
 
 
-def test_a_mask_makes_its_readers_wait(model):
+def test_a_mask_makes_its_readers_wait(model: Model) -> None:
     compare = bundle(v0=v(VectorOp.EQ, 3, 1))
     select = bundle(v1=v(VectorOp.SELECT, 5, 6, m=3))
     other = bundle(v1=v(VectorOp.SELECT, 5, 6, m=2))
@@ -323,7 +329,7 @@ def test_a_mask_makes_its_readers_wait(model):
     assert issue_cycles(model, compare, other)[:2] == [0, 1]
 
 
-def test_results_of_one_slot_never_meet_at_its_write_port(model):
+def test_results_of_one_slot_never_meet_at_its_write_port(model: Model) -> None:
     slow, middle, quick = (bundle(v1=v(op, d, 9)) for op, d in (
         (VectorOp.TANH, 1), (VectorOp.FADD, 2), (VectorOp.ADD, 3)))
     quick_0 = bundle(v0=v(VectorOp.ADD, 4, 9))
@@ -365,7 +371,8 @@ ARRAY = [*(bundle(push={"op": PushOp.WEIGHTS, "a": 20}),) * CONFIG.tile_vregs,
     (bundle(push={"op": PushOp.WEIGHTS_T, "a": 1}, pop={"op": PopOp.POP, "d": 1}), "w_free"),
     (bundle(misc=s(MiscOp.SUM_LANES, 2, 1), v1=v(VectorOp.LANE, 1)), "xlu_free"),
 ])
-def test_a_bundle_waits_for_the_port_of_the_unit_that_it_needs_and_no_other(model, code, port):
+def test_a_bundle_waits_for_the_port_of_the_unit_that_it_needs_and_no_other(model: Model, code: int,
+                                                                            port: str) -> None:
     bench = VerilatedSequencer(model)
     bench.load([*ARRAY, code, HALT])
     ready_units(bench)
@@ -394,7 +401,8 @@ LOAD, STORE = bundle(ld=s(LoadOp.LOAD, 1)), bundle(st={"op": 1, "d": 2})
 
 @pytest.mark.parametrize(("code", "port"), [
     (LOAD, "read"), (STORE, "write"), (bundle(ld=s(LoadOp.LOAD, 1), st={"op": 1, "d": 2}), "read")])
-def test_a_bundle_leaves_the_host_the_port_of_memory_that_is_urgent(model, code, port):
+def test_a_bundle_leaves_the_host_the_port_of_memory_that_is_urgent(model: Model, code: int,
+                                                                    port: str) -> None:
     bench = VerilatedSequencer(model)
     bench.load([VECTOR_ADD, code, HALT])
     ready_units(bench, **{f"urgent_{port}": 1})
@@ -411,7 +419,7 @@ def test_a_bundle_leaves_the_host_the_port_of_memory_that_is_urgent(model, code,
     assert [pc for _, pc in bench.checker.issued] == [0, 1]
 
 
-def test_an_operation_may_overwrite_its_own_source_in_the_cross_lane_unit(model):
+def test_an_operation_may_overwrite_its_own_source_in_the_cross_lane_unit(model: Model) -> None:
     bench = VerilatedSequencer(model)
     bench.load([bundle(misc=s(MiscOp.SUM_LANES, 1, 1)), HALT])
     ready_units(bench, xlu_free=0)
@@ -419,7 +427,7 @@ def test_an_operation_may_overwrite_its_own_source_in_the_cross_lane_unit(model)
 
 
 @pytest.mark.parametrize("reader", ["x", "w", "xlu"])
-def test_a_register_that_is_still_to_be_read_is_not_written(model, reader):
+def test_a_register_that_is_still_to_be_read_is_not_written(model: Model, reader: str) -> None:
     for code in (bundle(v0=v(VectorOp.LANE, 7)), bundle(ld=s(LoadOp.LOAD, 7)),
                  bundle(misc=s(MiscOp.TRANSPOSE_OUT, 7, b=i(0)))):
         bench = VerilatedSequencer(model)
@@ -434,7 +442,7 @@ def test_a_register_that_is_still_to_be_read_is_not_written(model, reader):
         assert [pc for _, pc in bench.checker.issued] == [0, 1]
 
 
-def test_what_a_cycle_waits_for(model):
+def test_what_a_cycle_waits_for(model: Model) -> None:
     def waits(*bundles: int, timing: UnitTiming | None = None) -> dict[str, int]:
         bench = VerilatedSequencer(model, timing=timing)
         bench.load([*bundles, HALT])
@@ -531,17 +539,18 @@ FULL = (*ARRAY, *(bundle(push={"op": PushOp.ROWS, "a": 1}),) * (CONFIG.result_vr
     (Fault.SEMAPHORE, {"misc": s(MiscOp.SIGNAL, 5, 0, i(1))}, ()),
     (Fault.SEMAPHORE, {"misc": s(MiscOp.SIGNAL, 5, 0, 1)}, ()),
 ])
-def test_a_faulting_bundle_changes_nothing(model, fault, slots, before):
+def test_a_faulting_bundle_changes_nothing(model: Model, fault: Fault, slots: dict[str, Any],
+                                           before: Sequence[int]) -> None:
     expect_fault(model, fault, bundle(**EFFECT | slots), tuple(before))
 
 
-def test_reserved_bits_are_illegal_one_by_one(model):
+def test_reserved_bits_are_illegal_one_by_one(model: Model) -> None:
     reserved = BUNDLE_BITS - 96 - sum(sum(fields.values()) for fields in SLOTS.values())
     for bit in range(BUNDLE_BITS - 96 - reserved, BUNDLE_BITS - 96):
         expect_fault(model, Fault.ILLEGAL, bundle(**EFFECT) | 1 << bit)
 
 
-def test_the_least_fault_counts(model):
+def test_the_least_fault_counts(model: Model) -> None:
     faulty: dict[Fault, dict[str, dict[str, int]]] = {
         Fault.ILLEGAL: {"v1": v(VectorOp.ADD, 1, 2, 39)},
         Fault.CONFLICT: {"v0": v(VectorOp.LANE, 9), "ld": s(LoadOp.LOAD, 9, 1)},
@@ -564,7 +573,7 @@ def test_the_least_fault_counts(model):
         expect_fault(model, fault, code, before)
 
 
-def test_unused_fields_are_ignored(model):
+def test_unused_fields_are_ignored(model: Model) -> None:
     """Any bits may stand in the fields that an operation has no operand in."""
     rng = np.random.default_rng(7)
     programs = SequencerPrograms(rng)
@@ -590,7 +599,7 @@ def test_unused_fields_are_ignored(model):
 
 
 @pytest.mark.slow
-def test_random_bundles_have_the_faults_that_they_have(model):
+def test_random_bundles_have_the_faults_that_they_have(model: Model) -> None:
     rng = np.random.default_rng(8)
     programs = SequencerPrograms(rng)
     found = dict.fromkeys(Fault, 0)
@@ -629,7 +638,7 @@ def test_random_bundles_have_the_faults_that_they_have(model):
         assert found[fault] >= 3, found
 
 
-def test_a_fault_waits_until_its_operands_are_final(model):
+def test_a_fault_waits_until_its_operands_are_final(model: Model) -> None:
     """The address comes from a load that is on its way; before it arrives it would be illegal."""
     oracle = Oracle(CONFIG)
     oracle.scalars[6] = WORD
@@ -644,7 +653,7 @@ def test_a_fault_waits_until_its_operands_are_final(model):
 
 
 @pytest.mark.parametrize("target", [CONFIG.imem_bundles, 63, 64, 1 << 16, WORD])
-def test_a_program_counter_out_of_range_is_reported_as_it_is(model, target):
+def test_a_program_counter_out_of_range_is_reported_as_it_is(model: Model, target: int) -> None:
     oracle = random_oracle(SequencerPrograms(np.random.default_rng(9)))
     program = [bundle((target,), s0=s(ScalarOp.ADD, 1, 0, i(3)), s1=s(ScalarOp.CALL, 2, b=32)),
                HALT]
@@ -658,14 +667,14 @@ def test_a_program_counter_out_of_range_is_reported_as_it_is(model, target):
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.PC_RANGE, target)
 
 
-def test_falling_off_the_end_is_out_of_range(model):
+def test_falling_off_the_end_is_out_of_range(model: Model) -> None:
     bench = VerilatedSequencer(model)
     bench.load([0], CONFIG.imem_bundles - 1)
     assert bench.run(CONFIG.imem_bundles - 1) == [CONFIG.imem_bundles - 1]
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.PC_RANGE, CONFIG.imem_bundles)
 
 
-def test_a_start_clears_the_fault(model):
+def test_a_start_clears_the_fault(model: Model) -> None:
     bench = VerilatedSequencer(model)
     bench.load([pack({Slot.S0: {"op": 63}}), HALT])
     assert bench.run() == []
@@ -674,7 +683,7 @@ def test_a_start_clears_the_fault(model):
     assert bench.peek("fault") == Fault.NONE
 
 
-def test_the_halting_bundle_is_executed_whole(model):
+def test_the_halting_bundle_is_executed_whole(model: Model) -> None:
     bench = VerilatedSequencer(model)
     oracle = Oracle(CONFIG)
     program = [0, bundle(s0=s(ScalarOp.ADD, 4, 0, i(9)), s1=s(ScalarOp.HALT),
@@ -697,7 +706,7 @@ def signal(bench: VerilatedSequencer, index: int, amount: int) -> None:
     bench.poke("signal__valid", 0)
 
 
-def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model):
+def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model: Model) -> None:
     bench = VerilatedSequencer(model)
     program = [bundle(misc=s(MiscOp.WAIT, 3, 0, i(5)), s0=s(ScalarOp.ADD, 1, 1, i(1)),
                       v0=v(VectorOp.LANE, 3)), HALT]
@@ -724,7 +733,8 @@ def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model)
 @pytest.mark.parametrize(("op", "same", "left"), [
     (MiscOp.WAIT, True, 2**32 - 4), (MiscOp.WAIT, False, WORD - 5),
     (MiscOp.SIGNAL, True, 12), (MiscOp.SIGNAL, False, 10)])
-def test_a_signal_from_outside_and_the_bundle_s_both_count(model, op, same, left):
+def test_a_signal_from_outside_and_the_bundle_s_both_count(model: Model, op: MiscOp, same: bool,
+                                                           left: int) -> None:
     """Also where the semaphore would overflow if the bundle did not lower it first."""
     bench = VerilatedSequencer(model)
     bench.load([bundle(misc=s(op, 3, 0, i(5))), HALT])
@@ -740,7 +750,7 @@ def test_a_signal_from_outside_and_the_bundle_s_both_count(model, op, same, left
     assert bench.read(Space.SEMAPHORE, 4) == (0 if same else 2)
 
 
-def test_a_signal_from_outside_that_is_too_much_stops_the_core(model):
+def test_a_signal_from_outside_that_is_too_much_stops_the_core(model: Model) -> None:
     bench = VerilatedSequencer(model)
     program = [bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.JUMP, b=i(0)))]
     bench.load(program)
@@ -768,7 +778,7 @@ def test_a_signal_from_outside_that_is_too_much_stops_the_core(model):
     assert bench.read(Space.SEMAPHORE, 2) == WORD
 
 
-def test_a_fault_goes_before_a_wait(model):
+def test_a_fault_goes_before_a_wait(model: Model) -> None:
     expect_fault(model, Fault.FIFO_UNDERFLOW, bundle(
         misc=s(MiscOp.WAIT, 3, 0, 1), pop={"op": PopOp.POP, "d": 1}))
 
@@ -776,7 +786,8 @@ def test_a_fault_goes_before_a_wait(model):
 # --- starting and stopping
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 30])
-def test_the_watchdog_stops_a_core_that_issues_nothing_for_so_long(model, limit):
+def test_the_watchdog_stops_a_core_that_issues_nothing_for_so_long(model: Model,
+                                                                   limit: int) -> None:
     bench = VerilatedSequencer(model)
     bench.load([0, 0, bundle(misc=s(MiscOp.WAIT, 3, 0, i(5))), HALT])
     bench.poke("watchdog", limit)
@@ -789,7 +800,7 @@ def test_the_watchdog_stops_a_core_that_issues_nothing_for_so_long(model, limit)
     assert (bench.peek("fault"), bench.peek("pc")) == (Fault.WATCHDOG, 2)
 
 
-def test_the_watchdog_counts_anew_with_every_issue_and_may_be_off(model):
+def test_the_watchdog_counts_anew_with_every_issue_and_may_be_off(model: Model) -> None:
     slow = bundle(v1=v(VectorOp.TANH, 1, 1))
     bench = VerilatedSequencer(model)
     bench.load([slow] * 5 + [HALT])
@@ -811,7 +822,7 @@ def test_the_watchdog_counts_anew_with_every_issue_and_may_be_off(model):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_stops_and_starts_at_any_time_change_nothing(model, seed):
+def test_stops_and_starts_at_any_time_change_nothing(model: Model, seed: int) -> None:
     rng = np.random.default_rng([10, seed])
     programs = SequencerPrograms(rng)
     scalar, vector = programs.scalar_program(48), programs.sound_vector_program(48)
@@ -844,7 +855,7 @@ def test_stops_and_starts_at_any_time_change_nothing(model, seed):
     assert stops > 3
 
 
-def test_a_start_is_ignored_while_running_and_a_stop_while_not(model):
+def test_a_start_is_ignored_while_running_and_a_stop_while_not(model: Model) -> None:
     bench = VerilatedSequencer(model)
     bench.load([0] * 10 + [HALT])
     bench.poke("stop", 1)
@@ -858,7 +869,7 @@ def test_a_start_is_ignored_while_running_and_a_stop_while_not(model):
     assert [pc for _, pc in bench.checker.issued] == list(range(11))
 
 
-def test_a_reset_in_the_midst_forgets_what_is_outstanding(model):
+def test_a_reset_in_the_midst_forgets_what_is_outstanding(model: Model) -> None:
     rng = np.random.default_rng(11)
     for seed in range(10):
         programs = SequencerPrograms(rng)
@@ -878,7 +889,7 @@ def test_a_reset_in_the_midst_forgets_what_is_outstanding(model):
 
 # --- the host's port
 
-def test_the_host_reads_back_what_it_wrote(model):
+def test_the_host_reads_back_what_it_wrote(model: Model) -> None:
     rng = np.random.default_rng(12)
     bench = VerilatedSequencer(model)
     sizes = {Space.SMEM: 13, Space.SCALAR: 32, Space.SEMAPHORE: 16}
@@ -892,7 +903,7 @@ def test_the_host_reads_back_what_it_wrote(model):
         assert bench.read(*places[index]) == values[places[index]], places[index]
 
 
-def test_addresses_that_do_not_exist_are_errors_and_change_nothing(model):
+def test_addresses_that_do_not_exist_are_errors_and_change_nothing(model: Model) -> None:
     bench = VerilatedSequencer(model)
     oracle = random_oracle(SequencerPrograms(np.random.default_rng(13)))
     bench.set_state(oracle)
@@ -909,7 +920,7 @@ def test_addresses_that_do_not_exist_are_errors_and_change_nothing(model):
                for n in range(CONFIG.imem_bundles) for w in range(9))
 
 
-def test_what_the_host_reaches_while_a_program_runs(model):
+def test_what_the_host_reaches_while_a_program_runs(model: Model) -> None:
     bench = VerilatedSequencer(model)
     bench.load([bundle(s1=s(ScalarOp.JUMP, b=i(0))), 0])
     bench.start()
@@ -935,7 +946,8 @@ def test_what_the_host_reaches_while_a_program_runs(model):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_place(model, seed):
+def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_place(
+        model: Model, seed: int) -> None:
     """The program keeps to the first eight words, the host to the others; both see their own."""
     rng = np.random.default_rng([14, seed])
     program = []
@@ -991,7 +1003,7 @@ def with_descriptor(oracle: Oracle, words: tuple[int, ...], at: int = 0) -> None
     oracle.smem[at:at + len(words)] = list(words)
 
 
-def test_a_transfer_waits_for_its_descriptor_and_the_cycles_are_memory_s(model):
+def test_a_transfer_waits_for_its_descriptor_and_the_cycles_are_memory_s(model: Model) -> None:
     bench = VerilatedSequencer(model)
     program = [bundle(misc=s(MiscOp.DMA, b=i(2)), s0=s(ScalarOp.LOAD, 1, 0, i(3)),
                       v0=v(VectorOp.LANE, 3)), HALT]
@@ -1006,7 +1018,7 @@ def test_a_transfer_waits_for_its_descriptor_and_the_cycles_are_memory_s(model):
     bench.check_state(oracle)
 
 
-def test_a_descriptor_is_read_while_its_bundle_waits_for_something_else(model):
+def test_a_descriptor_is_read_while_its_bundle_waits_for_something_else(model: Model) -> None:
     bench = VerilatedSequencer(model)
     program = [bundle(v1=v(VectorOp.TANH, 1, 1)),
                bundle(misc=s(MiscOp.DMA, b=i(2)), v0=v(VectorOp.ADD, 2, 1)), HALT]
@@ -1019,7 +1031,7 @@ def test_a_descriptor_is_read_while_its_bundle_waits_for_something_else(model):
     assert bench.checker.outside.transfers == [GOOD]
 
 
-def test_the_address_of_a_descriptor_may_have_just_been_loaded(model):
+def test_the_address_of_a_descriptor_may_have_just_been_loaded(model: Model) -> None:
     """Before it arrives, the register holds the address of a descriptor with a fault."""
     bench = VerilatedSequencer(model)
     oracle = Oracle(CONFIG)
@@ -1036,7 +1048,7 @@ def test_the_address_of_a_descriptor_may_have_just_been_loaded(model):
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-def test_a_transfer_with_a_fault_changes_nothing(model, number):
+def test_a_transfer_with_a_fault_changes_nothing(model: Model, number: int) -> None:
     words = (*GOOD[:-1], number)
     fault = descriptor_fault(words)
     oracle = random_oracle(SequencerPrograms(np.random.default_rng(16)))
@@ -1051,11 +1063,11 @@ def test_a_transfer_with_a_fault_changes_nothing(model, number):
 
 
 @pytest.mark.parametrize("address", [i(4), i(12), i(13), i(-1), 1, 2])
-def test_a_descriptor_must_lie_in_scalar_memory(model, address):
+def test_a_descriptor_must_lie_in_scalar_memory(model: Model, address: int) -> None:
     expect_fault(model, Fault.SMEM_RANGE, bundle(**EFFECT, misc=s(MiscOp.DMA, b=address)))
 
 
-def test_other_faults_go_before_those_of_a_descriptor(model):
+def test_other_faults_go_before_those_of_a_descriptor(model: Model) -> None:
     for fault, slots in ((Fault.CONFLICT, {"s0": s(ScalarOp.ADD, 31)}),
                          (Fault.VMEM_RANGE, {"ld": s(LoadOp.LOAD, 6, 0, i(11))}),
                          (Fault.FIFO_UNDERFLOW, {"pop": {"op": 1, "d": 2}})):
@@ -1069,7 +1081,7 @@ def test_other_faults_go_before_those_of_a_descriptor(model):
         assert bench.peek("fault") == fault
 
 
-def test_a_store_of_the_same_bundle_does_not_reach_the_descriptor(model):
+def test_a_store_of_the_same_bundle_does_not_reach_the_descriptor(model: Model) -> None:
     oracle = Oracle(CONFIG)
     oracle.scalars[1] = 77
     program = [bundle(misc=s(MiscOp.DMA, b=i(1)), s0=s(ScalarOp.STORE, 1, 0, i(4))),
@@ -1085,7 +1097,7 @@ def test_a_store_of_the_same_bundle_does_not_reach_the_descriptor(model):
     assert bench.checker.outside.transfers[0] == GOOD
 
 
-def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model):
+def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model: Model) -> None:
     bench = VerilatedSequencer(model)
     oracle = Oracle(CONFIG)
     program = [bundle(s0=s(ScalarOp.ADD, 1, 0, i(5))), bundle(misc=s(MiscOp.DMA, b=i(0))), HALT]
@@ -1111,7 +1123,7 @@ def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_transfers_and_signals_to_the_other_core(model, seed):
+def test_random_transfers_and_signals_to_the_other_core(model: Model, seed: int) -> None:
     rng = np.random.default_rng([17, seed])
     programs = SequencerPrograms(rng)
     program = []
@@ -1145,7 +1157,7 @@ def test_random_transfers_and_signals_to_the_other_core(model, seed):
     assert seed % 2 or len(oracle.signals) > 5
 
 
-def test_a_signal_to_another_core_that_there_is_not_is_illegal():
+def test_a_signal_to_another_core_that_there_is_not_is_illegal() -> None:
     model = open_sequencer(replace(CONFIG, cores=1))
     for op, fault in ((MiscOp.SIGNAL_OTHER, Fault.ILLEGAL), (MiscOp.SIGNAL, Fault.NONE)):
         bench = VerilatedSequencer(model, replace(CONFIG, cores=1))
@@ -1154,7 +1166,7 @@ def test_a_signal_to_another_core_that_there_is_not_is_illegal():
         assert bench.peek("fault") == fault
 
 
-def test_a_refused_transfer_stops_the_core(model):
+def test_a_refused_transfer_stops_the_core(model: Model) -> None:
     bench = VerilatedSequencer(model)
     bench.load([bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.JUMP, b=i(0)))])
     bench.write(Space.SCALAR, 1, 0)
@@ -1179,14 +1191,14 @@ def test_a_refused_transfer_stops_the_core(model):
     assert bench.peek("fault") == Fault.BUS_ERROR
 
 
-def test_a_config_of_another_type_is_refused():
+def test_a_config_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 'v2'"):
         Sequencer("v2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="slot must be a vector slot, not"):
         WritePort(Slot.S0)
 
 
-def test_operation_codes_of_the_slots_with_one_operation():
+def test_operation_codes_of_the_slots_with_one_operation() -> None:
     """The sequencer names these by hand."""
     assert [entry.op for entry in OPERATIONS if Slot.STORE in entry.slots] == [StoreOp.STORE]
     assert [entry.op for entry in OPERATIONS if Slot.LOAD in entry.slots] == [LoadOp.LOAD]

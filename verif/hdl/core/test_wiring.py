@@ -1,28 +1,38 @@
 """The core's own logic, between units that are stubs: what it says of them and to them."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
+from amaranth import Value
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
 from hdl.core import core as core_module
 from hdl.core.core import Core
-from verif.hdl.stubs import stub_out
+from verif.hdl.stubs import Stub, stub_out
 
 UNITS = ("Sequencer", "Vpu", "Mxu", "Xlu", "RowFeeder", "RowCollector", "CoreCounters")
 
 
+Units = dict[str, list[Stub]]
+Put = Callable[[Value, int], None]
+Get = Callable[[Value], int]
+Check = Callable[[Core, Units, Put, Get], None]
+Run = Callable[[Check], None]
+
+
 @pytest.fixture
-def wiring(monkeypatch):
+def wiring(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a check of a core among stubs, given the core, them, ``set`` and ``get``."""
     placed = stub_out(monkeypatch, core_module, *UNITS)
     dut = Core(Config.preset("tiny"))
 
-    def run(check) -> None:
+    def run(check: Check) -> None:
         checked = []
 
-        async def process(ctx):
+        async def process(ctx: SimulatorContext) -> None:
             check(dut, placed, ctx.set, ctx.get)
             checked.append(True)
 
@@ -34,8 +44,8 @@ def wiring(monkeypatch):
     return run
 
 
-def test_a_core_is_idle_only_if_every_unit_is(wiring):
-    def check(dut, units, put, get):
+def test_a_core_is_idle_only_if_every_unit_is(wiring: Run) -> None:
+    def check(dut: Core, units: Units, put: Put, get: Get) -> None:
         feeders, (collector,) = units["RowFeeder"], units["RowCollector"]
         assert len(feeders) == 2
         idle = [*(feeder.idle for feeder in feeders), collector.idle]
@@ -51,8 +61,8 @@ def test_a_core_is_idle_only_if_every_unit_is(wiring):
     wiring(check)
 
 
-def test_only_the_first_row_of_a_push_with_a_swap_swaps_the_weights(wiring):
-    def check(dut, units, put, get):
+def test_only_the_first_row_of_a_push_with_a_swap_swaps_the_weights(wiring: Run) -> None:
+    def check(dut: Core, units: Units, put: Put, get: Get) -> None:
         x, w = units["RowFeeder"]
         (mxu,) = units["Mxu"]
         for x_flag, x_first, w_flag, w_first in itertools.product((0, 1), repeat=4):
@@ -65,8 +75,8 @@ def test_only_the_first_row_of_a_push_with_a_swap_swaps_the_weights(wiring):
     wiring(check)
 
 
-def test_the_cross_lane_unit_writes_before_pops_which_wait(wiring):
-    def check(dut, units, put, get):
+def test_the_cross_lane_unit_writes_before_pops_which_wait(wiring: Run) -> None:
+    def check(dut: Core, units: Units, put: Put, get: Get) -> None:
         (xlu,), (vpu,), (collector,) = (units[name] for name in ("Xlu", "Vpu", "RowCollector"))
         put(xlu.write.d, 5)
         put(collector.write.d, 9)

@@ -1,7 +1,11 @@
 """The host's way to vector memory: how long it waits for the core, and when it is busy."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
+from amaranth.lib import wiring
 from amaranth.sim import Simulator
+from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
 from hdl.vpu.control import HOST_PATIENCE, HostControl
@@ -10,14 +14,16 @@ from hdl.vpu.interface import HostSpace
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8)
 
 
-def simulate(dut, process) -> None:
+def simulate(dut: wiring.Component,
+             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()
 
 
-async def ask(ctx, dut, space: HostSpace = HostSpace.VMEM) -> None:
+async def ask(ctx: SimulatorContext, dut: wiring.Component,
+              space: HostSpace = HostSpace.VMEM) -> None:
     """A request, which is taken in this cycle."""
     ctx.set(dut.requests.valid, 1)
     ctx.set(dut.requests.payload.space, space)
@@ -26,7 +32,7 @@ async def ask(ctx, dut, space: HostSpace = HostSpace.VMEM) -> None:
     ctx.set(dut.requests.valid, 0)
 
 
-async def give(ctx, dut, rows: int) -> None:
+async def give(ctx: SimulatorContext, dut: wiring.Component, rows: int) -> None:
     for _ in range(rows):
         ctx.set(dut.write_valid, 1)
         assert ctx.get(dut.write_ready)
@@ -35,10 +41,10 @@ async def give(ctx, dut, rows: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["read", "write"])
-def test_a_port_becomes_urgent_after_the_host_s_patience_and_not_before(kind):
+def test_a_port_becomes_urgent_after_the_host_s_patience_and_not_before(kind: str) -> None:
     dut = HostControl(CONFIG)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         core_uses = dut.core_reads if kind == "read" else dut.core_writes
         urgent = dut.urgent_read if kind == "read" else dut.urgent_write
         other = dut.urgent_write if kind == "read" else dut.urgent_read
@@ -69,10 +75,10 @@ def test_a_port_becomes_urgent_after_the_host_s_patience_and_not_before(kind):
 
 
 @pytest.mark.parametrize("space", HostSpace)
-def test_the_host_is_busy_from_a_request_to_its_last_row(space):
+def test_the_host_is_busy_from_a_request_to_its_last_row(space: HostSpace) -> None:
     dut = HostControl(CONFIG)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         assert not ctx.get(dut.busy)
         await ask(ctx, dut, space)
         rows = waited = 0
@@ -89,10 +95,10 @@ def test_the_host_is_busy_from_a_request_to_its_last_row(space):
     simulate(dut, process)
 
 
-def test_the_host_is_busy_from_its_first_row_until_the_word_is_written():
+def test_the_host_is_busy_from_its_first_row_until_the_word_is_written() -> None:
     dut = HostControl(CONFIG)
 
-    async def process(ctx):
+    async def process(ctx: SimulatorContext) -> None:
         ctx.set(dut.core_writes, 1)
         for _ in range(CONFIG.sublanes):
             await give(ctx, dut, 1)

@@ -1,5 +1,6 @@
 """The vector unit as a verilated model, under a `VpuChecker`."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -36,7 +37,7 @@ def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
     return inputs
 
 
-def vpu_library(config: Config, *, kernels: bool):
+def vpu_library(config: Config, *, kernels: bool) -> pathlib.Path:
     """The unit's model, its grid by a kernel or all of it in pure Verilog."""
     grid = vpu_grid(config)
     sources = with_kernels("vpu", partial(Vpu, config), [grid] if kernels else [])

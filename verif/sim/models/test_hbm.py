@@ -1,11 +1,15 @@
 """The memory model under random traffic, against an array, and with protocol violations."""
 
 import ctypes
+import pathlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sim.models.hbm import HBM_SOURCES, Hbm, HbmOptions, hbm_library
 from sim.verilated.build import build_library, build_model
@@ -18,7 +22,7 @@ LATENCY = 7
 
 
 @pytest.fixture(scope="module")
-def library():
+def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(hbm_library()))
 
 
@@ -41,7 +45,8 @@ class Master:
     has ended, so that every read has one right answer.
     """
 
-    def __init__(self, bench, core, channel, rng, density):
+    def __init__(self, bench: "Bench", core: int, channel: int, rng: np.random.Generator,
+                 density: float) -> None:
         self.bench, self.core, self.channel, self.rng = bench, core, channel, rng
         self.density = density
         self.pins = bench.hbm.bind(core, channel)
@@ -54,7 +59,7 @@ class Master:
         self.data_queue: deque[tuple[Operation, int]] = deque()
         self.done = {"read": 0, "write": 0, "errors": 0}
 
-    def plan(self, write):
+    def plan(self, write: bool) -> None:
         bench, rng = self.bench, self.rng
         block = int(rng.integers(bench.blocks))
         users = bench.users.setdefault((self.channel, block), {"read": 0, "write": 0})
@@ -75,11 +80,11 @@ class Master:
         else:
             self.read_queue.append(operation)
 
-    def release(self, operation, kind):
+    def release(self, operation: Operation, kind: str) -> None:
         block = operation.row * self.bench.beat // BLOCK
         self.bench.users[self.channel, block][kind] -= 1
 
-    def before(self):
+    def before(self) -> None:
         """Drives the pins for this cycle."""
         pins, rng = self.pins, self.rng
         if self.bench.planning:
@@ -103,7 +108,7 @@ class Master:
         pins.rready = bool(rng.random() < self.density)
         pins.bready = bool(rng.random() < self.density)
 
-    def after(self):
+    def after(self) -> None:
         """Follows the handshakes of this cycle."""
         pins, bench = self.pins, self.bench
         if pins.arvalid and pins.arready:
@@ -135,7 +140,7 @@ class Master:
             self.done["errors"] += worst != OKAY
             self.release(operation, "write")
 
-    def take_beat(self):
+    def take_beat(self) -> None:
         pins, bench = self.pins, self.bench
         operation = self.reads[0]
         if not operation.seen:
@@ -156,14 +161,15 @@ class Master:
             self.release(operation, "read")
 
     @property
-    def resting(self):
+    def resting(self) -> bool:
         return not (self.reads or self.read_queue or self.writes or self.write_queue)
 
 
 class Bench:
     """A memory, its reference, and a master at each port."""
 
-    def __init__(self, library, *, cores, channels, beat, options, seed, blocks=6, density=0.8):
+    def __init__(self, library: ctypes.CDLL, *, cores: int, channels: int, beat: int,
+                 options: HbmOptions, seed: int, blocks: int = 6, density: float = 0.8) -> None:
         self.options, self.beat, self.channels, self.blocks = options, beat, channels, blocks
         self.row = channels * beat
         rng = np.random.default_rng(seed)
@@ -173,23 +179,23 @@ class Bench:
         self.hbm.configure(options)
         self.reference = rng.integers(0, 256, self.hbm.memory.size, dtype=np.uint8)
         self.hbm.memory[:] = self.reference
-        self.failures = []
-        self.users = {}
+        self.failures: list[tuple[int, int, int, Sequence[str]]] = []
+        self.users: dict[tuple[int, int], dict[str, int]] = {}
         self.moved: list[list[int]] = [[] for _ in range(channels)]
         self.cycle = 0
         self.planning = True
         self.masters = [Master(self, core, channel, rng, density)
                         for core in range(cores) for channel in range(channels)]
 
-    def fail(self, address, count, response, kinds):
+    def fail(self, address: int, count: int, response: int, kinds: Sequence[str]) -> None:
         self.failures.append((address, count, response, kinds))
         self.hbm.fail(address, count, response, reads="read" in kinds, writes="write" in kinds)
 
-    def place(self, channel, row):
+    def place(self, channel: int, row: int) -> NDArray[np.uint8]:
         at = row * self.row + channel * self.beat
         return self.reference[at:at + self.beat]
 
-    def outcome(self, channel, row, kind):
+    def outcome(self, channel: int, row: int, kind: str) -> int:
         at = row * self.row + channel * self.beat
         if at >= len(self.reference):
             return DECERR
@@ -197,12 +203,13 @@ class Bench:
                     if kind in kinds and at < address + count and address < at + self.beat),
                    default=OKAY)
 
-    def write(self, channel, row, data, strobes):
+    def write(self, channel: int, row: int, data: NDArray[np.uint8],
+              strobes: NDArray[np.uint8]) -> None:
         if self.outcome(channel, row, "write") == OKAY:
             place = self.place(channel, row)
             place[:] = np.where(strobes, data, place)
 
-    def shown(self):
+    def shown(self) -> Any:
         """The memory's outputs at all ports, where they are valid."""
         result = []
         for master in self.masters:
@@ -212,7 +219,7 @@ class Bench:
                            pins.rvalid and (pins.rlast, pins.rresp, bytes(pins.rdata))))
         return result
 
-    def step(self):
+    def step(self) -> list[tuple[int | tuple[int, int, bytes], ...]]:
         for master in self.masters:
             master.before()
         self.hbm.sample()
@@ -232,7 +239,7 @@ class Bench:
                 assert (after[3], after[5]) == (before[3], before[5])
         return shown
 
-    def run(self, cycles):
+    def run(self, cycles: int) -> list[list[tuple[int | tuple[int, int, bytes], ...]]]:
         record = [self.step() for _ in range(cycles)]
         self.planning = False
         for _ in range(200_000):
@@ -249,12 +256,12 @@ class Bench:
         assert sum(map(len, self.moved)) == counters["read_beats"] + counters["write_beats"]
         return record
 
-    def __enter__(self):
+    def __enter__(self) -> "Bench":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for master in self.masters:
-            master.pins = None
+            del master.pins
         self.hbm.close()
 
 
@@ -266,7 +273,8 @@ class Bench:
     (1, 2, 64, {"beats": 1, "cycles": 3, "stalls": 3000}),
     (2, 2, 128, {"beats": 3, "cycles": 2, "latency": 60}),
 ])
-def test_random_traffic_matches_an_array(library, cores, channels, beat, options):
+def test_random_traffic_matches_an_array(library: ctypes.CDLL, cores: int, channels: int, beat: int,
+                                         options: Any) -> None:
     options = HbmOptions(**{"latency": LATENCY, **options})
     with Bench(library, cores=cores, channels=channels, beat=beat, options=options,
                seed=beat) as bench:
@@ -280,7 +288,7 @@ def test_random_traffic_matches_an_array(library, cores, channels, beat, options
             bandwidth_is_kept(bench)
 
 
-def bandwidth_is_kept(bench):
+def bandwidth_is_kept(bench: Bench) -> None:
     """In no span of cycles does a channel move more than its share and its credit."""
     rate = bench.options.beats / bench.options.cycles
     ports = len(bench.masters) // bench.channels
@@ -294,7 +302,7 @@ def bandwidth_is_kept(bench):
 
 
 @pytest.mark.parametrize(("beats", "cycles"), [(0, 1), (4, 1), (1, 1), (2, 3), (1, 5)])
-def test_saturated_ports_share_the_bandwidth(library, beats, cycles):
+def test_saturated_ports_share_the_bandwidth(library: ctypes.CDLL, beats: int, cycles: int) -> None:
     total, cores = 3000, 2
     with Hbm(library, cores, 1, 64, 1 << 20) as hbm:
         hbm.configure(HbmOptions(beats=beats, cycles=cycles, latency=20))
@@ -314,7 +322,7 @@ def test_saturated_ports_share_the_bandwidth(library, beats, cycles):
     assert min(reads, writes) > 0.3 * possible
 
 
-def test_equal_seeds_give_equal_cycles_and_others_do_not(library):
+def test_equal_seeds_give_equal_cycles_and_others_do_not(library: ctypes.CDLL) -> None:
     records = []
     for seed in (5, 5, 6):
         options = HbmOptions(latency=LATENCY, stalls=16_000, seed=seed)
@@ -324,7 +332,7 @@ def test_equal_seeds_give_equal_cycles_and_others_do_not(library):
     assert records[0] != records[2]
 
 
-def test_first_beat_comes_after_the_latency(library):
+def test_first_beat_comes_after_the_latency(library: ctypes.CDLL) -> None:
     for latency in (1, 2, 40):
         with Hbm(library, 1, 1, 8, 4096) as hbm:
             hbm.configure(HbmOptions(latency=latency))
@@ -340,7 +348,8 @@ def test_first_beat_comes_after_the_latency(library):
             assert cycles == latency
 
 
-def test_library_is_built_once_and_its_errors_are_told(tmp_path, monkeypatch):
+def test_library_is_built_once_and_its_errors_are_told(tmp_path: pathlib.Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path))
     good = {"a.cpp": '#include "a.hpp"\nextern "C" int systolith_one() { return ONE; }',
             "a.hpp": "#define ONE 1"}
@@ -356,7 +365,7 @@ def test_library_is_built_once_and_its_errors_are_told(tmp_path, monkeypatch):
         build_library("one", {"../a.cpp": ""})
 
 
-def test_beat_that_waits_stays_when_memory_changes(library):
+def test_beat_that_waits_stays_when_memory_changes(library: ctypes.CDLL) -> None:
     with Hbm(library, 1, 1, 8, 4096) as hbm:
         hbm.configure(HbmOptions(latency=1))
         hbm.memory[:] = 3
@@ -375,7 +384,7 @@ def test_beat_that_waits_stays_when_memory_changes(library):
         assert bytes(pins.rdata)[:8] == bytes([4] * 8)
 
 
-def test_large_memory_takes_no_space_until_written(library):
+def test_large_memory_takes_no_space_until_written(library: ctypes.CDLL) -> None:
     with Hbm(library, 2, 4, 128, 1 << 36) as hbm:
         memory = hbm.memory
         memory[(1 << 36) - 1] = 7
@@ -383,7 +392,7 @@ def test_large_memory_takes_no_space_until_written(library):
         assert memory[(1 << 36) - 1] == 7
 
 
-def test_reset_forgets_bursts_but_not_memory(library):
+def test_reset_forgets_bursts_but_not_memory(library: ctypes.CDLL) -> None:
     with Hbm(library, 1, 1, 8, 4096) as hbm:
         hbm.configure(HbmOptions(latency=30))
         pins = hbm.bind(0, 0)
@@ -429,7 +438,9 @@ WRITE = {"wvalid": 1}
     ([GOOD, {"awvalid": 0, **WRITE}, WRITE, WRITE, WRITE],
      "WLAST must be set in the last beat of a burst"),
 ])
-def test_violation_names_channel_cycle_and_rule(library, script, message):
+def test_violation_names_channel_cycle_and_rule(library: ctypes.CDLL,
+                                                script: Sequence[dict[str, int]],
+                                                message: str) -> None:
     with Hbm(library, 2, 3, 8, 3 << 16) as hbm:
         hbm.configure(HbmOptions(outstanding=1, latency=100))
         pins = hbm.bind(1, 2)
@@ -519,7 +530,7 @@ SYSTOLITH_EXPORT int systolith_test_run(systolith::Model* model, systolith::Hbm*
 
 
 @pytest.mark.parametrize("data", [32, 64, 1024])
-def test_verilated_master_is_bound_by_its_ports(data):
+def test_verilated_master_is_bound_by_its_ports(data: int) -> None:
     text = MASTER.replace("DATA", str(data)).replace("SIZE", str(data.bit_length() - 4))
     path = build_model("hbm_master", {"hbm_master": text}, optimise=False,
                        cpp={"driver.cpp": DRIVER, **HBM_SOURCES})
@@ -542,7 +553,8 @@ def test_verilated_master_is_bound_by_its_ports(data):
     ((1, 3, 8, 4096), "bytes must be a multiple of a row, not 4096"),
     ((1, 1, 8, 1 << 60), "no memory of 1152921504606846976 bytes"),
 ])
-def test_wrong_memory_is_named(library, arguments, message):
+def test_wrong_memory_is_named(library: ctypes.CDLL, arguments: tuple[int, int, int, int],
+                               message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Hbm(library, *arguments)
 
@@ -553,12 +565,13 @@ def test_wrong_memory_is_named(library, arguments, message):
     ({"cycles": 0}, ValueError, "cycles must be from 1 to"),
     ({"beats": 0.5}, TypeError, "beats must be an integer, not 0.5"),
 ])
-def test_wrong_option_is_named(options, error, message):
+def test_wrong_option_is_named(options: dict[str, Any], error: type[Exception],
+                               message: str) -> None:
     with pytest.raises(error, match=message):
         HbmOptions(**options)
 
 
-def test_wrong_port_and_closed_memory_are_named(library):
+def test_wrong_port_and_closed_memory_are_named(library: ctypes.CDLL) -> None:
     hbm = Hbm(library, 2, 3, 8, 3 << 12)
     with pytest.raises(RuntimeError, match="there is no channel 3 of core 0"):
         hbm.bind(0, 3)
