@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -52,14 +53,14 @@ def changed_lines(fault: Fault, text: str) -> list[str]:
             if line not in before]
 
 
-def test_every_kind_of_fault_is_found_in_hardware_and_nowhere_else():
+def test_every_kind_of_fault_is_found_in_hardware_and_nowhere_else() -> None:
     faults = find_faults("hdl/block.py", SOURCE)
     assert len(faults) == len(set(faults))
     found = {(fault.kind, changed_lines(fault, SOURCE)[-1]) for fault in faults}
     assert found == WANTED
 
 
-def test_a_late_assignment_leaves_the_others_in_time():
+def test_a_late_assignment_leaves_the_others_in_time() -> None:
     (fault,) = (fault for fault in find_faults("hdl/block.py", SOURCE)
                 if fault.kind == "a cycle late" and fault.line == 14)
     assert fault.apply(SOURCE).splitlines()[12:17] == [
@@ -67,7 +68,7 @@ def test_a_late_assignment_leaves_the_others_in_time():
         "        m.d.sync += a.eq(b & ~c)"]
 
 
-def test_text_beyond_ascii_does_not_shift_faults():
+def test_text_beyond_ascii_does_not_shift_faults() -> None:
     text = SOURCE.replace('"""Adds 1 & 2."""', '"""a ≠ b → c"""; x.eq("≠" , 7 & y)')
     (fault,) = (fault for fault in find_faults("hdl/block.py", text)
                 if fault.kind == "& to |" and fault.line == 10)
@@ -75,7 +76,7 @@ def test_text_beyond_ascii_does_not_shift_faults():
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_faults_are_drawn_by_the_seed_and_can_be_parsed(block):
+def test_faults_are_drawn_by_the_seed_and_can_be_parsed(block: str) -> None:
     drawn = draw(block, 60, 1)
     assert drawn == draw(block, 60, 1)
     assert drawn[:20] == draw(block, 20, 1)
@@ -93,12 +94,12 @@ def test_faults_are_drawn_by_the_seed_and_can_be_parsed(block):
     ("tpu", 1, "block must be one of axi, chip, core, dma, mxu, vpu, xlu, not 'tpu'"),
     ("dma", 0, "count must be from 1 to [0-9]+, not 0"),
     ("dma", 10**6, "count must be from 1 to [0-9]+, not 1000000")])
-def test_wrong_arguments_are_refused(block, count, message):
+def test_wrong_arguments_are_refused(block: str, count: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         draw(block, count, 1)
 
 
-def test_each_package_of_the_design_is_a_block_with_tests():
+def test_each_package_of_the_design_is_a_block_with_tests() -> None:
     packages = {path.parent.name for path in (ROOT / "hdl").glob("*/__init__.py")}
     assert packages == set(BLOCKS)
     for block in BLOCKS:
@@ -111,7 +112,7 @@ def test_each_package_of_the_design_is_a_block_with_tests():
         assert all((ROOT / file).is_file() for file in files)
 
 
-def test_a_fault_is_reverted_also_after_an_error(tmp_path: Path):
+def test_a_fault_is_reverted_also_after_an_error(tmp_path: Path) -> None:
     file = tmp_path / "block.py"
     file.write_bytes(SOURCE.encode())
     fault = find_faults("block.py", SOURCE)[0]
@@ -133,7 +134,8 @@ FAILED = "F\nFAILED verif/hdl/dma/test_limits.py::test_rows - assert 1 == 2\n1 f
     ("new", 2, "ERROR verif/hdl/dma/test_dma.py - NameError\n", Result.CAUGHT, "test_dma.py"),
     ("new", None, "", Result.TIMED_OUT, ""),
     ("new", 0, "9 passed in 2s\n", Result.SURVIVED, "")])
-def test_the_result_of_a_fault(digest, status, output, result, noticed):
+def test_the_result_of_a_fault(digest: Any, status: Any, output: Any, result: Any,
+                               noticed: Any) -> None:
     fault = find_faults("hdl/block.py", SOURCE)[0]
     tested: list[int] = []
 
@@ -147,14 +149,14 @@ def test_the_result_of_a_fault(digest, status, output, result, noticed):
     assert len(tested) == (digest == "new")
 
 
-def test_tests_that_cannot_be_run_are_no_result():
+def test_tests_that_cannot_be_run_are_no_result() -> None:
     fault = find_faults("hdl/block.py", SOURCE)[0]
     with pytest.raises(RuntimeError, match="the tests cannot be run: no such file"):
         mutate.judge(fault, "old", lambda: mutate._Run(0, "new"),
                      lambda: mutate._Run(4, "no such file"))
 
 
-def test_the_report_counts_and_shows_the_survivors(tmp_path: Path):
+def test_the_report_counts_and_shows_the_survivors(tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(SOURCE)
     faults = find_faults("block.py", SOURCE)
     results = [Result.CAUGHT, Result.TIMED_OUT, Result.SURVIVED, Result.EQUIVALENT, Result.INVALID]
@@ -169,7 +171,7 @@ def test_the_report_counts_and_shows_the_survivors(tmp_path: Path):
         "caught", "1.5", "s", f"block.py:{faults[0].line}", *faults[0].kind.split(), "test_x"]
 
 
-def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path):
+def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     """A simulation that hangs must not outlive its fault."""
     script = ("import subprocess, sys; print('begins', flush=True);"
               "subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])")
