@@ -1,6 +1,6 @@
 """Executables on a device: buffers of every role and any type, and what is kept between runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,24 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdl.config import Config
 from sim.asm.assembler import Assembler, Program
 from sim.asm.descriptor import Place, descriptor, hbm, vmem
 from sim.asm.operands import s, sem, v
 from sim.asm.text import assemble
 from sim.compiler.executable import BufferSpec, Executable, Role
-from sim.driver.backend import BACKENDS
 from systolith import CoreFaultError, Device
-
-SEED = 7
-TINY = Config.preset("tiny")
-HALT = assemble("{ s1.halt }", TINY)
-
-
-@pytest.fixture(params=BACKENDS)
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with Device.open("tiny", backend=request.param) as opened:
-        yield opened
+from verif.sim.driver.common import HALT, SEED, TINY
 
 
 @dataclass(frozen=True)
