@@ -1,1 +1,1 @@
-"""The golden model: numpy code that defines every bit the hardware must produce."""
+"""The golden model: numpy code that specifies every bit of the hardware's results."""

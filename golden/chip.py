@@ -1,4 +1,7 @@
-"""The golden chip: golden machines that share an HBM and signal each other, still without time."""
+"""The golden chip: golden cores that share an HBM and signal each other, without time.
+
+Specifies hdl/chip, as far as programs and transfers can observe it.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +19,18 @@ __all__ = ["ChipRun", "GoldenChip"]
 
 @dataclass(frozen=True)
 class ChipRun:
-    """How a run of a chip ended.
+    """The outcome of a run of the chip.
 
     Attributes
     ----------
     executed : tuple of int
-        Bundles that each core executed.
+        Number of bundles that each core executed.
     running : tuple of int
-        Cores that could go on: the bundles allowed were too few.
+        Cores that could continue: they reached the limit of bundles.
     waiting : tuple of int
-        Cores that wait for a semaphore. If no core can go on, only the host can end that.
+        Cores that wait for a semaphore. If no core can continue, only the host can signal them.
     faults : dict of int to Fault
-        Cores that stopped with a fault, and which.
+        Cores that stopped with a fault, and their faults.
     """
 
     executed: tuple[int, ...]
@@ -37,24 +40,24 @@ class ChipRun:
 
     @property
     def done(self) -> bool:
-        """Whether all cores stopped, none with a fault."""
+        """Whether all cores halted without a fault."""
         return not (self.running or self.waiting or self.faults)
 
 
 class GoldenChip:
-    """A chip as programs and host see it.
+    """A chip as programs and the host see it.
 
     Parameters
     ----------
     config : Config
-        Its parameters; ``config.cores`` machines.
+        Parameters of the chip; it has ``config.cores`` cores.
 
     Attributes
     ----------
     cores : tuple of GoldenCore
-        The cores; all that a `GoldenCore` can do, they can.
+        The cores.
     hbm : array of uint32, shape (hbm_rows, lanes)
-        What they share. May be read and written in place; it takes memory only where it is written.
+        Their shared memory. May be read and written in place; untouched parts take no memory.
 
     Raises
     ------
@@ -75,22 +78,21 @@ class GoldenChip:
         return self._config
 
     def run(self, max_bundles: int, turn: int = 1) -> ChipRun:
-        """Executes bundles of all cores in turn until none can go on.
+        """Execute bundles of all cores in turn until none can continue.
 
-        Where programs wait for each other as they must, ``turn`` changes nothing but the order in
-        which things happen.
+        The result of programs that synchronize correctly does not depend on ``turn``.
 
         Parameters
         ----------
         max_bundles : int
-            How many at most, of each core.
+            Most bundles to execute, of each core.
         turn : int
-            How many a core executes until it is the next one's turn; fewer if it stops or waits.
+            Bundles that a core executes in its turn; fewer if it stops or waits.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is not an integer, ``max_bundles`` is negative, or ``turn`` not positive.
+            If an argument is not an integer, ``max_bundles`` is negative, or ``turn`` is 0 or less.
         """
         integer("max_bundles", max_bundles, 0)
         integer("turn", turn, 1)

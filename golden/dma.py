@@ -1,6 +1,7 @@
-"""Transfers: descriptors, what is wrong with them, and what they copy.
+"""Transfers: descriptors, their faults, and the copy.
 
-`hdl.isa` has the layout and the spaces; `docs/isa.md` says what a transfer means.
+Specifies hdl/dma. `hdl.dma.format` has the layout and the spaces; `docs/isa.md` defines what a
+transfer does.
 """
 
 import mmap
@@ -34,17 +35,17 @@ __all__ = ["Descriptor", "Side", "allocate_hbm", "copy", "read_bundles", "write_
 _Words = NDArray[Any]
 
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
-"""Linux's flag for memory that may be more than there is, as long as it is not all written; the
-``mmap`` of newer Pythons has it."""
+"""Linux's flag to allow an allocation larger than memory, of which only written pages count; newer
+Pythons have it in ``mmap``."""
 
 
 def allocate_hbm(config: Config) -> _Words:
-    """An HBM of zeros, which takes memory only where it is written.
+    """Allocate an HBM of zeros; it takes memory only where it is written.
 
     Returns
     -------
     array of uint32, shape (hbm_rows, lanes)
-        Contiguous, at an address that stays as long as the array does.
+        Contiguous, at an address that is fixed for the lifetime of the array.
 
     Raises
     ------
@@ -60,13 +61,13 @@ def allocate_hbm(config: Config) -> _Words:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a transfer: blocks in runs, a stride from one run to the next.
+    """One side of a transfer: blocks in runs, with a stride between the starts of runs.
 
     Attributes
     ----------
     space : DmaSpace
     address, run, stride : int
-        In units of the space, as in the descriptor.
+        In units of the space, as in a descriptor.
     """
 
     space: DmaSpace
@@ -76,17 +77,17 @@ class Side:
 
     @property
     def info(self) -> DmaSpaceInfo:
-        """What the space is."""
+        """Properties of the space."""
         return DMA_SPACES[self.space]
 
     def unit(self, config: Config) -> int:
-        """From one block of a run to the next, in units of addresses."""
+        """Distance between consecutive blocks, in units of addresses."""
         if self.space is DmaSpace.HBM:
             return config.row_bytes
         return 1 if self.info.vector else config.lanes
 
     def size(self, config: Config) -> int:
-        """The space, in units of addresses; of HBM, its whole rows."""
+        """Size of the space, in units of addresses; for HBM, of its whole rows."""
         return {
             DmaSpace.HBM: config.hbm_rows * config.row_bytes,
             DmaSpace.VMEM: config.vmem_vectors,
@@ -98,15 +99,15 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Blocks of that many rows."""
+        """Number of blocks for this number of rows."""
         return rows // config.sublanes if self.info.vector else rows
 
     def span(self, rows: int, config: Config) -> tuple[int, int]:
-        """The least address of all blocks, and the first behind them all; nothing wraps."""
+        """The lowest address of all blocks, and the first address behind them; nothing wraps."""
         unit, count = self.unit(config), self.blocks(rows, config)
         length = min(self.run or count, count)
         runs, rest = divmod(count, length)
-        # The first and the last block of the first run, of the last whole run, and of the rest.
+        # First and last block of the first run, of the last whole run, and of the incomplete run.
         starts = [(0, length), (runs - 1, length)] + [(runs, rest)] * (rest > 0)
         places = [self.address + start * self.stride + block * unit
                   for start, blocks in starts for block in (0, blocks - 1)]
@@ -120,25 +121,25 @@ class Side:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a transfer does: the fields of `hdl.dma.format.DESCRIPTOR`.
+    """The descriptor of a transfer: the fields of `hdl.dma.format.DESCRIPTOR`.
 
-    Anything that fits the fields is a descriptor; `check` says whether it is a good one.
+    All values that fit the fields are accepted; `check` finds faults.
 
     Attributes
     ----------
     source_space, destination_space : int
         A `DmaSpace`.
     rows : int
-        Rows in all.
+        Number of rows.
     source_address, source_run, source_stride : int
-        Where the source begins; its blocks that lie one after the other, 0 for all; from the start
-        of one run to the next. Bytes in HBM, words in scalar and instruction memory, vector
-        registers in the other spaces.
+        First address; number of consecutive blocks in a run, 0 for all; distance between the starts
+        of runs. In bytes in HBM, in words in scalar and instruction memory, in vectors or registers
+        in the other spaces.
     destination_address, destination_run, destination_stride : int
         The same for the destination.
     semaphore, signal, signal_other : int
-        At completion, 1 is added to this semaphore, if ``signal``, and to the other core's, if
-        ``signal_other``.
+        The semaphore to which 1 is added at completion: this core's if ``signal``, the other core's
+        if ``signal_other``.
     reserved : int
         Must be 0.
 
@@ -171,40 +172,40 @@ class Descriptor:
         self.pack()
 
     def pack(self) -> tuple[int, ...]:
-        """The words, as they lie in scalar memory."""
+        """The words of the descriptor in scalar memory."""
         return pack_descriptor({name: getattr(self, name) for name in DESCRIPTOR})
 
     @classmethod
     def unpack(cls, words: Sequence[int] | _Words) -> "Descriptor":
-        """The descriptor of these words.
+        """The descriptor in these words.
 
         Raises
         ------
         ValueError
-            If there are not `hdl.dma.format.DESCRIPTOR_WORDS`, or one is not of 32 bits.
+            If there are not `hdl.dma.format.DESCRIPTOR_WORDS`, or one does not fit 32 bits.
         """
         return cls(**unpack_descriptor([int(word) for word in words]))
 
     @property
     def source(self) -> Side:
-        """The side that is read; its space must exist."""
+        """The side to read; its space must exist."""
         return Side(DmaSpace(self.source_space), self.source_address, self.source_run,
                     self.source_stride)
 
     @property
     def destination(self) -> Side:
-        """The side that is written; its space must exist."""
+        """The side to write; its space must exist."""
         return Side(DmaSpace(self.destination_space), self.destination_address,
                     self.destination_run, self.destination_stride)
 
     def check(self, config: Config, cores: int) -> Fault:
-        """What is wrong: DMA_DESCRIPTOR before DMA_ALIGNMENT before DMA_RANGE; or NONE.
+        """Find the fault: DMA_DESCRIPTOR, else DMA_ALIGNMENT, else DMA_RANGE, else NONE.
 
         Parameters
         ----------
         config : Config
         cores : int
-            Cores that there are: with 1, there is no other core.
+            Cores of the chip; with 1, there is no other core.
         """
         if self._malformed(cores):
             return Fault.DMA_DESCRIPTOR
@@ -237,17 +238,17 @@ class Descriptor:
 
 
 def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Words]) -> None:
-    """Copies what a descriptor without a fault says: first all is read, then it is written.
+    """Execute the copy of a descriptor without faults: read all rows, then write them.
 
-    Blocks are written in their order: of several at one place the last one stays.
+    Blocks are written in order: of several blocks at one address, the last one remains.
 
     Parameters
     ----------
     descriptor : Descriptor
     config : Config
     memories : mapping of DmaSpace to array of uint32
-        The spaces of both sides: HBM of shape (hbm_rows, lanes); SMEM and IMEM of shape (words,);
-        the others of shape (registers, sublanes, lanes).
+        The spaces of both sides: HBM with shape (hbm_rows, lanes); SMEM and IMEM with shape
+        (words,); the others with shape (count, sublanes, lanes).
     """
     source, destination = descriptor.source, descriptor.destination
     rows = descriptor.rows
@@ -258,20 +259,20 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
 
 
 def _places(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """First block, blocks, and length of a run; a block's address is an index here."""
+    """First block, number of blocks, and length of a run, as indices."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 
 
 def _indices(side: Side, rows: int, config: Config) -> NDArray[np.int64]:
-    """Of all blocks."""
+    """Indices of all blocks."""
     first, count, length = _places(side, rows, config)
     runs, within = np.divmod(np.arange(count, dtype=np.int64), length)
     return first + within + runs * (side.stride // side.unit(config))
 
 
 def _read(memory: _Words, side: Side, rows: int, config: Config) -> _Words:
-    """Shape (rows, lanes); it may be the memory itself."""
+    """The rows of a side, shape (rows, lanes); possibly a view of the memory."""
     if not side.info.runs:
         part = memory[side.address:side.address + rows * config.lanes]
     else:
@@ -292,19 +293,19 @@ def _write(memory: _Words, side: Side, rows: int, config: Config, data: _Words) 
         return
     indices = _indices(side, rows, config)
     if abs(side.stride) < length * side.unit(config):
-        # Runs overlap. Of the blocks at one place keep the last: the first from behind.
+        # Runs overlap. Of the blocks at one address keep the last: the first in reverse order.
         indices, last = np.unique(indices[::-1], return_index=True)
         data = data[::-1][last]
     memory[indices] = data
 
 
 def read_bundles(bundles: Sequence[int]) -> _Words:
-    """Bundles as a transfer addresses them: `BUNDLE_PITCH` words each, shape (words,)."""
+    """The words of bundles as a transfer addresses them, `BUNDLE_PITCH` each; shape (words,)."""
     packed = b"".join(bundle.to_bytes(4 * BUNDLE_PITCH, "little") for bundle in bundles)
     return np.frombuffer(bytearray(packed), "<u4").astype(np.uint32)
 
 
 def write_bundles(words: _Words) -> list[int]:
-    """The inverse of `read_bundles`; words that no bundle has are ignored."""
+    """The bundles in these words; the inverse of `read_bundles`. Padding words are ignored."""
     rows = words.astype("<u4").reshape(-1, BUNDLE_PITCH)[:, :isa.BUNDLE_WORDS]
     return [int.from_bytes(row.tobytes(), "little") for row in rows]

@@ -1,6 +1,6 @@
-"""The systolic array's matrix product, in the order in which the array adds.
+"""The matrix product of the systolic array, with the array's order of additions.
 
-`docs/numerics.md` is the text that it executes.
+Specifies hdl/mxu. It executes what `docs/numerics.md` defines.
 """
 
 from typing import Any
@@ -14,15 +14,15 @@ from hdl.checks import integer
 
 __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 
-# Partial sums computed together, row by row: enough to hide the cost of a numpy call, and few
-# enough that they and their products stay in the second-level cache.
+# Partial sums that are computed together: enough to hide the cost of a numpy call, and few enough
+# that they and their products fit the second-level cache.
 _BLOCK = 16384
 _BLOCK_COLUMNS = 1024
 _TINY = np.float32(2.0**-126)
 
 
 def _operand(name: str, value: ArrayLike) -> NDArray[Any]:
-    """The bf16 numbers that the array sees: its edge rounds fp32, and takes bf16 as it is."""
+    """The operand at the array's edge, in bf16: fp32 is rounded, bf16 is used as it is."""
     array = np.asarray(value)
     if array.dtype == np.float32:
         return to_bf16(array)
@@ -33,7 +33,7 @@ def _operand(name: str, value: ArrayLike) -> NDArray[Any]:
 
 def _matrices(left: str, a: ArrayLike, right: str, b: ArrayLike
               ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Both factors, checked, as the fp32 numbers that equal what the array sees of them."""
+    """Check both factors, and widen their bf16 values at the array's edge to fp32."""
     x, w = _operand(left, a), _operand(right, b)
     for name, array in ((left, x), (right, w)):
         if array.ndim != 2:
@@ -45,9 +45,9 @@ def _matrices(left: str, a: ArrayLike, right: str, b: ArrayLike
 
 
 def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """What a column of the array adds up: `mac` from row 0 down, starting at +0.0.
+    """The sum in a column of the array: `mac` from row 0 down, starting at +0.0.
 
-    It is the definition that `tile_matmul` computes faster.
+    This is the definition; `tile_matmul` computes the same, faster.
 
     Parameters
     ----------
@@ -81,23 +81,23 @@ def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Least biased exponent of each step's nonzero numbers; 255 where there are none."""
+    """Lowest biased exponent of each step's nonzero numbers; 255 if there are none."""
     field = (steps.view(np.uint32) >> 23) & 0xFF
     return np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
 
 
 def _flush_in_place(a: NDArray[np.float32], scratch: NDArray[np.float32]) -> None:
     np.abs(a, out=scratch)
-    # The factor is 1, or 0 for what is below the least normal; it keeps signs, infinities and NaN.
+    # The factor is 1, or 0 below the least normal number; it keeps signs, infinities and NaN.
     np.greater_equal(scratch, _TINY, out=scratch)
     np.multiply(a, scratch, out=a)
 
 
 def _accumulate(left: NDArray[np.float32], right: NDArray[np.float32],
                 out: NDArray[np.float32]) -> None:
-    """Adds into ``out`` (R, C) the outer products of left (K, R) and right (K, C), step by step.
+    """Add to ``out`` (R, C) the outer products of left (K, R) and right (K, C), step by step.
 
-    The factors hold no subnormals; NaN results are of any pattern.
+    The factors must not contain subnormals; the pattern of NaN results is arbitrary.
     """
     # Every nonzero product of step k is at least 2**exponent[k], and a multiple of that over 2**14;
     # so is every sum of the steps so far, and its rounding. No subnormal arises from a multiple of
@@ -121,7 +121,7 @@ def _accumulate(left: NDArray[np.float32], right: NDArray[np.float32],
 
 def _tile(x: NDArray[np.float32], w: NDArray[np.float32]) -> NDArray[np.float32]:
     out = np.empty((x.shape[0], w.shape[1]), np.float32)
-    # The longer side runs innermost; multiplication is commutative in every bit but NaN's.
+    # The longer side runs innermost; except for NaN patterns, multiplication is commutative.
     left, right, target = (x, w, out) if x.shape[0] <= w.shape[1] else (w.T, x.T, out.T)
     columns = min(target.shape[1], _BLOCK_COLUMNS)
     rows = _BLOCK // max(columns, 1)
@@ -142,7 +142,7 @@ def tile_matmul(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
     x : array of float32 or bfloat16, shape (M, K)
         Activations. fp32 is rounded to bf16 at the array's edge.
     w : array of float32 or bfloat16, shape (K, N)
-        Weights, likewise. K is not limited: the sum runs over all of it as one column.
+        Weights, likewise. K is not limited: the sum is that of a single column of K rows.
 
     Returns
     -------
@@ -160,10 +160,10 @@ def tile_matmul(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def matmul(a: ArrayLike, b: ArrayLike, array: int) -> NDArray[np.float32]:
-    """The matrix product as computed on an array of ``array`` rows.
+    """The matrix product, as an array with ``array`` rows computes it.
 
-    The common dimension is cut into consecutive tiles of ``array`` rows, the last one shorter; the
-    tiles' results are added in fp32, in order.
+    The common dimension is cut into consecutive tiles of ``array`` rows; the last one may be
+    shorter. The results of the tiles are added in fp32, in order.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def matmul(a: ArrayLike, b: ArrayLike, array: int) -> NDArray[np.float32]:
 
 def dense(x: ArrayLike, w: ArrayLike, array: int, bias: NDArray[np.float32] | None = None, *,
           relu: bool = False) -> NDArray[np.float32]:
-    """A dense layer: the product, then its bias in fp32, then ``fmax`` with +0.0.
+    """A dense layer: the product, plus a bias in fp32, then optionally ``fmax`` with +0.0.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def dense(x: ArrayLike, w: ArrayLike, array: int, bias: NDArray[np.float32] | No
     Raises
     ------
     TypeError, ValueError
-        As `matmul`; if the bias does not have an element for each column.
+        As `matmul`, or if the bias does not have one element for each column.
     """
     result = matmul(x, w, array)
     if bias is not None:

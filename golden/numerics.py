@@ -1,10 +1,10 @@
 """The processor's arithmetic on numpy arrays, bit for bit.
 
-`docs/numerics.md` is the text that it executes. A float32 array carries fp32 bit patterns and an
-`ml_dtypes.bfloat16` array bf16 bit patterns; every function takes arrays of any shape that
-broadcast, and returns a new array. numpy's own float32 operations round to nearest, ties to even,
-with gradual underflow. What has to be added is the handling of subnormals and of NaN patterns; the
-proofs that this suffices are in the text.
+Specifies hdl/bf16.py, hdl/mxu/mac.py and hdl/vpu/float.py. It executes what `docs/numerics.md`
+defines. A float32 array holds fp32 bit patterns, and an `ml_dtypes.bfloat16` array bf16 bit
+patterns. Every function takes arrays of shapes that broadcast, and returns a new array. numpy's
+float32 operations round to nearest, ties to even, with gradual underflow. This module adds the
+handling of subnormals and of NaN patterns; `docs/numerics.md` proves that this suffices.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ F32_INF = 0x7F800000
 BF16_INF = 0x7F80
 """The pattern of bf16 plus infinity."""
 F32_MIN_NORMAL = 0x00800000
-"""The pattern of 2**-126, the least positive value that is not flushed."""
+"""The pattern of 2**-126, the least positive number that is not flushed."""
 
 _F32_MAGNITUDE = np.uint32(0x7FFFFFFF)
 _F32_SIGN = np.uint32(0x80000000)
@@ -85,7 +85,7 @@ def bits(a: ArrayLike) -> NDArray[Any]:
 
 
 def from_bits(a: ArrayLike) -> NDArray[Any]:
-    """The array whose bit patterns are given; the inverse of `bits`.
+    """The array with these bit patterns; the inverse of `bits`.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def from_bits(a: ArrayLike) -> NDArray[Any]:
 
 
 def flush(a: ArrayLike) -> NDArray[np.float32]:
-    """A copy of a float32 array with each subnormal replaced by the zero of its sign.
+    """Copy a float32 array, with each subnormal replaced by the zero of its sign.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def flush(a: ArrayLike) -> NDArray[np.float32]:
 
 
 def canonical(a: ArrayLike) -> NDArray[np.float32]:
-    """A copy of a float32 array with each NaN replaced by the pattern `F32_NAN`.
+    """Copy a float32 array, with each NaN replaced by the pattern `F32_NAN`.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def canonical(a: ArrayLike) -> NDArray[np.float32]:
 
 
 def to_bf16(x: ArrayLike) -> NDArray[Any]:
-    """Rounds fp32 to bf16: subnormals to zero, overflow to infinity, NaN to `BF16_NAN`.
+    """Round fp32 to bf16: subnormals to zero, overflow to infinity, NaN to `BF16_NAN`.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def to_bf16(x: ArrayLike) -> NDArray[Any]:
     u = np.atleast_1d(x).view(np.uint32)
     magnitude = u & _F32_MAGNITUDE
     magnitude *= magnitude >= F32_MIN_NORMAL
-    # Adding just under half a unit of the kept part, or exactly half where that part is odd,
+    # Adding just under half a unit of the kept part, or exactly half if that part is odd,
     # carries into it when it must round up. A carry out of the fraction raises the exponent, as it
     # should, up to infinity's.
     kept = magnitude >> 16
@@ -170,7 +170,7 @@ def to_bf16(x: ArrayLike) -> NDArray[Any]:
 
 
 def to_f32(x: ArrayLike) -> NDArray[np.float32]:
-    """Widens bf16 to fp32: exact, but for subnormals, read as zero, and NaN, made `F32_NAN`.
+    """Widen bf16 to fp32: exact, except that subnormals become zero, and NaN `F32_NAN`.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def to_f32(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """The product of bf16 numbers as fp32: exact wherever it is in range.
+    """The product of bf16 numbers in fp32: exact if it is in range.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
     Returns
     -------
     array of float32, the broadcast shape
-        Infinity from 2**128 on, a zero of the product's sign below 2**-126.
+        Infinity from 2**128 on; the zero of the product's sign below 2**-126.
 
     Raises
     ------
@@ -241,13 +241,13 @@ def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
 
 
 def mac(acc: ArrayLike, x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """One cell's step, ``acc + x * w``: the product as `bf16_product`, then `add_f32`.
+    """The operation of a cell, ``acc + x * w``: `bf16_product`, then `add_f32`.
 
     Parameters
     ----------
     acc : array of float32
     x, w : array of bfloat16
-        All three of shapes that broadcast.
+        The shapes of all three broadcast.
 
     Returns
     -------

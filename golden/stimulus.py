@@ -1,4 +1,4 @@
-"""Random operands that reach the corners of the arithmetic, for tests of the model and of RTL."""
+"""Random operands that reach the corner cases of the arithmetic, for tests of model and RTL."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ _Triple = tuple[_Words, _Words, _Words]
 # A class's share of a chunk: long enough to hide the cost of a numpy call, short enough for caches.
 _SHARE = 4096
 
-# Infinity thrice, for else the difference of two infinities would be rare.
+# Infinity three times: otherwise the difference of two infinities would be rare.
 _F32_SPECIALS = np.array(
     [0x00000000, 0x00000001, 0x00400000, 0x007FFFFF, 0x00800000, 0x00800001, 0x00FFFFFF, 0x33800000,
      0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x4B7FFFFF, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001,
@@ -31,7 +31,7 @@ _FRACTIONS = np.array([0x000000, 0x000001, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFF
 
 
 class _Dice:
-    """Random words for one share of a chunk, cut from a generator's stream of 64-bit words."""
+    """Random words for one share of a chunk, from a generator's stream of 64-bit words."""
 
     def __init__(self, rng: np.random.Generator, count: int) -> None:
         self._rng = rng
@@ -49,7 +49,7 @@ class _Dice:
 
 
 def _below(word: _Words, shift: int, limit: int) -> _Words:
-    """Numbers from 0 to ``limit - 1``, even to one part in 256, from 16 bits of a word."""
+    """Numbers from 0 to ``limit - 1``, uniform to one part in 256, from 16 bits of a word."""
     return (((word >> shift) & 0xFFFF) * limit) >> 16
 
 
@@ -63,7 +63,7 @@ def _sign_of_product(x: _Words, w: _Words) -> _Words:
 
 
 def _with_field(pattern: _Words, field: _Words, fraction_bits: int) -> _Words:
-    """The patterns with another exponent field."""
+    """Replace the exponent field of patterns."""
     return (pattern & ((0x100 << fraction_bits) | ((1 << fraction_bits) - 1))) | (
         field << fraction_bits)
 
@@ -142,7 +142,7 @@ def _aligned(dice: _Dice) -> _Triple:
 
 
 def _edge_fractions(dice: _Dice) -> _Triple:
-    """As before, -27 to +27 apart, with fractions of few bits, all ones, or next to those."""
+    """Like `_aligned`, -27 to +27 apart, with fractions of few bits, all ones, or near these."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors((x & 0xFF80) | (_FRACTIONS[(pick >> 16) & 7] >> 16),
@@ -170,20 +170,20 @@ def _nearly_cancelled(dice: _Dice) -> _Triple:
 
 
 def _ties_in_product(dice: _Dice) -> _Triple:
-    """The product's lowest one is half a unit in the last place of acc, which is the larger."""
+    """The lowest set bit of the product is half a unit of acc, which is larger."""
     acc, x, w = dice.triple()
     field, _ = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 229), field)
     product = _product(x, w)
     significand = (product & 0x7FFFFF) | 0x800000
-    # The place of the lowest one, by way of a conversion that is exact for a power of two.
+    # The position of the lowest set bit, by a conversion that is exact for a power of two.
     place = _field((significand & (~significand + 1)).astype(np.float32).view(np.uint32)) - 127
     # An exponent higher by d makes the product's bit d - 1 half a unit.
     return _with_field(acc, _field(product) + place + 1, 23), x, w
 
 
 def _ties_in_acc(dice: _Dice) -> _Triple:
-    """The product is the larger, by 1 to 23 places, and acc ends in half a unit of it."""
+    """The product is larger by 1 to 23 places, and acc ends in half a unit of it."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 24 + _below(field, 0, 230), field)
@@ -221,7 +221,7 @@ def _large_products(dice: _Dice) -> _Triple:
 
 
 def _large_sums(dice: _Dice) -> _Triple:
-    """acc is next to the largest number; the product, of its sign, half a unit of it or so."""
+    """acc is close to the largest number; the product has its sign and is about half a unit."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     few = np.uint32(0xFFFF) << _below(pick, 16, 8)
@@ -237,12 +237,12 @@ _CLASSES: tuple[Callable[[_Dice], _Triple], ...] = (
 )
 
 MAC_CLASSES = tuple(str(make.__name__).removeprefix("_") for make in _CLASSES)
-"""Names of the classes that `mac_operands` draws; operand i is of class i modulo their number."""
+"""Names of the classes of `mac_operands`; operand i is of class i modulo their number."""
 
 
 def mac_operands(rng: np.random.Generator, count: int
                  ) -> tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint16]]:
-    """Draws operands of a multiply-accumulate, ``acc + x * w``, equally from these classes.
+    """Draw operands of a multiply-accumulate, ``acc + x * w``, equally from these classes.
 
     ``uniform``
         Every pattern of each operand is equally likely.
@@ -266,15 +266,15 @@ def mac_operands(rng: np.random.Generator, count: int
     ``large_products``, ``large_sums``
         Products, or sums of equal sign, around the largest number.
 
-    The classes alternate with an odd period, so any hardware that is a power of two wide sees every
-    class in every place.
+    The classes alternate with an odd period, so hardware with a width that is a power of two gets
+    every class in every position.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Source of randomness; equal generators give equal operands.
     count : int
-        How many, 0 or more.
+        Number of operands, 0 or more.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """The transcendental unit on numpy arrays, bit for bit.
 
-`docs/transcendentals.md` is the text that it executes, step by step as the hardware does it:
-reduction of the argument, a quadratic from the table in `hdl/vpu/tables.py`, a product, rounding.
-Words are int64, and units are powers of two that the comments give.
+Specifies hdl/vpu/transcendental.py. It executes what `docs/transcendentals.md` defines, in the
+steps of the hardware: reduction of the argument, a quadratic from the table in `hdl/vpu/tables.py`,
+a product, rounding. Words are int64, in units of the powers of two in the comments.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hdl.vpu.tables import SEGMENT_BITS, Block, Function, coefficients
 __all__ = ["Function", "evaluate", "exp2", "log2", "reciprocal", "rsqrt", "tanh"]
 
 _CHUNK = 1 << 14
-"""Elements that are evaluated together: their words stay in the cache."""
+"""Elements that are evaluated together, so that their words stay in the cache."""
 
 _SIGN = 1 << 31
 _ONE = 127 << 23
@@ -33,7 +33,7 @@ _Words = NDArray[np.int64]
 
 
 def reciprocal(x: ArrayLike) -> NDArray[np.float32]:
-    """1 / x. Of a zero, the infinity of its sign.
+    """1 / x; for a zero, the infinity of its sign.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def reciprocal(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def rsqrt(x: ArrayLike) -> NDArray[np.float32]:
-    """1 / sqrt(x): plus infinity of either zero, NaN below zero.
+    """1 / sqrt(x); plus infinity for either zero, NaN below zero.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def exp2(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def log2(x: ArrayLike) -> NDArray[np.float32]:
-    """log2(x): minus infinity of either zero, NaN below zero.
+    """log2(x); minus infinity for either zero, NaN below zero.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def log2(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def tanh(x: ArrayLike) -> NDArray[np.float32]:
-    """tanh(x), never beyond 1 in magnitude.
+    """tanh(x); its magnitude never exceeds 1.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def tanh(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
-    """One of the functions of every element.
+    """Apply one of the functions to every element.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
     for start in range(0, u.size, _CHUNK):
         part = u[start:start + _CHUNK]
         result = step(part.astype(np.int64))
-        # Of NaN, every function is NaN.
+        # Every function of NaN is NaN.
         result[(part & 0x7FFFFFFF) > F32_INF] = F32_NAN
         y[start:start + _CHUNK] = result
     return y.view(np.float32).reshape(x.shape)
@@ -163,7 +163,7 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
 
 @cache
 def _table() -> tuple[_Words, _Words, _Words, _Words]:
-    """The table's columns: c0 with half a unit of the result, c1, c2 and the sign of the change.
+    """The table's columns: c0 plus half a unit of the result, c1, c2, and the sign of the change.
 
     c0 and c2 are in the units of the sum in `_quadratic`, 2**-47.
     """
@@ -174,7 +174,7 @@ def _table() -> tuple[_Words, _Words, _Words, _Words]:
 
 
 def _quadratic(address: _Words, position: _Words) -> _Words:
-    """The table's value within a segment, in units of 2**-28; position in 2**-20 segments."""
+    """The quadratic at a position within a segment, in units of 2**-28; position in 2**-20."""
     c0, c1, c2, sign = _table()
     change = position >> 4
     change *= change
@@ -188,7 +188,7 @@ def _quadratic(address: _Words, position: _Words) -> _Words:
 
 
 def _round(exponent: _Words, value: _Words) -> _Words:
-    """Pattern of value * 2**(exponent - 127), the value being in [1/8, 2) in units of 2**-31."""
+    """Pattern of value * 2**(exponent - 127), with value in [1/8, 2), in units of 2**-31."""
     value = value.copy()
     exponent = exponent.copy()
     for _ in range(3):
@@ -197,7 +197,7 @@ def _round(exponent: _Words, value: _Words) -> _Words:
         exponent -= short
     value += 0x7F + (value >> 8 & 1)
     value >>= 8
-    # The leading bit adds one to the exponent, a carry of the rounding adds another.
+    # The leading bit adds one to the exponent; a carry of the rounding adds another.
     value += (exponent - 1) << 23
     value[value >= F32_INF] = F32_INF
     value[value < 1 << 23] = 0
@@ -210,7 +210,7 @@ def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
 
 
 def _within(fraction: _Words) -> tuple[_Words, _Words]:
-    """Segment and position of a significand in a block of full size."""
+    """Segment, and position in it, of a significand in a block of full size."""
     return fraction >> 16, (fraction & 0xFFFF) << 4
 
 
@@ -235,7 +235,7 @@ def _reciprocal(u: _Words) -> _Words:
 def _rsqrt(u: _Words) -> _Words:
     sign, exponent, fraction = _fields(u)
     segment, position = _within(fraction)
-    # The exponent is that of a power of four, and one is left over for the significand or not.
+    # The exponent is split into a power of four and a factor of 1 or 2 for the significand.
     odd = ~exponent & 1
     segment += _FULL * Block.RSQRT_EVEN
     segment += odd << SEGMENT_BITS
@@ -268,8 +268,8 @@ def _log2(u: _Words) -> _Words:
     f = np.where(high, (1 << 23) - fraction, fraction << 1)
     whole = exponent - 127 + high
     magnitude = np.abs(whole)
-    # Without a whole part f decides alone, and is normalised ahead of the product. With one, both
-    # are scaled to leave the sum below 1.
+    # Without a whole part only f matters, and is normalised before the product. With one, both are
+    # scaled so that the sum is below 1.
     near = whole == 0
     zeros = np.where(near, 24 - _bit_length(f), 0)
     scale = _bit_length(magnitude)
@@ -287,7 +287,7 @@ def _log2(u: _Words) -> _Words:
 
 def _tanh(u: _Words) -> _Words:
     sign, exponent, fraction = _fields(u)
-    # From 1 on, a block for each octave, and halves of one for the last two.
+    # From 1 on: a block for each octave, and half a block for each of the last two.
     half = exponent >= 129
     octave = np.minimum(exponent, 129) - 127 + Block.TANH_1
     segment = np.where(half, (~exponent & 1) * _HALF + (fraction >> 17), fraction >> 16)
@@ -308,7 +308,7 @@ def _tanh(u: _Words) -> _Words:
 
 
 def _bit_length(magnitude: _Words) -> _Words:
-    """Bits of numbers below 2**24."""
+    """Bit length of numbers below 2**24."""
     return np.frexp(magnitude.astype(np.float64))[1].astype(np.int64)
 
 

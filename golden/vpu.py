@@ -1,9 +1,9 @@
 """The vector unit's operations on numpy arrays, bit for bit.
 
-`hdl/isa.py` and `docs/numerics.md` are the texts that it executes. Operands and results are arrays
-of uint32: the bit patterns that a vector register holds, whatever they stand for. `evaluate` has
-the operations that write a vector register and `compare` those that write a mask; both apply to
-each element by itself.
+Specifies hdl/vpu. It executes what `hdl/isa.py` and `docs/numerics.md` define. Operands and results
+are arrays of uint32: the bit patterns of a vector register, for numbers of every type. `evaluate`
+executes operations that write a vector register, and `compare` those that write a mask; both apply
+to each element separately.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _SIGN = np.uint32(0x80000000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _EXPONENT = np.uint32(0x7F800000)
 
-# Exact products below this round to less than 2**-126; this one is a tie, and rounds up to it.
+# Exact products below this one round to less than 2**-126; this one is a tie and rounds up.
 _LEAST_KEPT = (1 - 2.0**-25) * 2.0**-126
 
 _PARITY = 0x1BD11BDA
@@ -49,16 +49,15 @@ def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[
     Parameters
     ----------
     op : VectorOp
-        One whose result depends on the elements of a and b alone: neither `SELECT`, nor `LANE` and
-        `SUBLANE`, nor an operation that writes a mask.
+        An operation whose result depends only on the elements of a and b: not `SELECT`, `LANE`,
+        `SUBLANE`, or an operation that writes a mask.
     a, b : array of uint32, shapes that broadcast
-        Operand a is not looked at by `MOVE`, and b by no operation of a alone; there it may be
-        absent.
+        `MOVE` ignores a. Unary operations ignore b, which may be omitted then.
 
     Returns
     -------
     array of uint32
-        Of the broadcast shape of the operands that the operation has; always a new one.
+        A new array, of the broadcast shape of the operation's operands.
 
     Raises
     ------
@@ -118,12 +117,12 @@ def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
 
 
 def _flushed(u: _Words) -> _Words:
-    """The patterns, with each subnormal's replaced by the zero's of its sign."""
+    """The patterns, with subnormals replaced by the zero of their sign."""
     return np.where(u & _EXPONENT == 0, u & _SIGN, u)
 
 
 def _number(u: _Words) -> NDArray[np.float32]:
-    """The fp32 numbers that patterns stand for."""
+    """The fp32 numbers with these patterns."""
     return _flushed(u).view(np.float32)
 
 
@@ -138,10 +137,10 @@ def _fadd(a: _Words, b: _Words) -> _Words:
 def fmul(a: _Words, b: _Words) -> _Words:
     """The product of fp32 numbers, rounded once.
 
-    A float64 holds the product of two significands of 24 bits exactly, whatever their exponents.
-    Its conversion to float32 is the one rounding, right from 2**-126 on. Below, where it would
-    round to multiples of 2**-149, the exact product decides: what is at least halfway from the
-    last number of 24 bits to 2**-126 becomes that, as it does in the conversion; the rest is zero.
+    A float64 holds the product of two 24-bit significands exactly, for all exponents. Its
+    conversion to float32 is the only rounding, and is correct from 2**-126 on. Smaller products
+    would round to multiples of 2**-149, so the exact product decides: from halfway between the last
+    24-bit number and 2**-126 on, the result is 2**-126; below, it is zero.
 
     Parameters
     ----------
@@ -152,7 +151,7 @@ def fmul(a: _Words, b: _Words) -> _Words:
     array of uint32, the broadcast shape
     """
     with np.errstate(all="ignore"):
-        # Signalling NaNs and infinity times zero are ordinary operands here.
+        # Signalling NaNs and infinity times zero are valid operands.
         exact = _number(a).astype(np.float64) * _number(b)
         exact = np.where(np.abs(exact) < _LEAST_KEPT, np.copysign(0.0, exact), exact)
         y = exact.astype(np.float32).view(np.uint32)
@@ -160,13 +159,13 @@ def fmul(a: _Words, b: _Words) -> _Words:
 
 
 def _order(u: _Words) -> NDArray[np.int32]:
-    """Signed integers in the order of the numbers, -0 just below +0; its own inverse."""
+    """Map patterns to signed integers in the order of the numbers, -0 below +0; self-inverse."""
     s = u.view(np.int32)
     return s ^ ((s >> 31) & 0x7FFFFFFF)
 
 
 def fmax(a: _Words, b: _Words) -> _Words:
-    """The larger of fp32 numbers; +0 is larger than -0, and NaN wins over all.
+    """The larger of two fp32 numbers; +0 is larger than -0; NaN if either is NaN.
 
     Commutative and associative in every bit.
 
@@ -183,7 +182,7 @@ def fmax(a: _Words, b: _Words) -> _Words:
 
 
 def fmin(a: _Words, b: _Words) -> _Words:
-    """The smaller of fp32 numbers; -0 is smaller than +0, and NaN wins over all.
+    """The smaller of two fp32 numbers; -0 is smaller than +0; NaN if either is NaN.
 
     Parameters
     ----------
@@ -207,7 +206,7 @@ def _fneg(a: _Words) -> _Words:
 
 def _f2i(a: _Words) -> _Words:
     with np.errstate(all="ignore"):
-        # Every end of the range and every fp32 number is a float64, and the ends are integers.
+        # The bounds of the range and all fp32 numbers are exact in float64.
         x = np.clip(np.trunc(a.view(np.float32).astype(np.float64)), -(2.0**31), 2.0**31 - 1)
     return np.where(np.isnan(x), 0.0, x).astype(np.int32).view(np.uint32)
 
@@ -224,7 +223,7 @@ def _transcendental(function: Function) -> Callable[[_Words], _Words]:
     return lambda a: transcendental.evaluate(function, a.view(np.float32)).view(np.uint32)
 
 
-# Integers. Those of numpy wrap; only numpy's own scalars would warn of it, hence the arrays.
+# numpy's integers wrap. Only its scalars warn about it, hence the arrays.
 
 
 def _add(a: _Words, b: _Words) -> _Words:
@@ -236,7 +235,7 @@ def _subtract(a: _Words, b: _Words) -> _Words:
 
 
 def _shl(a: _Words, b: _Words) -> _Words:
-    # numpy leaves shifts by the width or more undefined.
+    # In numpy, shifts by the width or more are undefined.
     return np.where(b < 32, a << (b & 31), np.uint32(0))
 
 
@@ -259,7 +258,7 @@ def threefry2x32(counter: tuple[ArrayLike, ArrayLike], key: tuple[ArrayLike, Arr
     ----------
     counter, key : two arrays of uint32, all of shapes that broadcast
     rounds : int
-        Rounds, 0 or more; 20 is what the vector unit has.
+        Number of rounds, 0 or more; the vector unit has 20.
 
     Returns
     -------
@@ -316,7 +315,7 @@ _UNARY: dict[VectorOp, Callable[[_Words], _Words]] = {
 
 _BINARY: dict[VectorOp, Callable[[_Words, _Words], _Words]] = {
     VectorOp.FADD: _fadd,
-    # The sum's NaN is one pattern, so the sign of b may change even if b is NaN.
+    # All NaN results have one pattern, so the sign of b may change even if b is NaN.
     VectorOp.FSUB: lambda a, b: _fadd(a, b ^ _SIGN),
     VectorOp.FMUL: fmul,
     VectorOp.FMIN: fmin,

@@ -1,8 +1,8 @@
 """The cross-lane unit's operations on numpy arrays, bit for bit.
 
-`hdl/isa.py` and `docs/numerics.md` are the texts that it executes. A vector register is an array of
-uint32 of shape (sublanes, lanes). Every function checks what its numbers may be; where the machine
-stops with a fault, they raise.
+Specifies hdl/xlu. It executes what `hdl/isa.py` and `docs/numerics.md` define. A vector register is
+an array of uint32, shape (sublanes, lanes). The functions raise an exception for an argument with
+which a core would stop with a fault.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def _register(value: ArrayLike) -> _Words:
 
 
 def rotate_lanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
-    """Moves lane l to lane (l + distance) mod lanes.
+    """Move lane l to lane (l + distance) mod lanes.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def rotate_lanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
 
 
 def rotate_sublanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
-    """Moves sublane s to sublane (s + distance) mod sublanes.
+    """Move sublane s to sublane (s + distance) mod sublanes.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def rotate_sublanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
 
 
 def broadcast_lane(a: ArrayLike, lane: int) -> NDArray[np.uint32]:
-    """Copies one lane to all lanes.
+    """Copy one lane to all lanes.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def broadcast_lane(a: ArrayLike, lane: int) -> NDArray[np.uint32]:
 
 
 def broadcast_sublane(a: ArrayLike, sublane: int) -> NDArray[np.uint32]:
-    """Copies one sublane to all sublanes.
+    """Copy one sublane to all sublanes.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ def sum_lanes(a: ArrayLike) -> NDArray[np.uint32]:
     """The fp32 sum over the lanes of each sublane, in every lane.
 
     The order is that of a binary tree: lanes 0 and 1, 2 and 3, and so on are added, then
-    neighbouring sums, until one is left. Behind the last lane, up to a power of two, stand -0,
-    which change no sum.
+    neighbouring sums, until one is left. The lanes are padded with -0 to a power of two, which does
+    not affect the sum.
 
     Parameters
     ----------
@@ -155,9 +155,9 @@ def sum_lanes(a: ArrayLike) -> NDArray[np.uint32]:
 
 
 def max_lanes(a: ArrayLike) -> NDArray[np.uint32]:
-    """The largest fp32 number over the lanes of each sublane, in every lane; NaN if one is.
+    """The largest fp32 number over the lanes of each sublane, in every lane; NaN if any is.
 
-    The maximum of two is commutative and associative in every bit, so the order says nothing.
+    The maximum is commutative and associative in every bit, so the order does not matter.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def max_lanes(a: ArrayLike) -> NDArray[np.uint32]:
     level = a
     while level.shape[1] > 1:
         half = level.shape[1] // 2
-        # With an odd count the one in the middle meets itself or another, which is all the same.
+        # With an odd count, one element is compared twice, which does no harm.
         level = fmax(level[:, :level.shape[1] - half], level[:, half:])
     return np.repeat(level, lanes, axis=1)
 
@@ -194,12 +194,12 @@ def _check_tile(tile: object) -> None:
 
 
 def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
-    """Writes a register into the transposer's tile: its rows ``group * sublanes`` and following.
+    """Write a register into the transposer's tile, from row ``group * sublanes`` on.
 
     Parameters
     ----------
     tile : array of uint32, shape (lanes, lanes)
-        It is changed.
+        Changed in place.
     a : array of uint32, shape (sublanes, lanes)
     group : int
         Less than lanes / sublanes.
@@ -219,7 +219,7 @@ def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
 
 
 def transpose_out(tile: NDArray[np.uint32], group: int, sublanes: int) -> NDArray[np.uint32]:
-    """The register whose sublanes are columns ``group * sublanes`` and following of the tile.
+    """The register whose sublanes are the tile's columns from ``group * sublanes`` on.
 
     Parameters
     ----------

@@ -459,7 +459,7 @@ def test_named_descriptor_is_that_of_its_numbers() -> None:
     (lambda: hbm(0, stride=16), ValueError, "stride must be 0 where there are no runs, not 16"),
     (lambda: hbm(0, run=-1), ValueError, "run must be from 0 .* not -1"),
     (lambda: hbm(0, run=1, stride=1 << 31), ValueError, "stride must be .* not 2147483648"),
-    (lambda: vmem(1 << 32), ValueError, r"word must be from 0 to 2\*\*32 - 1, not 4294967296"),
+    (lambda: vmem(1 << 32), ValueError, r"address must be from 0 to 2\*\*32 - 1, not 4294967296"),
     (lambda: imem(1 << 28), ValueError, "bundle must be from 0 to 268435455, not 268435456"),
     (lambda: vreg(cast(Any, 3)), TypeError, "register must be a vector register, not 3"),
     (lambda: descriptor(cast(Any, "tiny"), hbm(0), vmem(0), rows=2), TypeError,
