@@ -1,1 +1,1 @@
-"""The chip's edges: AXI4 masters to memory, an AXI4-Lite slave for control."""
+"""The chip's bus interfaces: AXI4 masters for memory, and an AXI4-Lite slave for control."""

@@ -1,4 +1,4 @@
-"""A queue in a memory, for what is too wide or too deep for registers."""
+"""A FIFO in a memory, for entries that are too wide or too many for registers."""
 
 from amaranth import Module, Signal
 from amaranth.lib import stream, wiring

@@ -1,4 +1,4 @@
-"""AXI4 and AXI4-Lite as signatures, the names of their ports, and the streams of a memory port."""
+"""Signatures of AXI4 and AXI4-Lite, names of their ports, and payloads of a memory port."""
 
 from collections.abc import Mapping
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""The AXI4-Lite slave: turns two address channels into one access at a time."""
+"""The AXI4-Lite slave: turns reads and writes into a sequence of single accesses."""
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring

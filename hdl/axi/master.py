@@ -1,8 +1,8 @@
-"""From rows to AXI4: a core's way to memory, over all its channels at once.
+"""AXI4 masters: a core's connection to memory, over all of its channels.
 
-Row r lies in all channels, a part of ``channel_bytes`` in each, at address r * channel_bytes. So a
-burst of rows is one and the same burst in every channel. The channels get it together, go on as
-fast as each can, and their parts are joined again.
+Each channel holds a part of every row: ``channel_bytes`` of row r, at address r * channel_bytes. So
+a burst of rows is the same burst in every channel. All channels receive it together, proceed
+independently, and their parts are joined again.
 """
 
 from functools import reduce

@@ -1,1 +1,1 @@
-"""The chip: cores with their ways to memory, and the host's control of them."""
+"""The chip: cores with DMA engines and memory ports, and the host's control of them."""

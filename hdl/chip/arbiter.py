@@ -1,4 +1,4 @@
-"""Who is next: several that want one thing of a core share it, each in its turn."""
+"""Arbiters: clients share a port of a core in turn."""
 
 from collections.abc import Iterable
 from functools import reduce

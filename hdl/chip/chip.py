@@ -1,4 +1,4 @@
-"""The chip: its cores, the host's control of them, and all pins."""
+"""The chip: its cores, their control by the host, and all pins."""
 
 from amaranth import Cat, Const, Module
 from amaranth.lib import wiring

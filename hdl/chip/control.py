@@ -1,4 +1,4 @@
-"""The control slave: the host's side of the chip behind AXI4-Lite."""
+"""The control slave: the host's registers behind AXI4-Lite."""
 
 from amaranth import Cat, Const, Module, Signal
 from amaranth.lib import stream, wiring

@@ -1,4 +1,4 @@
-"""A core with all that it takes in a chip: its engine, its way to memory, what it shares."""
+"""A node of the chip: a core with its DMA engine, its memory port, and arbiters."""
 
 from amaranth import Module, Signal
 from amaranth.lib import stream, wiring

@@ -1,4 +1,4 @@
-"""The register map: one table, from which hardware, driver and docs/registers.md are made."""
+"""The register map: one table for hardware, driver and docs/registers.md."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

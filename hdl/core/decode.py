@@ -1,7 +1,7 @@
-"""What a bundle needs, read off its operation codes and the table of operations.
+"""The bundle decoder: the registers and encoding faults of a bundle.
 
-Nothing here lists operations: which codes a slot has, and what each of its fields then means, comes
-from `hdl.isa.OPERATIONS`.
+It contains no list of operations: the codes of each slot, and the meaning of its fields, come from
+`hdl.isa.OPERATIONS`.
 """
 
 from amaranth import Cat, Const, Module, Signal, Value

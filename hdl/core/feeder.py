@@ -1,4 +1,4 @@
-"""Between vector registers and the array's streams, which carry one row a cycle."""
+"""Row feeder and collector: between vector registers and the array's streams of rows."""
 
 from amaranth import Module, Signal
 from amaranth.lib import wiring

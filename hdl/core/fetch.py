@@ -1,4 +1,4 @@
-"""Where bundles come from: instruction memory, and the program counter with all that moves it."""
+"""Instruction fetch: instruction memory, program counter, start, stop and faults."""
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring

@@ -1,4 +1,4 @@
-"""The host's way to instruction memory, scalar memory, scalar registers and semaphores."""
+"""The port for words: instruction memory, scalar memory, scalar registers and semaphores."""
 
 from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import stream, wiring

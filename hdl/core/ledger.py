@@ -1,7 +1,7 @@
-"""What a program has given to the array and not taken back.
+"""Accounts for a program's weights and results in the array.
 
-The limits are of the architecture: they depend on the bundles that were executed, never on how far
-the array has got, so that a program that exceeds them always does so at the same bundle.
+The limits are architectural: they depend only on the executed bundles, never on the progress of the
+array. So a program that exceeds them always does so at the same bundle.
 """
 
 from amaranth import Module, Signal

@@ -1,4 +1,4 @@
-"""What is outstanding: registers that await a write or a read, write ports that are taken."""
+"""The scoreboard: registers with outstanding writes or reads, and reserved write ports."""
 
 from amaranth import Const, Module, Signal, Value
 from amaranth.lib import wiring

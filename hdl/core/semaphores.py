@@ -1,4 +1,4 @@
-"""Counting semaphores, changed by bundles, by the host, and from outside at any time."""
+"""Counting semaphores, which bundles, the host, transfers and the other core change."""
 
 from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import wiring

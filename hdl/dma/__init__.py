@@ -1,1 +1,1 @@
-"""Transfers between the memories: descriptors, the queue, and the engine that moves rows."""
+"""DMA: descriptors, the queue of transfers, and the engine that moves rows."""

@@ -1,10 +1,10 @@
-"""Descriptors: read word by word, checked, and turned into transfers.
+"""The front end: reads descriptors, checks them, and turns them into transfers.
 
-All checks are exact: nothing wraps, whatever the numbers are. A side with runs needs a division,
-of its blocks by the length of a run, and a product, of the quotient and the stride. Both come from
-one loop, from the quotient's highest bit down: where a bit of it is found, the stride is added to
-the offset, and both are doubled. The offset never needs more bits than an address, for where it
-grows beyond, the transfer is out of range.
+All checks are exact: no number wraps. A side with runs requires a division, of its blocks by the
+length of a run, and a multiplication, of the quotient by the stride. One loop computes both, from
+the highest bit of the quotient down: if the bit is set, the stride is added to the offset; then the
+offset is doubled. The offset needs no more bits than an address, because a transfer with a larger
+offset is out of range.
 """
 
 from collections.abc import Collection

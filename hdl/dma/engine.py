@@ -1,4 +1,4 @@
-"""The engine that carries out transfers: rows between memories, beside the program."""
+"""The DMA engine: moves rows between memories while the program runs."""
 
 from amaranth import Module, Signal
 from amaranth.lib import stream, wiring

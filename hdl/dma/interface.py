@@ -1,4 +1,4 @@
-"""What the parts of the engine say to each other: transfers as the front end has checked them."""
+"""Layouts of transfers between the parts of the engine, and sizes of spaces."""
 
 from amaranth import signed
 from amaranth.lib import data

@@ -1,4 +1,4 @@
-"""Transfers that were started: each stage of the engine takes them in their order."""
+"""The queue of started transfers; each stage of the engine takes them in order."""
 
 from amaranth import Array, Module, Signal
 from amaranth.lib import wiring

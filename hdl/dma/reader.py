@@ -1,4 +1,4 @@
-"""The first half of a transfer: asking for rows, and collecting them."""
+"""The first half of a transfer: requests rows, and collects them."""
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring

@@ -1,4 +1,4 @@
-"""Rows on their way: a buffer of two, and rows made of words."""
+"""A buffer of two rows, and a module that gathers words into rows."""
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib import stream, wiring

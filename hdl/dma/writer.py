@@ -1,4 +1,4 @@
-"""The second half of a transfer: where rows go, and when all of them are there."""
+"""The second half of a transfer: writes rows, and signals completion."""
 
 from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import stream, wiring

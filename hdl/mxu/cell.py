@@ -1,9 +1,9 @@
 """The cell of the systolic array: one multiply-accumulate, a stationary weight, and its successor.
 
 Activations pass from west to east in one cycle, partial sums from north to south in ``row_skew``
-cycles. The next weight arrives meanwhile, from the north or from the west: each cell keeps the
-first weight that reaches it after a swap and passes on all that follow, so weights may chase the
-wavefront of the swap through the array without disturbing it.
+cycles. Meanwhile the next weight arrives from the north or from the west: each cell keeps the first
+weight that reaches it after a swap and passes all later ones on. So weights may directly follow the
+wavefront of the swap through the array.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The systolic array: cells in a square, activations eastward, partial sums southward."""
+"""The systolic array: a square of cells; activations move east, partial sums south."""
 
 from ..config import Config
 from ..tiles import Chain, TileGrid

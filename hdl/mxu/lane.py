@@ -1,7 +1,7 @@
-"""A lane's share of the array's edge: what feeds one row and one column, and collects one column.
+"""A lane of the array's edge: feeds one row and one column, and collects one column.
 
-The skew of a systolic array is made here, in memories: a row of operands is written by all lanes at
-once and read by each lane when the wavefront reaches it; the read enable is the neighbour's, later.
+Its memories produce the skew of the systolic array: all lanes write a row of operands at once, and
+each lane reads it when the wavefront arrives. A read enable is that of the neighbour, delayed.
 """
 
 from amaranth import Cat, Module, Signal

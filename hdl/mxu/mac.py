@@ -1,14 +1,13 @@
 """The multiply-accumulate datapath, cut into combinational steps.
 
 ``sum = acc + x * w`` with an exact bfloat16 product and one rounding (docs/numerics.md). Each step
-is a component of its own between two named bundles of signals, so that a cell can put pipeline
-registers between any two of them:
+is a component between two named interfaces, so that a cell can place pipeline registers between any
+two of them:
 
     multiply | compare | align coarse, fine | add | normalize coarse, medium, fine | round
 
-Every word is at most 32 bits wide and every choice is a word-wide multiplexer: this keeps the
-lookup tables few, and lets a simulator evaluate many cells with one vector instruction per
-operator.
+Every word has at most 32 bits and every choice is a word-wide multiplexer. This needs few lookup
+tables, and lets a simulator evaluate many cells with one vector instruction per operator.
 """
 
 from amaranth import C, Cat, Module, Mux, Signal, Value

@@ -1,1 +1,1 @@
-"""The vector unit: lanes and what they compute with."""
+"""The vector unit: elements with registers, ALUs and memory, and their control."""

@@ -1,7 +1,7 @@
-"""The ALU of one vector slot in one element: operand latches, units, and the choice of a result.
+"""The ALU of one vector slot in one element: operand registers, units, and result selection.
 
-There are no valid bits: the control pipeline, which all elements share, says what happens in which
-cycle (`SlotControl` in `hdl/vpu/control.py`).
+There are no valid bits: the control pipeline, which all elements share, enables each step
+(`SlotControl` in `hdl/vpu/control.py`).
 """
 
 from enum import IntEnum

@@ -1,7 +1,7 @@
-"""The vector unit's control pipelines: what all its elements do, from issue to write.
+"""The vector unit's control pipelines, which control all elements from issue to write.
 
-Every signal to the elements is a register or close to one. Registers beside a valid bit hold while
-it is not set.
+Every signal to the elements comes from a register, or through very little logic. Registers with a
+valid bit hold while it is not set.
 """
 
 from collections.abc import Sequence

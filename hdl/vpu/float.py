@@ -1,8 +1,7 @@
-"""fp32 sums, products and conversions of a vector element, bit for bit as docs/numerics.md.
+"""fp32 sums, products and conversions of a vector element, as docs/numerics.md defines them.
 
 Each unit has two register stages and no valid bits: the control pipeline, which all elements share,
-says which stages hold something. Apart from each other, the units cost a simulator nothing while
-they are not used.
+enables the stages. The units are separate, so that unused ones cost a simulator nothing.
 """
 
 from amaranth import Cat, Module, Mux, Signal

@@ -1,4 +1,4 @@
-"""Ports of the vector unit: what the sequencer, the feeders and the cross-lane unit say to it.
+"""Signatures of the vector unit's ports to sequencer, feeders, cross-lane unit and host.
 
 "Issue" is the cycle in which the sequencer issues a bundle. A row is one sublane of a vector
 register, lane 0 in the lowest bits.

@@ -1,4 +1,4 @@
-"""The register file of one element: all its sublane's words of the vector registers."""
+"""The register files of one element: its elements of all vector registers and masks."""
 
 from amaranth import Module, Signal
 from amaranth.lib import wiring

@@ -1,4 +1,4 @@
-"""Operations of a vector element that take one cycle: moves, integers, masks, and much of fp32."""
+"""Single-cycle operations of a vector element: moves, integers, masks, and simple fp32."""
 
 from amaranth import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring

@@ -6,8 +6,9 @@ Each table entry approximates a function on one segment of its reduced argument 
 
 where the sign is chosen such that c1 is not negative.
 
-The hardware and the golden model use the same integers, made here from decimal arithmetic, which is
-correctly rounded and so the same on every machine. `docs/transcendentals.md` derives the segments.
+The hardware and the golden model use the same integers, computed here in decimal arithmetic, which
+is correctly rounded and so the same on every machine. `docs/transcendentals.md` derives the
+segments.
 """
 
 import decimal

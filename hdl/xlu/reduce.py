@@ -1,4 +1,4 @@
-"""Sum or maximum of a row of binary32 words: a pipelined binary tree of equal nodes."""
+"""Sum or maximum of a row of fp32 numbers: a pipelined binary tree of equal nodes."""
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring

@@ -1,8 +1,8 @@
 """The transposer: a tile of lanes x lanes words, written by rows and read by columns.
 
 Row r is stored rotated by r lanes: element (r, c) lies in bank (c + r) modulo the number of lanes,
-at address r. So the elements of a row, and also those of a column, lie in different banks, and
-either takes one access.
+at address r. So the elements of a row lie in different banks, as do those of a column, and either
+needs one access.
 """
 
 from amaranth import Module, Mux, Signal

@@ -4,9 +4,9 @@
                                |-> tree ---------^
     transposer's banks --------^   rotator ----> transposer's banks
 
-An operation enters as S rows, one a cycle, in cycles that are called its slots. What happens to a
-row from then on depends on nothing that comes later: it is decided in the slot, and travels beside
-the row. Operations never overtake each other.
+An operation enters as S rows, one a cycle; these cycles are its slots. The slot determines the
+processing of its row: the row's attributes travel along with it, and later events do not affect
+it. Operations never overtake each other.
 """
 
 from itertools import pairwise

@@ -36,7 +36,7 @@ class Format:
         return self.zero(sign) | (0xFF << self.fraction_bits)
 
     def read(self, pattern: int) -> tuple[str, int, Fraction]:
-        """Kind (zero, finite, infinite or nan), sign and magnitude that a pattern stands for."""
+        """Kind (zero, finite, infinite or nan), sign and magnitude of a pattern."""
         sign = pattern >> (self.fraction_bits + 8)
         exponent = (pattern >> self.fraction_bits) & 0xFF
         fraction = pattern & ((1 << self.fraction_bits) - 1)

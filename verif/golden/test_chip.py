@@ -1,4 +1,4 @@
-"""Programs that use transfers and the other core, on the golden machine and the golden chip."""
+"""Programs that use transfers and the other core, on the golden core and the golden chip."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""The golden machine: every operation, every fault, and programs."""
+"""The golden core: every operation, every fault, and programs."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ HALT = do("s1", "halt")
 
 
 def random_machine(config: Config = TINY, seed: int = SEED) -> GoldenCore:
-    """A machine with random contents, a complete load of weights, active ones, and two results."""
+    """A core with random contents, a complete load of weights, active ones, and two results."""
     rng = np.random.default_rng(seed)
     machine = GoldenCore(config)
     machine.scalars[1:] = rng.integers(0, 1 << 32, isa.SCALAR_REGISTERS - 1, np.uint32)
@@ -89,7 +89,7 @@ def random_machine(config: Config = TINY, seed: int = SEED) -> GoldenCore:
 
 
 def execute(machine: GoldenCore, one: int, pc: int = 0) -> bool:
-    """Executes a bundle at an address; the machine goes on running if it does so."""
+    """Execute a bundle at an address; return whether the core executed it."""
     machine.stop()
     machine.load_program([one], at=pc)
     machine.start(pc)
@@ -97,7 +97,7 @@ def execute(machine: GoldenCore, one: int, pc: int = 0) -> bool:
 
 
 def everything(machine: GoldenCore) -> dict[str, Any]:
-    """All state, also what `read_state` leaves out."""
+    """All state, including what `read_state` omits."""
     state = machine.read_state()
     state["transposer"] = machine.transposer.copy()
     state["next_weights"] = machine.next_weights.view(np.uint16).copy()
@@ -110,7 +110,7 @@ def everything(machine: GoldenCore) -> dict[str, Any]:
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any],
             ignored: Sequence[str] = ()) -> set[tuple[int | str, ...]]:
-    """Places that differ, as tuples of the part's name and its index along the first axis."""
+    """Differences, as tuples of a name and an index along the first axis."""
     found: set[tuple] = set()
     for name in before.keys() - set(ignored):
         old, new = np.asarray(before[name]), np.asarray(after[name])
@@ -505,7 +505,7 @@ CASES = [(slot, operation) for operation in OPERATIONS for slot in operation.slo
 
 
 def ready_for(operation: Operation) -> GoldenCore:
-    """A machine on which the operation with `LEGAL` operands has no fault."""
+    """A core on which the operation with `LEGAL` operands has no fault."""
     machine = random_machine()
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
         machine.loaded = 0
@@ -552,7 +552,7 @@ def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(
 
 # Faults
 
-# Other slots' operations, of which nothing may happen.
+# Operations of other slots, which must have no effect.
 BYSTANDERS = (do("s0", "add", 30, 0, inline(1)), do("s1", "jump", inline(9)),
               do("v0", "move", 30, inline(1)), do("v1", "mxor", 7, 7, 0),
               do("ld", "load", 29, 0, inline(0)), do("st", "store", 28, 0, inline(2), 0),
@@ -670,7 +670,7 @@ def test_files_do_not_conflict_with_each_other() -> None:
 
 def at_fault(name: str,
              config: Config = TINY) -> tuple[GoldenCore, tuple[Slot, dict[str, int]], Fault]:
-    """A machine and an operation that has a fault on it."""
+    """A core and an operation that has a fault on it."""
     machine = random_machine(config)
     machine.scalars[1:4] = 0xFFFFFFF0, config.vmem_vectors, config.smem_words
     machine.semaphores[4] = 0xFFFFFFFE
@@ -801,7 +801,7 @@ def test_the_least_fault_counts() -> None:
     machine.loaded = 1
     assert_fault(machine, bundle(do("push", "rows_swap", 6)), Fault.WEIGHT_LOAD)
     assert_fault(machine, bundle(do("push", "rows", 6)), Fault.FIFO_OVERFLOW)
-    # Neither makes room for the other in one bundle.
+    # Push and pop of one bundle do not make room for each other.
     assert_fault(machine, bundle(do("push", "rows", 6), do("pop", "pop", 5)), Fault.FIFO_OVERFLOW)
     while machine.held:
         assert execute(machine, bundle(do("pop", "pop", 7)))
@@ -1154,7 +1154,7 @@ def test_cross_lane_operations(config: Config) -> None:
 
 
 def random_bundle(rng: np.random.Generator) -> int:
-    """Mostly sensible operations in some slots, garbage in fields that nobody looks at."""
+    """Mostly sensible operations in some slots, garbage in unused fields."""
     slots = {}
     for slot, widths in SLOTS.items():
         if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Transfers in the golden machine: what they copy, and what is wrong with descriptors.
+"""Transfers of the golden core: what they copy, and faults of descriptors.
 
 What is expected is worked out here row by row and word by word, from the text of the manual.
 """
@@ -200,7 +200,7 @@ def test_every_pair_of_spaces_copies_row_by_row(source: str, destination: str) -
         done = 0
         for _ in range(12):
             descriptor = some_descriptor(source, destination, config, rng)
-            # Where source and destination overlap, the golden machine reads all of it first.
+            # Where source and destination overlap, the golden core reads all of it first.
             done += assert_done(machine, descriptor, seed) is Fault.NONE
         assert done >= 3, (config, done)
 

@@ -1,4 +1,4 @@
-"""Grids of tiles: wiring that cannot be meant is refused, and each module is written once."""
+"""Grids of tiles: invalid wiring is refused, and each module is written once."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -13,7 +13,7 @@ from hdl.tiles import Chain, Each, Link, Shared, TileGrid, VerilogLibrary
 
 
 class Adder(wiring.Component):
-    """Passes ``x`` eastward, and southward the sum of all ``x`` and ``bias`` above."""
+    """Passes ``x`` east, and the sum of all ``x`` and ``bias`` above south."""
 
     def __init__(self) -> None:
         super().__init__({
