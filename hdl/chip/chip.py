@@ -17,11 +17,26 @@ from ..axi.interface import (
 from ..config import Config
 from ..dma.interface import check_config
 from ..tiles import place
+from ..vpu.interface import check_vmem
 from .control import ControlSlave
 from .node import CoreNode
 from .registers import CORE_REGISTERS
 
-__all__ = ["Chip"]
+__all__ = ["Chip", "check_chip"]
+
+
+def check_chip(config: Config) -> None:
+    """Check that a chip can have this configuration; arrays and cores alone can have others.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, ``array`` is not a power of two, a channel is too narrow or
+        too wide, or vector memory is too small or too large.
+    """
+    check_config(config)
+    channel_bits(config)
+    check_vmem(config)
 
 
 class Chip(wiring.Component):
@@ -61,7 +76,7 @@ class Chip(wiring.Component):
 
     def __init__(self, config: Config, *, status: bool = False,
                  probes: wiring.Component | None = None) -> None:
-        check_config(config)
+        check_chip(config)
         self._config = config
         self._status = status
         self._probes = probes

@@ -15,8 +15,8 @@ from ..isa import MASKS, SCALAR_REGISTERS, SLOTS, VECTOR_REGISTERS, Slot
 
 __all__ = ["HOST_ADDRESS_BITS", "MASK_BITS", "REGISTER_BITS", "ChainControl", "ChainWrite",
            "HostSpace", "LoadIssue", "MaskWrite", "MasksWritten", "RegisterWrite",
-           "RegistersWritten", "RowShift", "StoreIssue", "VectorIssue", "host_read_request",
-           "host_write_row", "row_bits"]
+           "RegistersWritten", "RowShift", "StoreIssue", "VectorIssue", "check_vmem",
+           "host_read_request", "host_write_row", "row_bits"]
 
 REGISTER_BITS = ceil_log2(VECTOR_REGISTERS)
 """Width of the number of a vector register or a scalar register."""
@@ -25,6 +25,19 @@ MASK_BITS = ceil_log2(MASKS)
 """Width of the number of a mask register."""
 HOST_ADDRESS_BITS = 16
 """Width of an address of the host's port."""
+
+
+def check_vmem(config: Config) -> None:
+    """Check the size of vector memory.
+
+    Raises
+    ------
+    ValueError
+        If it has fewer than 2 vectors, or more than an address of the host can reach.
+    """
+    if not 2 <= config.vmem_vectors <= 1 << HOST_ADDRESS_BITS:
+        raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} vector "
+                         f"registers, not {config.vmem_bytes!r}")
 
 
 def row_bits(config: Config) -> int:

@@ -9,7 +9,6 @@ from ..tiles import TileGrid, place
 from .control import HostControl, MemoryControl, SlotControl
 from .element import SLOTS, slot_ports, vpu_grid
 from .interface import (
-    HOST_ADDRESS_BITS,
     ChainControl,
     ChainWrite,
     LoadIssue,
@@ -18,6 +17,7 @@ from .interface import (
     RowShift,
     StoreIssue,
     VectorIssue,
+    check_vmem,
     host_read_request,
     host_write_row,
     row_bits,
@@ -83,9 +83,7 @@ class Vpu(wiring.Component):
     def __init__(self, config: Config) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a Config, not {config!r}")
-        if not 2 <= config.vmem_vectors <= 1 << HOST_ADDRESS_BITS:
-            raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} vector "
-                             f"registers, not {config.vmem_bytes!r}")
+        check_vmem(config)
         self._config = config
         row = row_bits(config)
         super().__init__({

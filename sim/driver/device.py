@@ -19,9 +19,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from hdl.axi.interface import channel_bits
+from hdl.chip.chip import check_chip
 from hdl.config import Config
-from hdl.dma.interface import check_config
 from sim.compiler.layers import Dense, check_layers, check_matrix, compile_layers
 from sim.driver.backend import BACKENDS, open_backend
 from sim.driver.execution import Execution
@@ -56,9 +55,8 @@ class Device(Execution):
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
         if not isinstance(memory, HbmOptions | None):
             raise TypeError(f"memory must be HbmOptions or None, not {memory!r}")
-        # The golden model would take configurations of which no chip can be built.
-        check_config(config)
-        channel_bits(config)
+        # The golden model alone would accept configurations that no chip can have.
+        check_chip(config)
         super().__init__(config)
         self._backend_name = backend
         self._backend = open_backend(backend, config, memory, trace)
