@@ -116,7 +116,7 @@ class Chip(wiring.Component):
         return m
 
     def _show_status(self, m: Module, control: ControlSlave) -> None:
-        """Drives the status ports from what the cores tell the control slave."""
+        """Drive the status ports from the status that the cores report to the control slave."""
         for number, core in enumerate(control.core):
             parts, end = [], 0
             for field in CORE_REGISTERS["STATUS"].fields:

@@ -79,6 +79,7 @@ class MacCell(wiring.Component):
         m = Module()
         weight = self._elaborate_weights(m)
         self._elaborate_datapath(m, platform, weight)
+        # The activation moves one cell east in each cycle.
         x = Signal(16, reset_less=True)
         with m.If(self.x_valid):
             m.d.sync += x.eq(self.x)
@@ -87,6 +88,7 @@ class MacCell(wiring.Component):
         return m
 
     def _elaborate_weights(self, m: Module) -> Signal:
+        """Keep or pass on arriving weights; return the active one."""
         active = Signal(16, reset_less=True)
         shadow = Signal(16, reset_less=True)
         passing = Signal(16, reset_less=True)
@@ -112,6 +114,7 @@ class MacCell(wiring.Component):
         return active
 
     def _elaborate_datapath(self, m: Module, platform: object, weight: Signal) -> None:
+        """Chain the steps of the datapath, with pipeline registers after those in `CUTS`."""
         bundle = mac.Operands.create(path=("operands",))
         m.d.comb += [bundle.x.eq(self.x), bundle.w.eq(weight)]
         valid = self.x_valid
@@ -120,17 +123,19 @@ class MacCell(wiring.Component):
             step = place(m, platform, name, f"mac_{name}", make_step)
             wiring.connect(m, bundle, step.i)
             if make_step is mac.Compare:
+                # The partial sum is first needed here, so it may arrive after the activation.
                 m.d.comb += step.acc.eq(self.p)
             bundle = step.o
             if make_step in self._cuts:
                 bundle, valid = _register(m, name, bundle, valid)
+        # The last stage: the output register.
         bundle, valid = _register(m, "p", bundle, valid)
         m.d.comb += [self.p_south.eq(bundle.bits), self.p_valid.eq(valid)]
 
 
 def _register(m: Module, name: str, bundle: wiring.PureInterface,
               valid: Signal) -> tuple[wiring.PureInterface, Signal]:
-    """A copy of ``bundle`` one cycle later, held while ``valid`` is not set; and ``valid``."""
+    """Copy ``bundle`` into registers that load if ``valid``; return also ``valid``, delayed."""
     later_valid = Signal(name=f"{name}_stage_valid")
     m.d.sync += later_valid.eq(valid)
     later = bundle.signature.create(path=(name,))

@@ -120,6 +120,7 @@ class MxuLane(wiring.Component):
             m.d.sync += head.eq(head + 1)
 
     def _collect(self, m: Module, platform: object) -> None:
+        """Place the result FIFO: write in order, read at the controller's address."""
         depth = self._config.result_depth
         buffer = place(m, platform, "y_buffer", Sram.module(32, depth), lambda: Sram(32, depth))
         tail = Signal(ceil_log2(depth), name="y_tail")

@@ -97,8 +97,10 @@ class FloatAdd(wiring.Component):
             # Subnormals read as zero; `Compare` does this for a.
             compare.i.fraction.eq(Mux(compare.i.exponent == 0, 0, self.b[:F32_FRACTION])),
         ]
+        # Stage 0: order the operands by magnitude, and align the smaller one.
         aligned = _through(m, platform, compare.o, {
             "align_coarse": mac.AlignCoarse, "align_fine": mac.AlignFine})
+        # Stage 1: add, normalise and round.
         rounded = _through(m, platform, _latch(m, "aligned", aligned, self.enable[0]), {
             "add": mac.Add, "normalize_coarse": mac.NormalizeCoarse,
             "normalize_medium": mac.NormalizeMedium, "normalize_fine": mac.NormalizeFine,
@@ -273,6 +275,7 @@ class FloatMultiply(wiring.Component):
         m = Module()
         multiply = place(m, platform, "multiply", "float_multiply", Multiply)
         round_ = place(m, platform, "round", "float_round_product", RoundProduct)
+        # Stage 0: the exact product. Stage 1: rounding.
         m.d.comb += [multiply.i.a.eq(self.a), multiply.i.b.eq(self.b)]
         wiring.connect(m, _latch(m, "exact", multiply.o, self.enable[0]), round_.i)
         m.d.comb += self.product.eq(_latch(m, "result", round_.o, self.enable[1]).bits)

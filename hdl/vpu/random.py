@@ -48,6 +48,7 @@ class Random(wiring.Component):
         second = Signal(32)
         key = self.b
         m.d.comb += [first.eq(self.a + self.b), second.eq(0)]
+        # Each stage computes the same number of rounds.
         per_stage = ROUNDS // STAGES
         for stage in range(STAGES):
             for number in range(per_stage * stage, per_stage * (stage + 1)):
@@ -69,6 +70,7 @@ class Random(wiring.Component):
 
     def _round(self, m: Module, number: int, first: Signal,
                second: Signal) -> tuple[Signal, Signal]:
+        """Mix the two words."""
         mixed = Signal(32, name=f"first_{number}")
         rotated = Signal(32, name=f"second_{number}")
         m.d.comb += [

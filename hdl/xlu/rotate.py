@@ -54,6 +54,7 @@ class Rotator(wiring.Component):
         row: Value = self.row
         valid: Value = self.valid
         distance: Value = self.distance
+        # Each step rotates by one digit of the distance, and is one pipeline stage.
         for step in range(self._steps):
             stride = 1 << DIGIT_BITS * step
             digit = Signal(min(DIGIT_BITS, len(distance)), name=f"digit_{step}")
@@ -77,5 +78,6 @@ class Rotator(wiring.Component):
         return m
 
     def _turned(self, row: Value, lanes: int) -> Value:
+        """The row, rotated by a fixed number of lanes."""
         cut = 32 * (self._lanes - lanes % self._lanes)
         return Cat(row[cut:], row[:cut])
