@@ -196,9 +196,9 @@ class Device(Execution):
 
     def _layers(self, x: Float32, layers: Sequence[Dense], progress: bool) -> list[Float32]:
         """Compile and run layers that have been checked; those of empty operands need no run."""
+        self._last_run = {}
         kinds = tuple(layer.kind for layer in layers)
         if not x.size or not all(kind.columns for kind in kinds):
-            self._last_run = {}
             return [np.zeros((len(x), kind.columns), np.float32) for kind in kinds]
         operands = [array for layer in layers for array in (layer.weights, layer.bias)
                     if array is not None]

@@ -13,7 +13,7 @@ from sim.asm.descriptor import Place, descriptor, hbm, vmem
 from sim.asm.operands import s, sem, v
 from sim.asm.text import assemble
 from sim.compiler.executable import BufferSpec, Executable, Role
-from systolith import CoreFaultError, Device
+from systolith import CoreFaultError, Dense, Device
 from verif.sim.driver.common import HALT, SEED, TINY
 
 
@@ -174,6 +174,20 @@ def test_too_little_memory_and_a_closed_device_are_named() -> None:
             device.execute(EXECUTABLE, NUMBER, TEXT)
     with pytest.raises(RuntimeError, match="device is closed"):
         device.execute(EXECUTABLE, NUMBER, TEXT)
+
+
+def test_the_last_run_is_forgotten_when_the_next_fails_or_has_nothing_to_do(
+        device: Device) -> None:
+    one = np.ones((4, 4), np.float32)
+    for nothing in (one[:0], one[:, :0]):
+        device.matmul(one, one)
+        assert device.last_run
+        device.matmul(nothing, one[:nothing.shape[1]])
+        assert device.last_run == {}
+    device.matmul(one, one)
+    with pytest.raises(ValueError, match="jobs must fit 512 bundles"):
+        device.dense(one, [Dense(one, relu=True)] * 3)
+    assert device.last_run == {}
 
 
 def test_a_fault_frees_the_buffers(device: Device) -> None:
