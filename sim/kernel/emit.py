@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hdl.tiles import TileGrid
 from sim.kernel.chunk import chunk_body
 from sim.kernel.ir import low
-from sim.kernel.layout import CHUNK, Ports
+from sim.kernel.layout import CHUNK, Port, Ports
 from sim.kernel.plan import Plan
 from sim.kernel.state import state_struct, tables
 from sim.kernel.step import outputs_body, step_body, work_estimate
@@ -46,14 +46,14 @@ def cpp_source(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
         f"constexpr int LANES_PER_ROW = {CHUNK * chunks};",
         f"constexpr uint64_t LAST_CHUNK = {low(grid.cols - CHUNK * (chunks - 1)):#x}ull;",
         "",
-        "// What is the same for all tiles in a step.",
+        "// Values of a step that are the same in all tiles.",
         "struct Uniform {",
         *(f"  uint64_t s{index};" for index in range(len(uniform.lines))),
         "};",
         "",
         *tables(plan),
         *state_struct(grid, plan, constants),
-        "// Steps the tiles of one chunk of a row; tells whether they can change without input.",
+        "// Steps the tiles of one chunk of a row; returns 0 if all of them are idle afterwards.",
         "inline uint64_t step_chunk(State& g, [[maybe_unused]] const Uniform& u, int row, int c) {",
         "  [[maybe_unused]] const uint64_t valid = c == CHUNKS - 1 ? LAST_CHUNK : ~uint64_t(0);",
         *(f"  {line}" for line in chunk),
@@ -107,37 +107,11 @@ def _parallel(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
     ``length`` is the number of lines that step a vector of tiles: a measure of their cost.
     """
     module = grid.module
-    # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
-    row_cost = max(1, length * -(-grid.cols // 8) // 8)
-    members, copies = [], []
-    for port in ports.inputs.values():
-        if port.is_bit:
-            members.append(f"unsigned char {port.variable}_bit = 0;")
-            copies.append(f"job.{port.variable}_bit = {port.variable}_bit;")
-        else:
-            words = -(-port.width // 32)
-            members.append(f"uint32_t {port.variable}[{words}] = {{}};")
-            copies.append(f"std::memcpy(job.{port.variable}, {port.variable}, {4 * words});")
+    copies = [f"job.{port.variable}_bit = {port.variable}_bit;" if port.is_bit else
+              f"std::memcpy(job.{port.variable}, {port.variable}, {4 * _port_words(port)});"
+              for port in ports.inputs.values()]
     return [
-        "class Work final : public systolith::Job {",
-        "public:",
-        f'  explicit Work(const char* path) : Job("{module}", path, ROWS * {row_cost}) {{}}',
-        "",
-        "  State g;",
-        "  bool outputs_changed = true;",
-        *(f"  {member}" for member in members),
-        "",
-        "protected:",
-        "  uint64_t load() const override {",
-        *(f"    {line}" for line in work_estimate(grid, plan, ports, row_cost)),
-        "  }",
-        "",
-        "  void run() override {",
-        *(f"    {line}" for line in step),
-        "    outputs_changed = stepped;",
-        "  }",
-        "};",
-        "",
+        *_work_class(grid, plan, ports, step, length),
         "}  // namespace",
         "",
         f'extern "C" void* {module}_new(const char* path) {{ return new Work(path); }}',
@@ -165,4 +139,40 @@ def _parallel(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
         "  [[maybe_unused]] const State& g = static_cast<Work*>(self)->g;",
         *(f"  {line}" for line in outputs_body(grid, plan, ports)),
         "}",
+    ]
+
+
+def _port_words(port: Port) -> int:
+    """The 32-bit words that hold a port's value."""
+    return -(-port.width // 32)
+
+
+def _work_class(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
+                length: int) -> list[str]:
+    """The class of a step that a thread of the pool can run: the state and a copy of the inputs."""
+    # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
+    row_cost = max(1, length * -(-grid.cols // 8) // 8)
+    members = [f"unsigned char {port.variable}_bit = 0;" if port.is_bit else
+               f"uint32_t {port.variable}[{_port_words(port)}] = {{}};"
+               for port in ports.inputs.values()]
+    return [
+        "class Work final : public systolith::Job {",
+        "public:",
+        f'  explicit Work(const char* path) : Job("{grid.module}", path, ROWS * {row_cost}) {{}}',
+        "",
+        "  State g;",
+        "  bool outputs_changed = true;",
+        *(f"  {member}" for member in members),
+        "",
+        "protected:",
+        "  uint64_t load() const override {",
+        *(f"    {line}" for line in work_estimate(grid, plan, ports, row_cost)),
+        "  }",
+        "",
+        "  void run() override {",
+        *(f"    {line}" for line in step),
+        "    outputs_changed = stepped;",
+        "  }",
+        "};",
+        "",
     ]

@@ -381,19 +381,24 @@ class Graph:
             return self.test(x.args[0], mask >> x.number)
         if x.op == "shr":
             return self.test(x.args[0], mask << x.number)
-        if x.op == "or":
-            for one, other in (x.args, x.args[::-1]):
-                if not other.bits & mask:
-                    return self.test(one, mask)
-            for one, other in (x.args, x.args[::-1]):
-                if one.op == "sel" and all(arg.op == "const" for arg in one.args[1:]):
-                    return self.orb(self.test(one, mask), self.test(other, mask))
+        if x.op == "or" and (result := self._test_or(x, mask)) is not None:
+            return result
         if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
             return self.selb(x.args[0], self.test(x.args[1], mask), self.test(x.args[2], mask))
         if x.op == "xor" and x.args[1].op == "const" and not mask & (mask - 1):
             inner = self.test(x.args[0], mask)
             return self.not_(inner) if x.args[1].number & mask else inner
         return self._make("test", (x,), mask, is_bit=True)
+
+    def _test_or(self, x: Node, mask: int) -> Node | None:
+        """A simpler `test` of a bitwise or, if there is one."""
+        for one, other in (x.args, x.args[::-1]):
+            if not other.bits & mask:
+                return self.test(one, mask)
+        for one, other in (x.args, x.args[::-1]):
+            if one.op == "sel" and all(arg.op == "const" for arg in one.args[1:]):
+                return self.orb(self.test(one, mask), self.test(other, mask))
+        return None
 
     def eq(self, x: Node, y: Node) -> Node:
         """Whether two numbers are equal."""

@@ -25,7 +25,7 @@ def verilog_shim(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
     gives = [f"output bit {_range(port)}{port.variable}" for port in outputs]
     taken = [port.variable for port in outputs]
     lines = [
-        f"// Stands for the grid {name} in simulations: calls its kernel at each clock edge.",
+        f"// Replaces grid {name} in simulations: calls its kernel at each clock edge.",
         f"module {name} (",
         _COMMA.join(f"  {line}" for line in header),
         ");",

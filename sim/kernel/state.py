@@ -28,8 +28,8 @@ def tables(plan: Plan) -> list[str]:
 
 def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
     """The structure of all registers and memories; its constructor sets their initial values."""
-    lines = ["// Row 0 and the words before lane 0 of each register are what lies beyond the "
-             "grid's edge.", "struct State {"]
+    lines = ["// Row 0 and the entries before lane 0 of each register lie beyond the grid's edge.",
+             "struct State {"]
     start: list[str] = []
     for index, register in enumerate(plan.registers):
         lines.append(f"  {_register(index, register)}  // {register.name}")
@@ -43,7 +43,7 @@ def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
     lines += [f"  {line}" for line in _edges(plan)]
     if can_skip(grid, plan):
         # Readers load eight rows at once.
-        lines.append("  // Of each row from -1 on, which chunks are active: at first, all.")
+        lines.append("  // The active chunks of each row, from row -1 on: initially all.")
         lines.append("  uint8_t active[ROWS + 1];")
         start.append("for (auto& row : active) row = 0xff;")
     lines += [f"  {line}" for line in constants.members()]

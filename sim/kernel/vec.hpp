@@ -1,10 +1,10 @@
-// Vectors of unsigned words and of bits for tile kernels: one lane per tile.
+// Vectors of unsigned numbers and of bits for tile kernels: one lane per tile.
 //
-// Two backends: AVX-512 intrinsics, where bits are mask registers, and GCC's vector extensions,
-// where they are vectors of 0 and ~0, with intrinsics for what AVX2 does better than GCC. The
-// second is for machines without AVX-512; SYSTOLITH_NO_AVX512 chooses it everywhere, and
-// SYSTOLITH_PORTABLE_VECTORS (the bytes of a vector) does without any intrinsics. `E` is the width
-// of a lane in bits: 16, 32 or 64.
+// There are two backends. The first uses AVX-512 intrinsics; bits are mask registers. The second
+// uses GCC's vector extensions; bits are vectors of 0 and ~0, and AVX2 intrinsics replace code that
+// GCC compiles badly. The second is for machines without AVX-512. SYSTOLITH_NO_AVX512 selects it
+// everywhere; SYSTOLITH_PORTABLE_VECTORS (the bytes of a vector) disables all intrinsics. `E` is
+// the width of a lane in bits: 16, 32 or 64.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 #endif
 #endif
 
-// Code for several backends can be linked together.
+// Each backend has a namespace, so that code for several can be linked together.
 #if defined(SYSTOLITH_AVX512)
 #define SYSTOLITH_BACKEND avx512
 #elif defined(SYSTOLITH_AVX2)
@@ -39,10 +39,10 @@ namespace systolith::lanes {
 inline namespace SYSTOLITH_BACKEND {
 
 template <int E> struct Lane;
-template <> struct Lane<16> { using Word = uint16_t; };
-template <> struct Lane<32> { using Word = uint32_t; };
-template <> struct Lane<64> { using Word = uint64_t; };
-template <int E> using Word = typename Lane<E>::Word;
+template <> struct Lane<16> { using Number = uint16_t; };
+template <> struct Lane<32> { using Number = uint32_t; };
+template <> struct Lane<64> { using Number = uint64_t; };
+template <int E> using Number = typename Lane<E>::Number;
 
 // Packed port bits, 32 to a word, as the DPI passes them.
 
@@ -57,7 +57,7 @@ inline uint64_t get_bits(const uint32_t* from, size_t pos, int width) {
     return width == 64 ? value : value & ((uint64_t(1) << width) - 1);
 }
 
-// Sets bits of a packed value that were zero.
+// Sets bits of a packed value; they must be zero before.
 inline void put_bits(uint32_t* to, size_t pos, int width, uint64_t value) {
     const size_t word = pos / 32, shift = pos % 32;
     const size_t last = (pos + width - 1) / 32;
@@ -67,7 +67,7 @@ inline void put_bits(uint32_t* to, size_t pos, int width, uint64_t value) {
     if (last > word + 1) to[word + 2] |= uint32_t(value >> (64 - shift));
 }
 
-// Elements [first, first + count) of `width` bits.
+// Unpacks elements [first, first + count) of `width` bits.
 template <typename T>
 inline void unpack(T* to, const uint32_t* from, size_t first, size_t count, int width) {
     if (width == int(sizeof(T)) * 8) {
@@ -87,7 +87,7 @@ inline void pack(uint32_t* to, size_t first, const T* from, size_t count, int wi
     }
 }
 
-// Bits [first, first + count), 64 to a word of `to`.
+// Unpacks bits [first, first + count), 64 to each number of `to`.
 inline void unpack_bits(uint64_t* to, const uint32_t* from, size_t first, size_t count) {
     for (size_t i = 0; i < count; i += 64) {
         to[i / 64] = get_bits(from, first + i, count - i < 64 ? int(count - i) : 64);
@@ -137,7 +137,7 @@ SYSTOLITH_BINARY(shrv, srlv)
 SYSTOLITH_BINARY(mul, mullo)
 #undef SYSTOLITH_BINARY
 
-// Product of 16-bit numbers in wider lanes, of which it keeps 16 bits.
+// Low 16 bits of the product of 16-bit numbers in wider lanes.
 template <int E> inline Vec<E> mul16(Vec<E> a, Vec<E> b) { return {_mm512_mullo_epi16(a.v, b.v)}; }
 // Product of 15-bit numbers in lanes of 32 bits.
 template <int E> inline Vec<E> mul15(Vec<E> a, Vec<E> b) { return {_mm512_madd_epi16(a.v, b.v)}; }
@@ -155,7 +155,7 @@ template <int K, int E> inline Vec<E> shr(Vec<E> a) {
     else return {_mm512_srli_epi64(a.v, K)};
 }
 
-// Any function of three operands: bit 4a + 2b + c of TABLE.
+// Any bitwise function of three operands: bit 4a + 2b + c of TABLE.
 template <int TABLE, int E> inline Vec<E> logic(Vec<E> a, Vec<E> b, Vec<E> c) {
     return {_mm512_ternarylogic_epi32(a.v, b.v, c.v, TABLE)};
 }
@@ -171,7 +171,7 @@ template <int E> inline Vec<E> only(Bits<E> k, Vec<E> a) {
     else if constexpr (E == 32) return {_mm512_maskz_mov_epi32(k.m, a.v)};
     else return {_mm512_maskz_mov_epi64(k.m, a.v)};
 }
-// a, or a with b set, added, ... where k.
+// a; where k, a combined with b.
 template <int E> inline Vec<E> or_if(Vec<E> a, Bits<E> k, Vec<E> b) {
     if constexpr (E == 16) return or_(a, only(k, b));
     else if constexpr (E == 32) return {_mm512_mask_or_epi32(a.v, k.m, a.v, b.v)};
@@ -212,7 +212,7 @@ SYSTOLITH_COMPARE(testn, testn, epi)
 SYSTOLITH_MASK(andb, and)
 SYSTOLITH_MASK(orb, or)
 SYSTOLITH_MASK(xorb, xor)
-SYSTOLITH_MASK(andnb, andn)  // not a, and b
+SYSTOLITH_MASK(andnb, andn)  // b and not a
 #undef SYSTOLITH_MASK
 template <int E> inline Bits<E> notb(Bits<E> a) {
     if constexpr (E == 16) return {_knot_mask32(a.m)};
@@ -220,11 +220,11 @@ template <int E> inline Bits<E> notb(Bits<E> a) {
     else return {_knot_mask8(a.m)};
 }
 
-// Bits [lane, lane + LANES) of a word of 64.
-template <int E> inline Bits<E> bits_at(uint64_t word, int lane) {
-    return {decltype(Bits<E>::m)(word >> lane)};
+// Bits [lane, lane + LANES) of a 64-bit mask.
+template <int E> inline Bits<E> bits_at(uint64_t mask, int lane) {
+    return {decltype(Bits<E>::m)(mask >> lane)};
 }
-template <int E> inline uint64_t to_word(Bits<E> k) { return k.m; }
+template <int E> inline uint64_t to_mask(Bits<E> k) { return k.m; }
 
 template <int E, typename T> inline Vec<E> load(const T* from) {
     if constexpr (sizeof(T) * 8 == E) return {_mm512_loadu_si512(from)};
@@ -247,7 +247,7 @@ template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
         _mm256_mask_storeu_epi32(to, k.m, _mm512_cvtepi64_epi32(a.v));
     }
 }
-template <int E> inline void spill(Word<E>* to, Vec<E> a) { _mm512_storeu_si512(to, a.v); }
+template <int E> inline void spill(Number<E>* to, Vec<E> a) { _mm512_storeu_si512(to, a.v); }
 
 #else
 
@@ -260,22 +260,22 @@ inline constexpr int BYTES = 16;
 #endif
 template <int E> inline constexpr int LANES = BYTES * 8 / E;
 
-// The attribute needs a plain type.
-using Words16 = uint16_t __attribute__((vector_size(BYTES)));
-using Words32 = uint32_t __attribute__((vector_size(BYTES)));
-using Words64 = uint64_t __attribute__((vector_size(BYTES)));
+// The attribute does not accept a dependent type.
+using Numbers16 = uint16_t __attribute__((vector_size(BYTES)));
+using Numbers32 = uint32_t __attribute__((vector_size(BYTES)));
+using Numbers64 = uint64_t __attribute__((vector_size(BYTES)));
 template <int E> struct Native;
-template <> struct Native<16> { using Type = Words16; };
-template <> struct Native<32> { using Type = Words32; };
-template <> struct Native<64> { using Type = Words64; };
+template <> struct Native<16> { using Type = Numbers16; };
+template <> struct Native<32> { using Type = Numbers32; };
+template <> struct Native<64> { using Type = Numbers64; };
 
 template <int E> struct Vec { typename Native<E>::Type v; };
-// 0 and ~0, or with INVERTED the other way round: few comparisons can be had both ways, and all
-// that takes bits can take them either way.
+// ~0 for true and 0 for false; with INVERTED, the opposite. Few comparisons exist in both forms,
+// and every consumer of bits accepts either form.
 template <int E, bool INVERTED = false> struct Bits { typename Native<E>::Type v; };
 
 template <int E> inline Vec<E> bcast(uint64_t x) {
-    return {typename Native<E>::Type{} + Word<E>(x)};
+    return {typename Native<E>::Type{} + Number<E>(x)};
 }
 template <int E> inline Vec<E> zero() { return {typename Native<E>::Type{}}; }
 
@@ -308,7 +308,7 @@ template <int E> inline Vec<E> mul15(Vec<E> a, Vec<E> b) { return mul(a, b); }
 template <int E> inline Vec<E> mul32(Vec<E> a, Vec<E> b) { return mul(a, b); }
 #endif
 
-// A shift by the width or more is undefined in C++, but not in AVX2, which has none of 16 bits.
+// A shift by the width or more is undefined in C++ but defined in AVX2, which has no 16-bit shift.
 #if defined(SYSTOLITH_AVX2)
 #define SYSTOLITH_SHIFT_WIDE(intrinsic) \
     if constexpr (E == 32) return vec<E>(_mm256_##intrinsic##_epi32(raw(a), raw(n))); \
@@ -319,7 +319,7 @@ template <int E> inline Vec<E> mul32(Vec<E> a, Vec<E> b) { return mul(a, b); }
 #define SYSTOLITH_SHIFT(name, op, intrinsic) \
     template <int E> inline Vec<E> name(Vec<E> a, Vec<E> n) { \
         SYSTOLITH_SHIFT_WIDE(intrinsic) \
-        return {(a.v op (n.v & Word<E>(E - 1))) & typename Native<E>::Type(n.v < Word<E>(E))}; \
+        return {(a.v op (n.v & Number<E>(E - 1))) & typename Native<E>::Type(n.v < Number<E>(E))}; \
     }
 SYSTOLITH_SHIFT(shlv, <<, sllv)
 SYSTOLITH_SHIFT(shrv, >>, srlv)
@@ -350,7 +350,7 @@ template <int E, bool N, bool M> inline Bits<E, N || M> orb(Bits<E, N> a, Bits<E
 template <int E, bool N, bool M> inline Bits<E, N != M> xorb(Bits<E, N> a, Bits<E, M> b) {
     return {a.v ^ b.v};
 }
-// not a, and b
+// b and not a
 template <int E, bool N, bool M> inline Bits<E, !N && M> andnb(Bits<E, N> a, Bits<E, M> b) {
     return andb(notb(a), b);
 }
@@ -384,7 +384,7 @@ template <int E> inline Bits<E> geu(Vec<E> a, Vec<E> b) {
 template <int E> inline Bits<E, true> ltu(Vec<E> a, Vec<E> b) { return notb(geu(a, b)); }
 template <int E> inline Bits<E> testn(Vec<E> a, Vec<E> b) { return eq(and_(a, b), zero<E>()); }
 template <int E> inline Bits<E, true> test(Vec<E> a, Vec<E> b) { return notb(testn(a, b)); }
-// The same under a mask.
+// The same comparisons under a mask.
 #define SYSTOLITH_COMPARE(name) \
     template <int E, bool N> inline auto name(Bits<E, N> k, Vec<E> a, Vec<E> b) { \
         return andb(k, name(a, b)); \
@@ -399,30 +399,30 @@ SYSTOLITH_COMPARE(testn)
 
 template <int E> inline typename Native<E>::Type lane_bit() {
     typename Native<E>::Type bit{};
-    for (int i = 0; i < LANES<E>; ++i) bit[i] = Word<E>(uint64_t(1) << i);
+    for (int i = 0; i < LANES<E>; ++i) bit[i] = Number<E>(uint64_t(1) << i);
     return bit;
 }
-template <int E> inline Bits<E> bits_at(uint64_t word, int lane) {
-    const auto all = typename Native<E>::Type{} + Word<E>(word >> lane);
+template <int E> inline Bits<E> bits_at(uint64_t mask, int lane) {
+    const auto all = typename Native<E>::Type{} + Number<E>(mask >> lane);
     return {typename Native<E>::Type((all & lane_bit<E>()) == lane_bit<E>())};
 }
-template <int E, bool N> inline uint64_t to_word(Bits<E, N> k) {
-    uint64_t word = 0;
+template <int E, bool N> inline uint64_t to_mask(Bits<E, N> k) {
+    uint64_t mask = 0;
 #if defined(SYSTOLITH_AVX2)
     if constexpr (E == 16) {
         const __m256i bytes = _mm256_packs_epi16((__m256i)k.v, _mm256_setzero_si256());
-        word = uint32_t(_mm256_movemask_epi8(_mm256_permute4x64_epi64(bytes, 0x08)));
+        mask = uint32_t(_mm256_movemask_epi8(_mm256_permute4x64_epi64(bytes, 0x08)));
     } else if constexpr (E == 32) {
-        word = uint32_t(_mm256_movemask_ps((__m256)k.v));
+        mask = uint32_t(_mm256_movemask_ps((__m256)k.v));
     } else {
-        word = uint32_t(_mm256_movemask_pd((__m256d)k.v));
+        mask = uint32_t(_mm256_movemask_pd((__m256d)k.v));
     }
 #else
     const auto set = k.v & lane_bit<E>();
-    for (int i = 0; i < LANES<E>; ++i) word |= set[i];
+    for (int i = 0; i < LANES<E>; ++i) mask |= set[i];
 #endif
-    if constexpr (N) word ^= (uint64_t(1) << LANES<E>) - 1;
-    return word;
+    if constexpr (N) mask ^= (uint64_t(1) << LANES<E>) - 1;
+    return mask;
 }
 
 template <int E, typename T> inline Vec<E> load(const T* from) {
@@ -459,40 +459,40 @@ template <int E, bool N, typename T> inline void store(T* to, Bits<E, N> k, Vec<
         std::memcpy(to, part, sizeof part);
     }
 }
-template <int E> inline void spill(Word<E>* to, Vec<E> a) { std::memcpy(to, &a.v, sizeof a.v); }
+template <int E> inline void spill(Number<E>* to, Vec<E> a) { std::memcpy(to, &a.v, sizeof a.v); }
 
 #endif
 
-// Whether one of 64 words is not zero.
-template <typename T> inline bool any_set(const T* words) {
+// Whether one of 64 numbers is not zero.
+template <typename T> inline bool any_set(const T* numbers) {
     T any = 0;
-    for (int i = 0; i < 64; ++i) any |= words[i];
+    for (int i = 0; i < 64; ++i) any |= numbers[i];
     return any;
 }
 
 template <int E> inline constexpr uint64_t FULL = (uint64_t(1) << LANES<E>) - 1;
 
-// Lanes [lane, lane + LANES) of a word of 64 bits.
-template <int E> inline uint64_t part(uint64_t word, int lane) { return (word >> lane) & FULL<E>; }
+// Bits [lane, lane + LANES) of a 64-bit mask, moved to the lowest places.
+template <int E> inline uint64_t part(uint64_t mask, int lane) { return (mask >> lane) & FULL<E>; }
 
-// Puts bits into a word where k; `keep` has the same lanes' enables.
-template <typename B> inline void put_at(uint64_t& word, int lane, uint64_t keep, B value) {
-    word = (word & ~(keep << lane)) | ((to_word(value) & keep) << lane);
+// Replaces the bits of `mask` from `lane` on by `value`, where `keep` is set.
+template <typename B> inline void put_at(uint64_t& mask, int lane, uint64_t keep, B value) {
+    mask = (mask & ~(keep << lane)) | ((to_mask(value) & keep) << lane);
 }
 
-// Word `address` of each lane's memory; `base` is word 0 of the first, the next word of a lane is
-// `stride` further. Lanes outside `lanes` read as zero.
+// Entry `address` of each lane's memory. `base` is entry 0 of the first lane; the entries of a lane
+// are `stride` apart. Lanes outside `lanes` read as zero.
 template <int E, typename T>
 inline Vec<E> gather(const T* base, size_t stride, Vec<E> address, uint64_t lanes) {
-    Word<E> where[LANES<E>], value[LANES<E>] = {};
+    Number<E> where[LANES<E>], value[LANES<E>] = {};
     spill(where, address);
     for (; lanes; lanes &= lanes - 1) {
         const int i = __builtin_ctzll(lanes);
-        value[i] = Word<E>(base[where[i] * stride + i]);
+        value[i] = Number<E>(base[where[i] * stride + i]);
     }
     return load<E>(value);
 }
-// Word `address` of a table that all lanes share, for addresses that lie in it.
+// Entry `address` of a table that all lanes share; addresses must lie within it.
 template <int E, typename T> inline Vec<E> lookup(const T* table, Vec<E> address) {
 #ifdef SYSTOLITH_AVX512
     if constexpr (E == 32 && sizeof(T) == 4)
@@ -507,14 +507,15 @@ template <int E, typename T> inline Vec<E> lookup(const T* table, Vec<E> address
     else if constexpr (E == 64 && sizeof(T) == 8)
         return vec<E>(_mm256_i64gather_epi64((const long long*)table, raw(address), 8));
 #endif
-    Word<E> words[LANES<E>];
-    spill(words, address);
-    for (auto& word : words) word = Word<E>(table[word]);
-    return load<E>(words);
+    Number<E> numbers[LANES<E>];
+    spill(numbers, address);
+    for (auto& number : numbers) number = Number<E>(table[number]);
+    return load<E>(numbers);
 }
+// Stores `data` at entry `address` of each lane's memory, in lanes of `lanes`.
 template <int E, typename T>
 inline void scatter(T* base, size_t stride, Vec<E> address, uint64_t lanes, Vec<E> data) {
-    Word<E> where[LANES<E>], value[LANES<E>];
+    Number<E> where[LANES<E>], value[LANES<E>];
     spill(where, address);
     spill(value, data);
     for (; lanes; lanes &= lanes - 1) {
@@ -522,18 +523,18 @@ inline void scatter(T* base, size_t stride, Vec<E> address, uint64_t lanes, Vec<
         base[where[i] * stride + i] = T(value[i]);
     }
 }
-// The same, of the bits under `mask` only.
+// The same, but only the bits under `mask` are written.
 template <int E, typename T>
 inline void scatter(T* base, size_t stride, Vec<E> address, uint64_t lanes, Vec<E> data,
                     Vec<E> mask) {
-    Word<E> where[LANES<E>], value[LANES<E>], taken[LANES<E>];
+    Number<E> where[LANES<E>], value[LANES<E>], taken[LANES<E>];
     spill(where, address);
     spill(value, data);
     spill(taken, mask);
     for (; lanes; lanes &= lanes - 1) {
         const int i = __builtin_ctzll(lanes);
-        T& word = base[where[i] * stride + i];
-        word = T((word & ~taken[i]) | (value[i] & taken[i]));
+        T& entry = base[where[i] * stride + i];
+        entry = T((entry & ~taken[i]) | (value[i] & taken[i]));
     }
 }
 
