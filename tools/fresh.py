@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["main"]
+__all__ = ["local_paths", "main", "mirror", "packages", "problem"]
 
 _SUITE = "bookworm"
 _TARGETS = ("sim", "test")
@@ -52,19 +52,19 @@ def main() -> int:
     words = sys.argv[1:]
     settings = [word for word in words if "=" in word]
     targets = [word for word in words if "=" not in word] or list(_TARGETS)
-    problem = _problem()
-    if problem:
-        print(f"make fresh: {problem}", file=sys.stderr)
+    lacking = problem()
+    if lacking:
+        print(f"make fresh: {lacking}", file=sys.stderr)
         return 1
     # A termination request cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     source = pathlib.Path(__file__).resolve().parents[1]
-    packages = _packages((source / "README.md").read_text(encoding="utf-8"))
+    wanted = packages((source / "README.md").read_text(encoding="utf-8"))
     begin = time.monotonic()
     try:
         with _temporary_folder() as folder:
             root = folder / "root"
-            _bootstrap(root, source, packages)
+            _bootstrap(root, source, wanted)
             shares = _lend_settings(root)
             for target in targets:
                 with _timed(f"make {shlex.join([target, *settings])}"):
@@ -80,7 +80,7 @@ def main() -> int:
     return 0
 
 
-def _problem() -> str | None:
+def problem() -> str | None:
     """What the host lacks, or None."""
     missing = sorted({package for tool, package in _TOOLS.items()
                       if shutil.which(tool, path=_path()) is None})
@@ -98,7 +98,7 @@ def _path() -> str:
     return f"{os.environ.get('PATH', '')}:{_PATH}"
 
 
-def _packages(readme: str) -> list[str]:
+def packages(readme: str) -> list[str]:
     """The packages that the README tells its reader to install."""
     [command] = re.findall(r"apt-get install -y ([^`\n]+)", readme)
     return command.split()
@@ -133,10 +133,10 @@ def _report(what: str, begin: float) -> None:
     print(f"== {what}: {minutes} min {seconds:02} s", flush=True)
 
 
-def _bootstrap(root: pathlib.Path, source: pathlib.Path, packages: Sequence[str]) -> None:
+def _bootstrap(root: pathlib.Path, source: pathlib.Path, wanted: Sequence[str]) -> None:
     """Make a Debian with a clone of the current commit, a user and the packages."""
     with _timed(f"Debian ({_SUITE}, minbase)"):
-        _run_isolated([["debootstrap", "--variant=minbase", _SUITE, str(root), *_mirror()]],
+        _run_isolated([["debootstrap", "--variant=minbase", _SUITE, str(root), *mirror()]],
                       quiet=True)
     (root / "etc/apt/apt.conf.d/90host").write_text(_apt_settings())
     shutil.copyfile("/etc/hosts", root / "etc/hosts")
@@ -149,25 +149,24 @@ def _bootstrap(root: pathlib.Path, source: pathlib.Path, packages: Sequence[str]
     subprocess.run([*git, "clone", "--quiet", "--no-hardlinks", str(source), str(clone)],
                    check=True)
     _run_in(root, ["chown", "-R", "user:user", _CHECKOUT])
-    _require_complaint(root, packages)
-    with _timed(f"apt-get install -y {shlex.join(packages)}"):
+    _require_complaint(root, wanted)
+    with _timed(f"apt-get install -y {shlex.join(wanted)}"):
         _run_in(root, ["apt-get", "-qq", "update"])
-        _run_in(root, ["apt-get", "-qq", "install", "-y", *packages], quiet=True)
+        _run_in(root, ["apt-get", "-qq", "install", "-y", *wanted], quiet=True)
 
 
-def _require_complaint(root: pathlib.Path, packages: Sequence[str]) -> None:
+def _require_complaint(root: pathlib.Path, wanted: Sequence[str]) -> None:
     """Require that the host check asks for the README's packages where nothing is installed."""
     check = subprocess.run(["chroot", str(root), "sh", f"{_CHECKOUT}/.ci/check_host.sh"],
                            check=False, text=True, capture_output=True)
-    asked = _packages(check.stderr) if "apt-get" in check.stderr else []
-    if sorted(asked) != sorted(packages):
-        raise RuntimeError(f".ci/check_host.sh must ask for what the README names, {packages}, "
+    asked = packages(check.stderr) if "apt-get" in check.stderr else []
+    if sorted(asked) != sorted(wanted):
+        raise RuntimeError(f".ci/check_host.sh must ask for what the README names, {wanted}, "
                            f"not {asked}\n{check.stderr}")
 
 
-def _mirror() -> list[str]:
+def mirror(apt: pathlib.Path = pathlib.Path("/etc/apt")) -> list[str]:
     """The host's mirror of Debian 12, if its apt has one."""
-    apt = pathlib.Path("/etc/apt")
     for path in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]:
         text = path.read_text(errors="replace") if path.is_file() else ""
         match = re.search(rf"^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+{_SUITE}\s+main\b", text, re.MULTILINE)
@@ -199,7 +198,7 @@ def _lend_settings(root: pathlib.Path) -> list[str]:
     options = [option for section in config.sections() for option in config.items(section)]
     options += [(name.removeprefix("PIP_").lower().replace("_", "-"), value)
                 for name, value in _settings().items()]
-    return sorted({path for name, value in options for path in _local_paths(name, value)})
+    return sorted({path for name, value in options for path in local_paths(name, value)})
 
 
 def _pip_files() -> list[pathlib.Path]:
@@ -220,7 +219,7 @@ def _settings() -> dict[str, str]:
             if _SETTINGS.fullmatch(name) and name != "PIP_CONFIG_FILE"}
 
 
-def _local_paths(name: str, value: str) -> Iterator[str]:
+def local_paths(name: str, value: str) -> Iterator[str]:
     """Existing files and folders of the host that a setting names."""
     for word in value.split():
         path = pathlib.Path(word.removeprefix("file://"))

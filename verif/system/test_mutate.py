@@ -3,7 +3,6 @@
 import ast
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import pytest
 
@@ -134,8 +133,8 @@ FAILED = "F\nFAILED verif/hdl/dma/test_limits.py::test_rows - assert 1 == 2\n1 f
     ("new", 2, "ERROR verif/hdl/dma/test_dma.py - NameError\n", Result.CAUGHT, "test_dma.py"),
     ("new", None, "", Result.TIMED_OUT, ""),
     ("new", 0, "9 passed in 2s\n", Result.SURVIVED, "")])
-def test_the_result_of_a_fault(digest: Any, status: Any, output: Any, result: Any,
-                               noticed: Any) -> None:
+def test_the_result_of_a_fault(digest: str | None, status: int | None, output: str, result: Result,
+                               noticed: str) -> None:
     fault = find_faults("hdl/block.py", SOURCE)[0]
     tested: list[int] = []
 
