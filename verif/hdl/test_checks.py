@@ -7,19 +7,19 @@ from hdl.checks import integer, vectors
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
-def test_integers_of_python_and_numpy_pass(value):
+def test_integers_of_python_and_numpy_pass(value: object) -> None:
     result = integer("count", value, 1, 3)
     assert result == 3
     assert type(result) is int
 
 
 @pytest.mark.parametrize("value", [3.0, "3", None, True, np.True_, np.float32(3), np.array(3)])
-def test_other_types_are_refused(value):
+def test_other_types_are_refused(value: object) -> None:
     with pytest.raises(TypeError, match="count must be an integer, not "):
         integer("count", value)
 
 
-def test_bounds_are_inclusive():
+def test_bounds_are_inclusive() -> None:
     assert [integer("count", value, -1, 1) for value in (-1, 0, 1)] == [-1, 0, 1]
     with pytest.raises(ValueError, match="count must be from -1 to 1, not -2"):
         integer("count", -2, -1, 1)
@@ -32,7 +32,7 @@ def test_bounds_are_inclusive():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint32])
-def test_vectors_keep_their_bits(dtype):
+def test_vectors_keep_their_bits(dtype: type[np.generic]) -> None:
     words = np.arange(3 * 4 * 2, dtype=np.uint32).reshape(3, 4, 2) + 0x3F800000
     given = words.view(dtype).transpose(0, 2, 1)
     result = vectors("data", given, (2, 4))
@@ -41,7 +41,7 @@ def test_vectors_keep_their_bits(dtype):
     assert np.array_equal(result, words.transpose(0, 2, 1))
 
 
-def test_other_arrays_are_refused():
+def test_other_arrays_are_refused() -> None:
     with pytest.raises(TypeError, match="data must be an array of float32 or uint32, not float64"):
         vectors("data", np.zeros((1, 2, 4)), (2, 4))
     with pytest.raises(TypeError, match=r"data must be an array .* not \[\]"):

@@ -1,14 +1,10 @@
 """The instruction set's definition holds together, and what is written from it is up to date."""
 
 import ast
-import random
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
-from amaranth import Shape
 
 from golden.core import GoldenCore
 from golden.mxu import matmul
@@ -16,18 +12,8 @@ from golden.numerics import add_f32
 from golden.vpu import fmax
 from hdl import isa
 from hdl.config import PRESETS, Config
-from hdl.dma.format import (
-    DESCRIPTOR,
-    DESCRIPTOR_LAYOUT,
-    DESCRIPTOR_WORDS,
-    DMA_DESTINATIONS,
-    DMA_SOURCES,
-    DMA_SPACES,
-    DmaSpace,
-    pack_descriptor,
-    unpack_descriptor,
-)
-from hdl.encoding import bundle_words, pack, unpack
+from hdl.dma.format import DESCRIPTOR, DESCRIPTOR_WORDS, DmaSpace, pack_descriptor
+from hdl.encoding import pack
 from hdl.isa import Fault, Kind, Slot
 from sim.asm import slots
 from sim.asm.assembler import Assembler
@@ -40,110 +26,6 @@ from tools.docs import isa as isa_doc
 from tools.docs import slots as slot_source
 
 MANUAL = isa_doc.PATH.read_text(encoding="utf-8")
-
-
-def random_fields(rng: random.Random) -> dict[Slot, dict[str, int]]:
-    return {slot: {name: rng.getrandbits(width) for name, width in widths.items()}
-            for slot, widths in isa.SLOTS.items()}
-
-
-def test_hardware_layout_is_that_of_pack() -> None:
-    assert isa.BUNDLE_LAYOUT.size == isa.BUNDLE_BITS == 288
-    for slot, widths in isa.SLOTS.items():
-        start = isa.BUNDLE_LAYOUT[str(slot)].offset
-        for name, width in widths.items():
-            field = isa.BUNDLE_LAYOUT[str(slot)].shape[name]
-            packed = pack({slot: {name: (1 << width) - 1}})
-            assert packed == (1 << width) - 1 << start + field.offset, (slot, name)
-    for number in range(isa.IMMEDIATES):
-        start = isa.BUNDLE_LAYOUT["imm"].offset + 32 * number
-        values = tuple(0xFFFFFFFF * (k == number) for k in range(isa.IMMEDIATES))
-        assert pack({}, values) == 0xFFFFFFFF << start
-
-
-def test_unpack_is_the_inverse_of_pack() -> None:
-    rng = random.Random(1)
-    for _ in range(200):
-        fields = random_fields(rng)
-        values = tuple(rng.getrandbits(32) for _ in range(isa.IMMEDIATES))
-        assert unpack(pack(fields, values)) == (fields, values, 0)
-    everything = (1 << isa.BUNDLE_BITS) - 1
-    assert unpack(everything)[2] == (1 << isa.RESERVED_BITS) - 1
-
-
-def test_words_are_the_lowest_bits_first() -> None:
-    words = bundle_words(pack({Slot.S0: {"op": 5}}, (0, 0, 0x89ABCDEF)))
-    assert len(words) == isa.BUNDLE_WORDS
-    assert words[0] == 5
-    assert words[-1] == 0x89ABCDEF
-
-
-@pytest.mark.parametrize(("slots_", "imm", "message"), [
-    ({"s2": {}}, (), "slot must be one of s0, .* not 's2'"),
-    ({Slot.POP: {"m": 1}}, (), "field of slot pop must be one of op, d, not 'm'"),
-    ({Slot.POP: {"d": 32}}, (), r"pop\.d must fit 5 bits, not 32"),
-    ({Slot.POP: {"d": -1}}, (), r"pop\.d must fit 5 bits, not -1"),
-    ({}, (0, 0, 0, 0), "imm must be at most 3 immediates"),
-    ({}, (0, 1 << 32), r"imm\[1\] must fit 32 bits, not 4294967296"),
-])
-def test_pack_refuses_what_does_not_fit(slots_: dict[Any, dict[str, int]],
-                                        imm: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        pack(slots_, imm)
-
-
-@pytest.mark.parametrize("bundle", [-1, 1 << isa.BUNDLE_BITS])
-def test_unpack_refuses_what_is_no_bundle(bundle: int) -> None:
-    with pytest.raises(ValueError, match="bundle must fit 288 bits"):
-        unpack(bundle)
-
-
-def test_hardware_layout_of_descriptors_is_that_of_their_pack() -> None:
-    assert DESCRIPTOR_LAYOUT.size == 32 * DESCRIPTOR_WORDS == 320
-    for name, field in DESCRIPTOR.items():
-        member = DESCRIPTOR_LAYOUT[name]
-        assert member.width == field.width
-        assert Shape.cast(member.shape).signed == field.signed
-        ones = -1 if field.signed else (1 << field.width) - 1
-        words = pack_descriptor({name: ones})
-        packed = sum(word << 32 * number for number, word in enumerate(words))
-        assert packed == (1 << field.width) - 1 << member.offset, name
-        # Addresses are whole words, and nothing else is more than one.
-        first, last = member.offset // 32, (member.offset + member.width - 1) // 32
-        assert last == first or (member.offset % 32 == 0 and member.width == 64), name
-
-
-def test_unpack_is_the_inverse_of_pack_for_descriptors() -> None:
-    seed = 2
-    rng = random.Random(seed)
-    for _ in range(200):
-        words = tuple(rng.getrandbits(32) for _ in range(DESCRIPTOR_WORDS))
-        fields = unpack_descriptor(words)
-        assert fields.keys() == DESCRIPTOR.keys()
-        assert pack_descriptor(fields) == words, seed
-    assert unpack_descriptor([0x3210, *[0] * 4, 0xFFFFFFF0, *[0] * 4]) == dict.fromkeys(
-        DESCRIPTOR, 0) | {"destination_space": 1, "semaphore": 2, "signal": 1,
-                          "signal_other": 1, "source_stride": -16}
-
-
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"row": 1}, "field must be one of source_space, .* not 'row'"),
-    ({"semaphore": 16}, "semaphore must fit 4 bits, not 16"),
-    ({"source_address": -1}, "source_address must fit 64 bits, not -1"),
-    ({"source_stride": 1 << 31}, "source_stride must fit signed 32 bits, not 2147483648"),
-    ({"source_stride": -1 - (1 << 31)}, "source_stride must fit signed 32 bits"),
-])
-def test_descriptor_fields_that_do_not_fit(fields: Mapping[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        pack_descriptor(fields)
-
-
-def test_every_space_is_explained() -> None:
-    assert set(DMA_SPACES) == set(DmaSpace)
-    assert set(DmaSpace) - DMA_SOURCES == {DmaSpace.IMEM}
-    assert set(DmaSpace) - DMA_DESTINATIONS == {DmaSpace.VREG, DmaSpace.MASK}
-    assert max(DmaSpace) < 1 << DESCRIPTOR["source_space"].width
-    assert isa.SEMAPHORES == 1 << DESCRIPTOR["semaphore"].width
 
 
 def test_codes_and_names_are_unique_in_each_slot() -> None:
