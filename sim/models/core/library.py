@@ -30,8 +30,9 @@ def core_grids(config: Config) -> list[TileGrid]:
 
 def _sources(config: Config, kernels: bool) -> ModelSources:
     cpp = {name: (_CPP / name).read_text() for name in ("core.cpp", "watch.hpp")}
+    # Parallel, so that the chip's kernels are the same and are compiled only once.
     return with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
-                        cpp=cpp)
+                        cpp=cpp, parallel=True)
 
 
 def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
@@ -42,9 +43,10 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     config : Config
         Parameters.
     kernels : bool
-        Simulate the grids (array, the array's lanes, vector unit, cross-lane unit) by tile kernels.
-        Otherwise everything is pure Verilog: a reference for small configurations. Rows of the
-        array and elements of the vector unit are then verilated as separate blocks.
+        Simulate the grids (array, the array's lanes, vector unit, cross-lane unit) by tile kernels,
+        on two threads where that pays. Otherwise everything is pure Verilog: a reference for small
+        configurations. Rows of the array and elements of the vector unit are then verilated as
+        separate blocks.
 
     Raises
     ------
