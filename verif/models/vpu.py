@@ -32,9 +32,27 @@ from hdl.isa import (
 )
 from verif.system.programs import random_words
 
-__all__ = ["CORE_VECTORS", "SLOT_OPERATIONS", "SOURCES", "VECTOR", "Bundle", "BundleIssuer",
-           "ChainInput", "ChainWrite", "Cycle", "Load", "Store", "Vector", "VpuChecker",
-           "VpuTraffic", "fill_bundles", "input_widths", "operands", "pins", "to_mask"]
+__all__ = [
+    "CORE_VECTORS",
+    "SLOT_OPERATIONS",
+    "SOURCES",
+    "VECTOR",
+    "BundleIssuer",
+    "ChainInput",
+    "ChainWriteInput",
+    "Cycle",
+    "Load",
+    "Store",
+    "Vector",
+    "VpuBundle",
+    "VpuChecker",
+    "VpuTraffic",
+    "fill_bundles",
+    "input_widths",
+    "operands",
+    "pins",
+    "to_mask",
+]
 
 VECTOR = {operation.op: operation for operation in OPERATIONS
           if isinstance(operation.op, VectorOp)}
@@ -86,7 +104,7 @@ class ChainInput:
 
 
 @dataclass
-class ChainWrite:
+class ChainWriteInput:
     """A write from the pop chain or the result chain."""
 
     d: int
@@ -106,7 +124,7 @@ class Cycle:
     xlu: ChainInput = field(default_factory=ChainInput)
     pop: np.ndarray | None = None
     result: np.ndarray | None = None
-    write: ChainWrite | None = None
+    write: ChainWriteInput | None = None
 
 
 class VpuChecker:
@@ -399,7 +417,7 @@ class VpuTraffic:
             if self._flip():
                 setattr(cycle, name, operands(rng, (config.lanes,)))
         if self._flip():
-            write = ChainWrite(self._pick(32), self._pick(2))
+            write = ChainWriteInput(self._pick(32), self._pick(2))
             if self._claim(self._now, "chain", "v", write.d):
                 cycle.write = write
         self._now += 1
@@ -427,7 +445,7 @@ class Result:
     latency: int
 
 
-class Bundle:
+class VpuBundle:
     """Operations that issue together.
 
     Parameters
@@ -528,7 +546,7 @@ class BundleIssuer:
         """Drops all bundles: the unit has been reset."""
         self.core = GoldenCore(self.config)
         self.gap = self.chains_busy = 0.0
-        self._queue: deque[Bundle] = deque()
+        self._queue: deque[VpuBundle] = deque()
         self._outstanding: set[tuple[str, int]] = set()
         self._due: dict[int, set[str]] = {}
         self._entered: dict[str, deque[NDArray[np.uint32]]] = {
@@ -544,7 +562,7 @@ class BundleIssuer:
         """Whether all bundles have issued and written their results."""
         return not (self._queue or self._outstanding or self._due)
 
-    def send(self, bundles: Iterable[Bundle]) -> None:
+    def send(self, bundles: Iterable[VpuBundle]) -> None:
         """Queues bundles."""
         self._queue.extend(bundles)
 
@@ -578,7 +596,7 @@ class BundleIssuer:
 
     def random_bundle(self, registers: int = 32, density: float = 0.6,
                       slots: Iterable[Slot] = tuple(SLOT_OPERATIONS),
-                      vectors: int = CORE_VECTORS) -> Bundle:
+                      vectors: int = CORE_VECTORS) -> VpuBundle:
         """A bundle of random operations; addresses are less than ``vectors``."""
         chosen: dict[Slot, dict[str, int]] = {}
         scalars: dict[Slot, int] = {}
@@ -591,16 +609,16 @@ class BundleIssuer:
                     chosen[slot], scalars[slot] = made
                     if slot in (Slot.LOAD, Slot.STORE):
                         scalars[slot] %= vectors
-        return Bundle(chosen, scalars)
+        return VpuBundle(chosen, scalars)
 
-    def every_operation(self) -> list[Bundle]:
+    def every_operation(self) -> list[VpuBundle]:
         """Each operation in each slot, three times, with operands of all kinds."""
         bundles = []
         for slot, operations in SLOT_OPERATIONS.items():
             for operation in operations * 3:
                 made = self.operation(slot, operation)
                 assert made is not None
-                bundles.append(Bundle({slot: made[0]}, {slot: made[1]}))
+                bundles.append(VpuBundle({slot: made[0]}, {slot: made[1]}))
         return bundles
 
     def next(self, written: set[tuple[str, int]], urgent: set[Slot]) -> Cycle:
@@ -631,7 +649,7 @@ class BundleIssuer:
             return self._executed.cycle(self.rng)
         return Cycle()
 
-    def _may_issue(self, bundle: Bundle, urgent: set[Slot]) -> bool:
+    def _may_issue(self, bundle: VpuBundle, urgent: set[Slot]) -> bool:
         if urgent & bundle.values.keys():
             self.held += 1
             return False
@@ -652,7 +670,7 @@ class BundleIssuer:
         entered = self._entered["result" if from_xlu else "pop"]
         if (len(entered) == self.config.sublanes and rng.random() < 0.3 * busy
                 and ("v", d) not in outstanding):
-            cycle.write = ChainWrite(d, from_xlu)
+            cycle.write = ChainWriteInput(d, from_xlu)
             core.vectors[d] = np.array(entered)
         for name, rows in self._entered.items():
             if rng.random() < busy:
@@ -660,7 +678,7 @@ class BundleIssuer:
                 setattr(cycle, name, row)
                 rows.append(row)
 
-    def _execute(self, bundle: Bundle) -> None:
+    def _execute(self, bundle: VpuBundle) -> None:
         core = self.core
         for slot, value in bundle.scalars.items():
             core.scalars[SOURCES[slot]] = value
@@ -674,11 +692,11 @@ class BundleIssuer:
             self._due.setdefault(self._now + result.latency, set()).add(result.port)
 
 
-def fill_bundles() -> list[Bundle]:
+def fill_bundles() -> list[VpuBundle]:
     """Bundles that fill all registers from vector memory, and all masks by comparisons."""
     return [
-        *(Bundle({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": SOURCES[Slot.LOAD]}},
+        *(VpuBundle({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": SOURCES[Slot.LOAD]}},
                  {Slot.LOAD: number % CORE_VECTORS}) for number in range(isa.VECTOR_REGISTERS)),
-        *(Bundle({Slot.V0: {"op": VectorOp.LT, "d": number, "a": number,
+        *(VpuBundle({Slot.V0: {"op": VectorOp.LT, "d": number, "a": number,
                             "b": isa.VECTOR_FLAG | number + isa.MASKS}}, {})
           for number in range(1, isa.MASKS))]

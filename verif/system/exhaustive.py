@@ -28,7 +28,7 @@ from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from sim.verilated.toolchain import build_folder
 
-__all__ = ["CellModel", "cell_digest", "main"]
+__all__ = ["VerilatedCell", "cell_digest", "main"]
 
 WEIGHTS = 1 << 16
 SUMS = 10**9
@@ -47,7 +47,7 @@ def cell_digest(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class CellModel:
+class VerilatedCell:
     """One cell in pure RTL.
 
     Parameters
@@ -108,12 +108,12 @@ class _Task:
     number: int
 
 
-_worker: CellModel
+_worker: VerilatedCell
 
 
 def _start(config: Config) -> None:
     global _worker  # noqa: PLW0603  one model a process, made once
-    _worker = CellModel(config)
+    _worker = VerilatedCell(config)
 
 
 def _mismatches(want: np.ndarray, got: np.ndarray, *operands: np.ndarray) -> list[list[str]]:
@@ -149,7 +149,7 @@ def main() -> int:
     parser.add_argument("--sums", type=int, default=SUMS, help="sums to draw")
     arguments = parser.parse_args()
     config = Config(mac_latency=arguments.mac_latency)
-    CellModel(config)  # built once, before the workers start
+    VerilatedCell(config)  # built once, before the workers start
     tasks = list(_tasks(arguments.weights, arguments.sums))
     checked = {"products": 0, "sums": 0}
     bad: list[list[str]] = []

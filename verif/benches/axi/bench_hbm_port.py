@@ -18,7 +18,7 @@ from verif.benches.axi.memory import BadMemory
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
-from verif.models.scoreboard import Scoreboard
+from verif.models.in_order import InOrderChecker
 
 bench_test = cocotb.test(timeout_time=1000, timeout_unit="us")
 
@@ -50,8 +50,8 @@ class HbmBench:
         self._sinks = [StreamSink(self.domain, StreamPins.of(dut, name), self.rng)
                        for name in ("hbm_rows", "hbm_write_done")]
         self._row_bits = 8 * self.config.row_bytes
-        self.read_rows: Scoreboard[tuple[int, int | None]] = Scoreboard("row", str)
-        self.done: Scoreboard[int] = Scoreboard("end of a burst")
+        self.read_rows: InOrderChecker[tuple[int, int | None]] = InOrderChecker("row", str)
+        self.done: InOrderChecker[int] = InOrderChecker("end of a burst")
         self.rows = StreamMonitor(self.domain, dut, "hbm_rows", self._on_row)
         StreamMonitor(self.domain, dut, "hbm_write_done", self.done.check)
         self.taken = StreamMonitor(self.domain, dut, "hbm_write_rows", lambda _: None)

@@ -40,7 +40,7 @@ _STATES = ("running", "waiting", "idle", "dma_busy", "resetting", "transfer_done
 _OFFERS = ("request", "signal", "host")
 
 
-class CoreModel:
+class CoreStub:
     """A core as the slave sees it: words, semaphores, transfers, counters.
 
     Attributes
@@ -159,7 +159,7 @@ class ControlBench:
     ----------
     config : Config
     rng : random.Random
-    cores : list of CoreModel
+    cores : list of CoreStub
     accesses : int
         Answers that were compared.
     """
@@ -169,7 +169,7 @@ class ControlBench:
         self.rng = random.Random(cocotb.RANDOM_SEED)
         self.domain = ClockDomain(dut)
         self.domain.start()
-        self.cores = [CoreModel(self.domain, dut, k, self.config, self.rng)
+        self.cores = [CoreStub(self.domain, dut, k, self.config, self.rng)
                       for k in range(self.config.cores)]
         self._watch = AxiWatch(self.domain, dut, CONTROL_PREFIX, 4, 0)
         check_watched(dut, [self._watch])

@@ -16,7 +16,7 @@ from verif.benches.clocking import ClockDomain, pin
 from verif.benches.ports import Ports
 from verif.benches.rows import pack_row
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
-from verif.models.scoreboard import Scoreboard
+from verif.models.in_order import InOrderChecker
 
 __all__ = ["ProgramPort", "RequestPort", "RowPort"]
 
@@ -49,7 +49,7 @@ class RequestPort:
         self.source = StreamSource(domain, pins, rng)
         self._domain = domain
         self._response = Ports(dut, "response", ("valid", "error", "data"))
-        self._responses: Scoreboard[tuple[int, int]] = Scoreboard(
+        self._responses: InOrderChecker[tuple[int, int]] = InOrderChecker(
             "response", lambda item: f"error {item[0]}, data {item[1]:#x}")
         self._loading: dict[int, int] = {}
         cocotb.start_soon(self._run())
@@ -141,7 +141,7 @@ class RowPort:
         self.sink = StreamSink(domain, StreamPins.of(dut, "host_rows"), rng)
         self._domain = domain
         self._busy = pin(dut, "host_busy")
-        self._rows: Scoreboard[int] = Scoreboard("host row", hex)
+        self._rows: InOrderChecker[int] = InOrderChecker("host row", hex)
         self._wanted: deque[int | None] = deque()
         self.looked = 0
         StreamMonitor(domain, dut, "host_rows", self._on_row)

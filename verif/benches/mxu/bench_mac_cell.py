@@ -65,7 +65,7 @@ def one_weight_each(operands: Iterator[tuple[int, int, int]]) -> Iterator[CellIn
         yield CellInputs(p=before[0], x=before[1], x_valid=1)
 
 
-class Traffic:
+class CellTraffic:
     """Random inputs that keep to the cell's protocol.
 
     Parameters
@@ -138,7 +138,7 @@ async def random_traffic(dut: HierarchyObject) -> None:
     bench = CellBench(dut)
     results = 0
     for probabilities in ((0.9, 0.9, 0.5), (0.5, 0.3, 0.1), (0.1, 0.1, 0.5), (1.0, 1.0, 1.0)):
-        inputs = list(Traffic(*probabilities).cycles(1000))
+        inputs = list(CellTraffic(*probabilities).cycles(1000))
         results += activations(inputs)
         # Each traffic starts with an empty cell.
         await bench.run([CellInputs(rst=1), *inputs])
@@ -188,7 +188,7 @@ async def swaps_while_streaming(dut: HierarchyObject) -> None:
 async def holds_while_idle(dut: HierarchyObject) -> None:
     """Once the pipeline is empty, changing data inputs change no output."""
     bench = CellBench(dut)
-    traffic = Traffic(0.7, 0.5, 0.3)
+    traffic = CellTraffic(0.7, 0.5, 0.3)
     bursts = [list(traffic.cycles(20)) for _ in range(50)]
     for burst in bursts:
         await bench.run([*burst, *traffic.idle(bench.config.mac_latency + 10)])
@@ -200,7 +200,7 @@ async def holds_while_idle(dut: HierarchyObject) -> None:
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
     """A reset at every distance after traffic drops the next weight and the whole pipeline."""
     bench = CellBench(dut)
-    traffic = Traffic(0.9, 0.5, 0.3)
+    traffic = CellTraffic(0.9, 0.5, 0.3)
     await bench.run(traffic.cycles(30))
     await bench.run(
         one for length in range(2, 80)

@@ -15,7 +15,7 @@ from cocotb.handle import HierarchyObject
 from golden.numerics import bits, from_bits, mac
 from hdl.config import Config
 from verif.benches.clocking import ClockDomain, config_argument, pin
-from verif.models.scoreboard import Scoreboard
+from verif.models.in_order import InOrderChecker
 
 __all__ = ["CellBench", "CellDriver", "CellInputs", "CellModel", "CellMonitor", "CellOutputs"]
 
@@ -238,7 +238,7 @@ class CellBench:
         self._domain = ClockDomain(dut)
         self._driver = CellDriver(self._domain, dut, self.config)
         self._model = CellModel(self.config)
-        self._checker: Scoreboard[CellOutputs] = Scoreboard("cycle")
+        self._checker: InOrderChecker[CellOutputs] = InOrderChecker("cycle")
         self._before: CellOutputs | None = None
         CellMonitor(self._domain, dut, self._observe)
         self._domain.start()

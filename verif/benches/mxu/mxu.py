@@ -15,7 +15,7 @@ from hdl.config import Config
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.rows import pack_row, unpack_row
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
-from verif.models.scoreboard import Scoreboard
+from verif.models.in_order import InOrderChecker
 
 __all__ = ["MxuBench", "StreamedMxu", "Tile"]
 
@@ -131,7 +131,8 @@ class MxuBench:
                           for name in ("cycles", "mxu_active_cycles", "weight_load_cycles")}
         self._model = StreamedMxu(self.config)
         digits = 8 * self.config.lanes
-        self._checker: Scoreboard[int] = Scoreboard("result row", lambda row: f"{row:0{digits}x}")
+        self._checker: InOrderChecker[int] = InOrderChecker(
+            "result row", lambda row: f"{row:0{digits}x}")
         self._origin = 0
         self.domain = ClockDomain(dut)
         self.domain.start()

@@ -13,7 +13,7 @@ from hdl import isa
 from hdl.isa import LoadOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
 from verif.benches.vpu.vpu import VpuBench
-from verif.models.vpu import CORE_VECTORS, SOURCES, Bundle, ChainInput, Cycle, VpuTraffic
+from verif.models.vpu import CORE_VECTORS, SOURCES, ChainInput, Cycle, VpuBundle, VpuTraffic
 from verif.system.programs import random_words
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
@@ -102,7 +102,7 @@ async def host_gets_its_turn(dut: HierarchyObject) -> None:
         slots = {Slot.LOAD: {"op": LoadOp.LOAD, "d": number % 16, "b": SOURCES[Slot.LOAD]},
                  Slot.STORE: {"op": StoreOp.STORE, "d": 16 + number % 16,
                               "b": SOURCES[Slot.STORE]}}
-        issuer.send([Bundle(slots, dict.fromkeys(slots, number % CORE_VECTORS))])
+        issuer.send([VpuBundle(slots, dict.fromkeys(slots, number % CORE_VECTORS))])
     first = len(issuer.issued)
     for address in bench.host_vectors:
         bench.write(address)
@@ -141,7 +141,7 @@ async def latencies(dut: HierarchyObject) -> None:
                         (VectorOp.RANDOM, isa.TRANSCENDENTAL_LATENCY)):
         first = len(issuer.issued)
         fields = {"op": op, "d": 5, "a": 5, "b": isa.VECTOR_FLAG | 5}
-        issuer.send(Bundle({Slot.V1: fields}, {}) for _ in range(8))
+        issuer.send(VpuBundle({Slot.V1: fields}, {}) for _ in range(8))
         await bench.drain()
         steps = {after - before for before, after in pairwise(issuer.issued[first:])}
         assert steps == {latency}, f"{op.name} can be used after {steps} cycles, not {latency}"

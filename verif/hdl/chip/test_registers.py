@@ -181,7 +181,7 @@ class Side:
                         if ctx.get(getattr(core, name))]
 
 
-class Bench:
+class RegistersBench:
     """A control slave, the host's side of it, and a `Side` for each core."""
 
     def __init__(self, config: Config = TINY) -> None:
@@ -264,7 +264,7 @@ class Bench:
 
 @pytest.mark.parametrize("name", ["tiny", "v2"])
 def test_constants_say_which_chip_it_is(name: str) -> None:
-    bench = Bench(PRESETS[name])
+    bench = RegistersBench(PRESETS[name])
 
     async def process(ctx: SimulatorContext) -> None:
         for register, value in parameters(bench.config).items():
@@ -285,7 +285,7 @@ def all_registers(config: Config) -> Iterator[tuple[int | None, Register]]:
 
 @pytest.mark.slow
 def test_each_access_that_is_not_allowed_is_refused_without_effect() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         for core, register in all_registers(bench.config):
@@ -317,7 +317,7 @@ def test_each_access_that_is_not_allowed_is_refused_without_effect() -> None:
 
 
 def test_addresses_without_a_register_are_refused() -> None:
-    bench = Bench(Config.preset("tiny", cores=1))
+    bench = RegistersBench(Config.preset("tiny", cores=1))
     taken = {address(register.name, core) for core, register in all_registers(bench.config)}
 
     async def process(ctx: SimulatorContext) -> None:
@@ -338,7 +338,7 @@ def test_addresses_without_a_register_are_refused() -> None:
 
 
 def test_registers_hold_what_is_written() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         rng = random.Random(5)
@@ -366,7 +366,7 @@ def test_registers_hold_what_is_written() -> None:
 @pytest.mark.parametrize("delays", [(0, 0, 0), (0, 7, 0), (7, 0, 0), (3, 2, 15), (0, 0, 15),
                                     (9, 9, 9)])
 def test_address_data_and_response_come_in_any_order(delays: tuple[int, int, int]) -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         aw, w, b = delays
@@ -381,7 +381,7 @@ def test_address_data_and_response_come_in_any_order(delays: tuple[int, int, int
 
 def test_accesses_follow_each_other_though_answers_wait() -> None:
     """A host that sends ahead, and takes an answer only now and then."""
-    bench = Bench()
+    bench = RegistersBench()
     rng = random.Random(10)
     names = ["START_PC", "PC", "WATCHDOG", "CONTROL", "DMA_DESCRIPTOR_3"]
 
@@ -427,7 +427,7 @@ def test_accesses_follow_each_other_though_answers_wait() -> None:
 
 def test_reads_and_writes_take_turns() -> None:
     """A host that never stops writing does not keep another from reading, nor the other way."""
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         axi = bench.dut.axi
@@ -450,7 +450,7 @@ def test_reads_and_writes_take_turns() -> None:
 
 
 def test_commands_are_pulses_of_one_cycle() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         side, port = bench.sides[1], bench.dut.core[1]
@@ -486,7 +486,7 @@ def test_commands_are_pulses_of_one_cycle() -> None:
 
 
 def test_status_shows_the_core() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         port = bench.dut.core[0]
@@ -507,7 +507,7 @@ def test_status_shows_the_core() -> None:
 
 
 def test_counters_are_taken_at_one_moment() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         rng = random.Random(7)
@@ -536,7 +536,7 @@ def access_word(space: int, where: int) -> int:
 
 
 def test_words_go_to_the_core_and_addresses_go_on() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
@@ -566,7 +566,7 @@ def test_words_go_to_the_core_and_addresses_go_on() -> None:
 
 
 def test_address_beyond_all_spaces_does_not_wrap() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
@@ -583,7 +583,7 @@ def test_address_beyond_all_spaces_does_not_wrap() -> None:
 
 
 def test_beside_a_program_only_what_can_be_done_is() -> None:
-    bench = Bench()
+    bench = RegistersBench()
     allowed = {(Space.IMEM, 1), (Space.SMEM, 0), (Space.SMEM, 1), (Space.SEMAPHORE, 0)}
 
     async def process(ctx: SimulatorContext) -> None:
@@ -608,7 +608,7 @@ def test_beside_a_program_only_what_can_be_done_is() -> None:
 
 
 def test_additions_go_to_the_core() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         register = CORE_REGISTERS["SEMAPHORE_ADD"]
@@ -623,7 +623,7 @@ def test_additions_go_to_the_core() -> None:
 
 
 def test_transfers_are_started_or_refused_with_the_reason() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[1]
@@ -653,7 +653,7 @@ def test_transfers_are_started_or_refused_with_the_reason() -> None:
 
 @pytest.mark.slow
 def test_core_that_takes_nothing_does_not_hang_the_host() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
@@ -682,7 +682,7 @@ def test_core_that_takes_nothing_does_not_hang_the_host() -> None:
 @pytest.mark.parametrize("name", ["ACCESS_DATA", "SEMAPHORE_ADD", "DMA_START"])
 def test_offer_that_is_given_up_was_not_taken(name: str) -> None:
     """In the last cycle of the offer it is taken and done; in the next there is none."""
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         side = bench.sides[0]
@@ -700,7 +700,7 @@ def test_offer_that_is_given_up_was_not_taken(name: str) -> None:
 
 
 def test_interrupts_are_kept_until_cleared_and_shown_if_enabled() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         dut = bench.dut
@@ -748,7 +748,7 @@ def test_interrupts_are_kept_until_cleared_and_shown_if_enabled() -> None:
 
 
 def test_event_in_the_cycle_of_its_clearing_is_kept() -> None:
-    bench = Bench()
+    bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
         ctx.set(bench.dut.core[0].transfer_done, 1)

@@ -17,7 +17,7 @@ from hdl.tiles import VerilogLibrary
 from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
-from verif.hdl.dma.dma_bench import CONFIG, AgentTiming, Bench, Job, Transfers, open_engine
+from verif.hdl.dma.engine import CONFIG, AgentTiming, Job, Transfers, VerilatedDma, open_engine
 
 TIMINGS = {
     "exact": AgentTiming(),
@@ -33,7 +33,8 @@ def model() -> Iterator[Model]:
         yield model
 
 
-def start_apart(bench: Bench, descriptor: Descriptor, host: bool, refused: bool = False) -> Fault:
+def start_apart(bench: VerilatedDma, descriptor: Descriptor, host: bool,
+                refused: bool = False) -> Fault:
     """Starts a transfer when none is under way that it meets."""
     job = Job.of(descriptor, bench.config)
     if any(job.meets(other) for other in bench.jobs):
@@ -47,7 +48,7 @@ def start_apart(bench: Bench, descriptor: Descriptor, host: bool, refused: bool 
 def test_every_pair_of_spaces(model: Model) -> None:
     rng = np.random.default_rng(1)
     transfers = Transfers(rng)
-    bench = Bench(model, timing=TIMINGS["moody"])
+    bench = VerilatedDma(model, timing=TIMINGS["moody"])
     pairs = list(transfers.pairs())
     assert len(pairs) == 30
     for source, destination in pairs:
@@ -65,7 +66,7 @@ def test_every_pair_of_spaces(model: Model) -> None:
 def test_random_transfers_several_at_a_time(model: Model, timing: str, seed: int) -> None:
     rng = np.random.default_rng([2, seed])
     transfers = Transfers(rng)
-    bench = Bench(model, timing=TIMINGS[timing], seed=seed)
+    bench = VerilatedDma(model, timing=TIMINGS[timing], seed=seed)
     most = 0
     for _ in range(60):
         assert start_apart(bench, transfers.good(), bool(rng.random() < 0.2)) == Fault.NONE
@@ -80,7 +81,7 @@ def test_random_transfers_several_at_a_time(model: Model, timing: str, seed: int
 
 
 def test_bursts_are_as_long_as_a_run_and_the_limit_allow(model: Model) -> None:
-    bench = Bench(model)
+    bench = VerilatedDma(model)
     bench.start(Descriptor(DmaSpace.HBM, DmaSpace.HBM, 40, source_run=16, source_stride=17 * 16,
                            destination_address=100 * 16, destination_run=25,
                            destination_stride=30 * 16))
@@ -93,7 +94,7 @@ def test_bursts_are_as_long_as_a_run_and_the_limit_allow(model: Model) -> None:
 
 
 def test_as_many_transfers_as_the_queue_has_can_be_under_way(model: Model) -> None:
-    bench = Bench(model, timing=AgentTiming(latency=500))
+    bench = VerilatedDma(model, timing=AgentTiming(latency=500))
     for number in range(QUEUE_DEPTH):
         bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, destination_address=number,
                                semaphore=number, signal=1))
@@ -109,7 +110,7 @@ def test_as_many_transfers_as_the_queue_has_can_be_under_way(model: Model) -> No
 def test_a_transfer_that_the_program_gives_up_is_forgotten(model: Model) -> None:
     rng = np.random.default_rng(3)
     transfers = Transfers(rng)
-    bench = Bench(model, seed=3)
+    bench = VerilatedDma(model, seed=3)
     for patience in range(1, 30):
         bench.pins.poke("dma__address", 5)
         bench._address, bench._words = 5, transfers.good().pack()
@@ -127,7 +128,7 @@ def test_a_transfer_that_the_program_gives_up_is_forgotten(model: Model) -> None
 
 def test_the_host_and_the_program_take_turns(model: Model) -> None:
     """While the host's descriptor is checked, the program's waits, and the other way round."""
-    bench = Bench(model)
+    bench = VerilatedDma(model)
     own = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, semaphore=1, signal=1)
     hosts = Descriptor(DmaSpace.SMEM, DmaSpace.HBM, 2, semaphore=2, signal=1)
     for offset in range(-20, 21):
@@ -178,7 +179,7 @@ def test_rows_go_both_ways_at_one_a_cycle(wide: tuple[Config, Model], latency: i
                                       (DmaSpace.VMEM, DmaSpace.HBM, "write_times"),
                                       (DmaSpace.OTHER_VMEM, DmaSpace.HBM, "write_times"),
                                       (DmaSpace.HBM, DmaSpace.OTHER_VMEM, "read_times")):
-        bench = Bench(model, config, AgentTiming(latency=latency))
+        bench = VerilatedDma(model, config, AgentTiming(latency=latency))
         # Transfers in a row, some with short runs.
         for number in range(3):
             bench.start(Descriptor(
@@ -199,7 +200,7 @@ def test_rows_go_both_ways_at_one_a_cycle(wide: tuple[Config, Model], latency: i
 
 def test_single_rows_and_short_transfers_lose_no_cycle(wide: tuple[Config, Model]) -> None:
     config, model = wide
-    bench = Bench(model, config, AgentTiming(latency=30))
+    bench = VerilatedDma(model, config, AgentTiming(latency=30))
     for number in range(3):
         bench.start(Descriptor(
             DmaSpace.HBM, DmaSpace.HBM, 300, source_run=1, source_stride=3 * config.row_bytes,
@@ -216,7 +217,7 @@ def test_words_go_at_one_a_cycle(wide: tuple[Config, Model]) -> None:
     for source, destination, words in (
             (DmaSpace.SMEM, DmaSpace.VMEM, 8 * rows), (DmaSpace.VMEM, DmaSpace.SMEM, 8 * rows),
             (DmaSpace.HBM, DmaSpace.SMEM, 8 * rows), (DmaSpace.HBM, DmaSpace.IMEM, 8 * rows)):
-        bench = Bench(model, config)
+        bench = VerilatedDma(model, config)
         begin = model.cycle
         bench.start(Descriptor(source, destination, rows, signal=1))
         bench.finish()
@@ -409,7 +410,7 @@ def test_how_long_a_check_takes() -> None:
 
 
 def test_a_fault_is_told_to_the_program_too(model: Model) -> None:
-    bench = Bench(model, timing=TIMINGS["moody"])
+    bench = VerilatedDma(model, timing=TIMINGS["moody"])
     rng = np.random.default_rng(5)
     found = set()
     for _ in range(60):
@@ -431,7 +432,7 @@ def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model: Mod
                                                                       seed: int) -> None:
     rng = np.random.default_rng([6, seed])
     transfers = Transfers(rng)
-    bench = Bench(model, timing=TIMINGS[("exact", "moody", "slow")[seed % 3]], seed=seed)
+    bench = VerilatedDma(model, timing=TIMINGS[("exact", "moody", "slow")[seed % 3]], seed=seed)
     bench.hbm.bad = {int(row) for row in rng.integers(CONFIG.hbm_rows, size=6)}
     refused = kept = 0
     for _ in range(60):
@@ -453,7 +454,7 @@ def test_a_transfer_that_memory_refuses_does_not_signal_and_others_do(model: Mod
 
 
 def test_a_row_with_an_error_is_not_written_to_the_memory(model: Model) -> None:
-    bench = Bench(model)
+    bench = VerilatedDma(model)
     bench.hbm.bad = {3}
     bench.start(Descriptor(DmaSpace.HBM, DmaSpace.HBM, 8, destination_address=100 * 16))
     bench.finish()
@@ -469,7 +470,7 @@ def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model: Model, timin
                                                              seed: int) -> None:
     rng = np.random.default_rng([7, seed])
     transfers = Transfers(rng)
-    bench = Bench(model, timing=TIMINGS[timing], seed=seed)
+    bench = VerilatedDma(model, timing=TIMINGS[timing], seed=seed)
     midst = 0
     for _ in range(25):
         for _ in range(int(rng.integers(1, 6))):
@@ -497,7 +498,7 @@ def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model: Model, timin
 
 
 def test_while_an_abort_lasts_no_transfer_starts(model: Model) -> None:
-    bench = Bench(model)
+    bench = VerilatedDma(model)
     bench.pins.poke("abort", 1)
     with pytest.raises(AssertionError, match="not taken"):
         bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2), patience=100)
@@ -513,11 +514,11 @@ def test_a_reset_in_the_midst(model: Model) -> None:
     rng = np.random.default_rng(8)
     transfers = Transfers(rng)
     for seed in range(10):
-        bench = Bench(model, timing=TIMINGS["moody"], seed=seed)
+        bench = VerilatedDma(model, timing=TIMINGS["moody"], seed=seed)
         for _ in range(3):
             start_apart(bench, transfers.good(), host=False)
         # The next bench begins with a reset, and all memories with it.
-    bench = Bench(model)
+    bench = VerilatedDma(model)
     assert not bench.pins.peek("busy")
     bench.start(transfers.good())
     bench.finish()

@@ -12,7 +12,7 @@ from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace
 from hdl.dma.interface import BLOCK_BITS, address_bits
 from hdl.dma.writer import Completion
 from hdl.isa import Fault
-from verif.hdl.dma.dma_bench import CONFIG, AgentTiming, Bench, open_engine
+from verif.hdl.dma.engine import CONFIG, AgentTiming, VerilatedDma, open_engine
 
 ROW = CONFIG.row_bytes
 
@@ -118,7 +118,7 @@ def test_no_bus_error_is_reported_during_an_abort() -> None:
 
 def test_memory_that_refuses_an_aborted_transfer_causes_no_bus_error() -> None:
     with open_engine() as model:
-        bench = Bench(model, timing=AgentTiming(latency=30))
+        bench = VerilatedDma(model, timing=AgentTiming(latency=30))
         bench.hbm.bad = set(range(CONFIG.hbm_rows))
         bench.start(Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 8, signal=1))
         for _ in range(200):

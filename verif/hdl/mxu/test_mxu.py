@@ -24,7 +24,7 @@ class Tile:
 
 
 @dataclass
-class Traffic:
+class StreamRates:
     """How willing the three streams are: the share of cycles in which they are ready or valid."""
 
     x: float = 1.0
@@ -45,7 +45,7 @@ def words(row: np.ndarray, flag: bool) -> np.ndarray:
     return np.append(np.ascontiguousarray(row, np.float32).view(np.uint32), np.uint32(flag))
 
 
-def stream(model: Model, tiles: list[Tile], traffic: Traffic, rng: np.random.Generator,
+def stream(model: Model, tiles: list[Tile], rates: StreamRates, rng: np.random.Generator,
            abandon_after: int | None = None) -> tuple[np.ndarray, list[int], list[int]]:
     """Result rows, the cycle in which each came, and that in which each activation went in.
 
@@ -59,9 +59,9 @@ def stream(model: Model, tiles: list[Tile], traffic: Traffic, rng: np.random.Gen
     results, came, went = [], [], []
     w_next = x_next = 0
     for cycle in range(TIMEOUT if abandon_after is None else abandon_after):
-        w_valid = w_next < len(weights) and rng.random() < traffic.w
-        x_valid = x_next < len(rows) and rng.random() < traffic.x
-        y_ready = rng.random() < traffic.y
+        w_valid = w_next < len(weights) and rng.random() < rates.w
+        x_valid = x_next < len(rows) and rng.random() < rates.x
+        y_ready = rng.random() < rates.y
         model.poke("w__valid", int(w_valid))
         model.poke("x__valid", int(x_valid))
         model.poke("y__ready", int(y_ready))
@@ -109,11 +109,12 @@ def assert_rows(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
 def test_random_traffic_gives_golden_rows_in_order(array: int, mac_latency: int) -> None:
     rng = np.random.default_rng([array, mac_latency])
     with open_mxu(small_config(array, mac_latency)) as model:
-        for traffic in (Traffic(), Traffic(0.7, 0.6, 0.5), Traffic(1, 0.2, 1), Traffic(1, 1, 0.2)):
+        for rates in (StreamRates(), StreamRates(0.7, 0.6, 0.5), StreamRates(1, 0.2, 1),
+                      StreamRates(1, 1, 0.2)):
             model.reset()
             tiles = random_tiles(rng, array, 10)
-            got, _, _ = stream(model, tiles, traffic, rng)
-            assert_rows(got, expected(tiles), traffic)
+            got, _, _ = stream(model, tiles, rates, rng)
+            assert_rows(got, expected(tiles), rates)
             assert model.peek("mxu_active_cycles") == len(got)
             cycles = model.peek("cycles")
             assert model.peek("mxu_active_cycles") + model.peek("weight_load_cycles") < cycles
@@ -134,7 +135,7 @@ def test_a_tile_takes_its_rows_and_its_latency_and_no_more(mac_latency: int,
             for _ in range(tiles)]
     with open_mxu(config) as model:
         model.reset()
-        got, came, went = stream(model, work, Traffic(), rng)
+        got, came, went = stream(model, work, StreamRates(), rng)
     assert_rows(got, expected(work))
     assert came[0] - went[0] == config.array_latency
     # One row a cycle in and one out, while the next tile's weights load.
@@ -150,7 +151,7 @@ def test_nan_and_infinity_reach_the_results_they_belong_to() -> None:
              for t in range(20)]
     with open_mxu(small_config(size, 2)) as model:
         model.reset()
-        got, _, _ = stream(model, tiles, Traffic(), rng)
+        got, _, _ = stream(model, tiles, StreamRates(), rng)
     want = expected(tiles)
     assert_rows(got, want)
     assert (want == 0x7FC0_0000).any()
@@ -161,7 +162,8 @@ def test_nan_and_infinity_reach_the_results_they_belong_to() -> None:
 def test_reset_in_the_middle_forgets_everything(mac_latency: int) -> None:
     size, resets = 4, 60
     rng = np.random.default_rng([5, mac_latency])
-    shares = (Traffic(), Traffic(0.7, 0.6, 0.5), Traffic(1, 0.4, 1), Traffic(1, 1, 0.2))
+    shares = (StreamRates(), StreamRates(0.7, 0.6, 0.5), StreamRates(1, 0.4, 1),
+              StreamRates(1, 1, 0.2))
     rows_in = rows_out = 0
     with open_mxu(small_config(size, mac_latency)) as model:
         model.reset()
@@ -237,7 +239,7 @@ def test_activations_wait_for_the_first_swap_after_a_reset() -> None:
                 model.tick()
             model.poke("x__valid", 0)
             tiles = random_tiles(rng, 4, 2)
-            got, _, _ = stream(model, tiles, Traffic(), rng)
+            got, _, _ = stream(model, tiles, StreamRates(), rng)
             assert_rows(got, expected(tiles))
 
 

@@ -22,7 +22,7 @@ from verif.models.vpu import (
     VECTOR,
     BundleIssuer,
     ChainInput,
-    ChainWrite,
+    ChainWriteInput,
     Cycle,
     Load,
     Store,
@@ -144,7 +144,7 @@ def test_chains_move_sublane_0_first(bench: VerilatedVpu) -> None:
         rows.append(model.peek_words("x_row"))
         bench.run([Cycle(x=ChainInput(shift=1), pop=rows[-1], result=rows[-1])], drain=False)
     assert np.array_equal(np.array(rows), register)
-    bench.run([Cycle(write=ChainWrite(20, 0)), Cycle(write=ChainWrite(21, 1))])
+    bench.run([Cycle(write=ChainWriteInput(20, 0)), Cycle(write=ChainWriteInput(21, 1))])
     for number in (20, 21):
         assert np.array_equal(bench.read(HostSpace.VREG, number), register)
 
@@ -162,8 +162,8 @@ def test_chain_may_shift_while_it_is_written(bench: VerilatedVpu) -> None:
     rows = operands(rng, (3 * CONFIG.sublanes, CONFIG.lanes))
     cycles = [Cycle(pop=row) for row in rows]
     for word in range(2):
-        cycles[(word + 1) * CONFIG.sublanes].write = ChainWrite(10 + word)
-    bench.run([*cycles, Cycle(write=ChainWrite(12))])
+        cycles[(word + 1) * CONFIG.sublanes].write = ChainWriteInput(10 + word)
+    bench.run([*cycles, Cycle(write=ChainWriteInput(12))])
     for word in range(3):
         assert np.array_equal(bench.read(HostSpace.VREG, 10 + word),
                               rows[word * CONFIG.sublanes:(word + 1) * CONFIG.sublanes])

@@ -24,7 +24,7 @@ from sim.asm.operands import sem
 from sim.asm.text import assemble
 from sim.models.chip import ChipModel, DescriptorError, RegisterError, Until, staging_rows
 from sim.models.hbm import HbmOptions
-from verif.hdl.dma.dma_bench import Job, Transfers
+from verif.hdl.dma.engine import Job, Transfers
 from verif.hdl.test_isa import example
 
 TINY = Config.preset("tiny")

@@ -141,7 +141,7 @@ class Source:
 
 
 @dataclass
-class VectorUnit:
+class VectorUnitAgent:
     """The rows' ports of a core's vector unit."""
 
     pins: Pins
@@ -242,7 +242,7 @@ class Words:
 
 
 @dataclass
-class Hbm:
+class HbmAgent:
     """The HBM behind its port: bursts in order, as `HbmPort` handles them."""
 
     pins: Pins
@@ -353,7 +353,7 @@ class Job:
         return self.reads[0] == self.writes[0] and bool(self.reads[1] & self.writes[1])
 
 
-class Bench:
+class VerilatedDma:
     """The engine with its surroundings, and golden memories, in which transfers are instant."""
 
     def __init__(self, model: Model, config: Config = CONFIG, timing: AgentTiming | None = None,
@@ -367,12 +367,12 @@ class Bench:
         self.golden = {space: memory.copy() for space, memory in self.real.items()}
         real = self.real
         common = (config, self.timing, self.rng)
-        self.hbm = Hbm(self.pins, *common, real[DmaSpace.HBM])
+        self.hbm = HbmAgent(self.pins, *common, real[DmaSpace.HBM])
         self.words = Words(self.pins, *common, real)
-        self.vmem = VectorUnit(self.pins, "vmem", *common, {
+        self.vmem = VectorUnitAgent(self.pins, "vmem", *common, {
             HostSpace.VMEM: real[DmaSpace.VMEM], HostSpace.VREG: real[DmaSpace.VREG],
             HostSpace.MASK: real[DmaSpace.MASK]})
-        self.other = VectorUnit(self.pins, "other", *common, {
+        self.other = VectorUnitAgent(self.pins, "other", *common, {
             HostSpace.VMEM: real[DmaSpace.OTHER_VMEM]})
         self._agents = (self.hbm, self.words, self.vmem, self.other)
         self._signals = {name: Sink(self.pins, name) for name in ("signal", "other_signal")}

@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Scoreboard"]
+__all__ = ["InOrderChecker"]
 
 T = TypeVar("T")
 
 
-class Scoreboard(Generic[T]):
+class InOrderChecker(Generic[T]):
     """Compares what a design gives with what its model expects, in order.
 
     Parameters
