@@ -23,7 +23,7 @@ from verif.models.sequencer_oracle import Oracle, Parts
 __all__ = ["CONFIG", "HALT", "SequencerPrograms", "bundle", "i", "s", "v"]
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=11 * 32, smem_words=13, imem_bundles=50)
-"""Small, and with sizes that no power of two hides."""
+"""Small; sizes are no powers of two."""
 
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT.value}})
 

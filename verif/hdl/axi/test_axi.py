@@ -1,4 +1,4 @@
-"""The way to memory: rows in order at full rate over AXI4 whose rules the checker knows."""
+"""The HBM port: rows in order and at full rate over AXI4, whose rules a checker checks."""
 
 import random
 from collections import deque
@@ -149,7 +149,7 @@ def test_queue_keeps_order_and_holds_what_it_says(depth: int, offer: float, take
             ctx.set(dut.output.ready, int(takes))
             ready = ctx.get(dut.input.ready)
             assert ready or len(held) >= depth
-            # Whether anybody takes it or not, the first is on offer after two cycles.
+            # The first is on offer after two cycles, whether it is taken or not.
             valid = ctx.get(dut.output.valid)
             assert valid or not entered or cycle - entered[0] < 2
             if valid:
@@ -180,7 +180,7 @@ def test_queue_keeps_order_and_holds_what_it_says(depth: int, offer: float, take
 def test_pieces_cover_each_burst_and_keep_within_bounds(config: Config) -> None:
     rng = random.Random(3)
     longest = max_beats(config)
-    # From and to either side of each bound, and anything.
+    # Starts and ends on either side of each bound; then random ones.
     bursts = [(start, length) for start in (0, 1, longest - 1, longest, 4 * longest - 1)
               for length in (1, 2, longest - 1, longest, longest + 1, 256)]
     for _ in range(100):
@@ -245,7 +245,7 @@ class Channel:
     latency : int
         Cycles from an address or the last of the data to the answer.
     ready : float
-        Probability of taking what is offered, and of offering what there is.
+        Probability of taking an offer, and of making one.
     bad : set of int
         Addresses of beats that are refused.
     """
@@ -322,18 +322,18 @@ class Channel:
 
 
 class PortBench:
-    """An `HbmPort`, its memory, and the rows that go in and come out.
+    """An `HbmPort`, its memory, and the rows written and read.
 
     Attributes
     ----------
     rows : list of (cycle, row, error)
-        What was read.
+        The rows read.
     done : list of (cycle, error)
         Ends of writes.
     gap, stall : float
         Probability of a cycle without an offer, and of one without taking.
     discard : set of int
-        Numbers of rows to be written that are not.
+        Numbers of the sent rows that are discarded.
     """
 
     def __init__(self, config: Config, seed: object, **memory: Any) -> None:
@@ -418,7 +418,7 @@ CONFIGS = {"tiny": TINY, "small": SMALL, "four": Config.preset("tiny", hbm_chann
 @pytest.mark.parametrize("name", CONFIGS)
 def test_random_bursts_move_the_rows_that_they_name(name: str,
                                                     mood: tuple[float, float, int]) -> None:
-    """Reads below, writes above the middle of memory, at once; then all that was written."""
+    """Reads below and writes above the middle of memory at once; then reads what was written."""
     ready, pause, latency = mood
     bench = PortBench(CONFIGS[name], f"rows {name} {mood}", latency=latency, ready=ready)
     config = bench.config
@@ -467,7 +467,7 @@ def test_row_a_cycle_both_ways_at_once_over_a_long_latency(name: str) -> None:
         await bench.drain(ctx)
         read = [cycle for cycle, _, _ in bench.rows]
         assert len(read) == len(bench.taken) == count
-        # One row for each cycle, but for those in which the first are on their way.
+        # One row for each cycle, except while the first are on their way.
         assert read[-1] - read[0] == count - 1
         assert bench.taken[-1] - bench.taken[0] == count - 1
         assert bench.taken[0] < 10
@@ -600,7 +600,7 @@ def test_discarded_rows_are_not_written() -> None:
 
 @pytest.mark.slow
 def test_memory_is_not_blocked_by_rows_that_nobody_takes() -> None:
-    """Whatever was asked for is taken from memory, though the reader of the rows stands still."""
+    """The port takes all that it has requested from memory, though its rows are not taken."""
     bench = PortBench(SMALL, "blocked", latency=2)
 
     async def process(ctx: SimulatorContext) -> None:
@@ -613,7 +613,7 @@ def test_memory_is_not_blocked_by_rows_that_nobody_takes() -> None:
         for channel in bench.channels:
             assert channel.checker.reads == 0
             assert channel.checker.transfers["r"] == BURSTS * max_beats(SMALL) - 5
-        # And a burst that lacks a row of data is not begun.
+        # A burst that lacks a row of data does not begin.
         bench.stall = 0.0
         bench._queues["hbm_write"].append({"row": 0, "more": 15})
         bench._queues["hbm_write_rows"].extend(range(15))
@@ -746,7 +746,7 @@ def test_checker_ends_only_when_all_has_ended(cycles: Sequence[dict[str, int | B
 
 
 def test_checker_wants_silence_in_reset() -> None:
-    # What was under way is forgotten, and the master has a cycle to learn of the reset.
+    # Bursts under way are forgotten, and the master has a cycle to see the reset.
     watch(AR, held(AW, "aw"), held(AW, "aw"), {}, {}, AR, R, R_LAST, resets=(2, 3)).finish()
     for channel, offer in (("aw", AW), ("ar", AR), ("w", W)):
         with pytest.raises(AssertionError, match=f"{channel}valid is set in reset"):

@@ -1,4 +1,4 @@
-"""The chip's arbiters and its reset, each by itself; and which chips there can be."""
+"""The chip's arbiters and its reset, each alone; and the chip's legal configurations."""
 
 from collections import deque
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_each_has_a_turn_before_others_have_two(count: int, share: float) -> Non
     dut = RoundRobin(count)
 
     async def process(ctx: SimulatorContext) -> None:
-        since = [0] * count  # turns of others while it wanted one all the time
+        since = [0] * count  # turns of others while it waited
         turns = [0] * count
         for _ in range(400):
             wants = (rng.random(count) < share).tolist()
@@ -63,7 +63,7 @@ def test_each_has_a_turn_before_others_have_two(count: int, share: float) -> Non
 @pytest.mark.parametrize("sources", [1, 2, 4])
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_every_addition_reaches_the_semaphores_once(sources: int, share: float) -> None:
-    """Those that are taken, that is; some are withdrawn before, and do not happen."""
+    """Only those taken; some are withdrawn before, and do not happen."""
     rng = np.random.default_rng([2, sources, int(100 * share)])
     dut = SignalArbiter(sources)
 
@@ -110,7 +110,7 @@ def test_every_addition_reaches_the_semaphores_once(sources: int, share: float) 
 def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed: int) -> None:
     rng = np.random.default_rng([3, seed])
     dut = RequestArbiter(2)
-    stuck = 7  # what the core does not take for long
+    stuck = 7  # a request that the core does not take for long
 
     async def process(ctx: SimulatorContext) -> None:
         offers: list[tuple[int, int, int, int] | None] = [None] * 2
@@ -200,7 +200,7 @@ class Client:
     def drive(self, ctx: SimulatorContext, port: VectorPort, *, every: bool) -> None:
         n = self.number
         self.offers_read |= not self.quiet and (every or self.rng.random() < self.share)
-        # A word that was begun is ended, even if nothing new is to begin.
+        # A vector that was begun is completed, even if nothing new begins.
         self.offers_row |= (self.row != 0 or not self.quiet) and (
             every or self.rng.random() < self.share)
         ctx.set(port.read[n].valid, int(self.offers_read))
@@ -234,7 +234,7 @@ class Client:
 
 @dataclass
 class VectorUnit:
-    """The core's side: two reads at most, a register written when its rows are there."""
+    """The core: at most two reads; it writes a register once all its rows have come."""
 
     rng: np.random.Generator
     sublanes: int
@@ -251,7 +251,7 @@ class VectorUnit:
         if valid:
             ctx.set(port.host_rows.payload,
                     self.reads[0] << 4 | self.sublanes - self.left)
-        # The last row of a word makes room for a read in the same cycle.
+        # The last row of a vector makes room for a read in the same cycle.
         leaves = valid and ctx.get(port.host_rows.ready)
         room = len(self.reads) - (leaves and self.left == 1) < 2
         ctx.set(port.host_read.ready, int(room and go))
@@ -284,7 +284,7 @@ class VectorUnit:
         self.entered = []
 
     def check_words(self) -> None:
-        """Each is one client's, with all its rows in order."""
+        """Each vector is one client's, with all its rows in order."""
         for word in self.words:
             addresses = {address for address, _ in word}
             assert len(addresses) == 1
@@ -320,7 +320,7 @@ def test_vector_registers_are_read_and_written_whole(sublanes: int, share: float
             await ctx.tick()
         assert all(user.at_rest for user in users)
         unit.check_words()
-        # All of each client's, in their order.
+        # All vectors of each client, in order.
         for user in users:
             own = [word[0][1] >> 8 & 0xFFFF for word in unit.words
                    if word[0][1] >> 28 == user.number]
@@ -340,7 +340,7 @@ def test_vector_registers_are_read_and_written_whole(sublanes: int, share: float
 @pytest.mark.parametrize("sublanes", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reset_of_the_core_hangs_no_client(sublanes: int, seed: int) -> None:
-    """What was promised comes, of any contents; after it everything is right again."""
+    """Promised rows come, with any contents; after them everything is right again."""
     rng = np.random.default_rng([5, sublanes, seed])
     dut = VectorPort(config_with(sublanes), 2)
 
@@ -361,7 +361,7 @@ def test_a_reset_of_the_core_hangs_no_client(sublanes: int, seed: int) -> None:
                 user.sample(ctx, dut)
             unit.sample(ctx, dut)
             if resets:
-                # All that the core had not returned means nothing.
+                # Rows that the core had not returned have no meaning.
                 own = users[1].expected
                 voided += bool(own) and own[0] is not None
                 halves += users[1].row != 0
@@ -438,7 +438,7 @@ def test_a_reset_that_is_asked_for_during_another_is_done_too() -> None:
     simulate(dut, process)
 
 
-# --- which chips there can be
+# --- legal configurations
 
 @pytest.mark.parametrize("make", [Chip, CoreNode, export])
 def test_chips_that_cannot_be_are_refused(make: Callable[[Any], object]) -> None:

@@ -1,4 +1,4 @@
-"""The register map: table, page and hardware agree, and every access does what the page says."""
+"""The register map: table, page and hardware agree, and accesses behave as the page says."""
 
 import random
 from collections.abc import Awaitable, Callable, Iterator
@@ -113,7 +113,7 @@ def test_control_slave_wants_a_config() -> None:
 
 @dataclass
 class Answer:
-    """What an access gave: its response, the word read, and the cycle in which it came."""
+    """Result of an access: its response, the word read, and the cycle of the response."""
 
     resp: int
     data: int = 0
@@ -125,18 +125,18 @@ class Answer:
 
 
 SILENT = (0, 1, 0x5A5A5A5A)
-"""A response that is none: what else is in it means nothing."""
+"""No response; the other fields have no meaning."""
 
 
 class Side:
-    """What a core answers: requests from a dictionary, additions and transfers as it is told.
+    """A core's answers: words from a dictionary; additions and transfers as configured.
 
     Attributes
     ----------
     ready : bool
-        It takes what is offered.
+        Takes every offer.
     ready_after : int
-        It takes what has been on offer for so many cycles before, in that one cycle.
+        Takes an offer only in the cycle in which it has stayed for so many cycles.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class RegistersBench:
         self.now = 0
 
     async def cycle(self, ctx: SimulatorContext) -> dict[str, int]:
-        """One cycle; gives the signals of the port."""
+        """Runs a cycle; returns the port's signals."""
         for side, core in zip(self.sides, self.dut.core, strict=True):
             side.cycle(ctx, core)
         axi = self.dut.axi
@@ -204,7 +204,7 @@ class RegistersBench:
 
     async def write(self, ctx: SimulatorContext, where: int, data: int, strobes: int = 15, *,
                     aw: int = 0, w: int = 0, b: int = 0) -> Answer:
-        """Writes; address, data and readiness come after so many cycles."""
+        """Writes; address, data and readiness come after the given cycles."""
         axi = self.dut.axi
         start = self.now
         waiting = {"aw", "w"}
@@ -241,12 +241,12 @@ class RegistersBench:
 
     async def put(self, ctx: SimulatorContext, name: str, data: int,
                   core: int | None = None) -> None:
-        """A write that must be done."""
+        """A write that must succeed."""
         answer = await self.write(ctx, address(name, core), data)
         assert answer.resp == Resp.OKAY, name
 
     async def get(self, ctx: SimulatorContext, name: str, core: int | None = None) -> int:
-        """A read that must be done."""
+        """A read that must succeed."""
         answer = await self.read(ctx, address(name, core))
         assert answer.resp == Resp.OKAY, name
         return answer.data
@@ -277,7 +277,7 @@ def test_constants_say_which_chip_it_is(name: str) -> None:
 
 
 def all_registers(config: Config) -> Iterator[tuple[int | None, Register]]:
-    """(core or None, register), all there are."""
+    """All pairs (core or None, register)."""
     yield from ((None, register) for register in GLOBAL_REGISTERS.values())
     for core in range(config.cores):
         yield from ((core, register) for register in CORE_REGISTERS.values())
@@ -380,7 +380,7 @@ def test_address_data_and_response_come_in_any_order(delays: tuple[int, int, int
 
 
 def test_accesses_follow_each_other_though_answers_wait() -> None:
-    """A host that sends ahead, and takes an answer only now and then."""
+    """A host that sends ahead and rarely takes an answer."""
     bench = RegistersBench()
     rng = random.Random(10)
     names = ["START_PC", "PC", "WATCHDOG", "CONTROL", "DMA_DESCRIPTOR_3"]
@@ -426,7 +426,7 @@ def test_accesses_follow_each_other_though_answers_wait() -> None:
 
 
 def test_reads_and_writes_take_turns() -> None:
-    """A host that never stops writing does not keep another from reading, nor the other way."""
+    """Continuous writes do not block reads, nor continuous reads writes."""
     bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
@@ -555,7 +555,7 @@ def test_words_go_to_the_core_and_addresses_go_on() -> None:
                                      for place, value in zip(places, values, strict=True)]
             await bench.put(ctx, "ACCESS_ADDRESS", access_word(space, places[0]), 0)
             assert [await bench.get(ctx, "ACCESS_DATA", 0) for _ in places] == values
-            # Beyond them there is nothing, and the address stays there.
+            # Beyond them no word exists, and the address stays.
             beyond = await bench.get(ctx, "ACCESS_ADDRESS", 0)
             for _ in range(2):
                 assert (await bench.read(ctx, address("ACCESS_DATA", 0))).refused
@@ -664,7 +664,7 @@ def test_core_that_takes_nothing_does_not_hang_the_host() -> None:
             assert (await bench.write(ctx, address(name, 0), 1)).refused
             assert WAIT_CYCLES <= bench.now - start < WAIT_CYCLES + 10
         assert await bench.get(ctx, "DMA_FAULT", 0) == CORE_REGISTERS["DMA_FAULT"].pack(BUSY=1)
-        # The other core's answers are its own, and so is what comes when the wait is over.
+        # The other core answers for itself, also after the wait is over.
         await bench.put(ctx, "SEMAPHORE_ADD", 3, 1)
         side.ready = True
         for _ in range(10):
@@ -681,7 +681,7 @@ def test_core_that_takes_nothing_does_not_hang_the_host() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ACCESS_DATA", "SEMAPHORE_ADD", "DMA_START"])
 def test_offer_that_is_given_up_was_not_taken(name: str) -> None:
-    """In the last cycle of the offer it is taken and done; in the next there is none."""
+    """It is taken in the last cycle of the offer, and not in the next."""
     bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:

@@ -68,7 +68,7 @@ def assert_same(core: CoreModel, machine: GoldenCore) -> None:
 
 
 def run_both(core: CoreModel, machine: GoldenCore, asm: Assembler) -> dict[str, int]:
-    """Runs the program, with a halt behind, to its end in both, and compares everything."""
+    """Runs the program, followed by a halt, on both to its end, and compares all state."""
     with asm.bundle() as b:
         b.s1.halt()
     bundles = asm.assemble().bundles
@@ -177,7 +177,7 @@ def test_loads_and_stores_under_masks(core: CoreModel) -> None:
         b.v0.flt(m[1], v[0], v[1])
     for number in range(8):
         with asm.bundle() as b:
-            # The same word: the load gets what was there.
+            # The same address: the load gets the old vector.
             b.ld.load(v[10 + number], s[0], 30)
             b.st.store(v[number], s[0], 30, m[number % 2])
     with asm.bundle() as b:
@@ -240,7 +240,7 @@ def test_matrix_products(core: CoreModel, transposed: bool) -> None:
                 (b.push.rows if group else b.push.rows_swap)(v[12 + group])
                 if step:
                     b.pop.pop(v[24 + group])
-                    # The register that waits to be fed is written as soon as that may be.
+                    # The register that waits to be fed is written as soon as possible.
                     b.ld.load(v[12 + group], s[0], 70 + group)
         with asm.bundle() as b:
             b.st.store(v[25], s[0], 100 + step)
@@ -289,7 +289,7 @@ def full_array(asm: Assembler, config: Config) -> None:
 
 
 def busy_array(asm: Assembler, config: Config) -> None:
-    """Two results to come, a load begun, and something in the transposer."""
+    """Two results under way, a load begun, and data in the transposer."""
     for _ in range(config.tile_vregs):
         with asm.bundle() as b:
             b.push.weights(v[1])
@@ -303,7 +303,7 @@ def busy_array(asm: Assembler, config: Config) -> None:
 
 
 def nothing(asm: Assembler, config: Config) -> None:
-    """The array as it is after a reset."""
+    """The array in its state after a reset."""
 
 
 FAULTS = {
@@ -335,14 +335,14 @@ def test_a_faulting_bundle_changes_nothing(core: CoreModel, name: str) -> None:
     load_registers(asm)
     (before or busy_array)(asm, core.config)
     with asm.bundle() as b:
-        # All under way when the fault comes: it must end as if nothing had happened.
+        # All this is under way when the fault comes, and must end normally.
         b.v0.fadd(v[10], v[1], v[2])
         b.v1.exp2(v[11], v[3])
         b.misc.sum_lanes(v[12], v[4])
         b.st.store(v[5], s[0], 33)
     with asm.bundle() as b:
         bundle(b, core.config)
-        # What else it would have done.
+        # The bundle's other operations.
         b.v0.fadd(v[9], v[1], v[2])
         b.v1.flt(m[3], v[1], v[2])
         b.ld.load(v[14], s[0], 3)
@@ -352,7 +352,7 @@ def test_a_faulting_bundle_changes_nothing(core: CoreModel, name: str) -> None:
         b.v0.lane(v[15])
         b.s1.halt()
     bundles = list(asm.assemble().bundles)
-    # And what no host could see of it, where the fault leaves the slot free.
+    # And operations whose effect no host sees, where the fault leaves the slot free.
     bundles[faulting] = with_operations(bundles[faulting], {
         Slot.PUSH: {"op": isa.PushOp.ROWS if rows else isa.PushOp.WEIGHTS, "a": 6},
         Slot.MISC: {"op": isa.MiscOp.TRANSPOSE_IN, "a": 7, "b": isa.INLINE_BASE},
@@ -372,7 +372,7 @@ def test_a_faulting_bundle_changes_nothing(core: CoreModel, name: str) -> None:
         processor.run(LIMIT)
     assert core.fault == Fault.NONE
     assert_same(core, machine)
-    # Array and transposer hold what they held.
+    # Array and transposer are unchanged.
     wrong = run_flush(machine, core)
     assert not wrong, wrong
 
@@ -460,7 +460,7 @@ def test_core_and_machine_take_the_same_arguments(tiny: CoreModel) -> None:
             processor.start()
         processor.stop()
         processor.stop()
-    # What lies behind a program stays.
+    # The memory after a program is unchanged.
     assert tiny.read_program(0, 4) == [1 << 200, asm.assemble()[0], 5, 0] == machine.program[:4]
     assert_same(tiny, machine)
 
@@ -521,7 +521,7 @@ def test_the_first_fault_is_kept_until_the_next_start(core: CoreModel) -> None:
         processor.start(1)
         processor.run(1000)
         assert processor.fault == Fault.NONE
-        # A core that stands gets it, too.
+        # A stopped core gets it, too.
         processor.signal(4, 0xFFFFFFFF)
         assert (processor.fault, processor.pc) == (Fault.SEMAPHORE, 1)
     assert_same(core, machine)
@@ -593,7 +593,7 @@ def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(c
     assert np.array_equal(core.read_vmem(16, 46), machine.vmem[16:62])
     counters = core.counters()
     assert core.running
-    # A word takes its rows, eight cycles of patience, and three that the program waits.
+    # A vector takes its rows, eight cycles of patience, and three that the program waits.
     assert counters["cycles"] <= (32 + 46) * (config.sublanes + 12) + 20
     assert counters["memory_wait_cycles"] <= 3 * (32 + 46)
     core.stop()
@@ -608,7 +608,7 @@ def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(c
 def test_after_a_transfer_that_did_not_end_there_is_no_other(tiny: CoreModel) -> None:
     tiny.reset()
     words = np.ones((2, *tiny.read_vmem(0, 1).shape[1:]), np.uint32)
-    # A core that is held in reset takes reads, and gives nothing.
+    # A core in reset takes reads and returns nothing.
     tiny.model.poke("rst", 1)
     with pytest.raises(RuntimeError, match="a transfer by the host does not move"):
         tiny.read_vmem(0, 1)
@@ -738,7 +738,7 @@ def rows_waiting(asm: Assembler, config: Config) -> None:
             pass
 
 
-# What comes before, the operation that the halting bundle has as well, and where its result lies.
+# Bundles before, the operation of the halting bundle, and the place of its result.
 LATE = {
     "exp2": (None, lambda b: b.v1.exp2(v[20], v[1]), HostSpace.VREG, 20),
     "random": (None, lambda b: b.v1.random(v[20], v[1], v[2]), HostSpace.VREG, 20),
@@ -756,7 +756,7 @@ LATE = {
 
 
 def rest(core: CoreModel, machine: GoldenCore, asm: Assembler) -> None:
-    """Runs a program in both, in the core up to the first cycle in which it is at rest."""
+    """Runs a program on both; on the core up to the first cycle in which it is idle."""
     bundles = asm.assemble().bundles
     processors: list[Processor] = [core, machine]
     for processor in processors:
@@ -771,7 +771,7 @@ def rest(core: CoreModel, machine: GoldenCore, asm: Assembler) -> None:
 
 
 def read_at_once(core: CoreModel, space: HostSpace, address: int) -> np.ndarray:
-    """A word, asked for in this very cycle."""
+    """A vector, read in this very cycle."""
     model, config = core.model, core.config
     model.poke("host_read__valid", 1)
     model.poke("host_read__payload", space | address << 2)

@@ -1,4 +1,4 @@
-"""Feeders and collectors: rows in order, without gaps, and registers read and written in time."""
+"""Feeders and collectors: rows in order without gaps; registers read and written in time."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ def simulate(dut: Component,
 
 
 class ReadChain:
-    """A chain of rows of the vector unit: what the control signals do to it."""
+    """The vector unit's chain of rows, as its control signals change it."""
 
     def __init__(self, rows: int) -> None:
         self.rows: list = [None] * rows  # the southmost first
@@ -48,9 +48,9 @@ def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes: int, push:
     async def process(ctx: SimulatorContext) -> None:
         chain = ReadChain(sublanes)
         registers = [0] * 32  # how often each has been written
-        issued = [0] * 32  # and by bundles that have issued
+        issued = [0] * 32  # how often bundles that have issued write each
         wanted: deque = deque()
-        pushed: deque = deque()  # registers that are to be loaded, and what they hold
+        pushed: deque = deque()  # registers to load, with their contents
         writes: deque = deque()  # cycles at whose ends registers are written
         taken = pushes = gaps = overwritten = 0
         must_load = False
@@ -74,7 +74,7 @@ def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes: int, push:
             load = ctx.get(dut.chain.load)
             assert load or not must_load
             must_load = bool(wants and free)
-            # Exactly what is not read in this cycle or before is pending.
+            # Pending is exactly what is not read in this cycle or before.
             later = list(pushed)[1:] if load else list(pushed)
             assert pending[0] == bool(later)
             assert not later or pending[1] == later[0][0]
@@ -91,7 +91,7 @@ def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes: int, push:
             if load:
                 register, value = pushed.popleft()
                 assert ctx.get(dut.chain.source) == register
-                # The register holds what the bundles before the push gave it.
+                # The register holds the value that the bundles before the push wrote.
                 assert registers[register] == value
                 chain.load([(register, value, row) for row in range(sublanes)])
             elif ctx.get(dut.chain.shift):

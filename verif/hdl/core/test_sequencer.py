@@ -1,4 +1,4 @@
-"""The sequencer: programs do what the bundles say one after the other, whatever the units do."""
+"""The sequencer: programs execute bundle by bundle, whatever the units' timing."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ def model() -> Iterator[Model]:
 
 
 def random_oracle(programs: SequencerPrograms) -> Oracle:
-    """Any scalars, memory and semaphores."""
+    """An oracle with random scalars, memory and semaphores."""
     oracle = Oracle(CONFIG)
     oracle.scalars[1:] = [programs.word() for _ in range(31)]
     oracle.smem = [programs.word() for _ in oracle.smem]
@@ -72,7 +72,7 @@ def random_oracle(programs: SequencerPrograms) -> Oracle:
 
 
 def issue_cycles(model: Model, *bundles: int, timing: UnitTiming | None = None) -> list[int]:
-    """In which cycle each bundle issues, from the first on; the last is a halt."""
+    """Cycles in which the bundles and a final halt issue, relative to the first."""
     bench = VerilatedSequencer(model, timing=timing)
     bench.load([*bundles, HALT])
     assert bench.run() == list(range(len(bundles) + 1))
@@ -158,7 +158,7 @@ def test_scalar_operations_give_what_the_oracle_says() -> None:
 
 
 def run_with_signals(bench: VerilatedSequencer, oracle: Oracle, program: list[int]) -> list[int]:
-    """Runs on both until the end; where the program waits for a semaphore, it is signalled."""
+    """Runs a program on both to its end; signals each semaphore that it waits for."""
     executed = oracle.run(program, WAIT_LIMIT)
     assert len(executed) < WAIT_LIMIT
     before = len(bench.checker.issued)
@@ -239,7 +239,7 @@ def test_calls_return_and_loops_count(model: Model) -> None:
     assert oracle.run(program, 100) == executed
     assert oracle.scalars[1:4] == [0, 5, 15]
     bench.check_state(oracle)
-    # All in a row: neither calls nor returns nor loops cost a cycle.
+    # In successive cycles: neither calls nor returns nor loops cost a cycle.
     cycles = [cycle for cycle, _ in bench.checker.issued]
     assert cycles == list(range(cycles[0], cycles[0] + len(cycles)))
 
@@ -285,7 +285,7 @@ def test_every_register_is_read_and_written_in_the_order_of_the_bundles(model: M
     rng = np.random.default_rng([5, seed])
     for use in (0.2, 0.5):
         program = SequencerPrograms(rng).sound_vector_program(CONFIG.imem_bundles - 1, use)
-        # Each program assumes that nothing is in the array.
+        # Each program assumes an empty array.
         bench = VerilatedSequencer(model, timing=TIMINGS[timing], seed=seed)
         bench.load(program)
         assert bench.run(limit=20_000) == list(range(len(program)))
@@ -342,7 +342,7 @@ def test_results_of_one_slot_never_meet_at_its_write_port(model: Model) -> None:
 
 
 def ready_units(bench: VerilatedSequencer, **values: int) -> None:
-    """Units that stand still, with some of their ports as given."""
+    """Makes all units ready and idle, except for the given ports."""
     fixed = {f"{unit}_{port}": 1 for unit in ("x", "w", "pop", "xlu") for port in ("ready", "free")}
     fixed = {name: value for name, value in fixed.items() if name != "pop_free"} | values
     inputs = bench.checker.units.inputs
@@ -479,7 +479,7 @@ def expect_fault(model: Model, fault: Fault, code: int, before: tuple[int, ...] 
 
 EFFECT = {"v0": v(VectorOp.LANE, 30), "st": {"op": 1, "d": 31},
           "s1": s(ScalarOp.ADD, 31, 0, i(7))}
-"""Harmless operations, which must not take place either."""
+"""Harmless operations, which must not be executed either."""
 FULL = (*ARRAY, *(bundle(push={"op": PushOp.ROWS, "a": 1}),) * (CONFIG.result_vregs - 1))
 
 
@@ -574,7 +574,7 @@ def test_the_least_fault_counts(model: Model) -> None:
 
 
 def test_unused_fields_are_ignored(model: Model) -> None:
-    """Any bits may stand in the fields that an operation has no operand in."""
+    """Fields that an operation does not use may hold any bits."""
     rng = np.random.default_rng(7)
     programs = SequencerPrograms(rng)
     for slot in SLOTS:
@@ -639,7 +639,7 @@ def test_random_bundles_have_the_faults_that_they_have(model: Model) -> None:
 
 
 def test_a_fault_waits_until_its_operands_are_final(model: Model) -> None:
-    """The address comes from a load that is on its way; before it arrives it would be illegal."""
+    """The address comes from a load under way; its old value would be illegal."""
     oracle = Oracle(CONFIG)
     oracle.scalars[6] = WORD
     oracle.smem[3] = 4
@@ -735,7 +735,7 @@ def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model:
     (MiscOp.SIGNAL, True, 12), (MiscOp.SIGNAL, False, 10)])
 def test_a_signal_from_outside_and_the_bundle_s_both_count(model: Model, op: MiscOp, same: bool,
                                                            left: int) -> None:
-    """Also where the semaphore would overflow if the bundle did not lower it first."""
+    """Also where the semaphore would overflow if the bundle did not subtract from it first."""
     bench = VerilatedSequencer(model)
     bench.load([bundle(misc=s(op, 3, 0, i(5))), HALT])
     bench.write(Space.SEMAPHORE, 3, WORD if op == MiscOp.WAIT else 5)
@@ -1013,7 +1013,7 @@ def test_a_transfer_waits_for_its_descriptor_and_the_cycles_are_memory_s(model: 
     bench.set_state(oracle)
     assert bench.run() == [0, 1] == oracle.run(program, 10)
     assert oracle.transfers == [tuple(range(10))]
-    # Ten reads, the last word a cycle later, and its look at the sum of them.
+    # Ten reads, the last word a cycle later, and the check of their sum.
     assert bench.checker.waits == {"vector": 0, "memory": 12, "semaphore": 0, "instruction": 1}
     bench.check_state(oracle)
 

@@ -1,4 +1,4 @@
-"""The DMA engine among models of the memories around it, which keep any time they like."""
+"""The DMA engine between models of its memories, which respond at random times."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ from sim.verilated.model import Model
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=21 * 32, smem_words=61, imem_bundles=13,
                 hbm_bytes=4096, hbm_channels=1)
-"""Small, and with sizes that no power of two hides where that can be."""
+"""Small; sizes are no powers of two where possible."""
 LIMIT = 20_000
-"""Cycles in which nothing ends: too many."""
+"""Limit in cycles of every wait."""
 
 
 def open_engine(config: Config = CONFIG, *, optimise: bool = False) -> Model:
@@ -32,7 +32,7 @@ def open_engine(config: Config = CONFIG, *, optimise: bool = False) -> Model:
 
 @dataclass(frozen=True)
 class AgentTiming:
-    """How the memories behave: shares of cycles in which they go on, and most cycles they take."""
+    """Timing of the memories: share of cycles in which they progress, and largest latency."""
 
     pace: float = 1.0
     latency: int = 0
@@ -56,7 +56,7 @@ def random_memories(config: Config, rng: np.random.Generator) -> Memories:
 
 
 def places(side: Side, rows: int, config: Config) -> set[int]:
-    """Numbers of all blocks, or words where blocks are no rows' size apart."""
+    """Numbers of all blocks; of all words where blocks are not a row apart."""
     count, unit = side.blocks(rows, config), side.unit(config)
     length = side.run or count
     found = {side.address + block % length * unit + block // length * side.stride
@@ -95,7 +95,7 @@ class Pins:
 
 
 class Sink:
-    """Accepts what a stream of the engine brings, and sees that it keeps to the rules."""
+    """Takes from a stream of the engine, and checks the stream's rules."""
 
     def __init__(self, pins: Pins, name: str) -> None:
         self._pins = pins
@@ -108,7 +108,7 @@ class Sink:
         self._pins.poke(f"{self.name}__ready", int(ready))
 
     def sample(self) -> int | None:
-        """What is transferred in this cycle."""
+        """The payload transferred in this cycle; None if there is none."""
         valid = self._pins.peek(f"{self.name}__valid")
         if self._offered is not None:
             assert valid, f"{self.name} was taken back"
@@ -122,7 +122,7 @@ class Sink:
 
 
 class Source:
-    """Offers the engine what is in a queue."""
+    """Offers the payloads of a queue to the engine."""
 
     def __init__(self, pins: Pins, name: str) -> None:
         self._pins = pins
@@ -142,7 +142,7 @@ class Source:
 
 @dataclass
 class VectorUnitAgent:
-    """The rows' ports of a core's vector unit."""
+    """The row ports of a core's vector unit."""
 
     pins: Pins
     name: str
@@ -330,7 +330,7 @@ class HbmAgent:
 
 @dataclass
 class Job:
-    """A transfer that was started."""
+    """A started transfer."""
 
     descriptor: Descriptor
     reads: tuple[DmaSpace, set[int]]
@@ -344,7 +344,7 @@ class Job:
                    (destination.space, places(destination, descriptor.rows, config)), refused)
 
     def meets(self, other: "Job") -> bool:
-        """Whether one writes what the other reads or writes."""
+        """Whether one transfer writes what the other reads or writes."""
         return any(a[0] == b[0] and a[1] & b[1] for a, b in (
             (self.reads, other.writes), (self.writes, other.writes), (self.writes, other.reads)))
 
@@ -385,7 +385,7 @@ class VerilatedDma:
         self._words: tuple[int, ...] = ()
 
     def cycle(self, act: Callable[[], None] | None = None) -> None:
-        """One clock cycle; ``act`` may look at outputs and set inputs in its middle."""
+        """Runs a clock cycle; ``act`` may read outputs and set inputs in its middle."""
         for agent in self._agents:
             agent.drive()
         for sink in self._signals.values():
@@ -407,7 +407,7 @@ class VerilatedDma:
         self.model.tick()
 
     def _signal(self, name: str, index: int) -> None:
-        """A signal: everything before it must be done, and what was written must be there."""
+        """Checks a signal: every transfer before it must be done, with the right data."""
         assert self.awaited[name], f"nothing was to be signalled at {name}"
         expected = self.awaited[name].popleft()
         assert index == expected, f"semaphore {index} is signalled at {name}, not {expected}"
@@ -424,7 +424,7 @@ class VerilatedDma:
 
     def check_written(self, job: Job) -> None:
         space, addresses = job.writes
-        if job.refused:  # whatever it wrote
+        if job.refused:  # its destination is undefined
             self.golden[space][:] = np.where(self._among(job), self.real[space],
                                              self.golden[space])
             return
@@ -456,9 +456,9 @@ class VerilatedDma:
 
     def start(self, descriptor: Descriptor, *, host: bool = False, patience: int = LIMIT,
               refused: bool = False) -> Fault:
-        """Starts a transfer, or not; waits until the engine has taken it.
+        """Starts a transfer; waits until the engine has taken it, and returns its fault.
 
-        Of one that memory will have ``refused``, no signal is expected and nothing written.
+        If memory refuses it (``refused``), no signal and no data are expected.
         """
         self._words = descriptor.pack()
         result: list[Fault] = []
@@ -506,7 +506,7 @@ class VerilatedDma:
                 self.awaited[name].append(descriptor.semaphore)
 
     def finish(self, limit: int = LIMIT) -> None:
-        """Runs until the engine has nothing to do."""
+        """Runs until the engine is idle."""
         for _ in range(limit):
             if not self.pins.peek("busy"):
                 break
@@ -521,7 +521,7 @@ class VerilatedDma:
             assert getattr(self, name).idle, f"the engine is idle, but requests to {name} are not"
 
     def check(self) -> None:
-        """All transfers are done, and memories are as they should be."""
+        """Checks that all transfers are done and that all memories are right."""
         for name, queue in self.awaited.items():
             assert not queue, f"semaphores {list(queue)} were not signalled at {name}"
         while self.jobs:
@@ -533,7 +533,7 @@ class VerilatedDma:
             self._compare(space, index, "after all transfers")
 
     def forget(self) -> None:
-        """After an abort: what is in the memories is as it is."""
+        """After an abort: takes the memories' contents as they are."""
         self.jobs.clear()
         for queue in self.awaited.values():
             queue.clear()
@@ -549,7 +549,7 @@ class Transfers:
         self.config = config
 
     def side(self, space: DmaSpace, rows: int) -> tuple[int, int, int]:
-        """Address, run and stride of a side that lies in its space, or nearly."""
+        """Address, run and stride of a side within its space, or nearly."""
         rng = self.rng
         side = Side(space, 0, 0, 0)
         unit, size = side.unit(self.config), side.size(self.config)
@@ -571,7 +571,7 @@ class Transfers:
 
     def descriptor(self, source: DmaSpace | None = None,
                    destination: DmaSpace | None = None) -> Descriptor:
-        """A descriptor that has mostly no fault."""
+        """A descriptor, mostly without a fault."""
         rng, config = self.rng, self.config
         source = DmaSpace(int(rng.choice(sorted(DMA_SOURCES)))) if source is None else source
         destination = (DmaSpace(int(rng.choice(sorted(DMA_DESTINATIONS)))) if destination is None
@@ -592,7 +592,7 @@ class Transfers:
 
     def good(self, source: DmaSpace | None = None,
              destination: DmaSpace | None = None) -> Descriptor:
-        """A descriptor without a fault, whose sides do not meet."""
+        """A descriptor without a fault, whose sides do not overlap."""
         while True:
             found = self.descriptor(source, destination)
             if (found.check(self.config, self.config.cores) == Fault.NONE

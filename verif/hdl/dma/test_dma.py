@@ -1,4 +1,4 @@
-"""The DMA engine: what descriptors say is done, checked, and signalled, whatever memories do."""
+"""The DMA engine: transfers, checks and signals, whatever the memories' timing."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ def model() -> Iterator[Model]:
 
 def start_apart(bench: VerilatedDma, descriptor: Descriptor, host: bool,
                 refused: bool = False) -> Fault:
-    """Starts a transfer when none is under way that it meets."""
+    """Starts a transfer once it overlaps none under way."""
     job = Job.of(descriptor, bench.config)
     if any(job.meets(other) for other in bench.jobs):
         bench.finish()
@@ -127,7 +127,7 @@ def test_a_transfer_that_the_program_gives_up_is_forgotten(model: Model) -> None
 
 
 def test_the_host_and_the_program_take_turns(model: Model) -> None:
-    """While the host's descriptor is checked, the program's waits, and the other way round."""
+    """While the host's descriptor is checked, the program's waits, and vice versa."""
     bench = VerilatedDma(model)
     own = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, semaphore=1, signal=1)
     hosts = Descriptor(DmaSpace.SMEM, DmaSpace.HBM, 2, semaphore=2, signal=1)
@@ -240,7 +240,7 @@ def random_word(rng: np.random.Generator) -> int:
 
 
 def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
-    """A descriptor some side of which ends at an end of its space, or just beyond."""
+    """A descriptor with a side that ends at the end of its space, or just beyond."""
     while True:
         spaces = {name: DmaSpace(int(rng.choice(sorted(
             space for space in known if DMA_SPACES[space].cores <= config.cores))))
@@ -256,7 +256,7 @@ def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
             if side.info.runs and rng.random() < 0.8:
                 run = int(rng.integers(1, min(count, 1 << int(rng.integers(1, 25))) + 2))
                 runs = -(-count // run)
-                # As far as the runs can be apart, more or less.
+                # About the largest distance between runs.
                 most = max(2, 2 * (size // unit) // runs)
                 stride = int(rng.integers(-most, most + 1)) * unit
                 if rng.random() < 0.1:
@@ -282,7 +282,7 @@ def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
 
 
 def random_fields(rng: np.random.Generator) -> Descriptor:
-    """Any descriptor, the most of which make sense in some respect."""
+    """A random descriptor, often legal in some respect."""
     def maybe(share: float, value: int) -> int:
         return value if rng.random() < share else 0
 
@@ -297,7 +297,7 @@ def random_fields(rng: np.random.Generator) -> Descriptor:
 
 
 def spoiled(rng: np.random.Generator, descriptor: Descriptor) -> Descriptor:
-    """The descriptor with something of little weight added to one of its fields."""
+    """The descriptor with a small change to one of its fields."""
     name = str(rng.choice(["rows", "source_address", "source_stride", "destination_address",
                            "destination_stride"]))
     low = -(1 << 31) if "stride" in name else 0
@@ -315,7 +315,7 @@ class Checks:
         self.model.poke("room", 1)
 
     def check(self, descriptor: Descriptor) -> tuple[Fault, int]:
-        """The fault, and the cycles after which it was known."""
+        """The fault, and the number of cycles until it was known."""
         model = self.model
         model.poke("host_descriptor", sum(
             word << 32 * number for number, word in enumerate(descriptor.pack())))
@@ -487,7 +487,7 @@ def test_after_an_abort_at_any_time_all_is_at_rest_and_works(model: Model, timin
         bench.finish()
         bench.pins.poke("abort", 0)
         assert bench.hbm.written <= written + 1
-        # No signal but one that was already on its way.
+        # No signal except one that was already under way.
         assert all(len(queue) >= pending[name] - 1 for name, queue in bench.awaited.items())
         bench.forget()
         for _ in range(3):

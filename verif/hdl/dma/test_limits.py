@@ -1,4 +1,4 @@
-"""Limits of a transfer's sides, one at a time, and errors of memory that come during an abort."""
+"""Limits of a transfer's sides, one at a time, and memory errors during an abort."""
 
 from collections.abc import Awaitable, Callable
 
@@ -72,7 +72,7 @@ def test_words_that_overflow_their_count_are_outside(space: DmaSpace) -> None:
 
 
 def test_an_offset_that_overflows_before_its_last_bit_is_outside() -> None:
-    """Truncated, the offset is 0 again at the end: that it was too large must be remembered."""
+    """The truncated offset is 0 again at the end: the overflow must be remembered."""
     run = 2
     for runs in (65, 129, 1025):
         up = Side(DmaSpace.HBM, 0, run, 16 * ROW)
@@ -96,7 +96,7 @@ def test_as_many_runs_as_fit_are_inside_and_one_more_is_outside() -> None:
 
 
 def test_no_bus_error_is_reported_during_an_abort() -> None:
-    """What was given up cannot fail: the host would see a fault that no transfer has."""
+    """An aborted transfer cannot fail: the host would see a fault of no transfer."""
     dut = Completion()
 
     async def process(ctx: SimulatorContext) -> None:

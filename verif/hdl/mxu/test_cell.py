@@ -61,7 +61,7 @@ def row_skew(depth: int) -> int:
 
 
 def stimulus(cycles: int, **driven: np.ndarray) -> dict[str, np.ndarray]:
-    """Values of every input for some cycles: idle but for those that are given."""
+    """Values of every input for some cycles: idle except those given."""
     return {name: np.ascontiguousarray(driven.pop(name, np.zeros(cycles)), dtype)
             for name, dtype in IDLE.items()} | driven
 
@@ -72,7 +72,7 @@ def run(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, NDArray[np.
 
 def assert_rows(name: str, got: NDArray[np.uint32], expected: np.ndarray, where: NDArray[np.bool_],
                 **context: np.ndarray) -> None:
-    """Equal values wherever ``where``, which must not be empty; shows the first that differ."""
+    """Checks equality where ``where`` holds, somewhere at least; shows the first difference."""
     rows = np.flatnonzero(where)
     assert rows.size > 0, f"nothing of {name} was checked"
     wrong = rows[got[rows] != expected[rows]]
@@ -85,7 +85,7 @@ def assert_rows(name: str, got: NDArray[np.uint32], expected: np.ndarray, where:
 
 def sums(model: Model, depth: int, acc: NDArray[np.uint32], x: NDArray[np.uint16],
          w: NDArray[np.uint16], valid: NDArray[np.bool_] | None = None) -> NDArray[np.uint32]:
-    """Every ``acc + x * w`` by a new weight each cycle; all of them are compared with golden."""
+    """Every ``acc + x * w`` with a new weight in each cycle, compared with golden."""
     count, lead, latency = len(x), 2, depth
     cycles = lead + count + latency
     valid = np.ones(count, bool) if valid is None else valid
@@ -95,7 +95,7 @@ def sums(model: Model, depth: int, acc: NDArray[np.uint32], x: NDArray[np.uint16
         row[cycle:cycle + count] = values
         return row
 
-    # Each weight arrives beside the swap of the one before, so the cell never counts as filled.
+    # Each weight arrives with the swap of the one before, so the cell never counts as filled.
     outputs = run(model, stimulus(
         cycles, w_north=at(0, w), w_north_valid=np.ones(cycles), swap=np.ones(cycles),
         x=at(lead, x), x_valid=at(lead, valid), p=at(lead + latency - row_skew(depth), acc)))
@@ -244,7 +244,7 @@ def test_holds_while_idle_inputs_change(cell: Model, depth: int) -> None:
     noise = random_protocol(rng, 500)
     for name in ("x_valid", "swap", "w_north_valid", "w_west_valid"):
         noise[name][:] = 0
-    # What is in the pipeline leaves first.
+    # The pipeline empties first.
     outputs = {name: words[depth:] for name, words in run(cell, noise).items()}
     for name in ("x_east", "w_next", "p_south"):
         assert np.all(outputs[name] == outputs[name][0]), name

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 LOADS = 14
 TIMEOUT = 20_000
 WILLINGNESS = ((1, 1, 1), (0.5, 0.7, 0.6), (1, 0.3, 1), (0.2, 1, 1), (1, 1, 0.15), (0.9, 0.9, 0.9))
-"""Shares of cycles in which x and w would offer a new row, and y would take one."""
+"""Probabilities that x and w offer a new row, and that y takes one."""
 
 
 def delayed(m: Module, name: str, value: Value, valid: Value,
@@ -38,7 +38,7 @@ def delayed(m: Module, name: str, value: Value, valid: Value,
 
 @pytest.fixture
 def integer_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells that add integer products, and take ``p`` and give ``p_south`` when real ones do."""
+    """Cells that add integer products, with the timing of real cells."""
 
     def integer_datapath(self: MacCell, m: Module, platform: object, weight: Signal) -> None:
         until_p = self.latency - max(1, self.latency - 1)
@@ -59,7 +59,7 @@ def packed(row: np.ndarray) -> int:
 
 
 class Work:
-    """Loads and activations as the streams carry them, and the rows that must come of them."""
+    """Loads and activations as the streams carry them, and the expected result rows."""
 
     def __init__(self, rng: np.random.Generator, size: int) -> None:
         self.weights: list[tuple[int, int]] = []
@@ -83,7 +83,7 @@ class Work:
 
 
 class Source:
-    """Offers rows in order, each until it is taken; meanwhile garbage on the idle payload."""
+    """Offers rows in order, each until it is taken; an idle payload is random."""
 
     def __init__(self, stream: wiring.PureInterface, flag: str, rows: list[tuple[int, int]],
                  rng: np.random.Generator) -> None:

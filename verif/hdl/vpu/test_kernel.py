@@ -1,4 +1,4 @@
-"""The kernel of the vector unit's elements: golden's bits, and those of the pure Verilog."""
+"""The kernel of the vector unit's elements against golden and against pure Verilog."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_elements_are_computed_by_units_and_skipped_when_idle() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
 def test_grid_in_lockstep_with_verilog(preset: str) -> None:
-    """Every output of the grid in every cycle, with enables and words that mean nothing."""
+    """Every output of the grid in every cycle, with random enables and words."""
     config = Config.preset(preset)
     grid = vpu_grid(config)
     kernel = with_kernels(grid.module, lambda: grid, [grid])

@@ -102,7 +102,7 @@ def test_random_operands(model: Model, op: VectorOp) -> None:
 
 
 def test_numbers_beside_each_other(model: Model, op: VectorOp) -> None:
-    # Equal but for the sign, neighbours, and the same: what comparisons are about.
+    # Operands that comparisons must tell apart: other sign, neighbours, equal.
     rng = np.random.default_rng(SEED + 1)
     a = np.concatenate([CORNERS, rng.integers(0, 1 << 32, 5000, np.uint32)])
     a, change = (words.ravel() for words in np.meshgrid(
@@ -130,7 +130,7 @@ def test_shifts_by_every_distance(model: Model) -> None:
 
 def mixed(seed: int, count: int) -> tuple[
         dict[str, np.ndarray], dict[str, NDArray[np.uint32]], dict[str, NDArray[np.bool_]]]:
-    """Operations in random order, not all enabled; and what the outputs hold after each cycle."""
+    """Operations in random order, not all enabled; the outputs after each cycle."""
     rng = np.random.default_rng(seed)
     a, b = (words[rng.permutation(len(words))[:count]] for words in number_pairs(rng, 2 * count))
     driven = inputs(rng, a, b)

@@ -212,7 +212,7 @@ def test_errors_on_random_operands(function: Function) -> None:
     x = in_domain(function, np.random.default_rng(SEED), 400_000)
     error = error_sweep.errors(function, x, evaluate(function, from_bits(x)))
     assert np.abs(error).max() <= LIMITS[function], f"seed {SEED}"
-    # A measure that cannot see errors would find none.
+    # The measure itself must see errors.
     assert np.abs(error).max() > 0.5
     assert np.mean(np.abs(error) <= 0.5) > 0.8
 
@@ -395,7 +395,7 @@ def test_random_operands_in_rtl(unit: tuple[Model, int], function: Function) -> 
 
 
 def test_every_segment_in_rtl(unit: tuple[Model, int]) -> None:
-    """The first, a middle and the last operand of each segment, by all functions."""
+    """The first, a middle and the last operand of each segment, for all functions."""
     units = unit[1]
     tops = np.arange(0x3D00, 0x4300, dtype=np.uint32) << np.uint32(16)
     x = np.concatenate([tops, tops | 0x8123, tops | 0xFFFF])

@@ -1,4 +1,4 @@
-"""The vector unit in pure Verilog: golden's bits, in the cycles that the ISA promises."""
+"""The vector unit in pure Verilog: golden's bits, with the instruction set's latencies."""
 
 import pathlib
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def library() -> pathlib.Path:
 
 @pytest.fixture
 def bench(library: pathlib.Path) -> Iterator[VerilatedVpu]:
-    """A unit with random registers, masks and words of memory."""
+    """A unit with random registers, masks and vectors of memory."""
     with Model(library) as model:
         bench = VerilatedVpu(CONFIG, model)
         fill(bench, np.random.default_rng(5))
@@ -62,7 +62,7 @@ def fill(bench: VerilatedVpu, rng: np.random.Generator) -> None:
 
 
 def reader(kind: str, d: int) -> Cycle:
-    """An operation that shows a register, or a mask, in a register of its own."""
+    """An operation that copies a register or a mask to v31."""
     if kind == "m":
         return Cycle(v0=Vector(VectorOp.SELECT, 31, 30, 29, d))
     return Cycle(v0=Vector(VectorOp.MOVE, 31, 0, d))
@@ -94,7 +94,7 @@ def test_dependent_operation_at_the_latency_sees_the_new_value(bench: VerilatedV
         for distance in (latency, latency - 1):
             issue = Cycle()
             setattr(issue, slot, Vector(op, d, 8, 9, 5, given))
-            # All bits of the destination change, so what was read says when.
+            # All bits of the destination change, so the value read shows when.
             bench.run([issue, *IDLE * latency, invert(kind, d)])
             old = file[d].copy()
             bench.run([issue, *IDLE * (distance - 1), reader(kind, d)])
@@ -135,7 +135,7 @@ def test_lanes_and_sublanes_are_numbered(bench: VerilatedVpu) -> None:
 
 
 def test_chains_move_sublane_0_first(bench: VerilatedVpu) -> None:
-    """Rows that leave a register and enter another one, one a cycle, give the same register."""
+    """Rows that leave a register and enter another, one a cycle, copy the register."""
     model, checker = bench.model, bench.checker
     register = checker.vectors[6].copy()
     bench.run([Cycle(x=ChainInput(1, 6))], drain=False)
@@ -211,7 +211,7 @@ def issue(bench: VerilatedVpu, issuer: BundleIssuer) -> None:
 
 @pytest.fixture
 def issuer(bench: VerilatedVpu) -> BundleIssuer:
-    """Bundles that begin with the unit's state."""
+    """An issuer whose golden core has the unit's state."""
     issuer = BundleIssuer(CONFIG, 31)
     for name in ("vectors", "masks", "vmem"):
         getattr(issuer.core, name)[:] = getattr(bench.checker, name)
@@ -248,7 +248,7 @@ def test_loads_and_stores_of_a_bundle_keep_their_order(bench: VerilatedVpu,
 
 def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: float, valid: float,
                  rng: np.random.Generator) -> int:
-    """Writes and reads words above ``WORDS`` while the core works; words read."""
+    """Writes and reads vectors above ``WORDS`` while the core works; returns the number read."""
     model, config = bench.model, bench.config
     words = {WORDS + i: operands(rng, (config.sublanes, config.lanes)) for i in range(60)}
     to_write = [(address, s) for address in words for s in range(config.sublanes)]
@@ -268,7 +268,7 @@ def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: flo
             shown = address if sublane == config.sublanes - 1 else int(rng.integers(1 << 16))
             model.poke("host_write__payload", shown | int.from_bytes(row.tobytes(), "little") << 16)
         read = complete > 0 and rng.random() < valid
-        # What was completed last must be seen, too.
+        # The latest vector must be visible, too.
         address = WORDS + complete - 1 if rng.random() < 0.5 else WORDS + int(rng.integers(
             max(complete, 1)))
         model.poke("host_read__valid", int(read))
@@ -286,7 +286,7 @@ def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: flo
     model.poke("host_read__valid", 0)
     model.poke("host_rows__ready", 1)
     for _ in range(100):
-        # The rest of a word that was begun.
+        # The rest of a vector that was begun.
         write = written % config.sublanes != 0
         model.poke("host_write__valid", int(write))
         if write:
@@ -351,7 +351,7 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench: Veril
                 held[name] += 1
         bench.run([core], drain=False)
     assert np.array_equal(np.array(rows), words.reshape(-1, CONFIG.lanes))
-    # A word waits for its patience and for three cycles in which the core leaves the port alone.
+    # A vector waits for its patience, and for three cycles in which the core yields the port.
     for name, times in (("urgent_read", came), ("urgent_write", written)):
         assert len(times) == 30 * sublanes
         assert max(np.diff(times)) <= sublanes + HOST_PATIENCE + 4
@@ -363,7 +363,7 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench: Veril
 
 
 def test_a_read_comes_between_writes_of_a_row_in_every_cycle() -> None:
-    """With one sublane each row is a word, and reads wait for words that are complete."""
+    """With one sublane each row is a vector, and reads wait for complete vectors."""
     config = Config(array=2, sublanes=1, vmem_bytes=2048)
     with Model(vpu_library(config, kernels=False)) as model:
         bench = VerilatedVpu(config, model)

@@ -21,14 +21,14 @@ CORNERS = np.array([sign | word for sign in (0, 0x80000000) for word in (
     0x4B7FFFFF, 0x4B800001, 0x4EFFFFFF, 0x4F000000, 0x4F000001, 0x4F7FFFFF,  # around 2**24, 2**31
     0x5F000000, 0x5F800000, 0x7EFFFFFF, 0x7F000000, 0x7F7F7FFF, 0x7F7F8000, 0x7F7FFFFF,
     0x7F800000, 0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FFFFFFF)], np.uint32)
-"""Words that are corners as numbers or as integers."""
+"""Corner cases as numbers or as integers."""
 
 EDGE_FRACTIONS = np.array([0, 1, 2, 0x3FFFFF, 0x400000, 0x400001, 0x555555, 0x7FFFFE, 0x7FFFFF],
                           np.uint32)
 
 
 def corner_pairs() -> tuple[Words, Words]:
-    """Every corner with every other."""
+    """All pairs of corners."""
     a, b = np.meshgrid(CORNERS, CORNERS)
     return a.ravel(), b.ravel()
 
@@ -44,7 +44,7 @@ def _number(sign: Words, exponent: Words, fraction: Words) -> Words:
 
 
 def _near(rng: np.random.Generator, count: int, product: float) -> tuple[Words, Words]:
-    """Numbers whose product is ``product``, but for some units in the last place."""
+    """Numbers whose product is ``product`` up to some units in the last place."""
     field = rng.integers(1, 127, count) if product < 1 else rng.integers(129, 254, count)
     a = _number(_words(rng, count), field, _words(rng, count))
     b = (product / a.view(np.float32).astype(np.float64)).astype(np.float32).view(np.uint32)
@@ -109,7 +109,7 @@ def model_of(module: str, make: Callable[[], wiring.Component]) -> Model:
 
 
 def through(model: Model, latency: int, operands: Mapping[str, Words], output: str) -> Words:
-    """What a pipeline makes of operands, one set a cycle."""
+    """A pipeline's results for operands, one set a cycle."""
     count = len(next(iter(operands.values())))
     inputs = {name: np.concatenate([words, np.zeros(latency - 1, words.dtype)])
               for name, words in operands.items()}
@@ -118,7 +118,7 @@ def through(model: Model, latency: int, operands: Mapping[str, Words], output: s
 
 
 def assert_same(what: str, seed: int, got: Words, expected: Words, **operands: Words) -> None:
-    """Equal in every element, of which there is at least one; shows the first that differ."""
+    """Checks that all elements are equal, at least one; shows the first that differs."""
     assert len(got) == len(expected) > 0, f"nothing of {what} was checked"
     wrong = np.flatnonzero(got != expected)
     shown = "\n".join(
@@ -129,7 +129,7 @@ def assert_same(what: str, seed: int, got: Words, expected: Words, **operands: W
 
 
 def held(enables: Words, results: Words, latency: int) -> tuple[Words, Words]:
-    """What a pipeline shows after each cycle, and where that is known.
+    """A pipeline's outputs after each cycle, and where they are known.
 
     Bit s of ``enables[t]`` says that stage s takes what the stage before holds, the first one
     ``results[t]``, in the end.

@@ -1,4 +1,4 @@
-"""The cross-lane unit by tile kernels: against pure Verilog, and at full size against golden."""
+"""The cross-lane unit with tile kernels: against pure Verilog, and at full size against golden."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ def renamed(grid: TileGrid, name: str) -> TileGrid:
 
 
 def test_nodes_kernel_equals_verilog() -> None:
-    """Nodes that are not joined, so that each has operands and valid bits of its own."""
+    """Unconnected nodes, so that each has operands and valid bits of its own."""
     grid = reduce_nodes(config_of(8, 1))
     rng = np.random.default_rng(8)
     lockstep = Lockstep("xlu_nodes_lockstep", {"grid": lambda name: renamed(grid, name)})
@@ -61,7 +61,7 @@ def test_nodes_kernel_equals_verilog() -> None:
 @pytest.mark.parametrize("lanes", [3, *(pytest.param(lanes, marks=pytest.mark.slow)
                                         for lanes in (8, 70))])
 def test_banks_kernel_equals_verilog(lanes: int) -> None:
-    """Rows and columns at any time; also a word that is read while it is written."""
+    """Rows and columns at any time; also an element that is read while it is written."""
     grid = transpose_banks(config_of(lanes, 1))
     rng = np.random.default_rng(lanes)
     lockstep = Lockstep(f"xlu_banks_lockstep_{lanes}",
@@ -82,7 +82,7 @@ def test_banks_kernel_equals_verilog(lanes: int) -> None:
 
 def random_starts(rng: np.random.Generator, config: Config,
                   density: float) -> dict[str, np.ndarray]:
-    """Inputs of the unit: an operation offered in a share of the cycles, resets, and any rows."""
+    """Inputs of the unit: operations in a share of the cycles, resets, and random rows."""
     ops = rng.choice(np.array(OPERATIONS), CYCLES)
     limits = np.array([limit(config, MiscOp(op)) for op in ops])
     return {

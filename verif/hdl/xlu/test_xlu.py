@@ -36,7 +36,7 @@ from verif.models.xlu import (
 )
 
 SIZES = ((2, 1), (4, 2), (6, 3), (8, 4))
-"""Lanes and sublanes: the least, `tiny`, no powers of two, `small`."""
+"""Lanes and sublanes: the smallest, `tiny`, no powers of two, `small`."""
 MORE_SIZES = ((2, 2), (3, 3), (5, 1), (8, 8), (12, 6), (17, 1))
 
 
@@ -160,12 +160,12 @@ def test_operations_of_one_latency_take_a_cycle_a_sublane(fresh: VerilatedXlu,
 
 
 def test_results_of_different_latency_follow_without_a_gap(fresh: VerilatedXlu) -> None:
-    """A rotation after a sum waits no longer than needed; a sum after a rotation not at all."""
+    """A rotation after a sum waits only as long as needed; a sum after a rotation not at all."""
     fresh.play(two_latencies(fresh.checker))
 
 
 def test_columns_wait_for_rows(fresh: VerilatedXlu) -> None:
-    """A column is fetched once all rows are written, and no later."""
+    """A column is fetched as soon as all rows are written."""
     checker = fresh.checker
     unit = Xlu(checker.config)
     begin = checker.cycle
