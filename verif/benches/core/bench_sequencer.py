@@ -25,6 +25,7 @@ from verif.system.programs import STABLE, Generator, faulty_bundles
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 TIMINGS = (UnitTiming(), UnitTiming(late=9), UnitTiming(ready=0.4, free=0.4, slow=6),
+           UnitTiming(late=11, ready=0.4, free=0.4, slow=6),
            UnitTiming(late=3, ready=0.7, free=0.5, slow=3), UnitTiming(late=2, urgent=0.5))
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
