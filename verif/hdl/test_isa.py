@@ -1,4 +1,4 @@
-"""The instruction set's definition holds together, and what is written from it is up to date."""
+"""The instruction set's definition is consistent, and generated pages are up to date."""
 
 import ast
 import re

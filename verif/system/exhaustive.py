@@ -42,7 +42,7 @@ def _cell_verilog(config: Config) -> dict[str, str]:
 
 
 def cell_digest(config: Config) -> str:
-    """Identifies the Verilog of the cell, and so what a run was about."""
+    """Digest of the cell's Verilog, which identifies the design of a run."""
     text = "".join(_cell_verilog(config).values())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -65,7 +65,7 @@ class VerilatedCell:
         self._model.reset()
 
     def products(self, weight: int, x: np.ndarray) -> np.ndarray:
-        """Bits of x * weight for each of the bfloat16 patterns ``x``; a cycle each."""
+        """Bits of x * weight for each bfloat16 pattern in ``x``; one cycle each."""
         model = self._model
         model.poke("p", NEGATIVE_ZERO)
         model.poke("x_valid", 0)
@@ -87,7 +87,7 @@ class VerilatedCell:
         cycles = 2 * (count + 1) + self._latency
 
         def column(dtype: type, start: int, values: np.ndarray | int) -> np.ndarray:
-            """A value in every second cycle from ``start`` on, zero in the others."""
+            """The values in every second cycle from ``start`` on; zeros between them."""
             rows: np.ndarray = np.zeros(cycles, dtype)
             rows[start:start + 2 * count:2] = values
             return rows
@@ -122,7 +122,7 @@ def _mismatches(want: np.ndarray, got: np.ndarray, *operands: np.ndarray) -> lis
 
 
 def _run(task: _Task) -> tuple[_Task, int, list[list[str]]]:
-    """Checks one task: how many operands, and the first mismatches."""
+    """Checks one task; returns the number of operands and the first mismatches."""
     if task.kind == "products":
         x = np.arange(1 << 16, dtype=np.uint16)
         weight = np.full_like(x, task.number)

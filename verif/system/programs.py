@@ -1,11 +1,10 @@
 """Random programs for a core: legal bundles of all slots, generated along the path of execution.
 
-The generator runs a golden core. A bundle is generated when execution first reaches
-its address, so it can be made legal for the state at hand: addresses in range, pops only of results
-that will come, semaphores that suffice. What a program does when it passes a bundle again, in a
-loop, is then up to the machines, faults included.
+The generator runs a golden core. A bundle is generated when execution first reaches its address, so
+it is legal in that state: addresses in range, pops only of results under way, large enough
+semaphores. When a loop executes a bundle again, anything may happen, faults included.
 
-A program ends with a halt, or with a bundle that has a fault: each kind in its turn.
+A program ends with a halt, or with a bundle that has a fault; the faults take turns.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,16 +44,16 @@ COUNTER = 31
 
 _LEGAL: dict[Slot, list[Operation]] = {
     slot: [operation for operation in isa.OPERATIONS if slot in operation.slots
-           # What reaches beyond the core is not for programs of a core by itself.
+           # Programs of a single core do not reach beyond it.
            and operation.unit not in (Unit.DMA, Unit.OTHER_CORE)]
     for slot in isa.SLOTS}
 _MASK32 = 0xFFFFFFFF
 
 BUNDLE_FAULTS = tuple(fault for fault in Fault if Fault.NONE < fault <= Fault.SEMAPHORE)
-"""Faults that bundles have by themselves."""
+"""Faults that a bundle alone can cause."""
 _ANY_TIME = (Fault.ILLEGAL, Fault.CONFLICT, Fault.PC_RANGE, Fault.SMEM_RANGE, Fault.VMEM_RANGE,
              Fault.INDEX_RANGE, Fault.WEIGHT_LOAD)
-"""Those that some bundle has in every state."""
+"""Faults that some bundle has in every state."""
 
 _BRANCHES: dict[ScalarOp, tuple[int, int]] = {
     ScalarOp.BEQ: (0, 1), ScalarOp.BNE: (1, 0), ScalarOp.BLT: (1, -1), ScalarOp.BGE: (0, 1),
@@ -79,9 +78,9 @@ _BEYOND: dict[Kind, Sequence[int]] = {
     Kind.SEMAPHORE: range(isa.SEMAPHORES, 1 << 7),
     Kind.IMMEDIATE: range(isa.IMMEDIATES, 1 << 7),
 }
-"""What operands must not be, as far as their fields can hold it."""
+"""Illegal values of operands that fit their fields."""
 _WAIT_IN_LOOPS = 1 << 12
-"""A semaphore that is so high is not used up by a loop whose waits take `isa.INLINE_MAX` each."""
+"""A loop whose waits take `isa.INLINE_MAX` each does not exhaust a semaphore of this value."""
 
 
 def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -113,8 +112,8 @@ def fill_registers(config: Config) -> list[int]:
 def faulty_bundles(config: Config) -> dict[Fault, int]:
     """A bundle for each fault that a single bundle can have after a reset.
 
-    The one with ``Fault.SEMAPHORE`` needs the first semaphore to be at least 1. All would change a
-    scalar register too.
+    The bundle with ``Fault.SEMAPHORE`` needs a first semaphore of at least 1. Each bundle would
+    also change a scalar register.
     """
     write = {"op": ScalarOp.ADD, "d": 3, "b": isa.INLINE_BASE + 7}
     first = isa.FIRST_IMMEDIATE
@@ -138,10 +137,10 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
 
 
 def flush(machine: GoldenCore) -> list[int]:
-    """Bundles that bring into vector memory what no host can read: results held, the transposer,
-    both weight tiles, and by their faults, if any, what the array's rules count.
+    """Bundles that copy to vector memory what no host can read: results, the transposer, both
+    weight tiles; and, by their faults, the counts of the array's rules.
 
-    They are legal for the state of ``machine`` alone. They do not halt.
+    They are legal only in the state of ``machine``, and do not halt.
     """
     config = machine.config
     stored = 0
@@ -190,20 +189,20 @@ def flush(machine: GoldenCore) -> list[int]:
 
 @dataclass(frozen=True)
 class RandomProgram:
-    """A program as it was generated.
+    """A generated program.
 
     Attributes
     ----------
     bundles : tuple of int
-        From address 0 on; those that were never reached are bundles of nothing.
+        From address 0 on; bundles that were never reached are empty.
     reached : int
-        Bundles that were executed at least once.
+        Number of bundles executed at least once.
     executed : int
-        Bundles that were executed, with repetitions.
+        Number of bundles executed, with repetitions.
     operations : frozenset of Operation
-        What was executed.
+        Operations executed.
     signals : tuple of index and amount
-        What a host must add to semaphores, one after the other, whenever the program waits.
+        Signals that the host must send, one each time the program waits.
     """
 
     bundles: tuple[int, ...]
@@ -214,7 +213,7 @@ class RandomProgram:
 
 
 class _Draft:
-    """A bundle in the making: fields by slot, immediates, and what is written already."""
+    """A bundle under construction: fields by slot, immediates, registers written."""
 
     def __init__(self) -> None:
         self.fields: dict[Slot, dict[str, int]] = {}
@@ -222,7 +221,7 @@ class _Draft:
         self.written: set[tuple[str, int]] = set()
 
     def immediate(self, value: int) -> int | None:
-        """The number of an immediate of that value; None if all are taken by others."""
+        """The number of an immediate with that value; None if no immediate is free."""
         value &= _MASK32
         if value not in self.imm:
             if len(self.imm) == isa.IMMEDIATES:
@@ -255,11 +254,11 @@ class _Draft:
 
 
 class _ImpossibleError(Exception):
-    """No operand as it should be can be found for the operation at hand."""
+    """No suitable operand exists for the operation."""
 
 
 class _Registers:
-    """Which registers a program uses: all, or so few that nearly every bundle meets a hazard."""
+    """The registers that a program uses: all, or so few that nearly every bundle has a hazard."""
 
     def __init__(self, rng: np.random.Generator, few: bool) -> None:
         def some(numbers: range, count: int) -> list[int]:
@@ -273,7 +272,7 @@ class _Registers:
 
 
 class Generator:
-    """Makes random programs for a machine, and executes them on it.
+    """Generates random programs for a golden core, and executes them on it.
 
     Parameters
     ----------
@@ -282,7 +281,7 @@ class Generator:
     rng : numpy Generator
         Source of all choices.
     signals : bool
-        Whether programs may wait for more than the semaphores have, for a host that then gives the
+        Whether programs may wait for more than the semaphores have: the host must then send the
         program's ``signals``.
     """
 
@@ -310,16 +309,16 @@ class Generator:
         self._risky = False
 
     def program(self, length: int, *, fault: bool, busy_halt: bool = False) -> RandomProgram:
-        """A program of ``length`` bundles, executed on the machine until it stops.
+        """A program of ``length`` bundles, which the golden core executes until it stops.
 
         Parameters
         ----------
         length : int
-            Addresses 0 to ``length - 1`` are used; at least 2, at most what the memory has.
+            Uses addresses 0 to ``length - 1``; from 2 to the size of the memory.
         fault : bool
-            End with a bundle that has a fault, rather than with a halt.
+            Ends with a bundle that has a fault, not with a halt.
         busy_halt : bool
-            Let the halting bundle do other things as well; it must not be executed twice then.
+            The halting bundle has other operations, too, so it must not be executed twice.
         """
         if not 2 <= length <= self._config.imem_bundles:
             raise ValueError(f"length must be from 2 to {self._config.imem_bundles}, not {length}")
@@ -355,7 +354,7 @@ class Generator:
                              _operations(code[pc] for pc in done), tuple(signals))
 
     def sequence(self, length: int) -> list[int]:
-        """Bundles of one operation each, without branches, executed on the machine; no halt."""
+        """Bundles of one operation each, without branches or halts, executed on the golden core."""
         machine = self._machine
         self._begin(0)
         bundles: list[int] = []
@@ -418,8 +417,8 @@ class Generator:
         return self._faulty(self._pick(_ANY_TIME))
 
     def _nearly_legal(self) -> int:
-        """Any fault may come of it. If none does, the program runs out of the memory, or goes on
-        in bundles of nothing.
+        """Any fault may follow. Otherwise the program runs out of the memory, or continues in empty
+        bundles.
         """
         slots, imm, _ = unpack(self._bundle(self._length - 1))
         slots[Slot.S1] = {}
@@ -449,7 +448,7 @@ class Generator:
         return draft.bundle()
 
     def _fill(self, draft: _Draft, slot: Slot, pc: int) -> None:
-        """Puts some operation into a slot, or leaves it empty if it does not find a legal one."""
+        """Puts an operation into a slot; leaves it empty if no legal one is found."""
         for _ in range(4):
             operation = self._pick(_LEGAL[slot])
             attempt = draft.copy()
@@ -464,7 +463,7 @@ class Generator:
     # Loops -----------------------------------------------------------------------------------
 
     def _handle_loop(self, draft: _Draft, pc: int) -> None:
-        """Now and then, sets the loop counter; some bundles later, goes back."""
+        """Sets the loop counter at times, and goes back some bundles later."""
         if self._loop is None:
             if pc > self._loop_end and self._chance(0.05):
                 self._passes = int(self._rng.integers(2, 5))
@@ -484,7 +483,7 @@ class Generator:
             return
         draft.put(Slot.S0, ScalarOp.ADD, d=self._write(draft, "s", COUNTER), a=COUNTER,
                   b=isa.INLINE_BASE - 1)
-        # The counter as it was before the subtraction.
+        # The counter before the subtraction.
         op, a, b = self._pick((
             (ScalarOp.BEQ, COUNTER, isa.INLINE_BASE + self._passes),
             (ScalarOp.BNE, COUNTER, isa.INLINE_BASE + 1),
@@ -495,7 +494,7 @@ class Generator:
         draft.put(Slot.S1, op, a=a, b=b, d=source - isa.FIRST_IMMEDIATE)
 
     def _repeats(self) -> bool:
-        """Whether what is made now may be executed again, in another state."""
+        """Whether the bundle may be executed again, in another state."""
         return self._loop is not None or self._machine.pc <= self._loop_end
 
     # Operands --------------------------------------------------------------------------------
@@ -555,7 +554,7 @@ class Generator:
         return (isa.INLINE_BASE if number is None else isa.FIRST_IMMEDIATE + number)
 
     def _source_of(self, draft: _Draft, value: int) -> int:
-        """A scalar source of that value, now and whenever the bundle is executed again."""
+        """A scalar source with that value whenever the bundle is executed."""
         ways: list[Callable[[], int | None]] = []
         signed = value - (1 << 32) if value >> 31 else value
         if isa.INLINE_MIN <= signed <= isa.INLINE_MAX:
@@ -575,7 +574,7 @@ class Generator:
         return source
 
     def _wait(self, draft: _Draft) -> dict[str, int]:
-        """A wait that will end: by itself, or by a signal of the host."""
+        """A wait that ends by itself, or by a signal of the host."""
         index = int(self._pick(self._semaphores))
         value = int(self._machine.semaphores[index])
         if self._host_signals and self._chance(0.3):
@@ -597,7 +596,7 @@ class Generator:
         return self._any_source(draft)
 
     def _memory(self, draft: _Draft, operation: Operation) -> dict[str, int]:
-        """A load or store: base in some register, and an offset that makes the sum legal."""
+        """A load or store with a base register and an offset whose sum is legal."""
         words = (self._config.smem_words if operation.unit is Unit.SMEM
                  else self._config.vmem_vectors)
         # A few addresses only, so that loads meet stores.
@@ -616,8 +615,9 @@ class Generator:
         return fields
 
     def _check_array(self, operation: Operation) -> None:
-        """Refuses what would fault now; in a loop that may still happen later. On the way to a
-        fault, refuses what leads away from it.
+        """Refuses operations that would fault now, though they may still do so later in a loop.
+
+        On the way to a fault, refuses operations that lead away from it.
         """
         machine = self._machine
         if self._repeats() and not self._risky:
@@ -649,7 +649,7 @@ class Generator:
         fields: dict[str, int] = {}
         if op in _BRANCHES:
             if self._chance(0.1):
-                # It may go anywhere, for it is not taken.
+                # It is not taken, so any target will do.
                 number = draft.source(self._beyond(self._config.imem_bundles))
                 _, never = _BRANCHES[ScalarOp(op)]
                 return {"b": isa.INLINE_BASE + never, "d": number - isa.FIRST_IMMEDIATE}
@@ -665,7 +665,7 @@ class Generator:
     # Faults ----------------------------------------------------------------------------------
 
     def _choose_fault(self) -> None:
-        """Deals a fault to end with, and sees from where on the program must head for it."""
+        """Chooses the fault at the end, and the point from which the program must head for it."""
         if not self._deck:
             self._deck = [BUNDLE_FAULTS[number]
                           for number in self._rng.permutation(len(BUNDLE_FAULTS))]
@@ -676,7 +676,7 @@ class Generator:
         self._tail -= min(way, self._length // 2)
 
     def _approach(self, draft: _Draft) -> None:
-        """A push or pop that leads to a state in which the chosen fault is possible."""
+        """A push or pop towards a state in which the chosen fault is possible."""
         self._loop = None
         machine = self._machine
         if self._kind is Fault.FIFO_UNDERFLOW and machine.held:
@@ -703,7 +703,7 @@ class Generator:
         return True
 
     def _faulty(self, fault: Fault) -> int:
-        """A full bundle with that fault, and now and then with one that counts less."""
+        """A full bundle with that fault, and at times also with one of lower priority."""
         spoilers: dict[Fault, Callable[[_Draft], None]] = {
             Fault.CONFLICT: self._conflict,
             Fault.PC_RANGE: self._leave,
@@ -738,7 +738,7 @@ class Generator:
         return self._make_illegal(bundle) if fault is Fault.ILLEGAL else bundle
 
     def _beyond(self, limit: int) -> int:
-        """A word that is not below the limit, though some of its bits may be."""
+        """A word that is at least the limit, though its low bits may be less."""
         if self._chance(0.6):
             return (1 << int(self._rng.integers(limit.bit_length(), 32))) + int(
                 self._rng.integers(limit))
@@ -777,7 +777,7 @@ class Generator:
             draft.put(Slot(slot), operation.op, **fields | {"d": number})
 
     def _leave(self, draft: _Draft) -> None:
-        """A branch out of the instruction memory, which is taken."""
+        """A taken branch to a target beyond the instruction memory."""
         op = self._pick((ScalarOp.JUMP, ScalarOp.CALL, ScalarOp.LOOP, *_BRANCHES))
         target = draft.source(self._beyond(self._config.imem_bundles))
         if op in _BRANCHES:
@@ -802,7 +802,7 @@ class Generator:
         draft.put(operation.slots[0], operation.op, **fields)
 
     def _far_index(self, draft: _Draft) -> None:
-        """An operation of the cross-lane unit with an index that does not exist."""
+        """An operation of the cross-lane unit with an illegal index."""
         operation = self._pick([operation for operation in isa.OPERATIONS
                                 if Fault.INDEX_RANGE in operation.faults])
         draft.put(Slot.MISC, operation.op, **self._operands(draft, operation, self._length - 1)
@@ -853,7 +853,7 @@ def _operations(bundles: Iterable[int]) -> frozenset[Operation]:
 
 @dataclass
 class _Resource:
-    """The last bundle that wrote something, and the last that read it."""
+    """The last bundle that wrote a resource, and the last that read it."""
 
     written: int = -1
     read: int = -1
@@ -861,7 +861,7 @@ class _Resource:
 
 @dataclass(frozen=True)
 class _Step:
-    """One operation of a sequence: its fields, with immediates by value, and what it touches."""
+    """One operation of a sequence: its fields, with immediates by value, and its resources."""
 
     operation: Operation
     fields: dict[str, int]
@@ -907,14 +907,14 @@ def _step(bundle: int) -> _Step:
 
 def schedule(bundles: Sequence[int], config: Config, rng: np.random.Generator,
              slack: float) -> list[int]:
-    """Packs a sequence of operations into bundles, in some order that means the same.
+    """Packs a sequence of operations into bundles, in an equivalent order.
 
     Parameters
     ----------
     bundles : sequence of int
         One operation each, no branches.
     config : Config
-        For the results that the array holds.
+        Determines how many results the array holds.
     rng : numpy Generator
         Chooses slots and delays.
     slack : float
@@ -956,7 +956,7 @@ def schedule(bundles: Sequence[int], config: Config, rng: np.random.Generator,
 
 
 def _place(drafts: list[_Draft], step: _Step, earliest: int, rng: np.random.Generator) -> int:
-    """Puts a step into the first draft from ``earliest`` on that has room, and returns which."""
+    """Puts a step into the first draft with room from ``earliest`` on; returns its index."""
     place = earliest
     while True:
         while len(drafts) <= place:

@@ -23,7 +23,7 @@ Array = npt.NDArray[np.float32]
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1e-20, -1e-20],
                    np.float32)
-"""What now and then stands in a matrix."""
+"""Special values that some matrices contain."""
 
 
 @dataclass
@@ -33,11 +33,11 @@ class Outcome:
     Attributes
     ----------
     products, chains : int
-        Products, and pairs of dense layers.
+        Numbers of products, and of pairs of dense layers.
     macs : int
         Their multiply-accumulates, without padding.
     cores : set of int
-        On how many cores they were.
+        Numbers of cores that were used.
     """
 
     products: int = 0
@@ -59,7 +59,7 @@ def random_operands(rng: np.random.Generator, rows: int, depth: int, columns: in
 
 def random_layers(rng: np.random.Generator, array: int, count: int, most: int
                   ) -> tuple[Array, list[Dense], list[Array]]:
-    """Dense layers of sizes up to ``most``, what the first takes, and what each must make."""
+    """Dense layers of sizes up to ``most``, the first one's input, and each one's output."""
     rows, depth = (int(size) for size in rng.integers(1, most, 2))
     x = random_operands(rng, rows, depth, 1, False)[0]
     layers: list[Dense] = []
@@ -94,20 +94,20 @@ def compare_random(device: Device, products: int, chains: int, seed: int, *, mos
     Parameters
     ----------
     device : Device
-        With whatever memory.
+        The device; its memory may stall.
     products, chains : int
         How many.
     seed : int
-        What all of them follow from.
+        Seed of all choices.
     most : int
-        Sizes are from 1 to less than that.
+        Sizes are from 1 to ``most - 1``.
     progress : bool
         Show a progress bar.
 
     Raises
     ------
     AssertionError
-        If a bit differs; the message says which, and how to get the case again.
+        If a bit differs; the message says which, and how to repeat the case.
     """
     rng = np.random.default_rng([seed, 1])
     outcome = Outcome()

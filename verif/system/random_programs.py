@@ -32,18 +32,18 @@ HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 @dataclass
 class Outcome:
-    """What random programs did.
+    """Statistics of random programs.
 
     Attributes
     ----------
     programs : int
         Programs whose state was compared.
     bundles, executed : int
-        Bundles that were reached, and how often bundles were executed.
+        Numbers of bundles that were reached, and of executions.
     faults : Counter of Fault
         How the programs ended.
     operations : set of Operation
-        What was executed at least once.
+        Operations executed at least once.
     stops, accesses, signals : int
         How often the host stopped a program and started it again, accessed vector memory or
         registers while it ran, and added to a semaphore.
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def differences(golden: dict, rtl: dict) -> list[str]:
-    """What differs between two states, a line for each part, with the first place."""
+    """Differences of two states: a line for each part, with the first element that differs."""
     lines = []
     if golden.keys() != rtl.keys():
         return [f"parts {sorted(golden.keys() ^ rtl.keys())} are not in both states"]
@@ -79,7 +79,7 @@ def differences(golden: dict, rtl: dict) -> list[str]:
 
 
 def prepare(machine: GoldenCore, core: CoreModel, rng: np.random.Generator) -> None:
-    """The same random contents for both: memories, registers and masks."""
+    """Gives both the same random contents: memories, registers and masks."""
     config = machine.config
     vmem = random_words(rng, machine.vmem.shape)
     smem = random_words(rng, machine.smem.shape)
@@ -94,7 +94,7 @@ def prepare(machine: GoldenCore, core: CoreModel, rng: np.random.Generator) -> N
 
 
 def run_both(machine: GoldenCore, core: CoreModel, bundles: list[int]) -> None:
-    """Runs bundles without branches in both, in as many programs as they need."""
+    """Runs bundles without branches on both, in as many programs as needed."""
     size = machine.config.imem_bundles - 1
     for first in range(0, len(bundles), size):
         program = [*bundles[first:first + size], HALT]
@@ -107,13 +107,13 @@ def run_both(machine: GoldenCore, core: CoreModel, bundles: list[int]) -> None:
 
 
 def run_flush(machine: GoldenCore, core: CoreModel) -> list[str]:
-    """Brings what cannot be read into vector memory, in both, and returns what differs then."""
+    """Copies state that cannot be read to vector memory, on both; returns the differences."""
     run_both(machine, core, flush(machine))
     return differences(machine.read_state(array=False), core.read_state())
 
 
 def _limit(config: Config, executed: int) -> int:
-    """Cycles within which so many bundles must have been executed: each drains everything."""
+    """Limit in cycles for so many bundles, each of which may drain all units."""
     return 10_000 + executed * (config.array_latency + 4 * config.sublanes + 100)
 
 
@@ -121,9 +121,9 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
                    length: int | None = None, progress: bool = False) -> Outcome:
     """Runs random programs until ``bundles`` different bundles were executed.
 
-    The host disturbs some: it stops them and starts them again, reads vector memory, and adds to
-    semaphores that the program does not name. After the last, what is left in the array and in the
-    transposer is compared too.
+    The host disturbs some: it stops and restarts them, reads vector memory, and adds to semaphores
+    that the program does not name. At the end, the contents of the array and of the transposer are
+    compared, too.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
     Raises
     ------
     AssertionError
-        If any part of the state differs after a program, or the program does not come to its end;
+        If any part of the state differs after a program, or the program does not end;
         the message has the seed and the program's number, and names a file with its listing.
     """
     rng = np.random.default_rng(seed)
@@ -204,7 +204,7 @@ class _Run:
         ------
         RuntimeError
             If it waits for a semaphore although it got all signals that the golden core needed,
-            or does not need them.
+            or if it needs fewer.
         TimeoutError
             If it does not stop.
         """
@@ -230,7 +230,7 @@ class _Run:
 
     def _disturb(self) -> None:
         core, rng = self._core, self._rng
-        # An overflow would stop the core wherever it is.
+        # An overflow would stop the core at any bundle.
         spare = [index for index in _unnamed_semaphores(self._program.bundles)
                  if self._machine.semaphores[index] < 1 << 31]
         often = int(rng.choice((10, 40, 150)))
@@ -257,7 +257,7 @@ class _Run:
                 self._signal()
 
     def _stop(self) -> None:
-        """Stops the program and starts it where it was."""
+        """Stops the program and restarts it where it stopped."""
         core, machine = self._core, self._machine
         # A bundle that halts in the cycle of the stop has been executed, but the program counter
         # stays at it: it would be executed again.

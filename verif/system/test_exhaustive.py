@@ -1,4 +1,4 @@
-"""The exhaustive run in small, and that its record is about the cell as it is."""
+"""A small part of the exhaustive run; and its record belongs to the present cell."""
 
 import json
 import pathlib

@@ -45,7 +45,7 @@ def test_random_programs_have_all_operations_faults_and_hosts() -> None:
     config = Config.preset("tiny")
     with CoreModel(config) as core:
         outcome = compare_random(config, core, 4500, seed=1, length=100)
-    # A core by itself has no engine and no other core: programs with those are in test_chip_model.
+    # A single core has neither DMA engine nor other core.
     assert outcome.operations == {operation for operation in isa.OPERATIONS
                                   if operation.unit not in (Unit.DMA, Unit.OTHER_CORE)}
     assert set(outcome.faults) == {Fault.NONE, *BUNDLE_FAULTS}
@@ -85,7 +85,7 @@ def test_waits_of_random_programs_are_for_the_host_to_end() -> None:
     generator = Generator(machine, np.random.default_rng(12), signals=True)
     programs = [generator.program(80, fault=False, busy_halt=True) for _ in range(8)]
     assert sum(len(program.signals) for program in programs) >= 4
-    # Without such a host there is nothing to wait for.
+    # Without such a host no program waits.
     generator = Generator(machine, np.random.default_rng(13))
     programs = [generator.program(80, fault=False, busy_halt=True) for _ in range(8)]
     assert not any(program.signals for program in programs)
@@ -198,7 +198,7 @@ def test_a_flush_shows_what_cannot_be_read(same: Sequence[int], different: Seque
                 processor.start()
                 processor.run(10_000)
             vectors, expected = core.read_vectors(), machine.vectors
-            assert np.array_equal(vectors[:31], expected[:31])  # to a host nearly nothing happened
+            assert np.array_equal(vectors[:31], expected[:31])  # the host sees almost no effect
             wrong = run_flush(machine, core)
             assert bool(wrong) == bool(more), wrong
 

@@ -2,9 +2,9 @@
 
 Run as ``python -m verif.system.transcendental_error``: some minutes, and a line per function.
 
-The truth is numpy's float64, whose own error is some 2**-28 of an fp32 ulp. An error is counted in
-ulps of the exact result: distances of neighbouring fp32 numbers at its exponent. What is swept, and
-why that is everything, is in `SWEEPS`.
+The reference is numpy's float64, whose own error is about 2**-28 of an fp32 ulp. Errors are in ulps
+of the exact result: the distance of neighbouring fp32 numbers at its exponent. `SWEEPS` has the
+operands, and why they cover all.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class Sweep:
     first, last : int
         Least and greatest exponent of two.
     negative : bool
-        Operands below zero too.
+        Also operands below zero.
     rest : str
         Why other operands need no sweep.
     """
@@ -70,7 +70,7 @@ SWEEPS = {
         -13, 3, False, "the sign goes from operand to result; below 2**-13 the result is the "
         "operand, the exact value being within 2**-27 of it, relatively; from 16 on it is 1"),
 }
-"""What is swept of each function."""
+"""Operands of the sweep, by function."""
 
 TRUTH: dict[Function, Callable[[Doubles], Doubles]] = {
     Function.RECIPROCAL: lambda x: 1 / x,
@@ -84,20 +84,20 @@ TRUTH: dict[Function, Callable[[Doubles], Doubles]] = {
 
 @dataclass
 class Measured:
-    """What a sweep found.
+    """Result of a sweep.
 
     Attributes
     ----------
     operands : int
-        How many were evaluated.
+        Number of operands.
     worst : float
         Largest error in ulps.
     at : int
         Pattern of an operand with that error.
     nearest : int
-        How many results are the number nearest to the exact one.
+        Number of results that are nearest to the exact one.
     reversals : int
-        How many neighbouring operands have results in the wrong order.
+        Number of neighbouring operands whose results are in the wrong order.
     """
 
     operands: int = 0
