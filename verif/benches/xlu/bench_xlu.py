@@ -22,10 +22,12 @@ from verif.models.xlu import (
     drain,
     every_distance_to_reset,
     fill_tile,
-    full_rate,
     random_traffic,
     rows_then_columns,
     two_latencies,
+)
+from verif.models.xlu import (
+    full_rate as run_at_full_rate,
 )
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
@@ -126,10 +128,11 @@ async def every_amount(dut: HierarchyObject) -> None:
 
 @bench_test
 @cocotb.parametrize(kind=["moves", "tree"])
-async def full_rate_of(dut: HierarchyObject, kind: str) -> None:
+async def full_rate(dut: HierarchyObject, kind: str) -> None:
     """Operations of one latency without hazards: a row in every cycle."""
     bench = await XluBench.started(dut)
-    await bench.play(full_rate(bench.checker, bench.rng, {"moves": MOVES, "tree": TREE}[kind]))
+    kinds = {"moves": MOVES, "tree": TREE}[kind]
+    await bench.play(run_at_full_rate(bench.checker, bench.rng, kinds))
     await bench.finish()
 
 
