@@ -14,6 +14,7 @@ from hdl.isa import (
     MiscOp,
     ScalarOp,
     Slot,
+    StoreOp,
     Unit,
     VectorOp,
     operation,
@@ -28,7 +29,8 @@ CONFIG = Config(array=4, sublanes=2, vmem_bytes=11 * 32, smem_words=13, imem_bun
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT.value}})
 
 
-def s(op: LoadOp | MiscOp | ScalarOp, d: int = 0, a: int = 0, b: int = 0) -> dict[str, int]:
+def s(op: LoadOp | MiscOp | ScalarOp | StoreOp, d: int = 0, a: int = 0, b: int = 0
+      ) -> dict[str, int]:
     """Fields of a scalar operation; also those of loads, stores and miscellaneous operations."""
     return {"op": op.value, "d": d, "a": a, "b": b}
 

@@ -17,7 +17,7 @@ from hdl.chip.registers import (
 )
 from hdl.config import Config
 from hdl.isa import Fault
-from verif.hdl.chip.test_registers import Bench
+from verif.hdl.chip.test_registers import RegistersBench
 
 
 def simulate(dut: wiring.Component,
@@ -56,7 +56,7 @@ def test_an_event_in_the_very_cycle_of_its_clearing_is_kept() -> None:
 
 def test_a_transfer_that_is_given_up_leaves_no_older_fault_behind() -> None:
     """DMA_FAULT says why the last start was refused, and nothing of the one before."""
-    bench = Bench()
+    bench = RegistersBench()
     given_up = CORE_REGISTERS["DMA_FAULT"].pack(BUSY=1)
 
     async def process(ctx: SimulatorContext) -> None:

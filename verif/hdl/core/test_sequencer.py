@@ -40,7 +40,7 @@ from hdl.isa import (
 )
 from sim.verilated.model import Model
 from verif.hdl.core.verilated import VerilatedSequencer, open_sequencer
-from verif.models.sequencer import TracingCore, UnitTiming
+from verif.models.sequencer import SequencerUnits, TracingCore, UnitTiming
 from verif.models.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
 from verif.models.sequencer_programs import CONFIG, HALT, SequencerPrograms, bundle, i, s, v
 from verif.system.programs import STABLE, Generator
@@ -127,6 +127,39 @@ def test_issues_and_state_are_those_of_the_golden_core(tiny_model: Model, timing
                 got = bench.read(space, address)
                 assert got == word, f"{space.name} {address} is {got:#x}, not {word:#x}"
     assert bench.checker.checked == issues > 100
+
+
+PUSH_ROWS = {"op": PushOp.ROWS, "a": 1}
+WRITE_V1 = bundle(v0=v(VectorOp.LANE, 1))
+
+
+@pytest.mark.parametrize(("codes", "timing", "message"), [
+    ([WRITE_V1, bundle(v1=v(VectorOp.MOVE, 2, b=VECTOR_FLAG + 1))], UnitTiming(),
+     r"issues before \[\('v', 1\)\] are written"),
+    ([WRITE_V1, bundle(ld=s(LoadOp.LOAD, 1))], UnitTiming(),
+     r"issues before \[\('v', 1\)\] are written"),
+    ([bundle(push=PUSH_ROWS), 0, WRITE_V1], UnitTiming(free=0.0, slow=30),
+     r"overwrites \[\('v', 1\)\] before the read"),
+    ([bundle(push=PUSH_ROWS, v0=v(VectorOp.LANE, 1))], UnitTiming(free=0.0),
+     "x reads v1 too late"),
+    ([bundle(push=PUSH_ROWS)], UnitTiming(ready=0.0), "x is not ready"),
+    ([bundle(misc=s(MiscOp.SUM_LANES, 2, 1))], UnitTiming(ready=0.0),
+     "although the unit is not ready"),
+    ([bundle(pop={"op": PopOp.POP, "d": 1})], UnitTiming(ready=0.0), "although none is ready"),
+    ([bundle(ld=s(LoadOp.LOAD, 1))], UnitTiming(urgent=1.0), "a ld issues although the host"),
+    ([bundle(st=s(StoreOp.STORE, 1))], UnitTiming(urgent=1.0), "a st issues although the host"),
+])
+def test_the_units_find_a_bundle_that_issues_too_early(
+        codes: list[int], timing: UnitTiming, message: str) -> None:
+    units = SequencerUnits(timing, np.random.default_rng(2))
+    last = len(codes) - 1
+    for cycle, code in enumerate(codes):
+        units.inputs(cycle)
+        if cycle < last:
+            units.issue(cycle, Parts.of(code))
+            units.finish(cycle)
+    with pytest.raises(AssertionError, match=message):
+        units.issue(last, Parts.of(codes[last]))
 
 
 # --- scalar operations

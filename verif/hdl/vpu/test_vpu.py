@@ -27,6 +27,7 @@ from verif.models.vpu import (
     Load,
     Store,
     Vector,
+    VpuChecker,
     VpuTraffic,
     operands,
     to_mask,
@@ -423,6 +424,20 @@ def test_host_reads_a_row_a_cycle(bench: VerilatedVpu, space: HostSpace) -> None
     assert all(valid[first:first + count * CONFIG.sublanes])
     source = bench.checker.vmem if space is HostSpace.VMEM else bench.checker.vectors
     assert np.array_equal(np.array(rows), source[:count].reshape(-1, CONFIG.lanes))
+
+
+def test_the_checker_finds_a_wrong_output() -> None:
+    checker = VpuChecker(CONFIG)
+    checker.step(Cycle(v0=Vector(VectorOp.LANE, 3), x=ChainInput(load=1, source=2)))
+    want = checker.step(Cycle())
+    right = {name: value.copy() for name, value in want.items()}
+    assert right["busy"].all()
+    checker.compare(want, right.__getitem__, 1)
+    assert checker.rows == 3
+    for name in right:
+        wrong = {**right, name: right[name] ^ 1}
+        with pytest.raises(AssertionError, match=f"{name}.* after cycle 1 is 0x"):
+            checker.compare(want, wrong.__getitem__, 1)
 
 
 @pytest.mark.parametrize("component", [Vpu, VectorElement])
