@@ -1,9 +1,12 @@
 """Tile kernels: grids of equal tiles, translated to C++ on vector types.
 
-The stages, in order: `sim.kernel.netlist` reads a tile's Verilog (`sim.kernel.connections`,
-`sim.kernel.cells`) as a `sim.kernel.tile` of expressions (`sim.kernel.ir`); `sim.kernel.planner`
-makes a `sim.kernel.plan` of the clock edge (`sim.kernel.groups`, `sim.kernel.idle`);
-`sim.kernel.emit` and `sim.kernel.shim` write C++ and Verilog. `sim.kernel.compile` runs them all.
+The stages, in order:
+
+1. `sim.kernel.netlist` reads a tile's Verilog as registers and expressions (`sim.kernel.ir`).
+2. `sim.kernel.plan` decides what a clock edge computes, in which order, and which tiles are idle.
+3. `sim.kernel.emit` writes C++, and a Verilog shim that calls it.
+
+`sim.kernel.compile` runs them all.
 """
 
 from sim.kernel.compile import Kernel, compile_grid

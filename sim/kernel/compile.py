@@ -4,11 +4,11 @@ import pathlib
 from dataclasses import dataclass
 
 from hdl.tiles import TileGrid
-from sim.kernel.emit import cpp_source
-from sim.kernel.layout import can_skip
-from sim.kernel.netlist import PASSES, read_tile
-from sim.kernel.planner import plan_grid
-from sim.kernel.shim import verilog_shim
+from sim.kernel.emit.layout import can_skip
+from sim.kernel.emit.shim import verilog_shim
+from sim.kernel.emit.source import cpp_source
+from sim.kernel.netlist.reader import PASSES, read_tile
+from sim.kernel.plan.planner import plan_grid
 
 __all__ = ["Kernel", "compile_grid"]
 
@@ -30,7 +30,7 @@ class Kernel:
     shim : str
         Verilog module with the grid's name and ports that calls these functions.
     can_skip : bool
-        Whether idle tiles are skipped (`sim.kernel.idle`).
+        Whether idle tiles are skipped (`sim.kernel.plan.idle`).
     """
 
     module: str

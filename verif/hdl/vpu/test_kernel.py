@@ -6,9 +6,9 @@ import pytest
 from hdl.config import Config
 from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
-from sim.kernel.netlist import read_tile
-from sim.kernel.plan import Plan
-from sim.kernel.planner import plan_grid
+from sim.kernel.netlist.reader import read_tile
+from sim.kernel.plan.plan import Plan
+from sim.kernel.plan.planner import plan_grid
 from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.tiles import TileGrid, VerilogLibrary, port_widths
 from sim.kernel import Kernel, compile_grid
-from sim.kernel.netlist import PASSES
+from sim.kernel.netlist.reader import PASSES
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hdl.tiles import Chain, Each, Shared, TileGrid
-from sim.kernel.netlist import read_tile
-from sim.kernel.plan import Plan
-from sim.kernel.planner import plan_grid
+from sim.kernel.netlist.reader import read_tile
+from sim.kernel.plan.plan import Plan
+from sim.kernel.plan.planner import plan_grid
 from sim.verilated.model import Model
 from verif.sim.kernel.lockstep import Lockstep, VerilogTile, random_words, sparse, tile_verilog
 

@@ -5,7 +5,7 @@ import pytest
 
 from hdl.tiles import Each, Shared, TileGrid
 from sim.kernel import compile_grid
-from sim.kernel.netlist import PASSES
+from sim.kernel.netlist.reader import PASSES
 from sim.verilated.model import Model
 from verif.sim.kernel.lockstep import Lockstep, VerilogTile, packed, random_words, tile_verilog
 

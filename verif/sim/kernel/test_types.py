@@ -9,7 +9,7 @@ import numpy as np
 
 from hdl import yosys
 from hdl.tiles import Each, TileGrid
-from sim.kernel.netlist import CELL_TYPES, PASSES
+from sim.kernel.netlist.reader import CELL_TYPES, PASSES
 from sim.verilated.model import Model
 from verif.sim.kernel import test_cells as test_kernel_cells
 from verif.sim.kernel import test_state as test_kernel_state

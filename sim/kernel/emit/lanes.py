@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from sim.kernel.fusion import COMPARES, Fusion, is_zero
+from sim.kernel.emit.fusion import COMPARES, Fusion, is_zero
+from sim.kernel.emit.layout import input_index, register_pointer
+from sim.kernel.emit.values import Scope
 from sim.kernel.ir import Node, demands, low
-from sim.kernel.layout import input_index, register_pointer
-from sim.kernel.tile import Read
-from sim.kernel.values import Scope
+from sim.kernel.netlist.tile import Read
 
 __all__ = ["LaneValues"]
 

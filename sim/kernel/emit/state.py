@@ -1,10 +1,10 @@
 """The C++ structure of a grid's registers and memories, and the tables that all tiles share."""
 
 from hdl.tiles import TileGrid
-from sim.kernel.layout import can_skip, input_index, padding, storage_type
-from sim.kernel.plan import Plan, storage
-from sim.kernel.tile import Memory, Register
-from sim.kernel.values import Constants
+from sim.kernel.emit.layout import can_skip, input_index, padding, storage_type
+from sim.kernel.emit.values import Constants
+from sim.kernel.netlist.tile import Memory, Register
+from sim.kernel.plan.plan import Plan, storage
 
 __all__ = ["state_struct", "tables"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from amaranth.lib.wiring import In, Out
 
 from hdl.tiles import Chain, Link, TileGrid, port_widths
-from sim.kernel.plan import RESET, Plan, storage
+from sim.kernel.plan.plan import RESET, Plan, storage
 
 __all__ = [
     "CHUNK",

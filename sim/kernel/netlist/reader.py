@@ -2,7 +2,7 @@
 
 Yosys only parses, flattens and merges. Its optimisations that would split numbers into bits are
 left out, because numbers are what vector instructions compute. The netlist connects single bits;
-`sim.kernel.connections` joins them again.
+`sim.kernel.netlist.connections` joins them again.
 """
 
 import json
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hdl import yosys
-from sim.kernel.cells import COMBINATIONAL, LOW_BITS, Cells, parameter
-from sim.kernel.connections import Bit, Connections, Driver
 from sim.kernel.ir import WIDTH, Graph, Node, low
-from sim.kernel.tile import Memory, Read, Register, Tile, Write
+from sim.kernel.netlist.cells import COMBINATIONAL, LOW_BITS, Cells, parameter
+from sim.kernel.netlist.connections import Bit, Connections, Driver
+from sim.kernel.netlist.tile import Memory, Read, Register, Tile, Write
 
 __all__ = ["CELL_TYPES", "PASSES", "read_tile"]
 

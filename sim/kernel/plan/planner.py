@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hdl.tiles import Chain, Each, Shared, TileGrid
-from sim.kernel.groups import order_groups
-from sim.kernel.idle import idle_registers
 from sim.kernel.ir import ALL, Graph, Node, topological
-from sim.kernel.plan import RESET, Group, Input, MemoryWrite, Plan, Update, lane_for, stored
-from sim.kernel.tile import Register, Tile
+from sim.kernel.netlist.tile import Register, Tile
+from sim.kernel.plan.groups import order_groups
+from sim.kernel.plan.idle import idle_registers
+from sim.kernel.plan.plan import RESET, Group, Input, MemoryWrite, Plan, Update, lane_for, stored
 
 __all__ = ["plan_grid"]
 

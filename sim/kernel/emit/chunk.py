@@ -1,9 +1,9 @@
 """The C++ function that steps one chunk: 64 adjacent tiles of a row."""
 
-from sim.kernel.lanes import LaneValues
-from sim.kernel.layout import register_pointer, storage_type
-from sim.kernel.plan import Group, MemoryWrite, Plan, Update, lane_for, storage
-from sim.kernel.values import ChunkBits, Constants, Scope, UniformValues
+from sim.kernel.emit.lanes import LaneValues
+from sim.kernel.emit.layout import register_pointer, storage_type
+from sim.kernel.emit.values import ChunkBits, Constants, Scope, UniformValues
+from sim.kernel.plan.plan import Group, MemoryWrite, Plan, Update, lane_for, storage
 
 __all__ = ["chunk_body"]
 

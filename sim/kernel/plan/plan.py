@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sim.kernel.ir import ALL, Graph, Node, demands, lane_bits, low, topological
-from sim.kernel.tile import Memory, Read, Register, Tile
+from sim.kernel.netlist.tile import Memory, Read, Register, Tile
 
 __all__ = ["RESET", "Group", "Input", "MemoryWrite", "Plan", "Update", "lane_for", "storage",
            "stored"]
@@ -118,8 +118,8 @@ class Plan:
     groups : list of Group
         In the order of execution.
     active : list of int or None
-        Registers that are all 0 in an idle tile (`sim.kernel.idle`); None if idleness cannot be
-        proven.
+        Registers that are all 0 in an idle tile (`sim.kernel.plan.idle`); None if idleness
+        cannot be proven.
     activity : list of str
         1-bit tile inputs that can make an idle tile change.
     """

@@ -29,8 +29,8 @@ each other in circles: all of them are assumed to be 0, and those that would not
 until none is. An input cannot be an activity input if a register that may be 1 in an idle tile
 drives it; then the search starts again without that input.
 
-**Skipping is exact.** The step (`sim.kernel.step`) works on chunks of tiles and keeps a flag for
-each. It skips a chunk if its own flag and those of its neighbours to the west and the north are
+**Skipping is exact.** The step (`sim.kernel.emit.step`) works on chunks of tiles and keeps a flag
+for each. It skips a chunk if its own flag and those of its neighbours to the west and the north are
 clear, and if the reset, the activity inputs that all tiles share, and the port bits that drive
 activity inputs of the chunk are 0.
 
@@ -49,7 +49,7 @@ are registers, so they do not change in a step that skips all chunks.
 from collections.abc import Iterable, Mapping, Sequence
 
 from sim.kernel.ir import Node
-from sim.kernel.plan import RESET, Plan
+from sim.kernel.plan.plan import RESET, Plan
 
 __all__ = ["idle_registers"]
 

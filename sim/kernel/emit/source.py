@@ -1,20 +1,20 @@
 """The C++ source of a kernel: constants, state, the step of a chunk, and the functions it exports.
 
-The parts are modules of their own: `sim.kernel.state`, `sim.kernel.chunk` with the expressions of
-`sim.kernel.values` and `sim.kernel.lanes`, and `sim.kernel.step`. `sim.kernel.shim` is the Verilog
-that calls the functions.
+The parts are modules of their own: `sim.kernel.emit.state`, `sim.kernel.emit.chunk` with the
+expressions of `sim.kernel.emit.values` and `sim.kernel.emit.lanes`, and `sim.kernel.emit.step`.
+`sim.kernel.emit.shim` is the Verilog that calls the functions.
 """
 
 from collections.abc import Sequence
 
 from hdl.tiles import TileGrid
-from sim.kernel.chunk import chunk_body
+from sim.kernel.emit.chunk import chunk_body
+from sim.kernel.emit.layout import CHUNK, Port, Ports
+from sim.kernel.emit.state import state_struct, tables
+from sim.kernel.emit.step import outputs_body, step_body, work_estimate
+from sim.kernel.emit.values import Constants, UniformValues
 from sim.kernel.ir import low
-from sim.kernel.layout import CHUNK, Port, Ports
-from sim.kernel.plan import Plan
-from sim.kernel.state import state_struct, tables
-from sim.kernel.step import outputs_body, step_body, work_estimate
-from sim.kernel.values import Constants, UniformValues
+from sim.kernel.plan.plan import Plan
 
 __all__ = ["cpp_source"]
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hdl.tiles import Chain, Link, TileGrid
-from sim.kernel.ir import low
-from sim.kernel.layout import (
+from sim.kernel.emit.layout import (
     CHUNK,
     Port,
     Ports,
@@ -23,8 +22,9 @@ from sim.kernel.layout import (
     padding,
     wakers,
 )
-from sim.kernel.plan import Input, Plan, storage
-from sim.kernel.values import UniformValues
+from sim.kernel.emit.values import UniformValues
+from sim.kernel.ir import low
+from sim.kernel.plan.plan import Input, Plan, storage
 
 __all__ = ["outputs_body", "step_body", "work_estimate"]
 

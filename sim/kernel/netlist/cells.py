@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sim.kernel.connections import Bit, Connections
 from sim.kernel.ir import ALL, WIDTH, Graph, Node, low
+from sim.kernel.netlist.connections import Bit, Connections
 
 __all__ = ["COMBINATIONAL", "LOW_BITS", "Cells", "parameter"]
 

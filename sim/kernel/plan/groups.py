@@ -9,8 +9,8 @@ merged instead.
 from collections.abc import Sequence
 
 from sim.kernel.ir import topological
-from sim.kernel.plan import Group, Plan
-from sim.kernel.tile import Read
+from sim.kernel.netlist.tile import Read
+from sim.kernel.plan.plan import Group, Plan
 
 __all__ = ["order_groups"]
 

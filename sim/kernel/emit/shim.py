@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from hdl.tiles import TileGrid
-from sim.kernel.layout import Port, Ports, linked_port, linked_register
-from sim.kernel.plan import Plan
+from sim.kernel.emit.layout import Port, Ports, linked_port, linked_register
+from sim.kernel.plan.plan import Plan
 
 __all__ = ["verilog_shim"]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from sim.kernel.emit.layout import input_index
 from sim.kernel.ir import Node, topological
-from sim.kernel.layout import input_index
-from sim.kernel.plan import Plan
+from sim.kernel.plan.plan import Plan
 
 __all__ = ["ChunkBits", "Constants", "Scope", "UniformValues"]
 

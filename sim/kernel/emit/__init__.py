@@ -1,0 +1,1 @@
+"""Writer of a kernel: C++ that advances all tiles, and the Verilog shim that calls it."""
