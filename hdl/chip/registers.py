@@ -212,7 +212,7 @@ GLOBAL_REGISTERS = _table((
     Register("ARRAY", 0x010, Access.RO, "Rows and columns of the array; vector lanes."),
     Register("SUBLANES", 0x014, Access.RO, "Sublanes of a vector register."),
     Register("CORES", 0x018, Access.RO, "Number of cores."),
-    Register("VMEM_WORDS", 0x01C, Access.RO, "Vector memory of a core, in vectors."),
+    Register("VMEM_VECTORS", 0x01C, Access.RO, "Vector memory of a core, in vectors."),
     Register("SMEM_WORDS", 0x020, Access.RO, "Scalar memory of a core, in words."),
     Register("IMEM_BUNDLES", 0x024, Access.RO, "Instruction memory of a core, in bundles."),
     Register("HBM_BYTES_LO", 0x028, Access.RO,
@@ -342,7 +342,7 @@ def parameters(config: Config) -> dict[str, int]:
     """Values of the registers that describe the configuration, by name."""
     return {
         "ARRAY": config.array, "SUBLANES": config.sublanes, "CORES": config.cores,
-        "VMEM_WORDS": config.vmem_vectors, "SMEM_WORDS": config.smem_words,
+        "VMEM_VECTORS": config.vmem_vectors, "SMEM_WORDS": config.smem_words,
         "IMEM_BUNDLES": config.imem_bundles, "HBM_BYTES_LO": config.hbm_bytes & 0xFFFFFFFF,
         "HBM_BYTES_HI": config.hbm_bytes >> 32, "HBM_CHANNELS": config.hbm_channels,
     }
