@@ -3,17 +3,16 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 from hdl.checks import integer
 from hdl.config import Config
+from sim.closing import Closeable
 from sim.driver.backend import Backend
 
 __all__ = ["Session"]
 
 
-class Session:
+class Session(Closeable):
     """A backend, one thread at a time, until it is closed.
 
     The other parts of a `Device` build on this class. `Device` sets ``_backend``.
@@ -35,13 +34,6 @@ class Session:
             if self._backend is not None:
                 self._backend.close()
                 self._backend = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()
 
     @contextmanager
     def _open(self) -> Iterator[Backend]:

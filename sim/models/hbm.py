@@ -3,13 +3,12 @@
 import ctypes
 import pathlib
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.checks import integer
+from sim.closing import Closeable
 from sim.verilated.build import build_library
 
 __all__ = ["HBM_SOURCES", "AxiPins", "Hbm", "HbmOptions", "hbm_library"]
@@ -118,7 +117,7 @@ def _declare(library: ctypes.CDLL) -> None:
         function.argtypes = arguments
 
 
-class Hbm:
+class Hbm(Closeable):
     """A memory of zeros with AXI4 ports: ``channels`` for each of ``cores``.
 
     A row has ``channels * channel_bytes`` bytes. Those from ``c * channel_bytes`` on of row ``r``
@@ -253,13 +252,6 @@ class Hbm:
         if self._handle is not None:
             self._library.systolith_hbm_destroy(self._handle)
             self._handle = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()
 
     def __del__(self) -> None:
         """Frees the memory."""

@@ -5,8 +5,6 @@ import pathlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +14,7 @@ from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.mxu.mxu import Mxu
 from hdl.verilog import LINT_WAIVERS
+from sim.closing import Closeable
 from sim.models.kernels import ModelSources, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
@@ -69,7 +68,7 @@ class _Job(ctypes.Structure):
                     "weight_rows", "activation_rows", "result_rows")))
 
 
-class MxuModel:
+class MxuModel(Closeable):
     """A simulated matrix unit.
 
     Parameters
@@ -168,10 +167,3 @@ class MxuModel:
         """Ends the simulation; closing twice does nothing."""
         with self._lock:
             self._model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()

@@ -6,11 +6,12 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+
+from sim.closing import Closeable
 
 __all__ = ["Model", "Port"]
 
@@ -81,7 +82,7 @@ def _load(path: pathlib.Path) -> ctypes.CDLL:
     return library
 
 
-class Model:
+class Model(Closeable):
     """An instance of a verilated module.
 
     The model has one clock, its input ``clk``, which only `tick`, `reset` and `run` move. Every
@@ -274,15 +275,6 @@ class Model:
         if self._handle is not None:
             self.library.systolith_destroy(self._handle)
             self._handle = None
-
-    def __enter__(self) -> Self:
-        """The model itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        """Closes the model."""
-        self.close()
 
     def __del__(self) -> None:
         """Closes the model."""

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAYERS = (
     ("hdl",),
     ("golden",),
-    ("sim.errors", "sim.asm", "sim.kernel", "sim.verilated"),
+    ("sim.closing", "sim.errors", "sim.asm", "sim.kernel", "sim.verilated"),
     ("sim.compiler", "sim.trace"),
     ("sim.models",),
     ("sim.driver",),

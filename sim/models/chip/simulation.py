@@ -8,8 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from enum import StrEnum
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from hdl.checks import integer
 from hdl.chip.registers import CORE_REGISTERS
 from hdl.config import Config
 from hdl.isa import Fault
+from sim.closing import Closeable
 from sim.models.chip.library import chip_library
 from sim.models.hbm import Hbm, HbmOptions
 from sim.trace.recording import Recording
@@ -86,7 +86,7 @@ def _declare(library: ctypes.CDLL) -> None:
         function.argtypes = arguments
 
 
-class ChipSimulation:
+class ChipSimulation(Closeable):
     """The clocked part of a `ChipModel`, which documents the arguments.
 
     What the chip does between two clock edges is done by C++ (chip.cpp). `_advance` calls it.
@@ -246,13 +246,6 @@ class ChipSimulation:
                     self._chip = None
                 self._memory.close()
                 self._model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()
 
     def _record(self, chip: int, trace: pathlib.Path, waveforms: pathlib.Path) -> None:
         """Starts to write a trace and waveforms."""

@@ -2,8 +2,7 @@
 
 import ctypes
 import threading
-from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from hdl.config import Config
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.isa import Fault
 from hdl.vpu.interface import HostSpace
+from sim.closing import Closeable
 from sim.models.core.library import core_library
 from sim.verilated.model import Model
 
@@ -43,7 +43,7 @@ def checked_range(name: str, at: SupportsIndex, count: int, size: int,
     return first
 
 
-class CorePorts:
+class CorePorts(Closeable):
     """The part of a `CoreModel` that reads and writes the core's state."""
 
     def __init__(self, config: Config, *, kernels: bool = True) -> None:
@@ -96,13 +96,6 @@ class CorePorts:
         """Ends the simulation; closing twice does nothing."""
         with self._lock:
             self._model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()
 
     # ---- State
 
