@@ -68,7 +68,7 @@ products: setup  ## run random products on the chip in RTL and the golden chip; 
 	$(PY) -m verif.system.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
 
 mutate: COUNT = 40
-mutate: setup  ## put small faults into a block's RTL and run its tests; BLOCK, COUNT, SEED
+mutate: setup  ## change one thing in a block's RTL at a time and run its tests; BLOCK, COUNT, SEED
 	$(PY) -m verif.system.mutate $(BLOCK) --count $(COUNT) --seed $(SEED)
 
 pictures: setup  ## draw the pictures in docs/: the 3x3 array from RTL state, the block diagram

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from golden.dma import Descriptor
 from golden.execute import Decoded, Decoder
-from golden.state import WORD_MASK, CoreState
+from golden.state import WORD_MASK, ArchitecturalState
 from hdl import isa
 from hdl.checks import integer
 from hdl.config import Config
@@ -24,7 +24,7 @@ _CACHED_BUNDLES = 1024
 """Decoded bundles that are kept, at least."""
 
 
-class GoldenCore(CoreState):
+class GoldenCore(ArchitecturalState):
     """A core as a program sees it: its state, and the execution of bundles.
 
     A transfer takes place as a whole, after all other operations of the bundle that starts it. A
@@ -34,12 +34,12 @@ class GoldenCore(CoreState):
     Parameters
     ----------
     config, hbm
-        As in `CoreState`.
+        As in `ArchitecturalState`.
 
     Raises
     ------
     TypeError, ValueError
-        As `CoreState`.
+        As `ArchitecturalState`.
     """
 
     def __init__(self, config: Config, hbm: NDArray[Any] | None = None) -> None:
@@ -75,7 +75,7 @@ class GoldenCore(CoreState):
         self.set_peer(other)
         other.set_peer(self)
 
-    def set_peer(self, peer: CoreState) -> None:
+    def set_peer(self, peer: ArchitecturalState) -> None:
         """Make ``peer`` the other core of the chip."""
         super().set_peer(peer)
         # They were decoded for a chip of one core.

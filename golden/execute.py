@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from golden import xlu
 from golden.numerics import to_bf16
-from golden.state import WORD_MASK, CoreState
+from golden.state import WORD_MASK, ArchitecturalState
 from golden.vpu import compare, evaluate
 from hdl import isa
 from hdl.dma.format import DESCRIPTOR_WORDS
@@ -64,20 +64,20 @@ class Decoded:
     actions: tuple[_Action, ...]
 
 
-def _scalar_in(state: CoreState, number: int) -> _Number:
+def _scalar_in(state: ArchitecturalState, number: int) -> _Number:
     if number == 0:
         return lambda: 0
     return lambda: state.scalars.item(number)
 
 
-def _scalar_out(state: CoreState, number: int) -> Callable[[int], None]:
+def _scalar_out(state: ArchitecturalState, number: int) -> Callable[[int], None]:
     def write(value: int) -> None:
         state.scalars[number] = value
 
     return write if number else lambda value: None
 
 
-def _splat(state: CoreState, number: int) -> _Register:
+def _splat(state: ArchitecturalState, number: int) -> _Register:
     """A scalar register in an array that broadcasts."""
     if number == 0:
         zero = np.zeros(1, np.uint32)
@@ -85,18 +85,18 @@ def _splat(state: CoreState, number: int) -> _Register:
     return lambda: state.scalars[number:number + 1]
 
 
-def _vector_in(state: CoreState, number: int) -> _Register:
+def _vector_in(state: ArchitecturalState, number: int) -> _Register:
     return lambda: state.vectors[number]
 
 
-def _vector_out(state: CoreState, number: int) -> Callable[[_Words], None]:
+def _vector_out(state: ArchitecturalState, number: int) -> Callable[[_Words], None]:
     def write(value: _Words) -> None:
         state.vectors[number] = value
 
     return write
 
 
-def _mask_out(state: CoreState, number: int) -> Callable[[_Bits], None]:
+def _mask_out(state: ArchitecturalState, number: int) -> Callable[[_Bits], None]:
     def write(value: _Bits) -> None:
         state.masks[number] = value
 
@@ -112,11 +112,11 @@ class Decoder:
 
     Parameters
     ----------
-    state : CoreState
+    state : ArchitecturalState
         The state on which its bundles act.
     """
 
-    def __init__(self, state: CoreState) -> None:
+    def __init__(self, state: ArchitecturalState) -> None:
         self.state = state
         config = state.config
         shape = (config.sublanes, config.lanes)
@@ -410,7 +410,7 @@ def _dma(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     decoder.do(lambda: state.read_descriptor(b())[0], state.execute_transfer)
 
 
-def _is_fault_of(state: CoreState, address: _Number, fault: Fault) -> Callable[[], bool]:
+def _is_fault_of(state: ArchitecturalState, address: _Number, fault: Fault) -> Callable[[], bool]:
     return lambda: state.read_descriptor(address())[1] is fault
 
 

@@ -21,7 +21,7 @@ from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
 from hdl.isa import BUNDLE_PITCH, Fault
 
-__all__ = ["WORD_MASK", "CoreState"]
+__all__ = ["WORD_MASK", "ArchitecturalState"]
 
 WORD_MASK = 0xFFFFFFFF
 """All bits of a word."""
@@ -49,7 +49,7 @@ def _check_hbm(hbm: object, config: Config) -> None:
         raise ValueError(f"hbm must be contiguous and of shape {shape}, not {hbm.shape}")
 
 
-class CoreState:
+class ArchitecturalState:
     """All state of a core that a program can observe.
 
     Initially everything is zero, except m0. The arrays may be read and written in place between
@@ -135,7 +135,7 @@ class CoreState:
         self.waiting = False
         self.fault = Fault.NONE
         self._results: deque[_Result] = deque()
-        self._peer: CoreState | None = None
+        self._peer: ArchitecturalState | None = None
         self._descriptors: dict[bytes, tuple[Descriptor, Fault]] = {}
 
     @property
@@ -151,7 +151,7 @@ class CoreState:
         return self._hbm
 
     @property
-    def peer(self) -> "CoreState | None":
+    def peer(self) -> "ArchitecturalState | None":
         """The other core of the chip, if any."""
         return self._peer
 
@@ -160,7 +160,7 @@ class CoreState:
         """Number of cores of the chip."""
         return 1 if self._peer is None else 2
 
-    def set_peer(self, peer: "CoreState") -> None:
+    def set_peer(self, peer: "ArchitecturalState") -> None:
         """Make ``peer`` the other core of the chip."""
         self._peer = peer
         # Their faults were determined for a chip of one core.

@@ -14,11 +14,11 @@ from sim.compiler.matmul import Matmul
 from sim.compiler.matmul_code import Writer
 from sim.compiler.matmul_frame import Places
 
-__all__ = ["Chain"]
+__all__ = ["LayerChain"]
 
 
 @dataclass(frozen=True)
-class Chain:
+class LayerChain:
     """Products one after the other: the C of each is the A of the next.
 
     Parameters
@@ -55,7 +55,7 @@ class Chain:
                              f"{len(self.jobs)} of up to {needed} together")
 
     @classmethod
-    def link(cls, *jobs: Matmul) -> "Chain":
+    def link(cls, *jobs: Matmul) -> "LayerChain":
         """Make a chain of products whose sizes fit, with the padding and panel rows it needs."""
         linked = [replace(job, zero_pads=job.zero_pads or bool(job.columns % job.config.array))
                   for job in jobs[:-1]] + list(jobs[-1:])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
-from sim.compiler.chain import Chain
+from sim.compiler.chain import LayerChain
 from sim.compiler.executable import Executable
 from sim.compiler.matmul import Matmul
 
@@ -98,7 +98,7 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
         jobs.append(Matmul(config, rows, depth, kind.columns, kind.transpose, bias=kind.bias,
                            relu=kind.relu))
         depth = kind.columns
-    return Chain.link(*jobs).executable
+    return LayerChain.link(*jobs).executable
 
 
 def check_matrix(name: str, value: object) -> Float32:

@@ -15,7 +15,7 @@ __all__ = ["Writer"]
 
 
 class Writer(Transfers):
-    """Writes the code of a share to a program; `Chain` ends it.
+    """Writes the code of a share to a program; `LayerChain` ends it.
 
     A *step* pushes a vector register of rows, or pops one of results, or both. Results are ``lag``
     steps behind the rows, so that they are ready. A step also adds the result of the previous step

@@ -1,6 +1,6 @@
-"""``make mutate``: puts small faults into a block's RTL, one at a time, and runs its tests.
+"""``make mutate``: changes a block's RTL, one small thing at a time, and runs its tests.
 
-A fault that no test notices shows what the tests do not look at. Faults are drawn from the syntax
+A mutant that no test notices shows what the tests do not look at. Mutants are drawn from the syntax
 tree of ``hdl/BLOCK``, so each is one small edit of the source:
 
 - an operator becomes its neighbour: ``&`` and ``|``, ``+`` and ``-``, ``<`` and ``<=``, ...;
@@ -10,7 +10,7 @@ tree of ``hdl/BLOCK``, so each is one small edit of the source:
 - an assignment is stuck at 0 or 1;
 - an assignment takes place a cycle late (`comb` to `sync`) or a cycle early (`sync` to `comb`).
 
-The tests run in a temporary copy of the repository with its own build folder. A fault counts only
+The tests run in a temporary copy of the repository with its own build folder. A mutant counts only
 if it changes the block's Verilog.
 """
 
@@ -37,12 +37,12 @@ from pathlib import Path
 from hdl.config import Config
 from hdl.tiles import VerilogLibrary
 
-__all__ = ["BLOCKS", "Block", "Edit", "Fault", "Result", "Verdict", "applied", "draw", "files",
-           "find_faults", "judge", "main", "report", "verilog_digest"]
+__all__ = ["BLOCKS", "Block", "Edit", "Mutant", "Result", "Verdict", "applied", "draw", "files",
+           "find_mutants", "judge", "main", "report", "verilog_digest"]
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = (Config.preset("tiny"), Config.preset("tiny", cores=1, mac_latency=3))
-"""Configurations whose Verilog decides whether a fault changes anything."""
+"""Configurations whose Verilog decides whether a mutant changes anything."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A small fault.
+class Mutant:
+    """A small change of the source that should make a test fail.
 
     Attributes
     ----------
@@ -112,14 +112,14 @@ class Fault:
         return f"{self.path}:{self.line} {self.kind}"
 
     def apply(self, text: str) -> str:
-        """The file's text with the fault."""
+        """The file's text with the change."""
         for edit in reversed(self.edits):
             text = text[:edit.start] + edit.new + text[edit.end:]
         return text
 
 
 class Result(StrEnum):
-    """Outcome of a fault."""
+    """Outcome of a mutant."""
 
     CAUGHT = "caught"
     TIMED_OUT = "timed out"
@@ -130,9 +130,9 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A fault, its result, how many seconds that took, and the first test that failed."""
+    """A mutant, its result, how many seconds that took, and the first test that failed."""
 
-    fault: Fault
+    mutant: Mutant
     result: Result
     seconds: float
     noticed: str = ""
@@ -149,10 +149,10 @@ _SWAPS: dict[type[ast.operator] | type[ast.cmpop], tuple[str, str]] = {
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects the faults of a file: in functions that add to a `Module` ``m``, nowhere else."""
+    """Collects the mutants of a file: in functions that add to a `Module` ``m``, nowhere else."""
 
     def __init__(self, path: str, text: str) -> None:
-        self.faults: list[Fault] = []
+        self.mutants: list[Mutant] = []
         self._path = path
         # The tree counts columns in bytes.
         self._bytes = text.encode()
@@ -173,7 +173,7 @@ class _Finder(ast.NodeVisitor):
         return self._bytes.decode()[start:end]
 
     def _add(self, node: ast.expr | ast.stmt, kind: str, *edits: Edit) -> None:
-        self.faults.append(Fault(self._path, node.lineno, kind, edits))
+        self.mutants.append(Mutant(self._path, node.lineno, kind, edits))
 
     def _replace(self, node: ast.expr, kind: str, new: str) -> None:
         self._add(node, kind, Edit(*self._span(node), new))
@@ -190,7 +190,7 @@ class _Finder(ast.NodeVisitor):
 
 
 class _Body(ast.NodeVisitor):
-    """Faults within one function."""
+    """Mutants within one function."""
 
     def __init__(self, finder: _Finder) -> None:
         self._f = finder
@@ -294,30 +294,30 @@ class _Body(ast.NodeVisitor):
                 and node.func.attr == "eq")
 
 
-def find_faults(path: str, text: str) -> list[Fault]:
-    """All faults that can be put into a file, in the order of the text."""
+def find_mutants(path: str, text: str) -> list[Mutant]:
+    """All mutants of a file, in the order of the text."""
     finder = _Finder(path, text)
     finder.visit(ast.parse(text))
-    return sorted(set(finder.faults), key=lambda fault: (fault.edits[0].start, fault.kind))
+    return sorted(set(finder.mutants), key=lambda mutant: (mutant.edits[0].start, mutant.kind))
 
 
-def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Fault]:
-    """Draws different faults, each kind as often as the others as far as there are enough.
+def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
+    """Draws different mutants, each kind as often as the others as far as there are enough.
 
-    The same arguments give the same faults, as long as the source is the same.
+    The same arguments give the same mutants, as long as the source is the same.
 
     Raises
     ------
     ValueError
-        If there is no such block, or it has fewer faults.
+        If there is no such block, or it has fewer mutants.
     """
     if block not in BLOCKS:
         raise ValueError(f"block must be one of {', '.join(BLOCKS)}, not {block!r}")
-    kinds: dict[str, list[Fault]] = {}
+    kinds: dict[str, list[Mutant]] = {}
     for file in sorted((root / "hdl" / block).glob("*.py")):
         path = file.relative_to(root).as_posix()
-        for fault in find_faults(path, file.read_text(encoding="utf-8")):
-            kinds.setdefault(fault.kind, []).append(fault)
+        for mutant in find_mutants(path, file.read_text(encoding="utf-8")):
+            kinds.setdefault(mutant.kind, []).append(mutant)
     total = sum(map(len, kinds.values()))
     if not 0 < count <= total:
         raise ValueError(f"count must be from 1 to {total}, not {count!r}")
@@ -325,7 +325,7 @@ def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Fault]:
     queues = [kinds[kind] for kind in sorted(kinds)]
     for queue in queues:
         rng.shuffle(queue)
-    drawn: list[Fault] = []
+    drawn: list[Mutant] = []
     while len(drawn) < count:
         rng.shuffle(queues)
         drawn += [queue.pop() for queue in queues if queue]
@@ -335,12 +335,12 @@ def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Fault]:
 # --- judging
 
 @contextmanager
-def applied(fault: Fault, root: Path) -> Iterator[None]:
-    """Applies the fault to the tree at ``root``, and reverts it on exit, also after an error."""
-    file = root / fault.path
+def applied(mutant: Mutant, root: Path) -> Iterator[None]:
+    """Applies the mutant to the tree at ``root``, and reverts it on exit, also after an error."""
+    file = root / mutant.path
     before = file.read_bytes()
     try:
-        file.write_text(fault.apply(before.decode()), encoding="utf-8")
+        file.write_text(mutant.apply(before.decode()), encoding="utf-8")
         yield
     finally:
         file.write_bytes(before)
@@ -412,22 +412,22 @@ def _digest(block: str, root: Path, limit: float) -> _Run:
     return _run(["-m", "verif.system.mutate", block, "--digest"], root, limit)
 
 
-def judge(fault: Fault, original: str, digest: Callable[[], _Run],
+def judge(mutant: Mutant, original: str, digest: Callable[[], _Run],
           test: Callable[[], _Run]) -> Verdict:
-    """Classifies a fault that has been applied.
+    """Classifies a mutant that has been applied.
 
     Parameters
     ----------
-    fault : Fault
+    mutant : Mutant
     original : str
-        Digest of the Verilog without the fault.
+        Digest of the Verilog without the mutant.
     digest, test : callable
-        Compute that digest and run the tests, with the fault.
+        Compute that digest and run the tests, with the mutant.
     """
     begin = time.monotonic()
 
     def verdict(result: Result, noticed: str = "") -> Verdict:
-        return Verdict(fault, result, time.monotonic() - begin, noticed)
+        return Verdict(mutant, result, time.monotonic() - begin, noticed)
 
     written = digest()
     if written.status != 0:
@@ -448,25 +448,25 @@ def judge(fault: Fault, original: str, digest: Callable[[], _Run],
 
 # --- reporting
 
-def difference(fault: Fault, root: Path = ROOT) -> str:
-    """The fault as a diff."""
-    text = (root / fault.path).read_text(encoding="utf-8")
+def difference(mutant: Mutant, root: Path = ROOT) -> str:
+    """The mutant as a diff."""
+    text = (root / mutant.path).read_text(encoding="utf-8")
     return "".join(difflib.unified_diff(
-        text.splitlines(keepends=True), fault.apply(text).splitlines(keepends=True),
-        fault.path, f"{fault.path} ({fault.kind})", n=2))
+        text.splitlines(keepends=True), mutant.apply(text).splitlines(keepends=True),
+        mutant.path, f"{mutant.path} ({mutant.kind})", n=2))
 
 
 def line(verdict: Verdict) -> str:
     """A row of the table."""
-    return (f"{verdict.result:<10} {verdict.seconds:6.1f} s  {verdict.fault!s:<52} "
+    return (f"{verdict.result:<10} {verdict.seconds:6.1f} s  {verdict.mutant!s:<52} "
             f"{verdict.noticed}").rstrip()
 
 
 def report(verdicts: Sequence[Verdict], root: Path = ROOT) -> str:
-    """The survivors, and how many faults there were of each result."""
+    """The survivors, and how many mutants there were of each result."""
     count = {result: sum(verdict.result is result for verdict in verdicts) for result in Result}
     caught = count[Result.CAUGHT] + count[Result.TIMED_OUT]
-    text = "".join(f"\n{difference(verdict.fault, root)}" for verdict in verdicts
+    text = "".join(f"\n{difference(verdict.mutant, root)}" for verdict in verdicts
                    if verdict.result is Result.SURVIVED)
     return (f"{text}\ncaught {caught} of {caught + count[Result.SURVIVED]}"
             f" ({count[Result.TIMED_OUT]} by the time limit);"
@@ -474,7 +474,7 @@ def report(verdicts: Sequence[Verdict], root: Path = ROOT) -> str:
 
 
 def _mutate(block: str, count: int, seed: int, limit: float) -> int:
-    faults = draw(block, count, seed)
+    mutants = draw(block, count, seed)
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         root = Path(folder) / "tree"
         shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(
@@ -482,14 +482,14 @@ def _mutate(block: str, count: int, seed: int, limit: float) -> int:
         original = _digest(block, root, limit)
         if original.status != 0:
             raise RuntimeError(f"the Verilog cannot be written: {original.output}")
-        # This also builds the models that no fault touches.
+        # This also builds the models that no mutant touches.
         sound = _test(block, root, max(limit, 3600))
         if sound.status != 0:
-            raise RuntimeError(f"the tests must pass without a fault: {sound.output}")
+            raise RuntimeError(f"the tests must pass without a mutant: {sound.output}")
         verdicts = []
-        for fault in faults:
-            with applied(fault, root):
-                verdicts.append(judge(fault, original.output.split()[-1],
+        for mutant in mutants:
+            with applied(mutant, root):
+                verdicts.append(judge(mutant, original.output.split()[-1],
                                       lambda: _digest(block, root, limit),
                                       lambda: _test(block, root, limit)))
             print(line(verdicts[-1]), flush=True)
@@ -498,13 +498,13 @@ def _mutate(block: str, count: int, seed: int, limit: float) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 1 if a fault survives."""
+    """Runs the command line; returns the exit status: 1 if a mutant survives."""
     parser = argparse.ArgumentParser(prog="make mutate", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("block", choices=BLOCKS, help="package of hdl to put faults into")
-    parser.add_argument("--count", type=int, default=40, help="how many faults")
-    parser.add_argument("--seed", type=int, default=1, help="which faults")
-    parser.add_argument("--limit", type=float, default=900, help="seconds for each fault")
+    parser.add_argument("block", choices=BLOCKS, help="package of hdl to mutate")
+    parser.add_argument("--count", type=int, default=40, help="how many mutants")
+    parser.add_argument("--seed", type=int, default=1, help="which mutants")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for each mutant")
     parser.add_argument("--digest", action="store_true",
                         help="only print a digest of the block's Verilog")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The tool that puts faults into the RTL: drawing, applying, reverting, judging, reporting."""
+"""The tool that mutates the RTL: drawing, applying, reverting, judging, reporting."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from verif.system import mutate
-from verif.system.mutate import BLOCKS, ROOT, Fault, Result, Verdict, applied, draw, find_faults
+from verif.system.mutate import BLOCKS, ROOT, Mutant, Result, Verdict, applied, draw, find_mutants
 
 SOURCE = dedent('''\
     """A block."""
@@ -46,47 +46,47 @@ WANTED = {
 }
 
 
-def changed_lines(fault: Fault, text: str) -> list[str]:
+def changed_lines(mutant: Mutant, text: str) -> list[str]:
     before = text.splitlines()
-    return [line.strip().rstrip(",") for line in fault.apply(text).splitlines()
+    return [line.strip().rstrip(",") for line in mutant.apply(text).splitlines()
             if line not in before]
 
 
-def test_every_kind_of_fault_is_found_in_hardware_and_nowhere_else() -> None:
-    faults = find_faults("hdl/block.py", SOURCE)
-    assert len(faults) == len(set(faults))
-    found = {(fault.kind, changed_lines(fault, SOURCE)[-1]) for fault in faults}
+def test_every_kind_of_mutant_is_found_in_hardware_and_nowhere_else() -> None:
+    mutants = find_mutants("hdl/block.py", SOURCE)
+    assert len(mutants) == len(set(mutants))
+    found = {(mutant.kind, changed_lines(mutant, SOURCE)[-1]) for mutant in mutants}
     assert found == WANTED
 
 
 def test_a_late_assignment_leaves_the_others_in_time() -> None:
-    (fault,) = (fault for fault in find_faults("hdl/block.py", SOURCE)
-                if fault.kind == "a cycle late" and fault.line == 14)
-    assert fault.apply(SOURCE).splitlines()[12:17] == [
+    (mutant,) = (mutant for mutant in find_mutants("hdl/block.py", SOURCE)
+                if mutant.kind == "a cycle late" and mutant.line == 14)
+    assert mutant.apply(SOURCE).splitlines()[12:17] == [
         "        m.d.comb += [", "            *(),", "            d.eq(e[2:5]),", "        ]",
         "        m.d.sync += a.eq(b & ~c)"]
 
 
-def test_text_beyond_ascii_does_not_shift_faults() -> None:
+def test_text_beyond_ascii_does_not_shift_mutants() -> None:
     text = SOURCE.replace('"""Adds 1 & 2."""', '"""a ≠ b → c"""; x.eq("≠" , 7 & y)')
-    (fault,) = (fault for fault in find_faults("hdl/block.py", text)
-                if fault.kind == "& to |" and fault.line == 10)
-    assert '"≠" , 7 | y)' in fault.apply(text)
+    (mutant,) = (mutant for mutant in find_mutants("hdl/block.py", text)
+                if mutant.kind == "& to |" and mutant.line == 10)
+    assert '"≠" , 7 | y)' in mutant.apply(text)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_faults_are_drawn_by_the_seed_and_can_be_parsed(block: str) -> None:
+def test_mutants_are_drawn_by_the_seed_and_can_be_parsed(block: str) -> None:
     drawn = draw(block, 60, 1)
     assert drawn == draw(block, 60, 1)
     assert drawn[:20] == draw(block, 20, 1)
     assert set(drawn) != set(draw(block, 60, 2))
     assert len(set(drawn)) == 60
-    assert len({fault.kind for fault in drawn}) > 12
-    for fault in drawn:
-        text = (ROOT / fault.path).read_text(encoding="utf-8")
-        changed = fault.apply(text)
-        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text)), fault
-        assert fault.path.startswith(f"hdl/{block}/")
+    assert len({mutant.kind for mutant in drawn}) > 12
+    for mutant in drawn:
+        text = (ROOT / mutant.path).read_text(encoding="utf-8")
+        changed = mutant.apply(text)
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text)), mutant
+        assert mutant.path.startswith(f"hdl/{block}/")
 
 
 @pytest.mark.parametrize(("block", "count", "message"), [
@@ -111,14 +111,14 @@ def test_each_package_of_the_design_is_a_block_with_tests() -> None:
         assert all((ROOT / file).is_file() for file in files)
 
 
-def test_a_fault_is_reverted_also_after_an_error(tmp_path: Path) -> None:
+def test_a_mutant_is_reverted_also_after_an_error(tmp_path: Path) -> None:
     file = tmp_path / "block.py"
     file.write_bytes(SOURCE.encode())
-    fault = find_faults("block.py", SOURCE)[0]
-    with applied(fault, tmp_path):
-        assert file.read_text() == fault.apply(SOURCE) != SOURCE
+    mutant = find_mutants("block.py", SOURCE)[0]
+    with applied(mutant, tmp_path):
+        assert file.read_text() == mutant.apply(SOURCE) != SOURCE
     assert file.read_bytes() == SOURCE.encode()
-    with pytest.raises(KeyboardInterrupt), applied(fault, tmp_path):
+    with pytest.raises(KeyboardInterrupt), applied(mutant, tmp_path):
         raise KeyboardInterrupt
     assert file.read_bytes() == SOURCE.encode()
 
@@ -133,9 +133,9 @@ FAILED = "F\nFAILED verif/hdl/dma/test_limits.py::test_rows - assert 1 == 2\n1 f
     ("new", 2, "ERROR verif/hdl/dma/test_dma.py - NameError\n", Result.CAUGHT, "test_dma.py"),
     ("new", None, "", Result.TIMED_OUT, ""),
     ("new", 0, "9 passed in 2s\n", Result.SURVIVED, "")])
-def test_the_result_of_a_fault(digest: str | None, status: int | None, output: str, result: Result,
+def test_the_result_of_a_mutant(digest: str | None, status: int | None, output: str, result: Result,
                                noticed: str) -> None:
-    fault = find_faults("hdl/block.py", SOURCE)[0]
+    mutant = find_mutants("hdl/block.py", SOURCE)[0]
     tested: list[int] = []
 
     def test() -> mutate._Run:
@@ -143,35 +143,35 @@ def test_the_result_of_a_fault(digest: str | None, status: int | None, output: s
         return mutate._Run(status, output)
 
     written = mutate._Run(0, f"{digest}\n") if digest else mutate._Run(1, "NameError: x\n")
-    verdict = mutate.judge(fault, "old", lambda: written, test)
+    verdict = mutate.judge(mutant, "old", lambda: written, test)
     assert (verdict.result, verdict.noticed) == (result, noticed)
     assert len(tested) == (digest == "new")
 
 
 def test_tests_that_cannot_be_run_are_no_result() -> None:
-    fault = find_faults("hdl/block.py", SOURCE)[0]
+    mutant = find_mutants("hdl/block.py", SOURCE)[0]
     with pytest.raises(RuntimeError, match="the tests cannot be run: no such file"):
-        mutate.judge(fault, "old", lambda: mutate._Run(0, "new"),
+        mutate.judge(mutant, "old", lambda: mutate._Run(0, "new"),
                      lambda: mutate._Run(4, "no such file"))
 
 
 def test_the_report_counts_and_shows_the_survivors(tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(SOURCE)
-    faults = find_faults("block.py", SOURCE)
+    mutants = find_mutants("block.py", SOURCE)
     results = [Result.CAUGHT, Result.TIMED_OUT, Result.SURVIVED, Result.EQUIVALENT, Result.INVALID]
-    verdicts = [Verdict(fault, result, 1.5, "test_x") for fault, result in zip(faults, results,
+    verdicts = [Verdict(mutant, result, 1.5, "test_x") for mutant, result in zip(mutants, results,
                                                                               strict=False)]
     text = mutate.report(verdicts, tmp_path)
     assert text.endswith(
         "caught 2 of 3 (1 by the time limit); 1 change no Verilog, 1 are no design")
     assert text.count("--- block.py") == 1
-    assert f"+++ block.py ({faults[2].kind})" in text
+    assert f"+++ block.py ({mutants[2].kind})" in text
     assert mutate.line(verdicts[0]).split() == [
-        "caught", "1.5", "s", f"block.py:{faults[0].line}", *faults[0].kind.split(), "test_x"]
+        "caught", "1.5", "s", f"block.py:{mutants[0].line}", *mutants[0].kind.split(), "test_x"]
 
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    """A simulation that hangs must not outlive its fault."""
+    """A simulation that hangs must not outlive its mutant."""
     script = ("import subprocess, sys; print('begins', flush=True);"
               "subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])")
     run = mutate._run(["-c", script], tmp_path, 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
-from sim.compiler.chain import Chain
+from sim.compiler.chain import LayerChain
 from sim.compiler.executable import BufferSpec, Executable, Role
 from sim.compiler.layers import LayerKind, compile_layers
 from sim.compiler.layout import Panels
@@ -15,7 +15,7 @@ LAYOUT = Panels((2, 4), (1, 2, 4), 0.0)
 
 
 def test_places_beyond_hbm_are_named() -> None:
-    executable = Chain.link(Matmul(TINY, 4, 4, 4)).executable
+    executable = LayerChain.link(Matmul(TINY, 4, 4, 4)).executable
     addresses = {"x": 0, "weights[0]": 0, "result[0]": 0}
     with pytest.raises(ValueError, match=r"weights\[0\] must be a multiple of a row's 16 bytes, "
                                          "not 8"):
@@ -28,7 +28,7 @@ def test_places_beyond_hbm_are_named() -> None:
 
 
 def test_equal_placements_give_the_same_programs() -> None:
-    executable = Chain.link(Matmul(TINY, 4, 4, 4)).executable
+    executable = LayerChain.link(Matmul(TINY, 4, 4, 4)).executable
     addresses = {"x": 0, "weights[0]": 64, "result[0]": 128}
     one = executable.programs(addresses)
     other = executable.programs(addresses | {"x": 256})

@@ -11,7 +11,7 @@ from golden.chip import GoldenChip
 from golden.mxu import dense, matmul
 from hdl.config import Config
 from sim.asm.assembler import Program
-from sim.compiler.chain import Chain
+from sim.compiler.chain import LayerChain
 from sim.compiler.layers import Dense
 from sim.compiler.matmul import Matmul
 from sim.models.hbm import HbmOptions
@@ -59,9 +59,9 @@ class Soiled:
     def multiply(self, job: Matmul, a: NDArray[np.float32], b: NDArray[np.float32], *, gap: int = 1,
                  turn: int = 64) -> NDArray[np.float32]:
         """The product, as `execute`."""
-        return self.execute(Chain.link(job), a, b, gap=gap, turn=turn)[0]
+        return self.execute(LayerChain.link(job), a, b, gap=gap, turn=turn)[0]
 
-    def execute(self, chain: Chain, *arrays: NDArray[np.float32], gap: int = 1,
+    def execute(self, chain: LayerChain, *arrays: NDArray[np.float32], gap: int = 1,
                 turn: int = 64) -> list[NDArray[np.float32]]:
         """Run a chain with buffers ``gap`` rows apart in HBM that is full of other data."""
         config, hbm, executable = self.config, self.chip.hbm, chain.executable
@@ -203,7 +203,7 @@ def test_programs_are_as_long_for_all_shapes() -> None:
 
 
 def _programs(job: Matmul) -> Iterable[Program]:
-    executable = Chain((job,)).executable
+    executable = LayerChain((job,)).executable
     return executable.programs({spec.name: 0 for spec in executable.buffers}).values()
 
 
@@ -267,7 +267,7 @@ def test_bad_arguments_are_named(arguments: Any, error: type[Exception], message
 # ---- Layers
 
 def chain_of(config: Config, rows: int, layers: Sequence[Dense]
-             ) -> tuple[Chain, list[NDArray[np.float32]]]:
+             ) -> tuple[LayerChain, list[NDArray[np.float32]]]:
     """The chain of dense layers, and its inputs but the first."""
     jobs, depth = [], (layers[0].weights.T if layers[0].transpose else layers[0].weights).shape[0]
     for layer in layers:
@@ -275,8 +275,9 @@ def chain_of(config: Config, rows: int, layers: Sequence[Dense]
         jobs.append(Matmul(config, rows, depth, columns, layer.transpose,
                            bias=layer.bias is not None, relu=layer.relu))
         depth = columns
-    return Chain.link(*jobs), [array for layer in layers for array in (layer.weights, layer.bias)
-                               if array is not None]
+    operands = [array for layer in layers for array in (layer.weights, layer.bias)
+                if array is not None]
+    return LayerChain.link(*jobs), operands
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small"])
@@ -310,7 +311,7 @@ def test_infinities_do_not_leak_through_padding() -> None:
     config = Config.preset("tiny")
     x = np.array([[np.inf, 1.0], [1.0, 2.0]], np.float32)
     w1, w2 = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-    chain = Chain.link(Matmul(config, 2, 2, 3, bias=True), Matmul(config, 2, 3, 2))
+    chain = LayerChain.link(Matmul(config, 2, 2, 3, bias=True), Matmul(config, 2, 3, 2))
     bias = np.array([1.0, -0.0, 2.0], np.float32)
     hidden, result = Soiled(config).execute(chain, x, w1, bias, w2)
     assert_same_bits(hidden, dense(x, w1, 4, bias))
@@ -322,14 +323,14 @@ def test_chains_that_do_not_fit_are_named() -> None:
     config = Config.preset("tiny")
     first = Matmul(config, 4, 4, 6, relu=True)
     with pytest.raises(TypeError, match="jobs must be a tuple of Matmul, not"):
-        Chain((first, "tiny"))  # type: ignore[arg-type]
+        LayerChain((first, "tiny"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="jobs must be one or more"):
-        Chain(())
+        LayerChain(())
     with pytest.raises(ValueError, match=r"jobs\[0\] must have zero_pads: 6 columns"):
-        Chain((first, Matmul(config, 4, 6, 3)))
+        LayerChain((first, Matmul(config, 4, 6, 3)))
     with pytest.raises(ValueError, match=r"jobs\[1\] must take what jobs\[0\] makes"):
-        Chain.link(first, Matmul(config, 4, 5, 3))
+        LayerChain.link(first, Matmul(config, 4, 5, 3))
     with pytest.raises(ValueError, match="jobs must fit 512 bundles, not 3 of up to 672"):
-        Chain.link(*[Matmul(config, 4, 4, 4, relu=True)] * 3)
+        LayerChain.link(*[Matmul(config, 4, 4, 4, relu=True)] * 3)
     with pytest.raises(ValueError, match="panel_rows must be 0 or at least 4, not 2"):
         Matmul(config, 4, 4, 4, panel_rows=2)
