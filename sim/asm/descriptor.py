@@ -54,7 +54,7 @@ def _place(space: DmaSpace, address_name: str, address: Any, run: Any = 0,
     if not -1 << 31 <= place.stride < 1 << 31:
         raise ValueError(f"stride must be from -2**31 to 2**31 - 1, not {stride!r}")
     if place.stride and not place.run:
-        raise ValueError(f"stride must be 0 where there are no runs, not {stride!r}")
+        raise ValueError(f"stride must be 0 if run is 0, not {stride!r}")
     return place
 
 
@@ -133,7 +133,7 @@ def imem(bundle: int) -> Place:
 
 
 def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
-    """Vector registers from one on; only a source; run and stride as for `vmem`.
+    """Vector registers from ``register`` on, only as a source; run and stride as for `vmem`.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
 
 
 def masks() -> Place:
-    """All masks as one vector, bit *i* of each element for mask *i*; only a source."""
+    """All masks as one vector, bit *i* of each element for mask *i*; only as a source."""
     return _place(DmaSpace.MASK, "address", 0)
 
 

@@ -40,7 +40,7 @@ class LayerChain:
         if not isinstance(self.jobs, tuple) or not all(isinstance(j, Matmul) for j in self.jobs):
             raise TypeError(f"jobs must be a tuple of Matmul, not {self.jobs!r}")
         if not self.jobs:
-            raise ValueError("jobs must be one or more, not ()")
+            raise ValueError("jobs must have at least one job, not ()")
         for number, (job, after) in enumerate(zip(self.jobs, self.jobs[1:], strict=False)):
             if ((job.config, job.c_layout.panels, job.columns)
                     != (after.config, after.a_layout.panels, after.depth)):

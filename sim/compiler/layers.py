@@ -128,8 +128,10 @@ def check_layers(layers: Sequence[object], depth: int) -> list[Dense]:
     TypeError, ValueError
         If there is no layer, or one is wrong or does not fit the one before.
     """
+    if isinstance(layers, Dense):
+        raise TypeError("layers must be a sequence of Dense, not one Dense")
     if not layers:
-        raise ValueError(f"layers must be one or more, not {layers!r}")
+        raise ValueError(f"layers must have at least one Dense, not {layers!r}")
     checked: list[Dense] = []
     before = "x"
     for number, layer in enumerate(layers):

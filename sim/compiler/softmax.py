@@ -149,7 +149,7 @@ class SoftmaxLayer:
 
     @property
     def sum_address(self) -> int:
-        """First vector of the sums of a chunk's groups over the weight tiles so far."""
+        """First vector of a chunk's partial sums: those over the weight tiles so far."""
         return self.b_address + 1
 
     @property

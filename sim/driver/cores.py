@@ -243,6 +243,9 @@ class Cores(Memory, Counters):
             first = integer("at", at, 0, size)
             loads: dict[int, list[int]] = {}
             for core, program in programs.items():
+                if isinstance(program, str) or not isinstance(program, Iterable):
+                    raise TypeError("program must be a Program or a sequence of bundles, not "
+                                    f"{program!r}")
                 loads[self._core(core)] = bundles = [
                     integer("bundle", bundle, 0, (1 << BUNDLE_BITS) - 1) for bundle in program]
                 if first + len(bundles) > size:

@@ -112,8 +112,8 @@ class Memory(Session):
         self._heap.check(buffer)
         first = checks.integer("offset", offset, 0, buffer.size)
         if first + size > buffer.size:
-            raise ValueError(f"array must fit {buffer.size} bytes of buffer, not have {size} from "
-                             f"{first} on")
+            raise ValueError(f"array must lie within {buffer.size} bytes of buffer, not {size} "
+                             f"from {first} on")
         start = buffer.address + first
         return backend.hbm.reshape(-1).view(np.uint8)[start:start + size]
 

@@ -456,7 +456,7 @@ def test_named_descriptor_is_that_of_its_numbers() -> None:
 @pytest.mark.parametrize(("build", "error", "message"), [
     (lambda: hbm(-4), ValueError, r"address must be from 0 to 2\*\*64 - 1, not -4"),
     (lambda: hbm(cast(Any, 1.5)), TypeError, "address must be an integer, not 1.5"),
-    (lambda: hbm(0, stride=16), ValueError, "stride must be 0 where there are no runs, not 16"),
+    (lambda: hbm(0, stride=16), ValueError, "stride must be 0 if run is 0, not 16"),
     (lambda: hbm(0, run=-1), ValueError, "run must be from 0 .* not -1"),
     (lambda: hbm(0, run=1, stride=1 << 31), ValueError, "stride must be .* not 2147483648"),
     (lambda: vmem(1 << 32), ValueError, r"address must be from 0 to 2\*\*32 - 1, not 4294967296"),

@@ -268,7 +268,7 @@ def test_bad_arguments_are_named(arguments: Any, error: type[Exception], message
 
 def chain_of(config: Config, rows: int, layers: Sequence[Dense]
              ) -> tuple[LayerChain, list[NDArray[np.float32]]]:
-    """The chain of dense layers, and its inputs but the first."""
+    """The chain of dense layers, and all its inputs except x."""
     jobs, depth = [], (layers[0].weights.T if layers[0].transpose else layers[0].weights).shape[0]
     for layer in layers:
         columns = layer.weights.shape[0 if layer.transpose else 1]
@@ -324,7 +324,7 @@ def test_chains_that_do_not_fit_are_named() -> None:
     first = Matmul(config, 4, 4, 6, relu=True)
     with pytest.raises(TypeError, match="jobs must be a tuple of Matmul, not"):
         LayerChain((first, "tiny"))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="jobs must be one or more"):
+    with pytest.raises(ValueError, match="jobs must have at least one job"):
         LayerChain(())
     with pytest.raises(ValueError, match=r"jobs\[0\] must have zero_pads: 6 columns"):
         LayerChain((first, Matmul(config, 4, 6, 3)))

@@ -99,9 +99,9 @@ def test_bad_buffers_are_refused(device: Any) -> None:
                 use(bad)
     with pytest.raises(TypeError, match="buffer must be a Buffer, not 64"):
         device.free(64)
-    with pytest.raises(ValueError, match="array must fit 64 bytes of buffer, not have 72 from 0"):
+    with pytest.raises(ValueError, match="array must lie within 64 bytes of buffer, not 72 from 0"):
         device.copy_in(buffer, np.zeros(9))
-    with pytest.raises(ValueError, match="array must fit 64 bytes of buffer, not have 8 from 60"):
+    with pytest.raises(ValueError, match="array must lie within 64 bytes of buffer, not 8 from 60"):
         device.copy_out(buffer, np.float64, 1, offset=60)
     with pytest.raises(TypeError, match="array must be a numpy array of numbers"):
         device.copy_in(buffer, [1])
