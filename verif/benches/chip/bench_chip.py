@@ -333,7 +333,7 @@ async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
 
 @bench_test
 async def neither_core_starves(dut: HierarchyObject) -> None:
-    """Both saturate one vector memory; or HBM, which serves a random one in each cycle."""
+    """Both cores saturate one vector memory, or HBM that serves a random core in each cycle."""
     bench = await ChipBench.started(dut)
     for victim, shared in ((0, False), (1, False), (0, True)):
         bench.set_pauses(0.3 if shared else 0.0, shared=shared)

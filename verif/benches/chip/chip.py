@@ -237,20 +237,20 @@ class ChipBench:
 
     async def put(self, name: str, data: int, core: int | None = None, *,
                   refused: bool = False) -> None:
-        """Writes a register; the answer must be this."""
+        """Writes a register; asserts that the chip accepts it, or refuses it if ``refused``."""
         answer = await self._master.write(address(name, core), data.to_bytes(4, "little"))
         assert answer.resp == (Resp.SLVERR if refused else Resp.OKAY), (
             f"write of {data:#x} to {name} of core {core}: {answer.resp!r}")
 
     async def get(self, name: str, core: int | None = None, *, refused: bool = False) -> int:
-        """Reads a register; the answer must be this."""
+        """Reads a register; asserts that the chip accepts it, or refuses it if ``refused``."""
         answer = await self._master.read(address(name, core), 4)
         assert answer.resp == (Resp.SLVERR if refused else Resp.OKAY), (
             f"read of {name} of core {core}: {answer.resp!r}")
         return int.from_bytes(answer.data, "little")
 
     async def command(self, core: int, *names: str, refused: bool = False) -> None:
-        """Gives commands to a core, at once."""
+        """Gives commands to a core, all in one write of CONTROL."""
         control = CORE_REGISTERS["CONTROL"]
         await self.put("CONTROL", control.pack(**dict.fromkeys(names, 1)), core, refused=refused)
 

@@ -56,7 +56,7 @@ def random_memories(config: Config, rng: np.random.Generator) -> Memories:
 
 
 def places(side: Side, rows: int, config: Config) -> set[int]:
-    """Numbers of all blocks; of all words where blocks are not a row apart."""
+    """Addresses that a side of a transfer covers: of its blocks; in smem and imem, of its words."""
     count, unit = side.blocks(rows, config), side.unit(config)
     length = side.run or count
     found = {side.address + block % length * unit + block // length * side.stride
