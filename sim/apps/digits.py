@@ -63,7 +63,7 @@ def load() -> Digits:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError("the digits come with scikit-learn: pip install 'systolith[sim]'"
+        raise ImportError("the digits come with scikit-learn, which `make setup` installs"
                           ) from error
     data = load_digits()
     images = (data.data / 16).astype(np.float32)

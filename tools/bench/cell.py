@@ -57,7 +57,7 @@ def ecp5_cell(config: Config) -> dict[str, float]:
         If a tool fails.
     """
     if importlib.util.find_spec(_NEXTPNR) is None:
-        raise ImportError("place and route needs nextpnr-ecp5: pip install systolith[bench]")
+        raise ImportError("place and route needs nextpnr-ecp5, which `make bench` installs")
     sources, wrapper = _sources(config)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -94,7 +94,7 @@ class HbmBench:
             bytearray.__setitem__(memory, slice(row * size, (row + 1) * size), part)
 
     def stored(self, row: int) -> int:
-        """Contents of memory."""
+        """The row's contents in memory, all channels together."""
         size = self.config.channel_bytes
         data = b"".join(bytes(bytearray.__getitem__(memory, slice(row * size, (row + 1) * size)))
                         for memory in self.memories)

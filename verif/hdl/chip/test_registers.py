@@ -136,7 +136,7 @@ class Side:
     ready : bool
         Takes every offer.
     ready_after : int
-        Takes an offer only in the cycle in which it has stayed for so many cycles.
+        Unless ``ready``, takes an offer only in the cycle after it has been held for so many.
     """
 
     def __init__(self) -> None:
