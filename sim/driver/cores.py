@@ -111,6 +111,8 @@ class Cores(Memory, Counters):
         RuntimeError
             If the device is closed, even meanwhile.
         """
+        if not isinstance(cores, Iterable | None):
+            raise TypeError(f"cores must be a sequence of cores, not {cores!r}")
         watched = [self._core(core) for core in
                    (range(self._config.cores) if cores is None else cores)]
         if cycles is not None:
