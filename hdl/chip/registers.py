@@ -186,9 +186,9 @@ def _table(registers: Iterable[Register]) -> dict[str, Register]:
     table: dict[str, Register] = {}
     for register in registers:
         if register.name in table:
-            raise ValueError(f"name of a register must be its own, not {register.name!r} again")
+            raise ValueError(f"name of a register must be unique, not {register.name!r} again")
         if any(register.offset == other.offset for other in table.values()):
-            raise ValueError(f"offset of {register.name} must be its own, not {register.offset:#x}")
+            raise ValueError(f"offset of {register.name} must be unique, not {register.offset:#x}")
         table[register.name] = register
     return table
 

@@ -81,7 +81,7 @@ class Random(wiring.Component):
 
     def _inject(self, m: Module, count: int, key: Signal, first: Signal,
                 second: Signal) -> tuple[Signal, Signal]:
-        """Add the next two words of the key, and the number of the addition."""
+        """Inject the key: add two of its words, and ``count`` to the second sum."""
         words = (key, C(0, 32), key ^ PARITY)
         keyed_first = Signal(32, name=f"keyed_first_{count}")
         keyed_second = Signal(32, name=f"keyed_second_{count}")

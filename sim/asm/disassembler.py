@@ -106,9 +106,10 @@ def _float(value: int) -> str:
 
 
 class _Text:
-    """Texts of the slots of a bundle; `natural` if the assembler places its immediates the same.
+    """Texts of the slots of a bundle.
 
-    With ``fixed``, immediates are named by their numbers, and any placement is natural.
+    `natural` tells whether the assembler would place the immediates in the same way. With
+    ``fixed``, immediates are named by their numbers, and any placement is natural.
     """
 
     def __init__(self, immediates: tuple[int, ...], names: Mapping[int, str],

@@ -153,7 +153,14 @@ class Cores(Memory, Counters):
             until all of the programs had ended. The largest ``cycles`` is the duration of the run.
             The host starts cores and detects their end through registers, which adds some tens of
             cycles. What another thread has a core do before this method returns is counted too.
+
+        Raises
+        ------
+        TypeError
+            If ``programs`` is not a mapping; otherwise as `load`, `start` and `wait`.
         """
+        if not isinstance(programs, Mapping):
+            raise TypeError(f"programs must map cores to programs, not {programs!r}")
         return self._run(programs, programs, **options)
 
     def running(self, core: int) -> bool:

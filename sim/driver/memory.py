@@ -98,6 +98,8 @@ class Memory(Session):
     def copy_out(self, buffer: Buffer, dtype: npt.DTypeLike, shape: int | tuple[int, ...],
                  offset: int = 0) -> npt.NDArray[Any]:
         """Read an array from a buffer, from byte ``offset`` on; errors as `copy_in`."""
+        if dtype is None:
+            raise TypeError("dtype must be one of numbers, not None")
         result: npt.NDArray[Any] = np.empty(shape, dtype)
         if result.dtype.hasobject:
             raise TypeError(f"dtype must be one of numbers, not {dtype!r}")

@@ -524,7 +524,10 @@ _BUILDERS: dict[str, Callable[..., Node]] = {
 
 def topological(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda node: False
                 ) -> list[Node]:
-    """All nodes that the roots depend on, operands first; not beyond nodes for which ``stop``."""
+    """All nodes that the roots depend on, operands first.
+
+    Leaves out the operands of nodes for which ``stop`` is true.
+    """
     found: set[Node] = set()
     pending = list(roots)
     while pending:

@@ -734,7 +734,7 @@ def test_fault_stops_the_machine_and_changes_nothing_else(name: str, config: Con
     machine, part, fault = at_fault(name, config)
     others = {"push": "fifo_overflow" in name or "weight_load" in name,
               "pop": fault is Fault.FIFO_UNDERFLOW}
-    # Alone, and among operations that would be all right.
+    # Alone, and among valid operations.
     assert_fault(machine, bundle(part), fault, pc=5)
     parts = dict(BYSTANDERS)
     if any(others.values()):

@@ -139,7 +139,7 @@ class _Chunk:
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:
-        """Stores the buffers of a group."""
+        """Stores of a late group: from its buffers to its registers."""
         enable = self._bits.name(group.enable)
         inner = []
         for update in group.updates:

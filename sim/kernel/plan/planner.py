@@ -177,7 +177,7 @@ _CASE_SAVING = 12
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
-    """Enables and values of an update, separate where a bit that all tiles share decides.
+    """Split an update in two where a bit that all tiles share selects its value.
 
     At most one of the enables is set in any tile.
     """

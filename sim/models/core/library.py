@@ -43,10 +43,9 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     config : Config
         Parameters.
     kernels : bool
-        Simulate the grids (array, the array's lanes, vector unit, cross-lane unit) by tile kernels,
-        on two threads where that pays. Otherwise everything is pure Verilog: a reference for small
-        configurations. Rows of the array and elements of the vector unit are then verilated as
-        separate blocks.
+        Simulate the grids (array, the array's lanes, vector unit, cross-lane unit) by tile kernels.
+        Otherwise everything is pure Verilog: a reference for small configurations. Rows of the
+        array and elements of the vector unit are then verilated as separate blocks.
 
     Raises
     ------

@@ -67,6 +67,8 @@ class CorePorts(Closeable):
             function = getattr(model.library, f"systolith_core_{name}")
             function.restype = ctypes.c_int
             function.argtypes = arguments
+        # One core rarely has enough work for two threads.
+        model.use_threads(1)
         model.reset()
         return model
 

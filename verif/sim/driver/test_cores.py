@@ -50,6 +50,11 @@ def test_programs_go_where_they_are_put(device: Device) -> None:
     assert device.state(0).pc == 7
 
 
+def test_a_run_of_no_mapping_is_refused(device: Device) -> None:
+    with pytest.raises(TypeError, match="programs must map cores to programs, not \\["):
+        device.run([HALT])  # type: ignore[arg-type]
+
+
 def test_a_run_that_fails_can_be_run_again(device: Device) -> None:
     bad = assemble("{ pop.pop v1 }", TINY)
     with pytest.raises(CoreFaultError, match="core 1 stopped with fault FIFO_UNDERFLOW"):

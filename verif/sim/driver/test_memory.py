@@ -107,6 +107,8 @@ def test_bad_buffers_are_refused(device: Any) -> None:
         device.copy_in(buffer, [1])
     with pytest.raises(TypeError, match="dtype must be one of numbers"):
         device.copy_out(buffer, object, 1)
+    with pytest.raises(TypeError, match="dtype must be one of numbers, not None"):
+        device.copy_out(buffer, None, 1)
     with pytest.raises(ValueError, match="size must be from 1"):
         device.allocate(0)
 
