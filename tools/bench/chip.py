@@ -43,20 +43,20 @@ def _check(chip: ChipModel) -> None:
     program = busy_program(chip.config, CHECKED_LOOPS).bundles
     golden = GoldenChip(chip.config)
     rng = np.random.default_rng(7)
-    for core, machine in enumerate(golden.cores):
-        machine.vmem[:] = rng.standard_normal(machine.vmem.shape).astype(np.float32).view(np.uint32)
-        chip.write_vmem(core, 0, machine.vmem)
-        machine.load_program(program)
-        machine.start()
+    for core, one in enumerate(golden.cores):
+        one.vmem[:] = rng.standard_normal(one.vmem.shape).astype(np.float32).view(np.uint32)
+        chip.write_vmem(core, 0, one.vmem)
+        one.load_program(program)
+        one.start()
         chip.load_program(core, program)
     for core in range(chip.config.cores):
         chip.start(core)
     chip.run()
-    while any(machine.running for machine in golden.cores):
+    while any(one.running for one in golden.cores):
         golden.run(1000)
-    for core, machine in enumerate(golden.cores):
+    for core, one in enumerate(golden.cores):
         state = chip.state(core)
-        for part, value in machine.read_state(array=False).items():
+        for part, value in one.read_state(array=False).items():
             if not np.array_equal(state[part], value):
                 raise RuntimeError(f"chip and golden chip differ in {part} of core {core}")
 

@@ -164,18 +164,18 @@ def _check(core: CoreModel, program: Program) -> None:
     RuntimeError
         If any state differs.
     """
-    machine = GoldenCore(core.config)
+    golden = GoldenCore(core.config)
     rng = np.random.default_rng(7)
-    data = rng.standard_normal(machine.vmem.shape).astype(np.float32)
-    machine.vmem[:] = data.view(np.uint32)
-    machine.load_program(program.bundles)
-    machine.start()
-    while machine.running:
-        machine.run(1000)
+    data = rng.standard_normal(golden.vmem.shape).astype(np.float32)
+    golden.vmem[:] = data.view(np.uint32)
+    golden.load_program(program.bundles)
+    golden.start()
+    while golden.running:
+        golden.run(1000)
     core.reset()
     core.write_vmem(0, data)
     core.run_program(program.bundles)
-    state, expected = core.read_state(), machine.read_state(array=False)
+    state, expected = core.read_state(), golden.read_state(array=False)
     for part, value in expected.items():
         if not np.array_equal(state[part], value):
             raise RuntimeError(f"core and golden core differ in {part}")

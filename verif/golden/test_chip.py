@@ -29,15 +29,15 @@ def random_words(array: NDArray[np.uint32], rng: np.random.Generator) -> None:
     array[:] = rng.integers(0, 1 << 32, array.shape, np.uint32)
 
 
-def put(machine: GoldenCore, address: int, words: Sequence[int]) -> None:
-    machine.smem[address:address + DESCRIPTOR_WORDS] = words
+def put(golden: GoldenCore, address: int, words: Sequence[int]) -> None:
+    golden.smem[address:address + DESCRIPTOR_WORDS] = words
 
 
-def run(machine: GoldenCore, text: str, max_bundles: int = 10_000) -> GoldenCore:
-    machine.load_program(assemble(text, machine.config).bundles)
-    machine.start()
-    machine.run(max_bundles)
-    return machine
+def run(golden: GoldenCore, text: str, max_bundles: int = 10_000) -> GoldenCore:
+    golden.load_program(assemble(text, golden.config).bundles)
+    golden.start()
+    golden.run(max_bundles)
+    return golden
 
 
 # One core
@@ -47,13 +47,13 @@ def run(machine: GoldenCore, text: str, max_bundles: int = 10_000) -> GoldenCore
 def test_a_program_loads_computes_and_stores(config: Config) -> None:
     seed = 1
     rng = np.random.default_rng(seed)
-    machine = GoldenCore(config)
+    golden = GoldenCore(config)
     rows = 4 * config.sublanes
-    machine.hbm[:rows] = rng.normal(size=(rows, config.lanes)).astype(np.float32).view(np.uint32)
-    put(machine, 0, descriptor(config, hbm(0), vmem(7), rows=rows, semaphore=sem[2]))
+    golden.hbm[:rows] = rng.normal(size=(rows, config.lanes)).astype(np.float32).view(np.uint32)
+    put(golden, 0, descriptor(config, hbm(0), vmem(7), rows=rows, semaphore=sem[2]))
     target = 100 * config.row_bytes
-    put(machine, 20, descriptor(config, vmem(20), hbm(target), rows=rows, semaphore=sem[3]))
-    run(machine, """
+    put(golden, 20, descriptor(config, vmem(20), hbm(target), rows=rows, semaphore=sem[3]))
+    run(golden, """
         { misc.dma 0 | s0.add s1, s0, 4 | s1.add s2, s0, 7 }
         { misc.wait sem2, 1 }
         loop:
@@ -63,38 +63,38 @@ def test_a_program_loads_computes_and_stores(config: Config) -> None:
         { misc.dma 20 }
         { misc.wait sem3, 1 | s1.halt }
     """)
-    assert machine.fault is Fault.NONE
-    assert not machine.running
-    source = machine.hbm[:rows].view(np.float32)
-    result = machine.hbm[100:100 + rows].view(np.float32)
+    assert golden.fault is Fault.NONE
+    assert not golden.running
+    source = golden.hbm[:rows].view(np.float32)
+    result = golden.hbm[100:100 + rows].view(np.float32)
     assert np.array_equal(result, source + source)
-    assert not machine.semaphores.any()
+    assert not golden.semaphores.any()
 
 
 def test_a_transfer_comes_after_the_rest_of_its_bundle() -> None:
-    machine = GoldenCore(TINY)
-    machine.scalars[1:4] = 77, 0, 40
-    put(machine, 0, descriptor(TINY, smem(40), hbm(0), rows=1))
+    golden = GoldenCore(TINY)
+    golden.scalars[1:4] = 77, 0, 40
+    put(golden, 0, descriptor(TINY, smem(40), hbm(0), rows=1))
     # A store into the descriptor is not seen, one into the source is; a load of the destination
     # gets what was there before.
-    put(machine, 20, descriptor(TINY, smem(40), smem(60), rows=1))
-    machine.smem[60] = 5
-    run(machine, "{ misc.dma 0 | s0.store s1, s2, 1 } { s1.halt }")
-    assert machine.fault is Fault.NONE
-    assert machine.smem[1] == 77
-    machine.smem[1] = 1
-    run(machine, "{ misc.dma 0 | s0.store s1, s3 } { s1.halt }")
-    assert machine.hbm[0].tolist() == [77, 0, 0, 0]
-    run(machine, "{ misc.dma 20 | s0.load s5, s0, 60 } { s1.halt }")
-    assert machine.scalars[5] == 5
-    assert machine.smem[60] == 77
+    put(golden, 20, descriptor(TINY, smem(40), smem(60), rows=1))
+    golden.smem[60] = 5
+    run(golden, "{ misc.dma 0 | s0.store s1, s2, 1 } { s1.halt }")
+    assert golden.fault is Fault.NONE
+    assert golden.smem[1] == 77
+    golden.smem[1] = 1
+    run(golden, "{ misc.dma 0 | s0.store s1, s3 } { s1.halt }")
+    assert golden.hbm[0].tolist() == [77, 0, 0, 0]
+    run(golden, "{ misc.dma 20 | s0.load s5, s0, 60 } { s1.halt }")
+    assert golden.scalars[5] == 5
+    assert golden.smem[60] == 77
 
 
 def test_a_descriptor_that_was_changed_is_read_anew() -> None:
-    machine = GoldenCore(TINY)
-    machine.vmem[:] = np.arange(machine.vmem.size, dtype=np.uint32).reshape(machine.vmem.shape)
-    put(machine, 0, descriptor(TINY, vmem(3), hbm(0), rows=2))
-    run(machine, """
+    golden = GoldenCore(TINY)
+    golden.vmem[:] = np.arange(golden.vmem.size, dtype=np.uint32).reshape(golden.vmem.shape)
+    put(golden, 0, descriptor(TINY, vmem(3), hbm(0), rows=2))
+    run(golden, """
         { misc.dma 0 | s0.load s1, s0, 2 }
         { s0.add s1, s1, 1 | s1.add s2, s0, 32 }
         { s0.store s1, s0, 2 }
@@ -103,63 +103,63 @@ def test_a_descriptor_that_was_changed_is_read_anew() -> None:
         { s0.store s0, s0, 1 }
         { misc.dma 0 }
     """)
-    assert np.array_equal(machine.hbm[:4], machine.vmem[3:5].reshape(4, 4))
-    assert (machine.pc, machine.fault) == (6, Fault.DMA_DESCRIPTOR)
+    assert np.array_equal(golden.hbm[:4], golden.vmem[3:5].reshape(4, 4))
+    assert (golden.pc, golden.fault) == (6, Fault.DMA_DESCRIPTOR)
 
 
 def test_registers_and_masks_go_to_memory() -> None:
     rng = np.random.default_rng(3)
-    machine = GoldenCore(SMALL)
-    random_words(machine.vectors, rng)
-    machine.masks[1:] = rng.integers(0, 2, machine.masks[1:].shape)
+    golden = GoldenCore(SMALL)
+    random_words(golden.vectors, rng)
+    golden.masks[1:] = rng.integers(0, 2, golden.masks[1:].shape)
     s = SMALL.sublanes
-    put(machine, 0, descriptor(SMALL, vreg(v[5]), vmem(2), rows=3 * s))
-    put(machine, 10, descriptor(SMALL, masks(), vmem(8), rows=s))
-    run(machine, "{ misc.dma 0 } { misc.dma 10 } { s1.halt }")
-    assert np.array_equal(machine.vmem[2:5], machine.vectors[5:8])
+    put(golden, 0, descriptor(SMALL, vreg(v[5]), vmem(2), rows=3 * s))
+    put(golden, 10, descriptor(SMALL, masks(), vmem(8), rows=s))
+    run(golden, "{ misc.dma 0 } { misc.dma 10 } { s1.halt }")
+    assert np.array_equal(golden.vmem[2:5], golden.vectors[5:8])
     for number in range(isa.MASKS):
-        assert np.array_equal(machine.vmem[8] >> number & 1, machine.masks[number])
-    assert (machine.vmem[8] < 256).all()
+        assert np.array_equal(golden.vmem[8] >> number & 1, golden.masks[number])
+    assert (golden.vmem[8] < 256).all()
 
 
 @pytest.mark.parametrize("config", PRESETS, ids=str)
 def test_an_overlay_is_loaded_and_runs(config: Config) -> None:
-    machine = GoldenCore(config)
+    golden = GoldenCore(config)
     overlay = assemble("{ s0.add s5, s0, 1234 | s1.jump 3 } { s0.add s6, s0, 1 }")
     rows = overlay.rows(config)
-    machine.hbm[9:9 + len(rows)] = rows
-    put(machine, 30, descriptor(config, hbm(9 * config.row_bytes), imem(40), rows=len(rows),
+    golden.hbm[9:9 + len(rows)] = rows
+    put(golden, 30, descriptor(config, hbm(9 * config.row_bytes), imem(40), rows=len(rows),
                                 semaphore=sem[15]))
-    run(machine, """
+    run(golden, """
         { misc.dma 30 }
         { misc.wait sem15, 1 }
         { s1.jump 40 }
         { s0.add s6, s5, 1 }
         { s1.halt }
     """)
-    assert machine.fault is Fault.NONE
-    assert machine.scalars[5:7].tolist() == [1234, 1235]
-    assert machine.program[40:42] == list(overlay.bundles)
+    assert golden.fault is Fault.NONE
+    assert golden.scalars[5:7].tolist() == [1234, 1235]
+    assert golden.program[40:42] == list(overlay.bundles)
 
 
 ONE_DMA = "{ s0.add s1, s0, 7 | misc.dma s9 | s1.call s2, 5 | v0.move v1, 3 | st.store v2, s0, 1 }"
 
 
-def unchanged_but_fault(machine: GoldenCore, fault: Fault) -> None:
+def unchanged_but_fault(golden: GoldenCore, fault: Fault) -> None:
     """Tries the program's first bundle, which has that fault."""
-    machine.start()
-    before = machine.read_state()
-    program = list(machine.program)
-    hbm_before = machine.hbm.copy()
-    assert not machine.step()
-    assert machine.fault is fault
-    assert not machine.running
-    after = machine.read_state()
+    golden.start()
+    before = golden.read_state()
+    program = list(golden.program)
+    hbm_before = golden.hbm.copy()
+    assert not golden.step()
+    assert golden.fault is fault
+    assert not golden.running
+    after = golden.read_state()
     for name, value in before.items():
         if name not in ("running", "fault"):
             assert np.array_equal(after[name], value), name
-    assert machine.program == program
-    assert np.array_equal(machine.hbm, hbm_before)
+    assert golden.program == program
+    assert np.array_equal(golden.hbm, hbm_before)
 
 
 @pytest.mark.parametrize(("word", "value", "fault"), [
@@ -171,60 +171,60 @@ def unchanged_but_fault(machine: GoldenCore, fault: Fault) -> None:
 ])
 def test_faults_of_a_descriptor_are_precise(word: int, value: int, fault: Fault) -> None:
     rng = np.random.default_rng(4)
-    machine = GoldenCore(TINY)
-    for array in (machine.vectors, machine.vmem, machine.smem, machine.hbm):
+    golden = GoldenCore(TINY)
+    for array in (golden.vectors, golden.vmem, golden.smem, golden.hbm):
         random_words(array, rng)
-    machine.scalars[9] = 246
-    put(machine, 246, descriptor(TINY, hbm(16), vmem(3), rows=4, semaphore=sem[1]))
-    machine.smem[246] &= ~np.uint32(0x1000)
-    machine.load_program(assemble(ONE_DMA).bundles)
-    machine.start()
-    good = machine.smem[246 + word].copy()
-    machine.stop()
-    machine.smem[246 + word] = value
-    unchanged_but_fault(machine, fault)
-    machine.smem[246 + word] = good
-    machine.start()
-    assert machine.step()
-    assert machine.pc == 5
+    golden.scalars[9] = 246
+    put(golden, 246, descriptor(TINY, hbm(16), vmem(3), rows=4, semaphore=sem[1]))
+    golden.smem[246] &= ~np.uint32(0x1000)
+    golden.load_program(assemble(ONE_DMA).bundles)
+    golden.start()
+    good = golden.smem[246 + word].copy()
+    golden.stop()
+    golden.smem[246 + word] = value
+    unchanged_but_fault(golden, fault)
+    golden.smem[246 + word] = good
+    golden.start()
+    assert golden.step()
+    assert golden.pc == 5
 
 
 @pytest.mark.parametrize("address", [247, 255, 256, 0x7FFFFFFF, 0xFFFFFFF6, 0xFFFFFFFF])
 def test_a_descriptor_beyond_scalar_memory(address: int) -> None:
-    machine = GoldenCore(TINY)
-    machine.scalars[9] = address
+    golden = GoldenCore(TINY)
+    golden.scalars[9] = address
     # What could be read of it would be no descriptor either.
-    machine.smem[:] = 0xFFFFFFFF
-    machine.load_program(assemble(ONE_DMA).bundles)
-    unchanged_but_fault(machine, Fault.SMEM_RANGE)
+    golden.smem[:] = 0xFFFFFFFF
+    golden.load_program(assemble(ONE_DMA).bundles)
+    unchanged_but_fault(golden, Fault.SMEM_RANGE)
 
 
 def test_of_several_faults_the_least_number_counts() -> None:
-    machine = GoldenCore(TINY)
+    golden = GoldenCore(TINY)
     for text, fault in (
             ("{ misc.dma 0 | ld.load v1, s0, 256 }", Fault.VMEM_RANGE),
             ("{ misc.dma 0 | s0.load s1, s0, 256 }", Fault.SMEM_RANGE),
             ("{ misc.dma 0 | pop.pop v1 }", Fault.FIFO_UNDERFLOW),
             ("{ misc.dma 250 | ld.load v1, s0, 256 }", Fault.SMEM_RANGE),
             ("{ misc.dma 0 }", Fault.DMA_DESCRIPTOR)):
-        machine.load_program(assemble(text).bundles)
-        unchanged_but_fault(machine, fault)
+        golden.load_program(assemble(text).bundles)
+        unchanged_but_fault(golden, fault)
 
 
 def test_a_completion_that_overflows_is_a_fault_of_the_next_bundle() -> None:
-    machine = GoldenCore(TINY)
-    machine.semaphores[4] = 0xFFFFFFFF
-    put(machine, 0, descriptor(TINY, smem(0), hbm(0), rows=1, semaphore=sem[4]))
-    run(machine, "{ s1.jump 3 | misc.dma 0 }")
-    assert (machine.pc, machine.fault, machine.running) == (3, Fault.SEMAPHORE, False)
-    assert machine.hbm[0, 1] == 1
+    golden = GoldenCore(TINY)
+    golden.semaphores[4] = 0xFFFFFFFF
+    put(golden, 0, descriptor(TINY, smem(0), hbm(0), rows=1, semaphore=sem[4]))
+    run(golden, "{ s1.jump 3 | misc.dma 0 }")
+    assert (golden.pc, golden.fault, golden.running) == (3, Fault.SEMAPHORE, False)
+    assert golden.hbm[0, 1] == 1
 
 
 @pytest.mark.parametrize("config", [TINY, ONE_CORE], ids=["two", "one"])
 def test_alone_there_is_no_other_core(config: Config) -> None:
-    machine = GoldenCore(config)
-    machine.load_program([pack({Slot.MISC: {"op": MiscOp.SIGNAL_OTHER, "d": 1}})])
-    unchanged_but_fault(machine, Fault.ILLEGAL)
+    golden = GoldenCore(config)
+    golden.load_program([pack({Slot.MISC: {"op": MiscOp.SIGNAL_OTHER, "d": 1}})])
+    unchanged_but_fault(golden, Fault.ILLEGAL)
 
 
 # Two cores
@@ -404,24 +404,24 @@ def test_what_was_decoded_alone_is_decoded_anew() -> None:
     assert second.semaphores[1] == 2
 
 
-def test_machines_that_are_no_chip_are_refused() -> None:
-    machine = GoldenCore(TINY)
+def test_configurations_that_are_no_chip_are_refused() -> None:
+    golden = GoldenCore(TINY)
     with pytest.raises(TypeError, match="other must be a GoldenCore, not 1"):
-        machine.connect(cast(Any, 1))
+        golden.connect(cast(Any, 1))
     with pytest.raises(ValueError, match="another core"):
-        machine.connect(machine)
+        golden.connect(golden)
     with pytest.raises(ValueError, match="other must be of Config"):
-        machine.connect(GoldenCore(SMALL))
+        golden.connect(GoldenCore(SMALL))
     with pytest.raises(ValueError, match="same HBM"):
-        machine.connect(GoldenCore(TINY))
+        golden.connect(GoldenCore(TINY))
     with pytest.raises(ValueError, match="cores must be 2 to connect two, not 1"):
         GoldenCore(ONE_CORE).connect(GoldenCore(ONE_CORE))
-    other = GoldenCore(TINY, machine.hbm)
-    machine.connect(other)
+    other = GoldenCore(TINY, golden.hbm)
+    golden.connect(other)
     with pytest.raises(ValueError, match="connected once only"):
-        machine.connect(GoldenCore(TINY, machine.hbm))
+        golden.connect(GoldenCore(TINY, golden.hbm))
     with pytest.raises(ValueError, match="connected once only"):
-        GoldenCore(TINY, machine.hbm).connect(other)
+        GoldenCore(TINY, golden.hbm).connect(other)
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [

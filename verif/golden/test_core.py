@@ -68,43 +68,43 @@ def bundle(*parts: tuple[Slot, dict[str, int]], imm: tuple[int, ...] = ()) -> in
 HALT = do("s1", "halt")
 
 
-def random_machine(config: Config = TINY, seed: int = SEED) -> GoldenCore:
+def random_golden(config: Config = TINY, seed: int = SEED) -> GoldenCore:
     """A core with random contents, a complete load of weights, active ones, and two results."""
     rng = np.random.default_rng(seed)
-    machine = GoldenCore(config)
-    machine.scalars[1:] = rng.integers(0, 1 << 32, isa.SCALAR_REGISTERS - 1, np.uint32)
-    machine.vectors[:] = rng.normal(size=machine.vectors.shape).astype(np.float32).view(np.uint32)
-    machine.vectors[8:] = rng.integers(0, 1 << 32, machine.vectors[8:].shape, np.uint32)
-    machine.masks[1:] = rng.integers(0, 2, machine.masks[1:].shape)
-    machine.vmem[:] = rng.integers(0, 1 << 32, machine.vmem.shape, np.uint32)
-    machine.smem[:] = rng.integers(0, 1 << 32, machine.smem.shape, np.uint32)
-    machine.semaphores[:] = rng.integers(0, 1 << 16, isa.SEMAPHORES, np.uint32)
-    machine.transposer[:] = rng.integers(0, 1 << 32, machine.transposer.shape, np.uint32)
+    golden = GoldenCore(config)
+    golden.scalars[1:] = rng.integers(0, 1 << 32, isa.SCALAR_REGISTERS - 1, np.uint32)
+    golden.vectors[:] = rng.normal(size=golden.vectors.shape).astype(np.float32).view(np.uint32)
+    golden.vectors[8:] = rng.integers(0, 1 << 32, golden.vectors[8:].shape, np.uint32)
+    golden.masks[1:] = rng.integers(0, 2, golden.masks[1:].shape)
+    golden.vmem[:] = rng.integers(0, 1 << 32, golden.vmem.shape, np.uint32)
+    golden.smem[:] = rng.integers(0, 1 << 32, golden.smem.shape, np.uint32)
+    golden.semaphores[:] = rng.integers(0, 1 << 16, isa.SEMAPHORES, np.uint32)
+    golden.transposer[:] = rng.integers(0, 1 << 32, golden.transposer.shape, np.uint32)
     load = [bundle(do("push", "weights", number)) for number in range(config.tile_vregs)]
     rows = [bundle(do("push", "rows_swap", 3)), bundle(do("push", "rows", 4))]
     for one in [*load, *rows, *load]:
-        assert execute(machine, one), machine.fault
-    machine.stop()
-    return machine
+        assert execute(golden, one), golden.fault
+    golden.stop()
+    return golden
 
 
-def execute(machine: GoldenCore, one: int, pc: int = 0) -> bool:
+def execute(golden: GoldenCore, one: int, pc: int = 0) -> bool:
     """Execute a bundle at an address; return whether the core executed it."""
-    machine.stop()
-    machine.load_program([one], at=pc)
-    machine.start(pc)
-    return machine.step()
+    golden.stop()
+    golden.load_program([one], at=pc)
+    golden.start(pc)
+    return golden.step()
 
 
-def everything(machine: GoldenCore) -> dict[str, Any]:
+def everything(golden: GoldenCore) -> dict[str, Any]:
     """All state, including what `read_state` omits."""
-    state = machine.read_state()
-    state["transposer"] = machine.transposer.copy()
-    state["next_weights"] = machine.next_weights.view(np.uint16).copy()
-    state["weights"] = machine.weights.view(np.uint16).copy()
-    state["transposed"] = machine.transposed
-    state["results"] = np.array(machine.results)
-    state["waiting"] = machine.waiting
+    state = golden.read_state()
+    state["transposer"] = golden.transposer.copy()
+    state["next_weights"] = golden.next_weights.view(np.uint16).copy()
+    state["weights"] = golden.weights.view(np.uint16).copy()
+    state["transposed"] = golden.transposed
+    state["results"] = np.array(golden.results)
+    state["waiting"] = golden.waiting
     return state
 
 
@@ -132,35 +132,35 @@ def signed(word: int) -> int:
 
 
 def test_everything_is_zero_at_first_but_m0() -> None:
-    machine = GoldenCore(ODD)
-    state = everything(machine)
+    golden = GoldenCore(ODD)
+    state = everything(golden)
     assert state["scalars"].shape == (32,)
     assert state["vectors"].shape == (32, 3, 6)
     assert state["masks"].shape == (8, 3, 6)
     assert state["vmem"].shape == (7, 3, 6)
     assert state["smem"].shape == (5,)
     assert state["semaphores"].shape == (16,)
-    assert machine.program == [0] * 9
+    assert golden.program == [0] * 9
     assert state.pop("masks").tolist() == [[[number == 0] * 6] * 3 for number in range(8)]
     assert not any(np.any(part) for part in state.values())
-    assert machine.fault is Fault.NONE
-    assert machine.config is ODD
+    assert golden.fault is Fault.NONE
+    assert golden.config is ODD
 
 
 def test_state_that_is_read_is_a_copy() -> None:
-    machine = random_machine()
-    state = machine.read_state()
+    golden = random_golden()
+    state = golden.read_state()
     assert set(state) == {"scalars", "vectors", "masks", "vmem", "smem", "semaphores", "pc",
                           "running", "fault", "loaded", "active", "held"}
-    assert set(state) - set(machine.read_state(array=False)) == {"loaded", "active", "held"}
+    assert set(state) - set(golden.read_state(array=False)) == {"loaded", "active", "held"}
     assert (state["loaded"], state["active"], state["held"]) == (TINY.tile_vregs, True, 2)
-    before = everything(machine)
+    before = everything(golden)
     for part in state.values():
         if isinstance(part, np.ndarray):
             part[...] = 1
-    for result in machine.results:
+    for result in golden.results:
         result[...] = 1
-    assert not changes(before, everything(machine))
+    assert not changes(before, everything(golden))
 
 
 # Scalar operations
@@ -208,68 +208,68 @@ def scalar_pairs() -> Iterator[Any]:
 
 @pytest.mark.parametrize("op", SCALAR)
 def test_scalar_operation(op: ScalarOp) -> None:
-    machine = GoldenCore(TINY)
+    golden = GoldenCore(TINY)
     for slot in ("s0", "s1"):
         one = bundle(do(slot, op.name.lower(), 3, 1, 2))
         other = bundle(do(slot, op.name.lower(), 1, 1, I1), imm=(5, 7))
         for a, b in scalar_pairs():
-            machine.scalars[1:4] = a, b, 0x12345678
-            assert execute(machine, one)
+            golden.scalars[1:4] = a, b, 0x12345678
+            assert execute(golden, one)
             expected = int(SCALAR[op](a, b)) & MASK32
-            assert machine.scalars[:4].tolist() == [0, a, b, expected], (a, b)
-            assert execute(machine, other)
-            assert machine.scalars[1] == int(SCALAR[op](a, 7)) & MASK32, a
+            assert golden.scalars[:4].tolist() == [0, a, b, expected], (a, b)
+            assert execute(golden, other)
+            assert golden.scalars[1] == int(SCALAR[op](a, 7)) & MASK32, a
 
 
 def test_scalar_sources() -> None:
-    machine = GoldenCore(TINY)
+    golden = GoldenCore(TINY)
     rng = np.random.default_rng(SEED)
-    machine.scalars[1:] = rng.integers(0, 1 << 32, 31, np.uint32)
-    old = machine.scalars.copy()
+    golden.scalars[1:] = rng.integers(0, 1 << 32, 31, np.uint32)
+    old = golden.scalars.copy()
     imm = (0xDEADBEEF, 0, 0x80000001)
     expected = dict(enumerate(old.tolist())) | {32 + k: word for k, word in enumerate(imm)}
     expected |= {code: (code - 48) & MASK32 for code in range(40, 64)}
     for code, word in expected.items():
-        machine.scalars[:] = old
-        assert execute(machine, bundle(do("s0", "add", 9, 0, code), imm=imm))
-        assert machine.scalars[9] == word, code
-        assert execute(machine, bundle(do("v1", "move", 4, code), imm=imm))
+        golden.scalars[:] = old
+        assert execute(golden, bundle(do("s0", "add", 9, 0, code), imm=imm))
+        assert golden.scalars[9] == word, code
+        assert execute(golden, bundle(do("v1", "move", 4, code), imm=imm))
         # s9 has just been written.
-        assert (machine.vectors[4] == word).all(), code
+        assert (golden.vectors[4] == word).all(), code
 
 
 def test_s0_is_zero_whatever_is_written_to_it() -> None:
-    machine = random_machine()
+    golden = random_golden()
     for parts in ((do("s0", "add", 0, 1, 2),), (do("s0", "load", 0, 0, inline(1)),),
                   (do("s1", "call", 0, inline(3)),), (do("s1", "loop", 0, inline(3)),),
                   (do("misc", "read_semaphore", 0, 2),)):
-        assert execute(machine, bundle(*parts))
-        assert machine.scalars[0] == 0
+        assert execute(golden, bundle(*parts))
+        assert golden.scalars[0] == 0
     # Both slots may write it.
-    assert execute(machine, bundle(do("s0", "add", 0, 1, 2), do("s1", "add", 0, 1, 2),
+    assert execute(golden, bundle(do("s0", "add", 0, 1, 2), do("s1", "add", 0, 1, 2),
                                    do("misc", "read_semaphore", 0, 2)))
-    assert machine.scalars[0] == 0
-    assert execute(machine, bundle(do("s0", "add", 5, 0, 0), do("v0", "move", 6, 0)))
-    assert machine.scalars[5] == 0
-    assert not machine.vectors[6].any()
+    assert golden.scalars[0] == 0
+    assert execute(golden, bundle(do("s0", "add", 5, 0, 0), do("v0", "move", 6, 0)))
+    assert golden.scalars[5] == 0
+    assert not golden.vectors[6].any()
 
 
 def test_scalar_memory() -> None:
-    machine = random_machine(ODD)
+    golden = random_golden(ODD)
     word = 0xABCD0000
     for address in range(5):
         for offset, base in ((inline(0), address), (inline(-8), address + 8),
                              (inline(3), (address - 3) & MASK32), (7, (address - 9) & MASK32),
                              (I2, (address + 1) & MASK32)):
-            machine.scalars[7] = 9
+            golden.scalars[7] = 9
             word += 1
-            machine.scalars[1:3] = base, word
-            before = everything(machine)
-            assert execute(machine, bundle(do("s0", "load", 3, 1, offset), imm=(0, 0, MASK32)))
-            assert machine.scalars[3] == before["smem"][address]
-            assert execute(machine, bundle(do("s0", "store", 2, 1, offset), imm=(0, 0, MASK32)))
-            assert machine.smem[address] == word
-            assert changes(before, everything(machine), ("scalars", "pc", "running")) == {
+            golden.scalars[1:3] = base, word
+            before = everything(golden)
+            assert execute(golden, bundle(do("s0", "load", 3, 1, offset), imm=(0, 0, MASK32)))
+            assert golden.scalars[3] == before["smem"][address]
+            assert execute(golden, bundle(do("s0", "store", 2, 1, offset), imm=(0, 0, MASK32)))
+            assert golden.smem[address] == word
+            assert changes(before, everything(golden), ("scalars", "pc", "running")) == {
                 ("smem", address)}
 
 
@@ -278,68 +278,68 @@ def test_scalar_memory() -> None:
 
 @pytest.mark.parametrize("op", BRANCHES)
 def test_conditional_branch(op: ScalarOp) -> None:
-    machine = GoldenCore(TINY)
+    golden = GoldenCore(TINY)
     for number in range(3):
         imm = tuple(17 if k == number else 200 + k for k in range(3))
         one = bundle(do("s1", op.name.lower(), 1, 2, number), imm=imm)
         for a, b in scalar_pairs():
-            machine.scalars[1:3] = a, b
-            assert execute(machine, one, pc=4)
-            assert machine.pc == (17 if BRANCHES[op](a, b) else 5), (a, b)
+            golden.scalars[1:3] = a, b
+            assert execute(golden, one, pc=4)
+            assert golden.pc == (17 if BRANCHES[op](a, b) else 5), (a, b)
 
 
 def test_jump_call_loop_and_halt() -> None:
-    machine = GoldenCore(TINY)
-    machine.scalars[3] = 77
-    assert execute(machine, bundle(do("s1", "jump", 3)), pc=9)
-    assert machine.pc == 77
-    assert execute(machine, bundle(do("s1", "call", 3, 3)), pc=9)
+    golden = GoldenCore(TINY)
+    golden.scalars[3] = 77
+    assert execute(golden, bundle(do("s1", "jump", 3)), pc=9)
+    assert golden.pc == 77
+    assert execute(golden, bundle(do("s1", "call", 3, 3)), pc=9)
     # The target is read before the register is written.
-    assert (machine.pc, machine.scalars[3]) == (77, 10)
+    assert (golden.pc, golden.scalars[3]) == (77, 10)
     for count, taken, left in ((0, True, MASK32), (1, False, 0), (2, True, 1),
                                (0x80000000, True, 0x7FFFFFFF)):
-        machine.scalars[4] = count
-        assert execute(machine, bundle(do("s1", "loop", 4, I0), imm=(3,)), pc=20)
-        assert (machine.pc, machine.scalars[4]) == (3 if taken else 21, left)
-    assert execute(machine, bundle(do("s1", "loop", 0, inline(5))), pc=20)
-    assert machine.pc == 5
+        golden.scalars[4] = count
+        assert execute(golden, bundle(do("s1", "loop", 4, I0), imm=(3,)), pc=20)
+        assert (golden.pc, golden.scalars[4]) == (3 if taken else 21, left)
+    assert execute(golden, bundle(do("s1", "loop", 0, inline(5))), pc=20)
+    assert golden.pc == 5
     # The target may be the counter itself.
-    machine.scalars[4] = 12
-    assert execute(machine, bundle(do("s1", "loop", 4, 4)), pc=20)
-    assert (machine.pc, machine.scalars[4]) == (12, 11)
-    assert execute(machine, bundle(HALT, do("s0", "add", 5, 0, inline(6))), pc=30)
-    assert (machine.pc, machine.running, machine.fault) == (30, False, Fault.NONE)
-    assert machine.scalars[5] == 6
-    assert not machine.step()
-    assert machine.pc == 30
+    golden.scalars[4] = 12
+    assert execute(golden, bundle(do("s1", "loop", 4, 4)), pc=20)
+    assert (golden.pc, golden.scalars[4]) == (12, 11)
+    assert execute(golden, bundle(HALT, do("s0", "add", 5, 0, inline(6))), pc=30)
+    assert (golden.pc, golden.running, golden.fault) == (30, False, Fault.NONE)
+    assert golden.scalars[5] == 6
+    assert not golden.step()
+    assert golden.pc == 30
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
 def test_program_counter_beyond_the_memory(config: Config) -> None:
     last = config.imem_bundles - 1
-    machine = GoldenCore(config)
-    assert execute(machine, bundle(do("s0", "add", 1, 0, inline(3))), pc=last)
-    assert (machine.pc, machine.running, machine.fault) == (last + 1, True, Fault.NONE)
-    before = everything(machine)
-    assert not machine.step()
-    assert changes(before, everything(machine)) == {("running",), ("fault",)}
-    assert (machine.pc, machine.fault) == (last + 1, Fault.PC_RANGE)
+    golden = GoldenCore(config)
+    assert execute(golden, bundle(do("s0", "add", 1, 0, inline(3))), pc=last)
+    assert (golden.pc, golden.running, golden.fault) == (last + 1, True, Fault.NONE)
+    before = everything(golden)
+    assert not golden.step()
+    assert changes(before, everything(golden)) == {("running",), ("fault",)}
+    assert (golden.pc, golden.fault) == (last + 1, Fault.PC_RANGE)
     for target in (config.imem_bundles, 1 << 20, MASK32):
         one = bundle(do("s1", "call", 2, I0), do("s0", "add", 3, 0, inline(1)), imm=(target,))
-        machine.load_program([one])
-        machine.start(0)
-        assert machine.run(10) == 1
-        assert (machine.pc, machine.running, machine.fault) == (target, False, Fault.PC_RANGE)
-        assert machine.scalars[2:4].tolist() == [1, 1]
-        machine.start(target)
-        assert machine.fault is Fault.NONE
-        assert machine.run(10) == 0
-        assert (machine.pc, machine.running, machine.fault) == (target, False, Fault.PC_RANGE)
-    machine.load_program([bundle(do("s1", "jump", I0), imm=(last,))])
-    machine.load_program([bundle(HALT)], at=last)
-    machine.start(0)
-    assert machine.run(10) == 2
-    assert (machine.pc, machine.fault) == (last, Fault.NONE)
+        golden.load_program([one])
+        golden.start(0)
+        assert golden.run(10) == 1
+        assert (golden.pc, golden.running, golden.fault) == (target, False, Fault.PC_RANGE)
+        assert golden.scalars[2:4].tolist() == [1, 1]
+        golden.start(target)
+        assert golden.fault is Fault.NONE
+        assert golden.run(10) == 0
+        assert (golden.pc, golden.running, golden.fault) == (target, False, Fault.PC_RANGE)
+    golden.load_program([bundle(do("s1", "jump", I0), imm=(last,))])
+    golden.load_program([bundle(HALT)], at=last)
+    golden.start(0)
+    assert golden.run(10) == 2
+    assert (golden.pc, golden.fault) == (last, Fault.NONE)
 
 
 # Vector operations
@@ -354,11 +354,11 @@ VECTORS = [operation for operation in OPERATIONS if isinstance(operation.op, Vec
 def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation: Operation,
                                                                        config: Config) -> None:
     rng = np.random.default_rng(SEED)
-    machine = random_machine(config)
+    golden = random_golden(config)
     for slot in operation.slots:
         for code in (vector(5), vector(31), vector(6), 0, 3, I1, inline(-3)):
             for d in (5, 6, 2):
-                before = everything(machine)
+                before = everything(golden)
                 number = int(rng.integers(1, 8))
                 values = {"d": d, "a": 6, "b": code, "m": number}
                 if "b" not in [one.field for one in operation.operands]:
@@ -366,13 +366,13 @@ def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation
                 if operation.operands[1:2] and operation.operands[1].kind is Kind.MASK_IN:
                     values |= {"a": d - 2, "b": number}
                 one = pack({slot: {"op": operation.op.value, **values}}, (1, 0x3FC00000, 3))
-                assert execute(machine, one), machine.fault
+                assert execute(golden, one), golden.fault
                 vectors, masks = before["vectors"], before["masks"]
                 file, expected = vector_result(operation, values, before)
-                assert np.array_equal(getattr(machine, file)[d], expected), (slot, code, d)
+                assert np.array_equal(getattr(golden, file)[d], expected), (slot, code, d)
                 assert changes({"vectors": vectors, "masks": masks},
-                               everything(machine)) <= {(file, d)}
-                assert not changes(before, everything(machine),
+                               everything(golden)) <= {(file, d)}
+                assert not changes(before, everything(golden),
                                    ("vectors", "masks", "pc", "running"))
 
 
@@ -404,37 +404,37 @@ def vector_result(operation: Operation, values: Mapping[str, int],
 
 
 def test_mask_operations_with_m0() -> None:
-    machine = random_machine()
-    masks = machine.masks.copy()
-    assert execute(machine, bundle(do("v0", "mxor", 3, 0, 4), do("v1", "mxor", 5, 6, 0)))
-    assert np.array_equal(machine.masks[3], ~masks[4])
-    assert np.array_equal(machine.masks[5], ~masks[6])
-    assert execute(machine, bundle(do("v0", "mandn", 3, 0, 4), do("v1", "mand", 5, 0, 0)))
-    assert np.array_equal(machine.masks[3], ~masks[4])
-    assert machine.masks[5].all()
+    golden = random_golden()
+    masks = golden.masks.copy()
+    assert execute(golden, bundle(do("v0", "mxor", 3, 0, 4), do("v1", "mxor", 5, 6, 0)))
+    assert np.array_equal(golden.masks[3], ~masks[4])
+    assert np.array_equal(golden.masks[5], ~masks[6])
+    assert execute(golden, bundle(do("v0", "mandn", 3, 0, 4), do("v1", "mand", 5, 0, 0)))
+    assert np.array_equal(golden.masks[3], ~masks[4])
+    assert golden.masks[5].all()
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
 def test_vector_memory(config: Config) -> None:
-    machine = random_machine(config)
+    golden = random_golden(config)
     words = config.vmem_vectors
     for address in (0, 1, words - 1):
         for base, offset in ((address, inline(0)), ((address - 15) & MASK32, inline(15)),
                              (address + 8, inline(-8)), ((address - 5) & MASK32, I0)):
-            machine.scalars[1] = base
-            before = everything(machine)
-            assert execute(machine, bundle(do("ld", "load", 9, 1, offset), imm=(5,)))
-            assert np.array_equal(machine.vectors[9], before["vmem"][address])
-            assert changes(before, everything(machine), ("pc", "running")) <= {("vectors", 9)}
+            golden.scalars[1] = base
+            before = everything(golden)
+            assert execute(golden, bundle(do("ld", "load", 9, 1, offset), imm=(5,)))
+            assert np.array_equal(golden.vectors[9], before["vmem"][address])
+            assert changes(before, everything(golden), ("pc", "running")) <= {("vectors", 9)}
             for m in (0, 3):
-                before = everything(machine)
-                machine.vectors[10] += 1
-                assert execute(machine, bundle(do("st", "store", 10, 1, offset, m), imm=(5,)))
+                before = everything(golden)
+                golden.vectors[10] += 1
+                assert execute(golden, bundle(do("st", "store", 10, 1, offset, m), imm=(5,)))
                 expected = before["vmem"][address].copy()
-                for place in np.argwhere(machine.masks[m]):
-                    expected[tuple(place)] = machine.vectors[10][tuple(place)]
-                assert np.array_equal(machine.vmem[address], expected)
-                assert changes(before, everything(machine), ("pc", "running")) == {
+                for place in np.argwhere(golden.masks[m]):
+                    expected[tuple(place)] = golden.vectors[10][tuple(place)]
+                assert np.array_equal(golden.vmem[address], expected)
+                assert changes(before, everything(golden), ("pc", "running")) == {
                     ("vmem", address), ("vectors", 10)}
 
 
@@ -442,49 +442,49 @@ def test_vector_memory(config: Config) -> None:
 
 
 def test_all_operations_of_a_bundle_read_before_any_writes() -> None:
-    machine = random_machine()
-    old = everything(machine)
-    assert execute(machine, bundle(
+    golden = random_golden()
+    old = everything(golden)
+    assert execute(golden, bundle(
         do("s0", "add", 1, 2, 0), do("s1", "add", 2, 1, 0),
         do("v0", "move", 8, vector(9)), do("v1", "move", 9, vector(8)),
         do("ld", "load", 10, 0, inline(4)), do("st", "store", 10, 0, inline(4), 0),
         do("push", "rows", 11), do("pop", "pop", 11),
         do("misc", "rotate_lanes", 12, 8, inline(1))))
-    assert machine.scalars[1:3].tolist() == old["scalars"][[2, 1]].tolist()
-    assert np.array_equal(machine.vectors[8], old["vectors"][9])
-    assert np.array_equal(machine.vectors[9], old["vectors"][8])
-    assert np.array_equal(machine.vectors[10], old["vmem"][4])
-    assert np.array_equal(machine.vmem[4], old["vectors"][10])
-    assert np.array_equal(machine.vectors[11], old["results"][0])
-    assert np.array_equal(machine.vectors[12], np.roll(old["vectors"][8], 1, axis=1))
-    assert machine.held == 2
-    pushed = tile_matmul(old["vectors"][11].view(np.float32), machine.weights).view(np.uint32)
-    assert np.array_equal(machine.results[1], pushed)
+    assert golden.scalars[1:3].tolist() == old["scalars"][[2, 1]].tolist()
+    assert np.array_equal(golden.vectors[8], old["vectors"][9])
+    assert np.array_equal(golden.vectors[9], old["vectors"][8])
+    assert np.array_equal(golden.vectors[10], old["vmem"][4])
+    assert np.array_equal(golden.vmem[4], old["vectors"][10])
+    assert np.array_equal(golden.vectors[11], old["results"][0])
+    assert np.array_equal(golden.vectors[12], np.roll(old["vectors"][8], 1, axis=1))
+    assert golden.held == 2
+    pushed = tile_matmul(old["vectors"][11].view(np.float32), golden.weights).view(np.uint32)
+    assert np.array_equal(golden.results[1], pushed)
     # Others meet what one of them writes.
-    machine.vectors[20] = machine.vectors[21] + 1
-    old = everything(machine)
-    assert execute(machine, bundle(
+    golden.vectors[20] = golden.vectors[21] + 1
+    old = everything(golden)
+    assert execute(golden, bundle(
         do("s0", "add", 5, 0, inline(3)), do("s1", "loop", 6, 5),
         do("v0", "move", 20, 5), do("v1", "eq", 2, 20, vector(21)),
         do("ld", "load", 21, 0, inline(1)), do("st", "store", 20, 0, inline(1), 2),
         do("misc", "transpose_in", 20, inline(1))))
-    assert machine.pc == old["scalars"][5]
-    assert (machine.vectors[20] == old["scalars"][5]).all()
-    assert not machine.masks[2].any()
-    assert np.array_equal(machine.vectors[21], old["vmem"][1])
-    assert np.array_equal(machine.vmem[1], np.where(old["masks"][2], old["vectors"][20],
+    assert golden.pc == old["scalars"][5]
+    assert (golden.vectors[20] == old["scalars"][5]).all()
+    assert not golden.masks[2].any()
+    assert np.array_equal(golden.vectors[21], old["vmem"][1])
+    assert np.array_equal(golden.vmem[1], np.where(old["masks"][2], old["vectors"][20],
                                                     old["vmem"][1]))
-    assert np.array_equal(machine.transposer[2:4], old["vectors"][20])
+    assert np.array_equal(golden.transposer[2:4], old["vectors"][20])
 
 
 def test_an_empty_bundle_goes_to_the_next() -> None:
-    machine = random_machine()
-    before = everything(machine)
-    machine.load_program([0] * TINY.imem_bundles)
-    machine.start(3)
-    assert machine.run(20) == 20
-    assert changes(before, everything(machine)) == {("pc",), ("running",)}
-    assert machine.pc == 23
+    golden = random_golden()
+    before = everything(golden)
+    golden.load_program([0] * TINY.imem_bundles)
+    golden.start(3)
+    assert golden.run(20) == 20
+    assert changes(before, everything(golden)) == {("pc",), ("running",)}
+    assert golden.pc == 23
 
 
 def touched(operation: Operation, fields: Mapping[str, int]) -> set[tuple[str, int]]:
@@ -506,16 +506,16 @@ CASES = [(slot, operation) for operation in OPERATIONS for slot in operation.slo
 
 def ready_for(operation: Operation) -> GoldenCore:
     """A core on which the operation with `LEGAL` operands has no fault."""
-    machine = random_machine()
+    golden = random_golden()
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
-        machine.loaded = 0
+        golden.loaded = 0
     if operation.unit is isa.Unit.OTHER_CORE:
-        machine.connect(GoldenCore(machine.config, machine.hbm))
+        golden.connect(GoldenCore(golden.config, golden.hbm))
     if operation.unit is isa.Unit.DMA:
         # To HBM, so that nothing changes here.
         transfer = Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 4, source_address=3)
-        machine.smem[1:1 + DESCRIPTOR_WORDS] = transfer.pack()
-    return machine
+        golden.smem[1:1 + DESCRIPTOR_WORDS] = transfer.pack()
+    return golden
 
 
 @pytest.mark.parametrize(("slot", "operation"), CASES, ids=lambda one: getattr(one, "name", one))
@@ -529,10 +529,10 @@ def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(
         if not outcomes:
             fields = dict.fromkeys(SLOTS[slot], 0)
         fields |= named | {"op": operation.op.value}
-        machine = ready_for(operation)
-        before = everything(machine)
-        assert execute(machine, pack({slot: fields}, (1, 2, 3))), (fields, machine.fault)
-        after = everything(machine)
+        golden = ready_for(operation)
+        before = everything(golden)
+        assert execute(golden, pack({slot: fields}, (1, 2, 3))), (fields, golden.fault)
+        after = everything(golden)
         ignored = ["pc", "running"]
         if isinstance(operation.op, PushOp | isa.PopOp):
             ignored += ["loaded", "held", "transposed", "weights", "next_weights", "results"]
@@ -560,18 +560,18 @@ BYSTANDERS = (do("s0", "add", 30, 0, inline(1)), do("s1", "jump", inline(9)),
               do("misc", "signal", 3, inline(1)))
 
 
-def assert_fault(machine: GoldenCore, one: int, fault: Fault, pc: int = 0) -> None:
-    machine.stop()
-    machine.load_program([one], at=pc)
-    machine.start(pc)
-    before = everything(machine)
-    assert not machine.step()
-    assert machine.fault is fault
-    assert type(machine.fault) is Fault
-    assert changes(before, everything(machine)) == {("running",), ("fault",)}
-    assert not machine.step()
-    assert machine.run(5) == 0
-    assert machine.pc == pc
+def assert_fault(golden: GoldenCore, one: int, fault: Fault, pc: int = 0) -> None:
+    golden.stop()
+    golden.load_program([one], at=pc)
+    golden.start(pc)
+    before = everything(golden)
+    assert not golden.step()
+    assert golden.fault is fault
+    assert type(golden.fault) is Fault
+    assert changes(before, everything(golden)) == {("running",), ("fault",)}
+    assert not golden.step()
+    assert golden.run(5) == 0
+    assert golden.pc == pc
 
 
 def beside(part: tuple[Slot, dict[str, int]]) -> int:
@@ -582,10 +582,10 @@ def beside(part: tuple[Slot, dict[str, int]]) -> int:
 
 
 def test_bystanders_do_happen_without_a_fault() -> None:
-    machine = random_machine()
-    before = everything(machine)
-    assert execute(machine, bundle(*BYSTANDERS)), machine.fault
-    assert changes(before, everything(machine)) >= {
+    golden = random_golden()
+    before = everything(golden)
+    assert execute(golden, bundle(*BYSTANDERS)), golden.fault
+    assert changes(before, everything(golden)) >= {
         ("scalars", 30), ("pc",), ("vectors", 30), ("masks", 7), ("vectors", 29), ("vmem", 2),
         ("vectors", 27), ("semaphores", 3), ("results", 0)}
 
@@ -593,12 +593,12 @@ def test_bystanders_do_happen_without_a_fault() -> None:
 @pytest.mark.parametrize("slot", list(SLOTS))
 def test_operation_codes_that_a_slot_does_not_have(slot: Slot) -> None:
     known = {operation.op.value for operation in OPERATIONS if slot in operation.slots}
-    machine = random_machine()
+    golden = random_golden()
     unknown = set(range(1, 1 << SLOTS[slot]["op"])) - known
     if slot is not Slot.POP:
         assert unknown
     for code in unknown:
-        assert_fault(machine, beside((slot, {"op": code})), Fault.ILLEGAL)
+        assert_fault(golden, beside((slot, {"op": code})), Fault.ILLEGAL)
 
 
 ILLEGAL = {
@@ -613,23 +613,23 @@ ILLEGAL = {
 
 @pytest.mark.parametrize(("slot", "operation"), CASES, ids=lambda one: getattr(one, "name", one))
 def test_operands_that_do_not_exist(slot: Slot, operation: Operation) -> None:
-    machine = ready_for(operation)
+    golden = ready_for(operation)
     legal = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
     for operand in operation.operands:
         for value in range(1 << SLOTS[slot][operand.field]):
             fields = legal | {"op": operation.op.value, operand.field: value}
             if value in ILLEGAL.get(operand.kind, ()):
-                assert_fault(machine, beside((slot, fields)), Fault.ILLEGAL)
-    assert execute(machine, pack({slot: legal | {"op": operation.op.value}}, (1, 2, 3)))
+                assert_fault(golden, beside((slot, fields)), Fault.ILLEGAL)
+    assert execute(golden, pack({slot: legal | {"op": operation.op.value}}, (1, 2, 3)))
 
 
 def test_reserved_bits() -> None:
     position = sum(sum(fields.values()) for fields in SLOTS.values())
-    machine = random_machine()
+    golden = random_golden()
     assert isa.RESERVED_BITS > 0
     for bit in range(isa.RESERVED_BITS):
-        assert_fault(machine, bundle(*BYSTANDERS) | 1 << position + bit, Fault.ILLEGAL)
-    assert execute(machine, bundle(*BYSTANDERS))
+        assert_fault(golden, bundle(*BYSTANDERS) | 1 << position + bit, Fault.ILLEGAL)
+    assert execute(golden, bundle(*BYSTANDERS))
 
 
 SCALAR_WRITERS = (do("s0", "add", 9, 1, 2), do("s0", "load", 9, 0, inline(0)),
@@ -645,25 +645,25 @@ MASK_WRITERS = (do("v0", "feq", 3, 1, vector(2)), do("v1", "mand", 3, 1, 2),
 @pytest.mark.parametrize("writers", [SCALAR_WRITERS, VECTOR_WRITERS, MASK_WRITERS])
 def test_two_operations_that_write_the_same_register(
         writers: Sequence[tuple[Slot, dict[str, int]]]) -> None:
-    machine = random_machine()
+    golden = random_golden()
     tried = 0
     for one, other in combinations(writers, 2):
         if one[0] == other[0]:
             continue
         tried += 1
-        assert_fault(machine, bundle(one, other), Fault.CONFLICT)
+        assert_fault(golden, bundle(one, other), Fault.CONFLICT)
         elsewhere = other[0], other[1] | {"d": other[1]["d"] - 1}
-        assert execute(random_machine(), bundle(one, elsewhere)), (one, other)
+        assert execute(random_golden(), bundle(one, elsewhere)), (one, other)
     assert tried >= 4
 
 
 def test_files_do_not_conflict_with_each_other() -> None:
-    assert execute(random_machine(), bundle(
+    assert execute(random_golden(), bundle(
         do("s0", "add", 5, 1, 2), do("v0", "eq", 5, 1, vector(2)), do("v1", "move", 5, inline(1)),
         do("st", "store", 5, 0, inline(5), 5), do("push", "rows", 5),
         do("misc", "signal", 5, inline(1))))
     # What a store reads is in the field d, too.
-    assert execute(random_machine(), bundle(
+    assert execute(random_golden(), bundle(
         do("s0", "store", 5, 0, inline(2)), do("s1", "add", 5, 5, inline(2)),
         do("v1", "move", 5, inline(1)), do("st", "store", 5, 0, inline(5), 5)))
 
@@ -671,9 +671,9 @@ def test_files_do_not_conflict_with_each_other() -> None:
 def at_fault(name: str,
              config: Config = TINY) -> tuple[GoldenCore, tuple[Slot, dict[str, int]], Fault]:
     """A core and an operation that has a fault on it."""
-    machine = random_machine(config)
-    machine.scalars[1:4] = 0xFFFFFFF0, config.vmem_vectors, config.smem_words
-    machine.semaphores[4] = 0xFFFFFFFE
+    golden = random_golden(config)
+    golden.scalars[1:4] = 0xFFFFFFF0, config.vmem_vectors, config.smem_words
+    golden.semaphores[4] = 0xFFFFFFFE
     lanes, sublanes, groups = config.lanes, config.sublanes, config.tile_vregs
     fault, _, which = name.partition(" ")
     operations = {
@@ -704,17 +704,17 @@ def at_fault(name: str,
         "semaphore large": do("misc", "signal", 4, 1),
     }
     if which in ("mixed", "mixed_t", "swap", "swap_none"):
-        machine.loaded = 0 if which == "swap_none" else 1
-        machine.transposed = which == "mixed"
+        golden.loaded = 0 if which == "swap_none" else 1
+        golden.transposed = which == "mixed"
     elif which == "inactive":
-        machine.active = False
+        golden.active = False
     elif fault == "fifo_overflow":
-        while machine.held < config.result_vregs:
-            assert execute(machine, bundle(do("push", "rows", 7)))
+        while golden.held < config.result_vregs:
+            assert execute(golden, bundle(do("push", "rows", 7)))
     elif fault == "fifo_underflow":
-        while machine.held:
-            assert execute(machine, bundle(do("pop", "pop", 7)))
-    return machine, operations[name], Fault[fault.upper()]
+        while golden.held:
+            assert execute(golden, bundle(do("pop", "pop", 7)))
+    return golden, operations[name], Fault[fault.upper()]
 
 
 FAULTS = ["smem_range load", "smem_range store", "smem_range negative", "vmem_range load",
@@ -730,31 +730,31 @@ FAULTS = ["smem_range load", "smem_range store", "smem_range negative", "vmem_ra
 
 @pytest.mark.parametrize("config", [TINY, ODD])
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_stops_the_machine_and_changes_nothing_else(name: str, config: Config) -> None:
-    machine, part, fault = at_fault(name, config)
+def test_fault_stops_the_core_and_changes_nothing_else(name: str, config: Config) -> None:
+    golden, part, fault = at_fault(name, config)
     others = {"push": "fifo_overflow" in name or "weight_load" in name,
               "pop": fault is Fault.FIFO_UNDERFLOW}
     # Alone, and among valid operations.
-    assert_fault(machine, bundle(part), fault, pc=5)
+    assert_fault(golden, bundle(part), fault, pc=5)
     parts = dict(BYSTANDERS)
     if any(others.values()):
         del parts[Slot.PUSH]
         del parts[Slot.POP]
     parts[part[0]] = part[1]
-    assert_fault(machine, pack(parts), fault, pc=5)
-    # The machine can go on after it.
-    machine.load_program([bundle(do("s0", "add", 8, 0, inline(7)))], at=6)
-    machine.start(6)
-    assert machine.fault is Fault.NONE
-    assert machine.step()
-    assert machine.scalars[8] == 7
+    assert_fault(golden, pack(parts), fault, pc=5)
+    # The core can go on after it.
+    golden.load_program([bundle(do("s0", "add", 8, 0, inline(7)))], at=6)
+    golden.start(6)
+    assert golden.fault is Fault.NONE
+    assert golden.step()
+    assert golden.scalars[8] == 7
 
 
 def test_limits_themselves_are_no_faults() -> None:
     config = ODD
-    machine = random_machine(config)
-    machine.scalars[1:4] = 0, config.vmem_vectors - 1, config.smem_words - 1
-    machine.semaphores[4] = 0xFFFFFFFE
+    golden = random_golden(config)
+    golden.scalars[1:4] = 0, config.vmem_vectors - 1, config.smem_words - 1
+    golden.semaphores[4] = 0xFFFFFFFE
     for one in (do("s0", "load", 5, 3, inline(0)), do("ld", "load", 5, 2, inline(0)),
                 do("misc", "rotate_lanes", 5, 6, inline(5)),
                 do("misc", "rotate_sublanes", 5, 6, inline(2)),
@@ -763,15 +763,15 @@ def test_limits_themselves_are_no_faults() -> None:
                 do("misc", "transpose_in", 5, inline(1)),
                 do("misc", "transpose_out", 5, inline(1)),
                 do("misc", "signal", 4, inline(1))):
-        assert execute(machine, bundle(one)), one
-    assert machine.semaphores[4] == 0xFFFFFFFF
+        assert execute(golden, bundle(one)), one
+    assert golden.semaphores[4] == 0xFFFFFFFF
 
 
 def test_the_least_fault_counts() -> None:
-    machine = random_machine()
-    machine.semaphores[4] = 0xFFFFFFFF
-    while machine.held:
-        assert execute(machine, bundle(do("pop", "pop", 7)))
+    golden = random_golden()
+    golden.semaphores[4] = 0xFFFFFFFF
+    while golden.held:
+        assert execute(golden, bundle(do("pop", "pop", 7)))
     parts = {
         Fault.SMEM_RANGE: do("s0", "load", 5, 0, inline(-1)),
         Fault.VMEM_RANGE: do("st", "store", 5, 0, inline(-1), 1),
@@ -782,153 +782,153 @@ def test_the_least_fault_counts() -> None:
     for count in range(1, len(parts) + 1):
         for chosen in combinations(parts, count):
             one = bundle(*(parts[fault] for fault in chosen))
-            assert_fault(machine, one, min(chosen))
+            assert_fault(golden, one, min(chosen))
             # Before all of them.
-            assert_fault(machine, bundle(
+            assert_fault(golden, bundle(
                 *(parts[fault] for fault in chosen), do("v0", "move", 9, inline(1)),
                 do("v1", "move", 9, inline(1))), Fault.CONFLICT)
-            assert_fault(machine, bundle(
+            assert_fault(golden, bundle(
                 *(parts[fault] for fault in chosen), do("v0", "move", 9, inline(1)),
                 do("v1", "move", 9, 36)), Fault.ILLEGAL)
     parts[Fault.SEMAPHORE] = do("misc", "signal", 4, inline(1))
-    assert_fault(machine, bundle(parts[Fault.SEMAPHORE], parts[Fault.FIFO_UNDERFLOW]),
+    assert_fault(golden, bundle(parts[Fault.SEMAPHORE], parts[Fault.FIFO_UNDERFLOW]),
                  Fault.FIFO_UNDERFLOW)
-    assert_fault(machine, bundle(parts[Fault.SEMAPHORE]), Fault.SEMAPHORE)
+    assert_fault(golden, bundle(parts[Fault.SEMAPHORE]), Fault.SEMAPHORE)
     # A push has two conditions.
-    machine = random_machine()
-    while machine.held < TINY.result_vregs:
-        assert execute(machine, bundle(do("push", "rows", 7)))
-    machine.loaded = 1
-    assert_fault(machine, bundle(do("push", "rows_swap", 6)), Fault.WEIGHT_LOAD)
-    assert_fault(machine, bundle(do("push", "rows", 6)), Fault.FIFO_OVERFLOW)
+    golden = random_golden()
+    while golden.held < TINY.result_vregs:
+        assert execute(golden, bundle(do("push", "rows", 7)))
+    golden.loaded = 1
+    assert_fault(golden, bundle(do("push", "rows_swap", 6)), Fault.WEIGHT_LOAD)
+    assert_fault(golden, bundle(do("push", "rows", 6)), Fault.FIFO_OVERFLOW)
     # Push and pop of one bundle do not make room for each other.
-    assert_fault(machine, bundle(do("push", "rows", 6), do("pop", "pop", 5)), Fault.FIFO_OVERFLOW)
-    while machine.held:
-        assert execute(machine, bundle(do("pop", "pop", 7)))
-    assert_fault(machine, bundle(do("push", "rows", 6), do("pop", "pop", 5)), Fault.FIFO_UNDERFLOW)
+    assert_fault(golden, bundle(do("push", "rows", 6), do("pop", "pop", 5)), Fault.FIFO_OVERFLOW)
+    while golden.held:
+        assert execute(golden, bundle(do("pop", "pop", 7)))
+    assert_fault(golden, bundle(do("push", "rows", 6), do("pop", "pop", 5)), Fault.FIFO_UNDERFLOW)
 
 
 # Semaphores
 
 
 def test_waiting_holds_the_whole_bundle() -> None:
-    machine = random_machine()
-    machine.semaphores[:] = 0
+    golden = random_golden()
+    golden.semaphores[:] = 0
     parts = dict(BYSTANDERS)
     parts[Slot.MISC] = do("misc", "wait", 3, I0)[1]
-    machine.load_program([pack(parts, (5,))])
-    machine.start(0)
-    before = everything(machine)
-    assert machine.run(10) == 0
-    assert machine.waiting
-    assert machine.running
-    assert changes(before, everything(machine)) == {("waiting",)}
-    machine.signal(3, 4)
-    machine.signal(2, 100)
-    assert machine.run(10) == 0
-    assert machine.semaphores[3] == 4
-    machine.signal(3)
-    assert machine.step()
-    assert not machine.waiting
-    assert machine.semaphores.tolist() == [0, 0, 100, *[0] * 13]
-    assert machine.pc == 9
-    assert machine.scalars[30] == 1
+    golden.load_program([pack(parts, (5,))])
+    golden.start(0)
+    before = everything(golden)
+    assert golden.run(10) == 0
+    assert golden.waiting
+    assert golden.running
+    assert changes(before, everything(golden)) == {("waiting",)}
+    golden.signal(3, 4)
+    golden.signal(2, 100)
+    assert golden.run(10) == 0
+    assert golden.semaphores[3] == 4
+    golden.signal(3)
+    assert golden.step()
+    assert not golden.waiting
+    assert golden.semaphores.tolist() == [0, 0, 100, *[0] * 13]
+    assert golden.pc == 9
+    assert golden.scalars[30] == 1
 
 
 def test_waits_compare_without_sign_and_subtract() -> None:
-    machine = GoldenCore(TINY)
+    golden = GoldenCore(TINY)
     for count, least, goes in ((0, 0, True), (5, 5, True), (4, 5, False), (0x80000000, 1, True),
                                (1, 0x80000000, False), (MASK32, MASK32, True), (7, 3, True)):
-        machine.semaphores[15] = count
-        machine.scalars[1] = least
-        assert execute(machine, bundle(do("misc", "wait", 15, 1))) is goes
-        assert machine.semaphores[15] == (count - least if goes else count)
+        golden.semaphores[15] = count
+        golden.scalars[1] = least
+        assert execute(golden, bundle(do("misc", "wait", 15, 1))) is goes
+        assert golden.semaphores[15] == (count - least if goes else count)
 
 
 def test_a_fault_of_a_waiting_bundle_is_a_fault() -> None:
-    machine = random_machine()
-    machine.semaphores[3] = 0
+    golden = random_golden()
+    golden.semaphores[3] = 0
     wait = do("misc", "wait", 3, inline(1))
-    assert_fault(machine, bundle(wait, do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
+    assert_fault(golden, bundle(wait, do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
     # It has none, waits, and gets one by what happens outside.
-    assert not execute(machine, bundle(wait))
-    assert machine.waiting
-    machine.semaphores[2] = MASK32
-    before = everything(machine)
-    machine.signal(2, 1)
-    assert (machine.fault, machine.running, machine.waiting) == (Fault.SEMAPHORE, False, False)
-    assert changes(before, everything(machine)) == {("fault",), ("running",), ("waiting",)}
+    assert not execute(golden, bundle(wait))
+    assert golden.waiting
+    golden.semaphores[2] = MASK32
+    before = everything(golden)
+    golden.signal(2, 1)
+    assert (golden.fault, golden.running, golden.waiting) == (Fault.SEMAPHORE, False, False)
+    assert changes(before, everything(golden)) == {("fault",), ("running",), ("waiting",)}
 
 
 def test_the_first_fault_is_kept_until_the_next_start() -> None:
-    machine = random_machine()
-    machine.semaphores[2] = MASK32
-    assert_fault(machine, bundle(do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
-    before = everything(machine)
-    machine.signal(2, 1)
-    assert not changes(before, everything(machine))
-    machine.load_program([0])
-    machine.start(0)
-    machine.stop()
-    assert machine.fault is Fault.NONE
+    golden = random_golden()
+    golden.semaphores[2] = MASK32
+    assert_fault(golden, bundle(do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
+    before = everything(golden)
+    golden.signal(2, 1)
+    assert not changes(before, everything(golden))
+    golden.load_program([0])
+    golden.start(0)
+    golden.stop()
+    assert golden.fault is Fault.NONE
     # One that was stopped by the host has had none.
-    machine.signal(2, 1)
-    assert (machine.fault, machine.pc) == (Fault.SEMAPHORE, 0)
-    assert machine.semaphores[2] == MASK32
+    golden.signal(2, 1)
+    assert (golden.fault, golden.pc) == (Fault.SEMAPHORE, 0)
+    assert golden.semaphores[2] == MASK32
 
 
 def test_reading_and_signalling_semaphores() -> None:
-    machine = random_machine()
+    golden = random_golden()
     for number in range(16):
-        old = int(machine.semaphores[number])
-        assert execute(machine, bundle(do("misc", "signal", number, 5)))\
-            is (old + int(machine.scalars[5]) <= MASK32)
-        machine.scalars[5] = number + 1
-        now = int(machine.semaphores[number])
-        assert execute(machine, bundle(do("misc", "signal", number, 5)))
-        assert machine.semaphores[number] == now + number + 1
-        assert execute(machine, bundle(do("misc", "read_semaphore", 6, number)))
-        assert machine.scalars[6] == now + number + 1
+        old = int(golden.semaphores[number])
+        assert execute(golden, bundle(do("misc", "signal", number, 5)))\
+            is (old + int(golden.scalars[5]) <= MASK32)
+        golden.scalars[5] = number + 1
+        now = int(golden.semaphores[number])
+        assert execute(golden, bundle(do("misc", "signal", number, 5)))
+        assert golden.semaphores[number] == now + number + 1
+        assert execute(golden, bundle(do("misc", "read_semaphore", 6, number)))
+        assert golden.scalars[6] == now + number + 1
 
 
 def test_stopping_and_going_on() -> None:
-    machine = GoldenCore(TINY)
-    machine.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
-    machine.start(0)
-    assert machine.run(2) == 2
+    golden = GoldenCore(TINY)
+    golden.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
+    golden.start(0)
+    assert golden.run(2) == 2
     with pytest.raises(RuntimeError, match="a program runs, at bundle 2: stop it to start"):
-        machine.start(5)
-    assert machine.pc == 2
-    machine.stop()
-    assert (machine.running, machine.pc, machine.fault) == (False, 2, Fault.NONE)
-    assert machine.run(100) == 0
-    machine.start(machine.pc)
-    assert machine.run(100) == 4
-    assert (machine.running, machine.pc, machine.scalars[1]) == (False, 5, 5)
+        golden.start(5)
+    assert golden.pc == 2
+    golden.stop()
+    assert (golden.running, golden.pc, golden.fault) == (False, 2, Fault.NONE)
+    assert golden.run(100) == 0
+    golden.start(golden.pc)
+    assert golden.run(100) == 4
+    assert (golden.running, golden.pc, golden.scalars[1]) == (False, 5, 5)
 
 
 def test_a_watchdog_from_outside_stops_a_program_that_waits() -> None:
-    machine = GoldenCore(TINY)
-    machine.load_program([bundle(do("misc", "wait", 3, inline(1))), bundle(HALT)])
-    machine.start(0)
-    assert machine.run(9) == 0
-    before = everything(machine)
-    machine.stop(Fault.WATCHDOG)
-    assert (machine.fault, machine.pc) == (Fault.WATCHDOG, 0)
-    assert changes(before, everything(machine)) == {("fault",), ("running",), ("waiting",)}
+    golden = GoldenCore(TINY)
+    golden.load_program([bundle(do("misc", "wait", 3, inline(1))), bundle(HALT)])
+    golden.start(0)
+    assert golden.run(9) == 0
+    before = everything(golden)
+    golden.stop(Fault.WATCHDOG)
+    assert (golden.fault, golden.pc) == (Fault.WATCHDOG, 0)
+    assert changes(before, everything(golden)) == {("fault",), ("running",), ("waiting",)}
     with pytest.raises(TypeError, match="fault must be a Fault, not 11"):
-        machine.stop(cast(Any, 11))
-    machine.signal(3)
-    machine.start(0)
-    assert machine.run(9) == 2
-    assert machine.fault is Fault.NONE
+        golden.stop(cast(Any, 11))
+    golden.signal(3)
+    golden.start(0)
+    assert golden.run(9) == 2
+    assert golden.fault is Fault.NONE
 
 
 # Programs
 
 
 def test_program_sums_the_scalar_memory() -> None:
-    machine = random_machine()
+    golden = random_golden()
     program = [
         bundle(do("s0", "add", 1, 0, I0), do("s1", "add", 2, 0, inline(0)), imm=(256,)),
         bundle(do("s0", "add", 3, 0, inline(0)), do("v0", "lane", 1), do("v1", "sublane", 2)),
@@ -936,31 +936,31 @@ def test_program_sums_the_scalar_memory() -> None:
         bundle(do("s0", "add", 2, 2, 4), do("s1", "loop", 1, inline(2)),
                do("v0", "add", 1, 1, vector(2))),
         bundle(do("s0", "store", 2, 0, inline(7)), HALT)]
-    total = int(machine.smem.sum(dtype=np.uint64)) & MASK32
-    machine.load_program(program)
-    machine.start(0)
-    assert machine.run(10_000) == 2 + 2 * 256 + 1
-    assert not machine.running
-    assert (machine.pc, machine.fault) == (4, Fault.NONE)
-    assert machine.smem[7] == total
-    assert machine.scalars[1] == 0
-    assert machine.vectors[1].tolist() == [[lane + 256 * s for lane in range(4)] for s in range(2)]
+    total = int(golden.smem.sum(dtype=np.uint64)) & MASK32
+    golden.load_program(program)
+    golden.start(0)
+    assert golden.run(10_000) == 2 + 2 * 256 + 1
+    assert not golden.running
+    assert (golden.pc, golden.fault) == (4, Fault.NONE)
+    assert golden.smem[7] == total
+    assert golden.scalars[1] == 0
+    assert golden.vectors[1].tolist() == [[lane + 256 * s for lane in range(4)] for s in range(2)]
 
 
 def test_program_calls_and_returns() -> None:
-    machine = GoldenCore(TINY)
+    golden = GoldenCore(TINY)
     program = [bundle(do("s1", "call", 31, I0), imm=(100,)),
                bundle(do("s1", "call", 31, I0), do("s0", "add", 1, 1, 1), imm=(100,)),
                bundle(HALT)]
     # Fibonacci numbers by recursion through a stack in scalar memory.
     routine = [bundle(do("s0", "add", 1, 1, inline(3))), bundle(do("s1", "jump", 31))]
-    machine.load_program(program)
-    machine.load_program(routine, at=100)
-    machine.start(0)
-    assert machine.run(100) == 7
-    assert (machine.pc, machine.running) == (2, False)
-    assert machine.scalars[1] == (0 + 3) * 2 + 3
-    assert machine.scalars[31] == 2
+    golden.load_program(program)
+    golden.load_program(routine, at=100)
+    golden.start(0)
+    assert golden.run(100) == 7
+    assert (golden.pc, golden.running) == (2, False)
+    assert golden.scalars[1] == (0 + 3) * 2 + 3
+    assert golden.scalars[31] == 2
 
 
 def recursive_program() -> tuple[int, list[int]]:
@@ -984,15 +984,15 @@ def recursive_program() -> tuple[int, list[int]]:
 
 def test_program_recurses_through_a_stack() -> None:
     fib, routine = recursive_program()
-    machine = GoldenCore(TINY)
-    machine.load_program([bundle(do("s0", "add", 1, 0, inline(10)), do("s1", "call", 31, I0),
+    golden = GoldenCore(TINY)
+    golden.load_program([bundle(do("s0", "add", 1, 0, inline(10)), do("s1", "call", 31, I0),
                                  imm=(fib,)), bundle(HALT)])
-    machine.load_program(routine, at=fib)
-    machine.start(0)
-    executed = machine.run(100_000)
-    assert (machine.pc, machine.fault) == (1, Fault.NONE)
-    assert machine.scalars[1] == 55
-    assert machine.scalars[2] == 0
+    golden.load_program(routine, at=fib)
+    golden.start(0)
+    executed = golden.run(100_000)
+    assert (golden.pc, golden.fault) == (1, Fault.NONE)
+    assert golden.scalars[1] == 55
+    assert golden.scalars[2] == 0
     assert executed > 1_000
 
 
@@ -1004,16 +1004,16 @@ def load_weights(config: Config, first: int, kind: str = "weights") -> list[int]
 @pytest.mark.parametrize("kind", ["weights", "weights_t"])
 def test_program_multiplies_matrices(config: Config, kind: str) -> None:
     rng = np.random.default_rng(SEED)
-    machine = GoldenCore(config)
+    golden = GoldenCore(config)
     lanes, sublanes, groups = config.lanes, config.sublanes, config.tile_vregs
     first, second = rng.normal(size=(2, lanes, lanes)).astype(np.float32)
     x = rng.normal(size=(5, sublanes, lanes)).astype(np.float32)
-    shape = machine.vectors[:groups].shape
+    shape = golden.vectors[:groups].shape
     for number, weights in enumerate((first, second)):
         straight = weights if kind == "weights" else weights.T
-        machine.vectors[groups * number:groups * (number + 1)] = np.ascontiguousarray(
+        golden.vectors[groups * number:groups * (number + 1)] = np.ascontiguousarray(
             straight).view(np.uint32).reshape(shape)
-    machine.vectors[20:25] = x.view(np.uint32)
+    golden.vectors[20:25] = x.view(np.uint32)
     # The second tile loads while the first one computes, and swaps with the third rows.
     program = [
         *load_weights(config, 0, kind),
@@ -1028,125 +1028,125 @@ def test_program_multiplies_matrices(config: Config, kind: str) -> None:
     executed = 0
     for start in range(0, len(program), config.imem_bundles - 1):
         part = program[start:start + config.imem_bundles - 1]
-        machine.load_program([*part, bundle(HALT)])
-        machine.start(0)
-        executed += machine.run(100)
-        assert (machine.running, machine.fault) == (False, Fault.NONE)
+        golden.load_program([*part, bundle(HALT)])
+        golden.start(0)
+        executed += golden.run(100)
+        assert (golden.running, golden.fault) == (False, Fault.NONE)
     assert executed >= len(program)
-    results = machine.vectors[10:14].view(np.float32)
+    results = golden.vectors[10:14].view(np.float32)
     for number in range(4):
         expected = tile_matmul(x[number], first if number < 2 else second)
         assert np.array_equal(results[number].view(np.uint32), expected.view(np.uint32)), number
         truth = x[number].astype(float) @ (first if number < 2 else second).astype(float)
         assert np.allclose(results[number], truth, atol=0.1 * lanes**0.5)
-    assert (machine.held, machine.loaded, machine.active) == (0, 0, True)
+    assert (golden.held, golden.loaded, golden.active) == (0, 0, True)
 
 
 def test_array_holds_as_many_results_as_the_configuration_says() -> None:
-    machine = random_machine()
+    golden = random_golden()
     rng = np.random.default_rng(SEED)
-    pushed = [tile_matmul(machine.vectors[number].view(np.float32), machine.weights)
+    pushed = [tile_matmul(golden.vectors[number].view(np.float32), golden.weights)
               for number in (3, 4)]
-    while machine.held < TINY.result_vregs:
+    while golden.held < TINY.result_vregs:
         number = int(rng.integers(32))
-        pushed.append(tile_matmul(machine.vectors[number].view(np.float32), machine.weights))
-        assert execute(machine, bundle(do("push", "rows", number)))
+        pushed.append(tile_matmul(golden.vectors[number].view(np.float32), golden.weights))
+        assert execute(golden, bundle(do("push", "rows", number)))
     assert len(pushed) == TINY.result_vregs == 8
-    assert not execute(machine, bundle(do("push", "rows", 0)))
+    assert not execute(golden, bundle(do("push", "rows", 0)))
     for expected in pushed:
-        assert execute(machine, bundle(do("pop", "pop", 5)))
-        assert np.array_equal(machine.vectors[5], expected.view(np.uint32))
-    assert not execute(machine, bundle(do("pop", "pop", 5)))
+        assert execute(golden, bundle(do("pop", "pop", 5)))
+        assert np.array_equal(golden.vectors[5], expected.view(np.uint32))
+    assert not execute(golden, bundle(do("pop", "pop", 5)))
 
 
 def test_loads_of_weights_start_anew_after_each_swap() -> None:
-    machine = random_machine()
-    assert machine.loaded == TINY.tile_vregs == 2
-    assert execute(machine, bundle(do("push", "rows_swap", 1)))
+    golden = random_golden()
+    assert golden.loaded == TINY.tile_vregs == 2
+    assert execute(golden, bundle(do("push", "rows_swap", 1)))
     for kind in ("weights_t", "weights"):
         for one in load_weights(TINY, 9, kind):
-            assert execute(machine, one)
-        assert machine.transposed is (kind == "weights_t")
-        assert_fault(machine, bundle(do("push", kind, 1)), Fault.WEIGHT_LOAD)
-        assert execute(machine, bundle(do("push", "rows_swap", 2)))
-        assert_fault(machine, bundle(do("push", "rows_swap", 2)), Fault.WEIGHT_LOAD)
-        tile = machine.vectors[9:11].reshape(4, 4).view(np.float32)
+            assert execute(golden, one)
+        assert golden.transposed is (kind == "weights_t")
+        assert_fault(golden, bundle(do("push", kind, 1)), Fault.WEIGHT_LOAD)
+        assert execute(golden, bundle(do("push", "rows_swap", 2)))
+        assert_fault(golden, bundle(do("push", "rows_swap", 2)), Fault.WEIGHT_LOAD)
+        tile = golden.vectors[9:11].reshape(4, 4).view(np.float32)
         tile = tile.T if kind == "weights_t" else tile
-        expected = tile_matmul(machine.vectors[2].view(np.float32), np.ascontiguousarray(tile))
-        assert np.array_equal(machine.results[-1], expected.view(np.uint32))
+        expected = tile_matmul(golden.vectors[2].view(np.float32), np.ascontiguousarray(tile))
+        assert np.array_equal(golden.results[-1], expected.view(np.uint32))
 
 
 def test_rows_keep_the_weights_that_were_active_when_they_were_pushed() -> None:
-    machine = random_machine()
-    while machine.held:
-        assert execute(machine, bundle(do("pop", "pop", 5)))
+    golden = random_golden()
+    while golden.held:
+        assert execute(golden, bundle(do("pop", "pop", 5)))
     expected = []
     # Nothing is popped until rows of three tiles are in flight.
     for tile in range(3):
         if tile:
             for load in load_weights(TINY, 2 * tile):
-                assert execute(machine, load)
-        assert execute(machine, bundle(do("push", "rows_swap", 6)))
-        assert execute(machine, bundle(do("push", "rows", 7)))
-        weights = machine.vectors[2 * tile:2 * tile + 2].reshape(4, 4).view(np.float32)
-        expected += [tile_matmul(machine.vectors[number].view(np.float32), weights)
+                assert execute(golden, load)
+        assert execute(golden, bundle(do("push", "rows_swap", 6)))
+        assert execute(golden, bundle(do("push", "rows", 7)))
+        weights = golden.vectors[2 * tile:2 * tile + 2].reshape(4, 4).view(np.float32)
+        expected += [tile_matmul(golden.vectors[number].view(np.float32), weights)
                      for number in (6, 7)]
     expected = [one.view(np.uint32) for one in expected]
     assert len({one.tobytes() for one in expected}) == 6
     for one in expected:
-        assert execute(machine, bundle(do("pop", "pop", 5)))
-        assert np.array_equal(machine.vectors[5], one)
+        assert execute(golden, bundle(do("pop", "pop", 5)))
+        assert np.array_equal(golden.vectors[5], one)
 
 
 def test_rows_before_the_first_swap_are_a_fault_even_with_weights_loaded() -> None:
-    machine = GoldenCore(TINY)
-    assert_fault(machine, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
+    golden = GoldenCore(TINY)
+    assert_fault(golden, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
     for one in load_weights(TINY, 0):
-        assert execute(machine, one)
-    assert_fault(machine, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
-    assert execute(machine, bundle(do("push", "rows_swap", 1)))
-    assert execute(machine, bundle(do("push", "rows", 1)))
+        assert execute(golden, one)
+    assert_fault(golden, bundle(do("push", "rows", 1)), Fault.WEIGHT_LOAD)
+    assert execute(golden, bundle(do("push", "rows_swap", 1)))
+    assert execute(golden, bundle(do("push", "rows", 1)))
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
 def test_program_transposes_a_tile(config: Config) -> None:
-    machine = random_machine(config)
+    golden = random_golden(config)
     groups = config.tile_vregs
-    matrix = machine.vectors[8:8 + groups].reshape(config.lanes, config.lanes).copy()
+    matrix = golden.vectors[8:8 + groups].reshape(config.lanes, config.lanes).copy()
     for group in reversed(range(groups)):
-        assert execute(machine, bundle(do("misc", "transpose_in", 8 + group, inline(group))))
+        assert execute(golden, bundle(do("misc", "transpose_in", 8 + group, inline(group))))
     for group in range(groups):
-        assert execute(machine, bundle(do("misc", "transpose_out", 20 + group, inline(group))))
-    got = machine.vectors[20:20 + groups].reshape(config.lanes, config.lanes)
+        assert execute(golden, bundle(do("misc", "transpose_out", 20 + group, inline(group))))
+    got = golden.vectors[20:20 + groups].reshape(config.lanes, config.lanes)
     assert got.tolist() == [list(column) for column in zip(*matrix.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize("config", [TINY, ODD])
 def test_cross_lane_operations(config: Config) -> None:
-    machine = random_machine(config)
+    golden = random_golden(config)
     sublanes, lanes = config.sublanes, config.lanes
-    a = machine.vectors[9].copy()
+    a = golden.vectors[9].copy()
     for b in range(lanes):
-        machine.scalars[1] = b
-        assert execute(machine, bundle(do("misc", "rotate_lanes", 5, 9, 1)))
-        assert execute(machine, bundle(do("misc", "broadcast_lane", 6, 9, 1)))
+        golden.scalars[1] = b
+        assert execute(golden, bundle(do("misc", "rotate_lanes", 5, 9, 1)))
+        assert execute(golden, bundle(do("misc", "broadcast_lane", 6, 9, 1)))
         for lane in range(lanes):
-            assert np.array_equal(machine.vectors[5][:, (lane + b) % lanes], a[:, lane])
-            assert np.array_equal(machine.vectors[6][:, lane], a[:, b])
+            assert np.array_equal(golden.vectors[5][:, (lane + b) % lanes], a[:, lane])
+            assert np.array_equal(golden.vectors[6][:, lane], a[:, b])
     for b in range(sublanes):
-        assert execute(machine, bundle(do("misc", "rotate_sublanes", 5, 9, inline(b))))
-        assert execute(machine, bundle(do("misc", "broadcast_sublane", 6, 9, inline(b))))
+        assert execute(golden, bundle(do("misc", "rotate_sublanes", 5, 9, inline(b))))
+        assert execute(golden, bundle(do("misc", "broadcast_sublane", 6, 9, inline(b))))
         for s in range(sublanes):
-            assert np.array_equal(machine.vectors[5][(s + b) % sublanes], a[s])
-            assert np.array_equal(machine.vectors[6][s], a[b])
+            assert np.array_equal(golden.vectors[5][(s + b) % sublanes], a[s])
+            assert np.array_equal(golden.vectors[6][s], a[b])
     for register in (2, 9):
-        assert execute(machine, bundle(do("misc", "sum_lanes", 5, register)))
-        assert execute(machine, bundle(do("misc", "max_lanes", 6, register)))
-        assert np.array_equal(machine.vectors[5], sum_lanes(machine.vectors[register]))
-        assert np.array_equal(machine.vectors[6], max_lanes(machine.vectors[register]))
-    numbers = machine.vectors[2].view(np.float32)
-    assert execute(machine, bundle(do("misc", "sum_lanes", 5, 2), do("s0", "add", 1, 0, 0)))
-    assert np.allclose(machine.vectors[5].view(np.float32), numbers.sum(1, keepdims=True),
+        assert execute(golden, bundle(do("misc", "sum_lanes", 5, register)))
+        assert execute(golden, bundle(do("misc", "max_lanes", 6, register)))
+        assert np.array_equal(golden.vectors[5], sum_lanes(golden.vectors[register]))
+        assert np.array_equal(golden.vectors[6], max_lanes(golden.vectors[register]))
+    numbers = golden.vectors[2].view(np.float32)
+    assert execute(golden, bundle(do("misc", "sum_lanes", 5, 2), do("s0", "add", 1, 0, 0)))
+    assert np.allclose(golden.vectors[5].view(np.float32), numbers.sum(1, keepdims=True),
                        atol=1e-5)
 
 
@@ -1191,27 +1191,27 @@ def written_by(one: int) -> set[tuple[str, ...] | tuple[str, int]]:
 @pytest.mark.parametrize("config", [TINY, ODD])
 def test_random_bundles_change_what_they_name_or_nothing(config: Config) -> None:
     rng = np.random.default_rng(SEED)
-    machine = random_machine(config)
-    machine.scalars[1:3] = 0, 1
+    golden = random_golden(config)
+    golden.scalars[1:3] = 0, 1
     outcomes = dict.fromkeys(Fault, 0)
     for count in range(1_500):
         one = random_bundle(rng)
-        before = machine.read_state(array=False)
-        state = everything(machine) if count % 4 == 0 else None
-        if execute(machine, one):
-            changed = changes(before, machine.read_state(array=False), ("vmem", "smem", "fault"))
+        before = golden.read_state(array=False)
+        state = everything(golden) if count % 4 == 0 else None
+        if execute(golden, one):
+            changed = changes(before, golden.read_state(array=False), ("vmem", "smem", "fault"))
             assert changed <= written_by(one), (SEED, count, hex(one))
-        elif not machine.waiting:
-            assert not machine.running
-            assert machine.fault is not Fault.NONE
+        elif not golden.waiting:
+            assert not golden.running
+            assert golden.fault is not Fault.NONE
             unchanged = state or before
-            after = everything(machine) if state else machine.read_state(array=False)
+            after = everything(golden) if state else golden.read_state(array=False)
             assert changes(unchanged, after, ("pc", "running", "fault", "waiting")) == set(), (
                 SEED, count, hex(one))
-        outcomes[machine.fault] += 1
+        outcomes[golden.fault] += 1
         if count % 10 == 0:
-            machine = random_machine(config, SEED + count)
-            machine.scalars[1:3] = 0, 1
+            golden = random_golden(config, SEED + count)
+            golden.scalars[1:3] = 0, 1
     assert outcomes[Fault.NONE] > 100
     for fault in (Fault.ILLEGAL, Fault.CONFLICT, Fault.WEIGHT_LOAD):
         assert outcomes[fault] > 10, fault
@@ -1219,27 +1219,27 @@ def test_random_bundles_change_what_they_name_or_nothing(config: Config) -> None
 
 def test_bundles_of_random_bits_never_raise() -> None:
     rng = np.random.default_rng(SEED)
-    machine = random_machine()
+    golden = random_golden()
     for _ in range(500):
         one = int.from_bytes(rng.bytes(isa.BUNDLE_BITS // 8), "little")
         keep = int.from_bytes(rng.bytes(isa.BUNDLE_BITS // 8), "little")
-        execute(machine, one)
-        execute(machine, one & keep & ~(0xFFFF << 150))
+        execute(golden, one)
+        execute(golden, one & keep & ~(0xFFFF << 150))
 
 
 def test_a_bundle_means_the_same_whenever_it_is_executed_again() -> None:
     rng = np.random.default_rng(SEED)
     bundles = [random_bundle(rng) for _ in range(TINY.imem_bundles)]
     order = rng.integers(0, len(bundles), 600).tolist()
-    kept = random_machine()
+    kept = random_golden()
     kept.scalars[1:3] = 0, 1
-    fresh = random_machine()
+    fresh = random_golden()
     fresh.scalars[1:3] = 0, 1
     for number in order:
-        for machine in (kept, fresh):
-            machine.stop()
-            machine.load_program(bundles)
-            machine.start(number)
+        for golden in (kept, fresh):
+            golden.stop()
+            golden.load_program(bundles)
+            golden.start(number)
         # A decoder without memory.
         fresh._cache.clear()
         assert kept.step() == fresh.step()
@@ -1249,23 +1249,23 @@ def test_a_bundle_means_the_same_whenever_it_is_executed_again() -> None:
 
 
 def test_decoded_bundles_do_not_pile_up() -> None:
-    machine = GoldenCore(TINY)
+    golden = GoldenCore(TINY)
     for word in range(2_500):
-        assert execute(machine, bundle(do("s0", "add", 1, 0, I0), imm=(word,)))
-        assert machine.scalars[1] == word
-    assert len(machine._cache) <= 1024
+        assert execute(golden, bundle(do("s0", "add", 1, 0, I0), imm=(word,)))
+        assert golden.scalars[1] == word
+    assert len(golden._cache) <= 1024
 
 
 # Arguments
 
 
 def test_programs_are_loaded_where_they_are_wanted() -> None:
-    machine = GoldenCore(ODD)
-    machine.load_program([1, 2, 3], at=6)
-    assert machine.program == [0, 0, 0, 0, 0, 0, 1, 2, 3]
-    machine.load_program(iter([9]))
-    machine.load_program([], at=9)
-    assert machine.program == [9, 0, 0, 0, 0, 0, 1, 2, 3]
+    golden = GoldenCore(ODD)
+    golden.load_program([1, 2, 3], at=6)
+    assert golden.program == [0, 0, 0, 0, 0, 0, 1, 2, 3]
+    golden.load_program(iter([9]))
+    golden.load_program([], at=9)
+    assert golden.program == [9, 0, 0, 0, 0, 0, 1, 2, 3]
 
 
 MACHINE = GoldenCore(TINY)

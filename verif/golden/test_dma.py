@@ -32,28 +32,28 @@ def pair(config: Config, rng: np.random.Generator) -> tuple[GoldenCore, GoldenCo
     """Two cores with random contents."""
     hbm = allocate_hbm(config)
     hbm[:] = rng.integers(0, 1 << 32, hbm.shape, np.uint32)
-    machines = GoldenCore(config, hbm), GoldenCore(config, hbm)
-    machines[0].connect(machines[1])
-    for machine in machines:
-        for array in (machine.vmem, machine.smem, machine.vectors):
+    cores = GoldenCore(config, hbm), GoldenCore(config, hbm)
+    cores[0].connect(cores[1])
+    for golden in cores:
+        for array in (golden.vmem, golden.smem, golden.vectors):
             array[:] = rng.integers(0, 1 << 32, array.shape, np.uint32)
-        machine.masks[1:] = rng.integers(0, 2, machine.masks[1:].shape)
-        machine.program[:] = [int.from_bytes(rng.bytes(36), "little")
+        golden.masks[1:] = rng.integers(0, 2, golden.masks[1:].shape)
+        golden.program[:] = [int.from_bytes(rng.bytes(36), "little")
                               for _ in range(config.imem_bundles)]
-    return machines
+    return cores
 
 
-def flat(machine: Any) -> dict[str, dict[int, int]]:
+def flat(golden: Any) -> dict[str, dict[int, int]]:
     """All words by the name of their space; those that instruction memory has not are absent."""
-    masks = sum(machine.masks[i].astype(np.int64) << i for i in range(8))
+    masks = sum(golden.masks[i].astype(np.int64) << i for i in range(8))
     return {
-        "HBM": {i: int(word) for i, word in enumerate(machine.hbm.reshape(-1))},
-        "VMEM": {i: int(word) for i, word in enumerate(machine.vmem.reshape(-1))},
-        "OTHER_VMEM": {i: int(word) for i, word in enumerate(machine.peer.vmem.reshape(-1))},
-        "SMEM": {i: int(word) for i, word in enumerate(machine.smem)},
+        "HBM": {i: int(word) for i, word in enumerate(golden.hbm.reshape(-1))},
+        "VMEM": {i: int(word) for i, word in enumerate(golden.vmem.reshape(-1))},
+        "OTHER_VMEM": {i: int(word) for i, word in enumerate(golden.peer.vmem.reshape(-1))},
+        "SMEM": {i: int(word) for i, word in enumerate(golden.smem)},
         "IMEM": {16 * i + w: bundle >> 32 * w & 0xFFFFFFFF
-                 for i, bundle in enumerate(machine.program) for w in range(9)},
-        "VREG": {i: int(word) for i, word in enumerate(machine.vectors.reshape(-1))},
+                 for i, bundle in enumerate(golden.program) for w in range(9)},
+        "VREG": {i: int(word) for i, word in enumerate(golden.vectors.reshape(-1))},
         "MASK": {i: int(word) for i, word in enumerate(np.asarray(masks).reshape(-1))},
     }
 
@@ -134,14 +134,14 @@ def expected_words(descriptor: Descriptor, before: Mapping[str, dict[int, int]],
     return after
 
 
-def assert_done(machine: GoldenCore, descriptor: Descriptor, seed: int | None = None) -> Fault:
+def assert_done(golden: GoldenCore, descriptor: Descriptor, seed: int | None = None) -> Fault:
     """Does the transfer, or finds its fault, and compares with what is expected."""
-    config = machine.config
-    before = flat(machine)
+    config = golden.config
+    before = flat(golden)
     fault = expected_fault(descriptor, config)
-    assert machine.transfer(descriptor) is fault, (seed, descriptor)
+    assert golden.transfer(descriptor) is fault, (seed, descriptor)
     expected = before if fault else expected_words(descriptor, before, config)
-    after = flat(machine)
+    after = flat(golden)
     for name, words in expected.items():
         assert after[name] == words, (seed, name, descriptor)
     return fault
@@ -196,12 +196,12 @@ def test_every_pair_of_spaces_copies_row_by_row(source: str, destination: str) -
     for number, config in enumerate((TINY_SMALL, ODD, FLAT)):
         seed = 100 + number
         rng = np.random.default_rng(seed)
-        machine, _ = pair(config, rng)
+        golden, _ = pair(config, rng)
         done = 0
         for _ in range(12):
             descriptor = some_descriptor(source, destination, config, rng)
             # Where source and destination overlap, the golden core reads all of it first.
-            done += assert_done(machine, descriptor, seed) is Fault.NONE
+            done += assert_done(golden, descriptor, seed) is Fault.NONE
         assert done >= 3, (config, done)
 
 
@@ -213,7 +213,7 @@ def test_random_descriptors_have_the_faults_that_they_should() -> None:
     for number, config in enumerate((TINY_SMALL, ODD, FLAT)):
         seed = 200 + number
         rng = np.random.default_rng(seed)
-        machine, _ = pair(config, rng)
+        golden, _ = pair(config, rng)
         for _ in range(1500):
             descriptor = some_descriptor(str(rng.choice(READABLE)), str(rng.choice(WRITABLE)),
                                          config, rng, wrong=0.8)
@@ -221,7 +221,7 @@ def test_random_descriptors_have_the_faults_that_they_should() -> None:
             counts[fault] += 1
             assert descriptor.check(config, 2) is fault, (seed, descriptor)
             if fault:
-                assert machine.transfer(descriptor) is fault
+                assert golden.transfer(descriptor) is fault
     for fault in (Fault.NONE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE, Fault.DMA_ALIGNMENT):
         assert counts[fault] > 200, counts
     assert sum(counts.values()) == 4500
@@ -358,58 +358,58 @@ def test_the_other_core_needs_two() -> None:
 
 def test_blocks_at_one_place_are_written_in_their_order() -> None:
     seed = 5
-    machine, _ = pair(TINY_SMALL, np.random.default_rng(seed))
+    golden, _ = pair(TINY_SMALL, np.random.default_rng(seed))
     for run, stride in ((1, 0), (2, 1), (3, 1), (3, -2), (2, -1), (4, 0)):
         for space, unit in ((HBM, ROW), (VMEM, 1)):
             descriptor = Descriptor(
                 DmaSpace.VREG, space, 22, destination_address=20 * unit, destination_run=run,
                 destination_stride=stride * unit)
-            assert assert_done(machine, descriptor, seed) is Fault.NONE
+            assert assert_done(golden, descriptor, seed) is Fault.NONE
 
 
-def test_source_and_destination_may_overlap_in_this_machine() -> None:
+def test_source_and_destination_may_overlap_in_this_core() -> None:
     seed = 6
-    machine, _ = pair(TINY_SMALL, np.random.default_rng(seed))
+    golden, _ = pair(TINY_SMALL, np.random.default_rng(seed))
     for space, unit in ((HBM, ROW), (VMEM, 1), (SMEM, 1)):
         for shift in (1, -1, 3):
             start = 8 * unit
             descriptor = Descriptor(space, space, 16, source_address=start,
                                     destination_address=start + shift * unit)
-            assert assert_done(machine, descriptor, seed) is Fault.NONE
+            assert assert_done(golden, descriptor, seed) is Fault.NONE
 
 
 def test_a_partly_written_bundle_keeps_its_other_words() -> None:
-    machine, _ = pair(TINY_SMALL, np.random.default_rng(7))
-    before = list(machine.program)
+    golden, _ = pair(TINY_SMALL, np.random.default_rng(7))
+    before = list(golden.program)
     descriptor = Descriptor(SMEM, IMEM, 5, destination_address=16 * 3)
-    assert machine.transfer(descriptor) is Fault.NONE
-    words = [int(word) for word in machine.smem[:20]]
-    assert machine.program[:3] == before[:3]
-    assert machine.program[5:] == before[5:]
-    assert bundle_words(machine.program[3]) == tuple(words[:9])
-    assert bundle_words(machine.program[4]) == (
+    assert golden.transfer(descriptor) is Fault.NONE
+    words = [int(word) for word in golden.smem[:20]]
+    assert golden.program[:3] == before[:3]
+    assert golden.program[5:] == before[5:]
+    assert bundle_words(golden.program[3]) == tuple(words[:9])
+    assert bundle_words(golden.program[4]) == (
         *words[16:20], *bundle_words(before[4])[4:])
 
 
 def test_completion_signals() -> None:
     for own, other in itertools.product((0, 1), repeat=2):
-        machine, peer = pair(TINY, np.random.default_rng(8))
-        machine.semaphores[9], peer.semaphores[9] = 5, 7
-        assert machine.transfer(Descriptor(
+        golden, peer = pair(TINY, np.random.default_rng(8))
+        golden.semaphores[9], peer.semaphores[9] = 5, 7
+        assert golden.transfer(Descriptor(
             HBM, VMEM, 2, semaphore=9, signal=own, signal_other=other)) is Fault.NONE
-        assert machine.semaphores.tolist() == [0] * 9 + [5 + own] + [0] * 6
+        assert golden.semaphores.tolist() == [0] * 9 + [5 + own] + [0] * 6
         assert peer.semaphores.tolist() == [0] * 9 + [7 + other] + [0] * 6
 
 
 def test_completion_signals_may_overflow() -> None:
-    machine, peer = pair(TINY, np.random.default_rng(9))
-    machine.semaphores[1] = peer.semaphores[1] = 0xFFFFFFFF
+    golden, peer = pair(TINY, np.random.default_rng(9))
+    golden.semaphores[1] = peer.semaphores[1] = 0xFFFFFFFF
     descriptor = Descriptor(HBM, VMEM, 2, semaphore=1, signal_other=1)
-    assert machine.transfer(descriptor) is Fault.NONE
-    assert (machine.fault, peer.fault) == (Fault.NONE, Fault.SEMAPHORE)
-    assert machine.transfer(Descriptor(HBM, VMEM, 2, semaphore=1, signal=1)) is Fault.NONE
-    assert machine.fault is Fault.SEMAPHORE
-    assert machine.semaphores[1] == peer.semaphores[1] == 0xFFFFFFFF
+    assert golden.transfer(descriptor) is Fault.NONE
+    assert (golden.fault, peer.fault) == (Fault.NONE, Fault.SEMAPHORE)
+    assert golden.transfer(Descriptor(HBM, VMEM, 2, semaphore=1, signal=1)) is Fault.NONE
+    assert golden.fault is Fault.SEMAPHORE
+    assert golden.semaphores[1] == peer.semaphores[1] == 0xFFFFFFFF
 
 
 def test_hbm_takes_memory_only_where_it_is_written() -> None:
@@ -419,10 +419,10 @@ def test_hbm_takes_memory_only_where_it_is_written() -> None:
     assert hbm.dtype == np.uint32
     assert hbm.flags.c_contiguous
     assert hbm.flags.writeable
-    machine = GoldenCore(config, hbm)
-    machine.vmem[3] = 7
+    golden = GoldenCore(config, hbm)
+    golden.vmem[3] = 7
     last = (1 << 36) - 8 * config.row_bytes
-    assert machine.transfer(Descriptor(
+    assert golden.transfer(Descriptor(
         VMEM, HBM, 8, source_address=3, destination_address=last)) is Fault.NONE
     assert (hbm[-8:] == 7).all()
     assert not hbm[-9].any()

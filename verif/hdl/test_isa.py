@@ -169,15 +169,15 @@ def test_example_of_the_manual_computes_a_layer(preset: str, full: bool) -> None
     config = Config.preset(preset)
     count, seed = config.result_vregs if full else 1, 7 + full
     vmem, scalars, expected = layer(config, count, seed)
-    machine = GoldenCore(config)
-    machine.vmem[:len(vmem)] = vmem
-    machine.scalars[1:1 + len(scalars)] = scalars
-    machine.load_program(assemble(example("Example"), config).bundles)
-    machine.start()
-    machine.run(100_000)
-    assert not machine.running
-    assert machine.fault is Fault.NONE
-    np.testing.assert_array_equal(machine.vmem[AT_Y:AT_Y + count], expected, f"seed {seed}")
+    golden = GoldenCore(config)
+    golden.vmem[:len(vmem)] = vmem
+    golden.scalars[1:1 + len(scalars)] = scalars
+    golden.load_program(assemble(example("Example"), config).bundles)
+    golden.start()
+    golden.run(100_000)
+    assert not golden.running
+    assert golden.fault is Fault.NONE
+    np.testing.assert_array_equal(golden.vmem[AT_Y:AT_Y + count], expected, f"seed {seed}")
 
 
 def test_example_of_the_manual_runs_on_the_core() -> None:
@@ -197,13 +197,13 @@ def test_example_of_two_buffers_doubles_blocks(preset: str, blocks: int) -> None
     config = Config.preset(preset)
     seed = 8 + blocks
     rng = np.random.default_rng(seed)
-    machine = GoldenCore(config)
+    golden = GoldenCore(config)
     rows = 4 * config.sublanes
     block = rows * config.row_bytes
     base = 64 * config.row_bytes
-    part = machine.hbm[64:64 + blocks * rows]
+    part = golden.hbm[64:64 + blocks * rows]
     part[:] = rng.standard_normal(part.shape).astype(np.float32).view(np.uint32)
-    around = machine.hbm[63].copy(), machine.hbm[64 + blocks * rows].copy()
+    around = golden.hbm[63].copy(), golden.hbm[64 + blocks * rows].copy()
     before = part.view(np.float32).copy()
     for number in range(2):
         lies = hbm(base + number * block)
@@ -212,16 +212,16 @@ def test_example_of_two_buffers_doubles_blocks(preset: str, blocks: int) -> None
                                          semaphore=sem[0])),
                 (32 + 16 * number, descriptor(config, vmem(8 + 4 * number), lies, rows=rows,
                                               semaphore=sem[1]))):
-            machine.smem[at:at + DESCRIPTOR_WORDS] = words
-    machine.scalars[1], machine.scalars[3] = 2 * block, blocks
-    machine.load_program(assemble(example("Example: two buffers"), config).bundles)
-    machine.start()
-    machine.run(10_000)
-    assert not machine.running
-    assert machine.fault is Fault.NONE
+            golden.smem[at:at + DESCRIPTOR_WORDS] = words
+    golden.scalars[1], golden.scalars[3] = 2 * block, blocks
+    golden.load_program(assemble(example("Example: two buffers"), config).bundles)
+    golden.start()
+    golden.run(10_000)
+    assert not golden.running
+    assert golden.fault is Fault.NONE
     np.testing.assert_array_equal(part.view(np.float32), before + before, f"seed {seed}")
-    assert not machine.semaphores.any()
-    np.testing.assert_array_equal(machine.hbm[[63, 64 + blocks * rows]], around)
+    assert not golden.semaphores.any()
+    np.testing.assert_array_equal(golden.hbm[[63, 64 + blocks * rows]], around)
 
 
 def test_manual_has_every_space_and_field_of_a_descriptor() -> None:

@@ -62,14 +62,14 @@ class _Reader:
 
     Parameters
     ----------
-    machine : GoldenCore
+    golden : GoldenCore
         In the state before the bundle.
     """
 
-    def __init__(self, machine: GoldenCore) -> None:
-        self._scalars = machine.scalars
-        self._pc = machine.pc
-        slots, self._imm, _ = unpack(machine.program[machine.pc])
+    def __init__(self, golden: GoldenCore) -> None:
+        self._scalars = golden.scalars
+        self._pc = golden.pc
+        slots, self._imm, _ = unpack(golden.program[golden.pc])
         self._values = {f"{port}__valid": 0 for port in UNIT_PORTS}
         for slot, fields in slots.items():
             operation = isa.operation(slot, fields["op"])

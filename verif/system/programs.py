@@ -136,13 +136,13 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
     return {fault: pack(slots, imm) for fault, (slots, imm) in bad.items()}
 
 
-def flush(machine: GoldenCore) -> list[int]:
+def flush(golden: GoldenCore) -> list[int]:
     """Bundles that copy to vector memory what no host can read: results, the transposer, both
     weight tiles; and, by their faults, the counts of the array's rules.
 
-    They are legal only in the state of ``machine``, and do not halt.
+    They are legal only in the state of ``golden``, and do not halt.
     """
-    config = machine.config
+    config = golden.config
     stored = 0
     bundles: list[int] = []
 
@@ -172,16 +172,16 @@ def flush(machine: GoldenCore) -> list[int]:
             add(Slot.PUSH, op=PushOp.ROWS if group else first, a=3)
             pop(group % 2 * 10 + 4)
 
-    for number in range(machine.held):
+    for number in range(golden.held):
         pop(number % isa.VECTOR_REGISTERS)
     for group in range(config.tile_vregs):
         add(Slot.MISC, (group,), op=MiscOp.TRANSPOSE_OUT, d=group % isa.VECTOR_REGISTERS,
             b=isa.FIRST_IMMEDIATE)
         store(group % isa.VECTOR_REGISTERS)
-    if machine.active:
+    if golden.active:
         rows(PushOp.ROWS)
-    op = PushOp.WEIGHTS_T if machine.transposed else PushOp.WEIGHTS
-    for group in range(machine.loaded, config.tile_vregs):
+    op = PushOp.WEIGHTS_T if golden.transposed else PushOp.WEIGHTS
+    for group in range(golden.loaded, config.tile_vregs):
         add(Slot.PUSH, op=op, a=group % isa.VECTOR_REGISTERS)
     rows(PushOp.ROWS_SWAP)
     return bundles
@@ -276,7 +276,7 @@ class Generator:
 
     Parameters
     ----------
-    machine : GoldenCore
+    golden : GoldenCore
         The golden core, whose state carries over from program to program.
     rng : numpy Generator
         Source of all choices.
@@ -285,11 +285,11 @@ class Generator:
         program's ``signals``.
     """
 
-    def __init__(self, machine: GoldenCore, rng: np.random.Generator, *,
+    def __init__(self, golden: GoldenCore, rng: np.random.Generator, *,
                  signals: bool = False) -> None:
-        self._machine = machine
-        self._config: Config = machine.config
-        self._limits = isa.index_limits(machine.config)
+        self._golden = golden
+        self._config: Config = golden.config
+        self._limits = isa.index_limits(golden.config)
         self._rng = rng
         self._host_signals = signals
         self._words = random_words(rng, (4096,))
@@ -322,7 +322,7 @@ class Generator:
         """
         if not 2 <= length <= self._config.imem_bundles:
             raise ValueError(f"length must be from 2 to {self._config.imem_bundles}, not {length}")
-        machine, rng = self._machine, self._rng
+        golden, rng = self._golden, self._rng
         self._begin(length)
         self._registers = _Registers(rng, few=self._chance(0.5))
         self._semaphores = rng.permutation(isa.SEMAPHORES)[:int(rng.integers(4, 16))].tolist()
@@ -331,31 +331,31 @@ class Generator:
         code: dict[int, int] = {}
         done: set[int] = set()
         signals: list[tuple[int, int]] = []
-        machine.load_program([0] * self._config.imem_bundles)
-        machine.start(0)
+        golden.load_program([0] * self._config.imem_bundles)
+        golden.start(0)
         executed = 0
-        while machine.running:
-            pc = machine.pc
+        while golden.running:
+            pc = golden.pc
             if pc not in code and pc < length:
                 code[pc] = self._last(fault, busy_halt) if pc == length - 1 else self._bundle(pc)
-                machine.load_program([code[pc]], at=pc)
-            if machine.step() and pc < length:
+                golden.load_program([code[pc]], at=pc)
+            if golden.step() and pc < length:
                 done.add(pc)
-            if machine.waiting:
+            if golden.waiting:
                 if not self._host_signals:
                     raise RuntimeError(f"a program waits at bundle {pc}, and nobody signals")
                 signals.append(self._signal(code[pc]))
             executed += 1
             if executed > 50 * length:
                 raise RuntimeError(f"a program of {length} bundles does not end")
-        if self._kind and machine.fault is not self._kind:
+        if self._kind and golden.fault is not self._kind:
             self._deck.insert(0, self._kind)
         return RandomProgram(tuple(code.get(pc, 0) for pc in range(length)), len(code), executed,
                              _operations(code[pc] for pc in done), tuple(signals))
 
     def sequence(self, length: int) -> list[int]:
         """Bundles of one operation each, without branches or halts, executed on the golden core."""
-        machine = self._machine
+        golden = self._golden
         self._begin(0)
         bundles: list[int] = []
         while len(bundles) < length:
@@ -366,13 +366,13 @@ class Generator:
             if operation is None or operation.unit is Unit.BRANCH:
                 continue
             bundles.append(draft.bundle())
-            machine.load_program([bundles[-1]])
-            machine.start(0)
-            machine.step()
-            machine.stop()
-            if machine.fault or machine.waiting:
+            golden.load_program([bundles[-1]])
+            golden.start(0)
+            golden.step()
+            golden.stop()
+            if golden.fault or golden.waiting:
                 raise RuntimeError(f"operation {operation.name} could not be executed: "
-                                   f"{machine.fault!r}")
+                                   f"{golden.fault!r}")
         return bundles
 
     def _chance(self, probability: float) -> bool:
@@ -383,20 +383,20 @@ class Generator:
 
     def _signal(self, bundle: int) -> tuple[int, int]:
         """Signals the semaphore that the bundle waits for: enough, or not yet."""
-        machine = self._machine
+        golden = self._golden
         slots, imm, _ = unpack(bundle)
         index, source = slots[Slot.MISC]["d"], slots[Slot.MISC]["b"]
         if source < isa.SCALAR_REGISTERS:
-            wanted = int(machine.scalars[source])
+            wanted = int(golden.scalars[source])
         elif source < isa.INLINE_BASE + isa.INLINE_MIN:
             wanted = imm[source - isa.FIRST_IMMEDIATE]
         else:
             wanted = source - isa.INLINE_BASE
-        amount = wanted - int(machine.semaphores[index])
+        amount = wanted - int(golden.semaphores[index])
         if self._chance(0.5):
             amount = int(self._rng.integers(1, amount + 1)) if self._chance(0.5) else (
                 amount + int(self._rng.integers(100)))
-        machine.signal(index, amount)
+        golden.signal(index, amount)
         return index, amount
 
     def _last(self, fault: bool, busy_halt: bool) -> int:
@@ -495,7 +495,7 @@ class Generator:
 
     def _repeats(self) -> bool:
         """Whether the bundle may be executed again, in another state."""
-        return self._loop is not None or self._machine.pc <= self._loop_end
+        return self._loop is not None or self._golden.pc <= self._loop_end
 
     # Operands --------------------------------------------------------------------------------
 
@@ -559,7 +559,7 @@ class Generator:
         signed = value - (1 << 32) if value >> 31 else value
         if isa.INLINE_MIN <= signed <= isa.INLINE_MAX:
             ways.append(lambda: isa.INLINE_BASE + signed)
-        same = [number for number in (0, *STABLE) if int(self._machine.scalars[number]) == value]
+        same = [number for number in (0, *STABLE) if int(self._golden.scalars[number]) == value]
         if same:
             ways.append(lambda: self._pick(same))
 
@@ -576,7 +576,7 @@ class Generator:
     def _wait(self, draft: _Draft) -> dict[str, int]:
         """A wait that ends by itself, or by a signal of the host."""
         index = int(self._pick(self._semaphores))
-        value = int(self._machine.semaphores[index])
+        value = int(self._golden.semaphores[index])
         if self._host_signals and self._chance(0.3):
             wanted = value + int(self._rng.integers(1, 1000))
         elif not self._repeats():
@@ -607,7 +607,7 @@ class Generator:
             registers = range(isa.SCALAR_REGISTERS)
         base = self._pick(list(registers))
         fields = {"a": base,
-                  "b": self._source_of(draft, address - int(self._machine.scalars[base])
+                  "b": self._source_of(draft, address - int(self._golden.scalars[base])
                                        & _MASK32)}
         for operand in operation.operands:
             if operand.field not in fields:
@@ -619,22 +619,22 @@ class Generator:
 
         On the way to a fault, refuses operations that lead away from it.
         """
-        machine = self._machine
+        golden = self._golden
         if self._repeats() and not self._risky:
             raise _ImpossibleError
-        full = machine.loaded == self._config.tile_vregs
-        held = machine.held
+        full = golden.loaded == self._config.tile_vregs
+        held = golden.held
         op = operation.op
         if operation.slots == (Slot.POP,):
             legal = held > 0
         elif op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T):
-            legal = not full and (machine.loaded == 0
-                                  or machine.transposed == (op == PushOp.WEIGHTS_T))
+            legal = not full and (golden.loaded == 0
+                                  or golden.transposed == (op == PushOp.WEIGHTS_T))
         else:
             legal = held < self._config.result_vregs and (
-                full if op == PushOp.ROWS_SWAP else machine.active)
+                full if op == PushOp.ROWS_SWAP else golden.active)
         rows = op in (PushOp.ROWS, PushOp.ROWS_SWAP) and operation.slots == (Slot.PUSH,)
-        away = machine.pc >= self._tail and (
+        away = golden.pc >= self._tail and (
             (self._kind is Fault.FIFO_OVERFLOW and operation.slots == (Slot.POP,))
             or (self._kind is Fault.FIFO_UNDERFLOW and rows))
         if away or not legal:
@@ -678,28 +678,28 @@ class Generator:
     def _approach(self, draft: _Draft) -> None:
         """A push or pop towards a state in which the chosen fault is possible."""
         self._loop = None
-        machine = self._machine
-        if self._kind is Fault.FIFO_UNDERFLOW and machine.held:
+        golden = self._golden
+        if self._kind is Fault.FIFO_UNDERFLOW and golden.held:
             draft.put(Slot.POP, PopOp.POP, d=self._operand_of(draft, Kind.VECTOR_OUT))
-        if self._kind is Fault.FIFO_OVERFLOW and machine.held < self._config.result_vregs:
-            if machine.loaded == self._config.tile_vregs:
+        if self._kind is Fault.FIFO_OVERFLOW and golden.held < self._config.result_vregs:
+            if golden.loaded == self._config.tile_vregs:
                 op = PushOp.ROWS_SWAP
-            elif machine.active:
+            elif golden.active:
                 op = PushOp.ROWS
             else:
-                op = PushOp.WEIGHTS_T if machine.transposed else PushOp.WEIGHTS
+                op = PushOp.WEIGHTS_T if golden.transposed else PushOp.WEIGHTS
             draft.put(Slot.PUSH, op, a=self._operand_of(draft, Kind.VECTOR_IN))
 
     def _possible(self, fault: Fault) -> bool:
         """Whether some bundle has that fault in the golden core's state."""
-        machine, config = self._machine, self._config
+        golden, config = self._golden, self._config
         if fault is Fault.FIFO_OVERFLOW:
-            return machine.held == config.result_vregs and (
-                machine.active or machine.loaded == config.tile_vregs)
+            return golden.held == config.result_vregs and (
+                golden.active or golden.loaded == config.tile_vregs)
         if fault is Fault.FIFO_UNDERFLOW:
-            return machine.held == 0
+            return golden.held == 0
         if fault is Fault.SEMAPHORE:
-            return bool(machine.semaphores.any())
+            return bool(golden.semaphores.any())
         return True
 
     def _faulty(self, fault: Fault) -> int:
@@ -794,7 +794,7 @@ class Generator:
                                 if fault in operation.faults])
         size = (self._config.smem_words if fault is Fault.SMEM_RANGE else self._config.vmem_vectors)
         base = self._pick((0, *STABLE))
-        offset = self._beyond(size) - int(self._machine.scalars[base])
+        offset = self._beyond(size) - int(self._golden.scalars[base])
         fields = {"a": base, "b": draft.source(offset)}
         for operand in operation.operands:
             if operand.field not in fields:
@@ -810,24 +810,24 @@ class Generator:
 
     def _misuse_array(self, fault: Fault, draft: _Draft) -> None:
         """A push or pop that the array's state forbids."""
-        machine = self._machine
-        full = machine.loaded == self._config.tile_vregs
+        golden = self._golden
+        full = golden.loaded == self._config.tile_vregs
         if fault is Fault.FIFO_UNDERFLOW:
             draft.put(Slot.POP, PopOp.POP, d=self._operand_of(draft, Kind.VECTOR_OUT))
             return
         wrong: list[PushOp] = []
         if fault is Fault.FIFO_OVERFLOW:
-            wrong += [PushOp.ROWS] if machine.active else []
+            wrong += [PushOp.ROWS] if golden.active else []
             wrong += [PushOp.ROWS_SWAP] if full else []
         else:
-            wrong += [] if machine.active else [PushOp.ROWS]
+            wrong += [] if golden.active else [PushOp.ROWS]
             wrong += [PushOp.WEIGHTS, PushOp.WEIGHTS_T] if full else [PushOp.ROWS_SWAP]
-            if machine.loaded and not full:
-                wrong.append(PushOp.WEIGHTS if machine.transposed else PushOp.WEIGHTS_T)
+            if golden.loaded and not full:
+                wrong.append(PushOp.WEIGHTS if golden.transposed else PushOp.WEIGHTS_T)
         draft.put(Slot.PUSH, self._pick(wrong), a=self._operand_of(draft, Kind.VECTOR_IN))
 
     def _overflow_semaphore(self, draft: _Draft) -> None:
-        semaphores = self._machine.semaphores
+        semaphores = self._golden.semaphores
         index = int(self._pick(np.flatnonzero(semaphores)))
         least = (1 << 32) - int(semaphores[index])
         amount = least if self._chance(0.5) else int(self._rng.integers(least, 1 << 32))

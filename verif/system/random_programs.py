@@ -78,38 +78,38 @@ def differences(golden: dict, rtl: dict) -> list[str]:
     return lines
 
 
-def prepare(machine: GoldenCore, core: CoreModel, rng: np.random.Generator) -> None:
+def prepare(golden: GoldenCore, core: CoreModel, rng: np.random.Generator) -> None:
     """Gives both the same random contents: memories, registers and masks."""
-    config = machine.config
-    vmem = random_words(rng, machine.vmem.shape)
-    smem = random_words(rng, machine.smem.shape)
+    config = golden.config
+    vmem = random_words(rng, golden.vmem.shape)
+    smem = random_words(rng, golden.smem.shape)
     semaphores = rng.integers(0, 1 << 16, isa.SEMAPHORES, dtype=np.uint32)
-    machine.vmem[:] = vmem
-    machine.smem[:] = smem
-    machine.semaphores[:] = semaphores
+    golden.vmem[:] = vmem
+    golden.smem[:] = smem
+    golden.semaphores[:] = semaphores
     core.write_vmem(0, vmem)
     core.write_smem(0, smem)
     core.write_semaphores(semaphores)
-    run_both(machine, core, fill_registers(config))
+    run_both(golden, core, fill_registers(config))
 
 
-def run_both(machine: GoldenCore, core: CoreModel, bundles: list[int]) -> None:
+def run_both(golden: GoldenCore, core: CoreModel, bundles: list[int]) -> None:
     """Runs bundles without branches on both, in as many programs as needed."""
-    size = machine.config.imem_bundles - 1
+    size = golden.config.imem_bundles - 1
     for first in range(0, len(bundles), size):
         program = [*bundles[first:first + size], HALT]
-        machine.load_program(program)
-        machine.start(0)
-        machine.run(len(program))
+        golden.load_program(program)
+        golden.start(0)
+        golden.run(len(program))
         core.load_program(program)
         core.start(0)
-        core.run(_limit(machine.config, len(program)))
+        core.run(_limit(golden.config, len(program)))
 
 
-def run_flush(machine: GoldenCore, core: CoreModel) -> list[str]:
+def run_flush(golden: GoldenCore, core: CoreModel) -> list[str]:
     """Copies state that cannot be read to vector memory, on both; returns the differences."""
-    run_both(machine, core, flush(machine))
-    return differences(machine.read_state(array=False), core.read_state())
+    run_both(golden, core, flush(golden))
+    return differences(golden.read_state(array=False), core.read_state())
 
 
 def _limit(config: Config, executed: int) -> int:
@@ -151,26 +151,26 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
         the message has the seed and the program's number, and names a file with its listing.
     """
     rng = np.random.default_rng(seed)
-    machine = GoldenCore(config)
+    golden = GoldenCore(config)
     core.reset()
-    prepare(machine, core, rng)
-    generator = Generator(machine, rng, signals=True)
+    prepare(golden, core, rng)
+    generator = Generator(golden, rng, signals=True)
     length = length or min(config.imem_bundles, 400)
     outcome = Outcome()
     with tqdm(total=bundles, unit="bundle", disable=not progress) as bar:
         while outcome.bundles < bundles:
             stable = rng.integers(0, 8, len(STABLE), dtype=np.uint32)
-            machine.scalars[STABLE.start:STABLE.stop] = stable
-            scalars = machine.scalars.copy()
+            golden.scalars[STABLE.start:STABLE.stop] = stable
+            scalars = golden.scalars.copy()
             program = generator.program(length, fault=bool(rng.random() < 0.6),
                                         busy_halt=True)
             try:
                 core.write_scalars(scalars)
-                _Run(core, machine, program, rng, outcome).run(disturb=bool(rng.random() < 0.3))
-                wrong = differences(machine.read_state(array=False), core.read_state())
+                _Run(core, golden, program, rng, outcome).run(disturb=bool(rng.random() < 0.3))
+                wrong = differences(golden.read_state(array=False), core.read_state())
                 outcome.bundles += program.reached
                 if not wrong and outcome.bundles >= bundles:
-                    wrong = run_flush(machine, core)
+                    wrong = run_flush(golden, core)
             except (TimeoutError, RuntimeError) as error:
                 raise AssertionError(_report(program.bundles, [f"{error}"], seed,
                                              outcome.programs)) from error
@@ -179,7 +179,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
                                              outcome.programs))
             outcome.programs += 1
             outcome.executed += program.executed
-            outcome.faults[machine.fault] += 1
+            outcome.faults[golden.fault] += 1
             outcome.operations |= program.operations
             bar.update(program.reached)
     return outcome
@@ -188,10 +188,10 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
 class _Run:
     """Runs a program on the core that the golden core has executed."""
 
-    def __init__(self, core: CoreModel, machine: GoldenCore, program: RandomProgram,
+    def __init__(self, core: CoreModel, golden: GoldenCore, program: RandomProgram,
                  rng: np.random.Generator, outcome: Outcome) -> None:
         self._core = core
-        self._machine = machine
+        self._golden = golden
         self._program = program
         self._rng = rng
         self._outcome = outcome
@@ -208,7 +208,7 @@ class _Run:
         TimeoutError
             If it does not stop.
         """
-        core, config = self._core, self._machine.config
+        core, config = self._core, self._golden.config
         unused = config.imem_bundles - len(self._program.bundles)
         core.load_program([*self._program.bundles, *[0] * unused])
         core.start(0)
@@ -232,7 +232,7 @@ class _Run:
         core, rng = self._core, self._rng
         # An overflow would stop the core at any bundle.
         spare = [index for index in _unnamed_semaphores(self._program.bundles)
-                 if self._machine.semaphores[index] < 1 << 31]
+                 if self._golden.semaphores[index] < 1 << 31]
         often = int(rng.choice((10, 40, 150)))
         for _ in range(int(rng.integers(60))):
             core.model.tick(int(rng.integers(often)))
@@ -242,8 +242,8 @@ class _Run:
             if choice == 0:
                 self._stop()
             elif choice == 1:
-                first = int(rng.integers(self._machine.config.vmem_vectors))
-                core.read_vmem(first, min(2, self._machine.config.vmem_vectors - first))
+                first = int(rng.integers(self._golden.config.vmem_vectors))
+                core.read_vmem(first, min(2, self._golden.config.vmem_vectors - first))
                 self._outcome.accesses += 1
             elif choice == 2:
                 core.read_masks()
@@ -251,21 +251,21 @@ class _Run:
             elif spare:
                 index, amount = spare[int(rng.integers(len(spare)))], int(rng.integers(1000))
                 core.signal(index, amount)
-                self._machine.signal(index, amount)
+                self._golden.signal(index, amount)
                 self._outcome.signals += 1
             if core.waiting and self._signals:
                 self._signal()
 
     def _stop(self) -> None:
         """Stops the program and restarts it where it stopped."""
-        core, machine = self._core, self._machine
+        core, golden = self._core, self._golden
         # A bundle that halts in the cycle of the stop has been executed, but the program counter
         # stays at it: it would be executed again.
-        if core.pc == machine.pc and not machine.fault:
+        if core.pc == golden.pc and not golden.fault:
             return
         core.stop()
         if self._rng.integers(2):
-            core.run(_limit(machine.config, 1))
+            core.run(_limit(golden.config, 1))
         if self._rng.integers(2):
             core.read_scalars()
         if not core.fault:

@@ -61,17 +61,17 @@ def goes_back(bundle: int, address: int) -> bool:
 
 
 def test_every_fault_is_made_in_its_turn() -> None:
-    machine = GoldenCore(Config.preset("tiny"))
-    machine.semaphores[:] = 5000
-    generator = Generator(machine, np.random.default_rng(11))
+    golden = GoldenCore(Config.preset("tiny"))
+    golden.semaphores[:] = 5000
+    generator = Generator(golden, np.random.default_rng(11))
     faults: Counter[Fault] = Counter()
     used: list[int] = []
     back = 0
     for _ in range(45):
         bundles = generator.program(30, fault=True).bundles
-        faults[machine.fault] += 1
-        if machine.pc < len(bundles):
-            slots = unpack(bundles[machine.pc])[0].values()
+        faults[golden.fault] += 1
+        if golden.pc < len(bundles):
+            slots = unpack(bundles[golden.pc])[0].values()
             used.append(sum(fields["op"] > 0 for fields in slots))
         back += sum(goes_back(bundle, address) for address, bundle in enumerate(bundles))
     assert min(faults[fault] for fault in BUNDLE_FAULTS) >= 2, faults
@@ -80,13 +80,13 @@ def test_every_fault_is_made_in_its_turn() -> None:
 
 
 def test_waits_of_random_programs_are_for_the_host_to_end() -> None:
-    machine = GoldenCore(Config.preset("tiny"))
-    machine.semaphores[:] = 5000
-    generator = Generator(machine, np.random.default_rng(12), signals=True)
+    golden = GoldenCore(Config.preset("tiny"))
+    golden.semaphores[:] = 5000
+    generator = Generator(golden, np.random.default_rng(12), signals=True)
     programs = [generator.program(80, fault=False, busy_halt=True) for _ in range(8)]
     assert sum(len(program.signals) for program in programs) >= 4
     # Without such a host no program waits.
-    generator = Generator(machine, np.random.default_rng(13))
+    generator = Generator(golden, np.random.default_rng(13))
     programs = [generator.program(80, fault=False, busy_halt=True) for _ in range(8)]
     assert not any(program.signals for program in programs)
     assert any(operation.name == "wait" for program in programs
@@ -108,14 +108,14 @@ def test_schedules_of_a_sequence_give_one_state(seed: int) -> None:
         assert len({len(bundles) for bundles in schedules}) > 2
         assert len(schedules[1]) < 100  # operations share bundles
         for bundles in schedules:
-            machine = GoldenCore(config)
+            again = GoldenCore(config)
             core.reset()
-            prepare(machine, core, np.random.default_rng(seed))
-            for target in (machine, core):
+            prepare(again, core, np.random.default_rng(seed))
+            for target in (again, core):
                 target.load_program([*bundles, HALT])
                 target.start(0)
                 target.run(100_000)
-            for state in (machine.read_state(array=False), core.read_state()):
+            for state in (again.read_state(array=False), core.read_state()):
                 assert not state["fault"], f"seed {seed}: {state['fault']!r} at {state['pc']}"
                 assert state["pc"] == len(bundles), f"seed {seed}"
                 assert not differences(expected | {"pc": state["pc"]}, state), f"seed {seed}"
@@ -190,33 +190,33 @@ def test_a_flush_shows_what_cannot_be_read(same: Sequence[int], different: Seque
     config = Config.preset("tiny")
     with CoreModel(config) as core:
         for more in [different[:0], different]:
-            machine = GoldenCore(config)
+            golden = GoldenCore(config)
             core.reset()
-            prepare(machine, core, np.random.default_rng(20))
-            for processor, bundles in ((machine, same), (core, [*same, *more])):
+            prepare(golden, core, np.random.default_rng(20))
+            for processor, bundles in ((golden, same), (core, [*same, *more])):
                 processor.load_program([*bundles, HALT])
                 processor.start()
                 processor.run(10_000)
-            vectors, expected = core.read_vectors(), machine.vectors
+            vectors, expected = core.read_vectors(), golden.vectors
             assert np.array_equal(vectors[:31], expected[:31])  # the host sees almost no effect
-            wrong = run_flush(machine, core)
+            wrong = run_flush(golden, core)
             assert bool(wrong) == bool(more), wrong
 
 
 def test_a_flush_leaves_an_empty_array() -> None:
-    machine = GoldenCore(Config.preset("tiny"))
-    machine.semaphores[:] = 5000
-    generator = Generator(machine, np.random.default_rng(21))
+    golden = GoldenCore(Config.preset("tiny"))
+    golden.semaphores[:] = 5000
+    generator = Generator(golden, np.random.default_rng(21))
     held = set()
     for number in range(16):
         generator.program(40, fault=number % 2 > 0)
-        held.add(machine.held)
-        bundles = flush(machine)
-        machine.load_program([*bundles, HALT])
-        machine.start()
-        machine.run(1000)
-        assert (machine.fault, machine.pc) == (Fault.NONE, len(bundles))
-        assert (machine.held, machine.loaded, machine.active) == (0, 0, True)
+        held.add(golden.held)
+        bundles = flush(golden)
+        golden.load_program([*bundles, HALT])
+        golden.start()
+        golden.run(1000)
+        assert (golden.fault, golden.pc) == (Fault.NONE, len(bundles))
+        assert (golden.held, golden.loaded, golden.active) == (0, 0, True)
     assert len(held) > 2
 
 

@@ -254,11 +254,11 @@ async def cores_contend(dut: HierarchyObject) -> None:
             amount = bench.rng.randrange(1000)
             await bench.add(core, 9, amount)
             at = bench.rng.randrange(TRANSFERS * PITCH)
-            machine = bench.golden.cores[core]
-            assert await bench.read_words(core, Space.SMEM, 2, at) == machine.smem[
+            golden = bench.golden.cores[core]
+            assert await bench.read_words(core, Space.SMEM, 2, at) == golden.smem[
                 at:at + 2].tolist()
         await bench.finish()
-        assert not any(machine.running for machine in bench.golden.cores)
+        assert not any(golden.running for golden in bench.golden.cores)
         await bench.compare()
     assert bench.compared == 3
     bench.finished()
@@ -425,7 +425,7 @@ async def waits_that_end_otherwise(dut: HierarchyObject) -> None:
     await bench.until(0, FAULT=Fault.WATCHDOG, RUNNING=0)
     await bench.until(1, FAULT=0, RUNNING=1, WAITING=1)
     bench.golden.run(100)
-    assert all(machine.waiting for machine in bench.golden.cores)
+    assert all(golden.waiting for golden in bench.golden.cores)
     await bench.put("WATCHDOG", 0, 0)
     bench.golden.cores[0].stop()
     await bench.start(0)

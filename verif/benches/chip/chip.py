@@ -352,9 +352,9 @@ class ChipBench:
         """
         self.golden.run(_BUNDLES)
         for core in self.cores:
-            machine = self.golden.cores[core]
-            if machine.running:
-                assert machine.waiting
+            golden = self.golden.cores[core]
+            if golden.running:
+                assert golden.waiting
                 await self.until(core, RUNNING=1, WAITING=1, DMA_BUSY=0)
             else:
                 await self.until(core, RUNNING=0, IDLE=1, DMA_BUSY=0)
@@ -375,9 +375,9 @@ class ChipBench:
         config = self.config
         self.set_pauses(0.0)
         for core in self.cores:
-            machine = self.golden.cores[core]
+            golden = self.golden.cores[core]
             status = await self.status(core)
-            assert (status["RUNNING"], status["FAULT"]) == (machine.running, machine.fault), (
+            assert (status["RUNNING"], status["FAULT"]) == (golden.running, golden.fault), (
                 f"core {core}: {status}")
             registers = config.sublanes * isa.VECTOR_REGISTERS
             for source, rows in ((vmem(0), self.words * config.sublanes),
@@ -386,11 +386,11 @@ class ChipBench:
                 await self.begin(core, source, hbm(self.allocate(rows)), rows)
         # Words are read while the transfers are under way.
         for core in self.cores:
-            machine = self.golden.cores[core]
-            assert await self.get("PC", core) == machine.pc
-            for space, expected in ((Space.SCALAR, machine.scalars),
-                                    (Space.SEMAPHORE, machine.semaphores)):
-                if space is Space.SEMAPHORE or not machine.running:
+            golden = self.golden.cores[core]
+            assert await self.get("PC", core) == golden.pc
+            for space, expected in ((Space.SCALAR, golden.scalars),
+                                    (Space.SEMAPHORE, golden.semaphores)):
+                if space is Space.SEMAPHORE or not golden.running:
                     got = await self.read_words(core, space, len(expected))
                     assert got == expected.tolist(), f"core {core}, {space.name}"
         await self.rest()

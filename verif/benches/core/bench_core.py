@@ -40,7 +40,7 @@ class CoreBench:
     config : Config
     rng : random.Random
         Of the bench's decisions, seeded with the test's seed.
-    machine : GoldenCore
+    golden : GoldenCore
         The golden core; `reset` makes a new one.
     generator : Generator
         Of programs for it.
@@ -77,15 +77,15 @@ class CoreBench:
         await self.domain.reset()
         self.requests.clear()
         self.rows.clear()
-        self.machine = machine = GoldenCore(self.config)
-        self.generator = Generator(machine, self.numbers)
+        self.golden = golden = GoldenCore(self.config)
+        self.generator = Generator(golden, self.numbers)
         self.program.set_watchdog(0)
-        machine.vmem[:] = random_words(self.numbers, machine.vmem.shape)
-        machine.smem[:] = random_words(self.numbers, machine.smem.shape)
-        machine.semaphores[:] = self.numbers.integers(0, 1 << 16, isa.SEMAPHORES)
-        self.requests.write(Space.SMEM, machine.smem)
-        self.requests.write(Space.SEMAPHORE, machine.semaphores)
-        self.write_words(0, machine.vmem)
+        golden.vmem[:] = random_words(self.numbers, golden.vmem.shape)
+        golden.smem[:] = random_words(self.numbers, golden.smem.shape)
+        golden.semaphores[:] = self.numbers.integers(0, 1 << 16, isa.SEMAPHORES)
+        self.requests.write(Space.SMEM, golden.smem)
+        self.requests.write(Space.SEMAPHORE, golden.semaphores)
+        self.write_words(0, golden.vmem)
         self.stabilise()
         self.load(*fill_registers(self.config), HALT)
         await self.run()
@@ -97,15 +97,15 @@ class CoreBench:
 
     def stabilise(self) -> None:
         """Gives small numbers to the registers that programs use as addresses."""
-        self.machine.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
-        self.requests.write(Space.SCALAR, self.machine.scalars)
+        self.golden.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
+        self.requests.write(Space.SCALAR, self.golden.scalars)
 
     def load(self, *bundles: int) -> None:
         """Loads a program, and executes it on the golden core as far as possible."""
         self.requests.load(bundles)
-        self.machine.load_program(bundles)
-        self.machine.start()
-        self.machine.run(LIMIT)
+        self.golden.load_program(bundles)
+        self.golden.start()
+        self.golden.run(LIMIT)
 
     def new_program(self, length: int, fault: bool) -> None:
         """Loads a random program, which the golden core executes."""
@@ -126,20 +126,20 @@ class CoreBench:
 
     async def compare(self) -> None:
         """Waits until the core is idle, and compares all its state."""
-        machine = self.machine
-        self.program.check(machine.pc, machine.fault)
+        golden = self.golden
+        self.program.check(golden.pc, golden.fault)
         for _ in range(LIMIT):
             if self._idle.value:
                 break
             await self.domain.edge
         assert self._idle.value, f"not idle {LIMIT} cycles after the program"
-        self.requests.expect(Space.SCALAR, machine.scalars)
-        self.requests.expect(Space.SMEM, machine.smem)
-        self.requests.expect(Space.SEMAPHORE, machine.semaphores)
-        for number, word in enumerate(machine.vectors):
+        self.requests.expect(Space.SCALAR, golden.scalars)
+        self.requests.expect(Space.SMEM, golden.smem)
+        self.requests.expect(Space.SEMAPHORE, golden.semaphores)
+        for number, word in enumerate(golden.vectors):
             self.rows.expect(HostSpace.VREG, number, word)
-        self.rows.expect_masks(machine.masks)
-        for number, word in enumerate(machine.vmem):
+        self.rows.expect_masks(golden.masks)
+        for number, word in enumerate(golden.vmem):
             self.rows.expect(HostSpace.VMEM, number, word)
         await self.ready()
         self.requests.finish()
@@ -197,7 +197,7 @@ async def random_programs(dut: HierarchyObject) -> None:
         bench.new_program(80, fault=number % 2 > 0)
         await bench.run()
         await bench.compare()
-        faults.add(bench.machine.fault)
+        faults.add(bench.golden.fault)
     assert Fault.NONE in faults
     assert len(faults) > 1
     assert bench.compared == 6
@@ -209,7 +209,7 @@ async def softmax_layer(dut: HierarchyObject) -> None:
     bench = await CoreBench.started(dut)
     layer = SoftmaxLayer(bench.config)
     words = layer.image(*operands(layer)).view(np.uint32)
-    bench.machine.vmem[:len(words)] = words
+    bench.golden.vmem[:len(words)] = words
     bench.write_words(0, words)
     bench.load(*layer.program().bundles)
     await bench.ready()
@@ -220,7 +220,7 @@ async def softmax_layer(dut: HierarchyObject) -> None:
         bench.config.sublanes)
     assert counters["weight_load_cycles"]
     await bench.compare()
-    result = layer.result(bench.machine.vmem[layer.p_address:][:layer.chunks * layer.groups])
+    result = layer.result(bench.golden.vmem[layer.p_address:][:layer.chunks * layer.groups])
     assert np.allclose(result.sum(axis=1), 1, atol=1e-5)
     assert result.std() > 0
 
@@ -229,7 +229,7 @@ async def softmax_layer(dut: HierarchyObject) -> None:
 async def every_fault(dut: HierarchyObject) -> None:
     """A bundle with a fault changes nothing; operations under way still end. Each fault."""
     bench = await CoreBench.started(dut)
-    bench.machine.semaphores[0] = 1
+    bench.golden.semaphores[0] = 1
     bench.requests.write(Space.SEMAPHORE, [1])
     under_way = pack({Slot.V0: {"op": VectorOp.FADD, "d": 5, "a": 6, "b": isa.VECTOR_FLAG | 7},
                       Slot.V1: {"op": VectorOp.TANH, "d": 8, "a": 9},
@@ -238,7 +238,7 @@ async def every_fault(dut: HierarchyObject) -> None:
     bad = faulty_bundles(bench.config)
     for fault, bundle in bad.items():
         bench.load(under_way, bundle, under_way, HALT)
-        assert bench.machine.fault is fault
+        assert bench.golden.fault is fault
         await bench.run()
         await bench.compare()
     assert bench.compared == len(bad)
@@ -272,11 +272,11 @@ async def host_hands_over_words(dut: HierarchyObject) -> None:
     """The host writes words while the program runs, and hands them over by a semaphore."""
     bench = await CoreBench.started(dut)
     config, count, first = bench.config, 8, bench.config.vmem_vectors - 16
-    bench.machine.semaphores[3] = 0
+    bench.golden.semaphores[3] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=3)
-    words = random_words(bench.numbers, bench.machine.vmem[:count].shape)
+    words = random_words(bench.numbers, bench.golden.vmem[:count].shape)
     # s1 counts the words. Each is loaded, doubled, and stored behind them.
-    bench.machine.scalars[1:3] = count, first
+    bench.golden.scalars[1:3] = count, first
     bench.requests.write(Space.SCALAR, (count, first), at=1)
     one = isa.INLINE_BASE + 1
     program = [
@@ -289,8 +289,8 @@ async def host_hands_over_words(dut: HierarchyObject) -> None:
               Slot.S1: {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}}, (0,)),
         HALT]
     # The golden core gets all words at once.
-    bench.machine.vmem[first:first + count] = words
-    bench.machine.signal(3, count)
+    bench.golden.vmem[first:first + count] = words
+    bench.golden.signal(3, count)
     bench.load(*program)
     await bench.ready()
     await bench.program.start()
@@ -311,21 +311,21 @@ async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
     """A program that loads and stores in each cycle does not block the host, nor itself."""
     bench = await CoreBench.started(dut)
     config, rounds = bench.config, 400
-    bench.machine.scalars[1] = rounds
+    bench.golden.scalars[1] = rounds
     bench.requests.write(Space.SCALAR, [rounds], at=1)
     body: list[dict[Slot, dict[str, int]]] = [
         {Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.INLINE_BASE + number},
          Slot.STORE: {"op": StoreOp.STORE, "d": 8 + number, "b": isa.INLINE_BASE + 8 + number}}
         for number in range(4)]
     body[-1][Slot.S1] = {"op": ScalarOp.LOOP, "d": 1, "b": isa.FIRST_IMMEDIATE}
-    words = random_words(bench.numbers, bench.machine.vmem[16:].shape)
+    words = random_words(bench.numbers, bench.golden.vmem[16:].shape)
     bench.load(*map(pack, body), HALT)
     await bench.ready()
     await bench.clear_counters()
     await bench.program.start()
     for first in (16, 20, 24):
         for number in range(first, first + 4):
-            bench.machine.vmem[number] = words[number]
+            bench.golden.vmem[number] = words[number]
             bench.rows.write(number, words[number])
         await bench.rows.drain()
         # Words written just now and words from before, while others are written.
@@ -333,7 +333,7 @@ async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
             if number >= 16:
                 bench.rows.expect(HostSpace.VMEM, number, words[number])
             bench.rows.write(number + 100, words[number])
-            bench.machine.vmem[number + 100] = words[number]
+            bench.golden.vmem[number + 100] = words[number]
         await bench.rows.drain()
     assert bench.program.running
     await bench.program.finish(LIMIT)
@@ -349,17 +349,17 @@ async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
 async def watchdog(dut: HierarchyObject) -> None:
     """An endless wait becomes a fault; the bundle can be executed later."""
     bench = await CoreBench.started(dut)
-    bench.machine.semaphores[5] = 0
+    bench.golden.semaphores[5] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=5)
     bench.program.set_watchdog(25)
     bench.load(0, pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": isa.INLINE_BASE + 2},
                         Slot.S0: {"op": ScalarOp.ADD, "d": 1, "b": isa.INLINE_BASE + 9}}), HALT)
-    assert bench.machine.waiting
+    assert bench.golden.waiting
     await bench.run()
     bench.program.check(1, Fault.WATCHDOG)
-    bench.machine.signal(5, 2)
+    bench.golden.signal(5, 2)
     await bench.program.signal(5, 2)
-    bench.machine.run(LIMIT)
+    bench.golden.run(LIMIT)
     await bench.program.start(1)
     await bench.program.finish(10)
     await bench.compare()

@@ -43,7 +43,7 @@ class SequencerBench:
     config : Config
     rng : random.Random
         Of the bench's decisions, seeded with the test's seed.
-    machine : TracingCore
+    golden : TracingCore
         The golden core; `reset` makes a new one.
     checker : SequencerChecker
     generator : Generator
@@ -75,41 +75,41 @@ class SequencerBench:
         await self.domain.reset()
         self.requests.clear()
         self.checker.drop_expected()
-        self.machine = TracingCore(self.config)
-        self.generator = Generator(self.machine, self.numbers)
+        self.golden = TracingCore(self.config)
+        self.generator = Generator(self.golden, self.numbers)
         self.program.set_watchdog(0)
-        for words, high in ((self.machine.scalars[1:], 1 << 32), (self.machine.smem, 1 << 32),
-                            (self.machine.semaphores, 1 << 16)):
+        for words, high in ((self.golden.scalars[1:], 1 << 32), (self.golden.smem, 1 << 32),
+                            (self.golden.semaphores, 1 << 16)):
             words[:] = self.numbers.integers(0, high, words.shape, dtype=np.uint32)
         self.stabilise()
-        self.requests.write(Space.SMEM, self.machine.smem)
-        self.requests.write(Space.SEMAPHORE, self.machine.semaphores)
+        self.requests.write(Space.SMEM, self.golden.smem)
+        self.requests.write(Space.SEMAPHORE, self.golden.semaphores)
 
     def stabilise(self) -> None:
         """Gives small numbers to the registers that programs use as addresses."""
-        self.machine.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
-        self.requests.write(Space.SCALAR, self.machine.scalars)
+        self.golden.scalars[STABLE.start:STABLE.stop] = self.numbers.integers(0, 8, len(STABLE))
+        self.requests.write(Space.SCALAR, self.golden.scalars)
 
     def new_program(self, length: int, fault: bool) -> None:
         """Generates a program, which the golden core executes, and expects its issues."""
-        self.machine.trace = []
+        self.golden.trace = []
         program = self.generator.program(length, fault=fault)
         self._load([*program.bundles,
                     *[0] * (self.config.imem_bundles - len(program.bundles))])
 
     def load(self, *bundles: int) -> None:
         """Loads a written program and executes it on the golden core as far as possible."""
-        self.machine.trace = []
-        self.machine.load_program(bundles)
-        self.machine.start()
-        self.machine.run(1000)
+        self.golden.trace = []
+        self.golden.load_program(bundles)
+        self.golden.start()
+        self.golden.run(1000)
         self._load(bundles)
 
     def _load(self, bundles: Sequence[int]) -> None:
         """Loads bundles that the golden core has executed, and expects its issues."""
         self.requests.load(bundles)
         self.checker.program |= dict(enumerate(bundles))
-        self.checker.expect(self.machine.trace)
+        self.checker.expect(self.golden.trace)
 
     async def run(self) -> None:
         """Runs the loaded program to its end, and compares."""
@@ -121,18 +121,18 @@ class SequencerBench:
     @property
     def limit(self) -> int:
         """Cycles within which a program must have stopped."""
-        return 1000 + 100 * len(self.machine.trace)
+        return 1000 + 100 * len(self.golden.trace)
 
     async def compare(self) -> None:
         """Compares all state, after the units have become idle."""
-        self.program.check(self.machine.pc, self.machine.fault)
+        self.program.check(self.golden.pc, self.golden.fault)
         while not self.checker.units.idle:
             await self.domain.edge
         await self.domain.cycles(2)
         assert not self._busy.value, "the sequencer is busy although nothing is under way"
-        self.requests.expect(Space.SCALAR, self.machine.scalars)
-        self.requests.expect(Space.SMEM, self.machine.smem)
-        self.requests.expect(Space.SEMAPHORE, self.machine.semaphores)
+        self.requests.expect(Space.SCALAR, self.golden.scalars)
+        self.requests.expect(Space.SMEM, self.golden.smem)
+        self.requests.expect(Space.SEMAPHORE, self.golden.semaphores)
         await self.requests.drain()
         self.checker.expect_done()
 
@@ -155,7 +155,7 @@ async def random_programs(dut: HierarchyObject) -> None:
         bench.stabilise()
         bench.new_program(90, fault=number % 3 > 0)
         await bench.run()
-        faults.add(bench.machine.fault)
+        faults.add(bench.golden.fault)
     assert Fault.NONE in faults
     assert len(faults) >= 3
     bench.finish(400)
@@ -166,7 +166,7 @@ async def every_fault(dut: HierarchyObject) -> None:
     """A bundle with each fault stops the program there, and does nothing."""
     bench = await SequencerBench.started(dut)
     config = bench.config
-    bench.machine.semaphores[0] = 1
+    bench.golden.semaphores[0] = 1
     bench.requests.write(Space.SEMAPHORE, [1])
     before = pack({Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)},
                    Slot.V1: {"op": VectorOp.EXP2, "d": 1, "a": 2}})
@@ -176,12 +176,12 @@ async def every_fault(dut: HierarchyObject) -> None:
         bench.load(before, before, bundle, before, HALT)
         # The jump is executed; the missing bundle at its target has the fault.
         pc = config.imem_bundles if fault is Fault.PC_RANGE else 2
-        assert (bench.machine.fault, bench.machine.pc) == (fault, pc)
+        assert (bench.golden.fault, bench.golden.pc) == (fault, pc)
         await bench.run()
     push = [pack({Slot.PUSH: {"op": op, "a": 4}}) for op in (PushOp.WEIGHTS, PushOp.ROWS_SWAP,
                                                              PushOp.ROWS)]
     bench.load(*[push[0]] * config.tile_vregs, push[1], *[push[2]] * config.result_vregs, HALT)
-    assert bench.machine.fault is Fault.FIFO_OVERFLOW
+    assert bench.golden.fault is Fault.FIFO_OVERFLOW
     await bench.run()
     bench.finish(2 * len(bad) + 1 + config.tile_vregs + config.result_vregs)
 
@@ -195,12 +195,12 @@ async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
                                "b": inline(amount)},
                    Slot.S0: {"op": ScalarOp.ADD, "d": 1, "a": 1, "b": inline(1)}})
              for number, amount in enumerate(amounts)]
-    bench.machine.semaphores[:] = 0
-    bench.requests.write(Space.SEMAPHORE, bench.machine.semaphores)
+    bench.golden.semaphores[:] = 0
+    bench.requests.write(Space.SEMAPHORE, bench.golden.semaphores)
     await bench.requests.drain()
     # The golden core gets each amount at once: how the host divides it must not matter.
     for number, amount in enumerate(amounts):
-        bench.machine.signal(number % isa.SEMAPHORES, amount)
+        bench.golden.signal(number % isa.SEMAPHORES, amount)
     bench.load(*waits, HALT)
     await bench.requests.drain()
     await bench.program.start()
@@ -235,7 +235,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
                 break
             await bench.program.stop()
             assert not bench.program.running
-            if not bench.checker.golden and not bench.machine.fault:
+            if not bench.checker.golden and not bench.golden.fault:
                 break
             stops += 1
             await bench.domain.cycles(bench.rng.randint(1, 5))
@@ -249,13 +249,13 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
 async def watchdog(dut: HierarchyObject) -> None:
     """An endless wait becomes a fault right after the watchdog's number of cycles."""
     bench = await SequencerBench.started(dut)
-    bench.machine.semaphores[5] = 0
+    bench.golden.semaphores[5] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=5)
     wait = pack({Slot.MISC: {"op": MiscOp.WAIT, "d": 5, "b": inline(1)}})
     for limit in (1, 2, 7, 50):
-        bench.machine.stop()
+        bench.golden.stop()
         bench.load(*[0] * 5, wait, HALT)
-        assert bench.machine.waiting
+        assert bench.golden.waiting
         bench.program.set_watchdog(limit)
         await bench.requests.drain()
         before = bench.checker.waits["semaphore"]
@@ -272,8 +272,8 @@ async def host_accesses(dut: HierarchyObject) -> None:
     """Every word has an address of its own; accesses beyond are refused and change nothing."""
     bench = await SequencerBench.started(dut)
     config, numbers = bench.config, bench.numbers
-    spaces = {Space.SMEM: bench.machine.smem, Space.SCALAR: bench.machine.scalars,
-              Space.SEMAPHORE: bench.machine.semaphores}
+    spaces = {Space.SMEM: bench.golden.smem, Space.SCALAR: bench.golden.scalars,
+              Space.SEMAPHORE: bench.golden.semaphores}
     bundles = [int.from_bytes(numbers.bytes(4 * isa.BUNDLE_WORDS), "little") for _ in range(30)]
     places = bench.rng.sample(range(config.imem_bundles), len(bundles))
     bench.requests.source.gap = 0.2

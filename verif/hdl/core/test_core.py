@@ -44,35 +44,35 @@ def tiny() -> Iterator[CoreModel]:
 def with_data(core: CoreModel, seed: int) -> GoldenCore:
     """A golden core with the same random memories as the core, which is reset."""
     rng = np.random.default_rng(seed)
-    machine = GoldenCore(core.config)
+    golden = GoldenCore(core.config)
     core.reset()
-    floats = rng.standard_normal(machine.vmem.shape).astype(np.float32).view(np.uint32)
-    words = rng.integers(0, 1 << 32, machine.vmem.shape, dtype=np.uint32)
-    machine.vmem[:] = np.where(rng.random(machine.vmem.shape) < 0.9, floats, words)
-    machine.smem[:] = rng.integers(0, 1 << 32, machine.smem.shape, dtype=np.uint32)
-    machine.semaphores[:] = rng.integers(0, 100, isa.SEMAPHORES)
-    machine.scalars[1:] = rng.integers(0, 16, isa.SCALAR_REGISTERS - 1)
-    core.write_vmem(0, machine.vmem)
-    core.write_smem(0, machine.smem)
-    core.write_semaphores(machine.semaphores)
-    core.write_scalars(machine.scalars)
-    return machine
+    floats = rng.standard_normal(golden.vmem.shape).astype(np.float32).view(np.uint32)
+    words = rng.integers(0, 1 << 32, golden.vmem.shape, dtype=np.uint32)
+    golden.vmem[:] = np.where(rng.random(golden.vmem.shape) < 0.9, floats, words)
+    golden.smem[:] = rng.integers(0, 1 << 32, golden.smem.shape, dtype=np.uint32)
+    golden.semaphores[:] = rng.integers(0, 100, isa.SEMAPHORES)
+    golden.scalars[1:] = rng.integers(0, 16, isa.SCALAR_REGISTERS - 1)
+    core.write_vmem(0, golden.vmem)
+    core.write_smem(0, golden.smem)
+    core.write_semaphores(golden.semaphores)
+    core.write_scalars(golden.scalars)
+    return golden
 
 
-def assert_same(core: CoreModel, machine: GoldenCore) -> None:
-    state, expected = core.read_state(), machine.read_state(array=False)
+def assert_same(core: CoreModel, golden: GoldenCore) -> None:
+    state, expected = core.read_state(), golden.read_state(array=False)
     assert state.keys() == expected.keys()
     for part, value in expected.items():
         wrong = np.argwhere(np.asarray(state[part]) != np.asarray(value))
         assert not len(wrong), f"{part} differs in {len(wrong)} places, first {wrong[0]}"
 
 
-def run_both(core: CoreModel, machine: GoldenCore, asm: Assembler) -> dict[str, int]:
+def run_both(core: CoreModel, golden: GoldenCore, asm: Assembler) -> dict[str, int]:
     """Runs the program, followed by a halt, on both to its end, and compares all state."""
     with asm.bundle() as b:
         b.s1.halt()
     bundles = asm.assemble().bundles
-    processors: list[Processor] = [core, machine]
+    processors: list[Processor] = [core, golden]
     for processor in processors:
         processor.load_program(bundles)
     core.clear_counters()
@@ -80,9 +80,9 @@ def run_both(core: CoreModel, machine: GoldenCore, asm: Assembler) -> dict[str, 
         processor.start()
         processor.run(LIMIT)
     counters = core.counters()
-    assert machine.fault == Fault.NONE
-    assert machine.pc == len(bundles) - 1
-    assert_same(core, machine)
+    assert golden.fault == Fault.NONE
+    assert golden.pc == len(bundles) - 1
+    assert_same(core, golden)
     assert sum(counters[name] for name in COUNTERS) == counters["cycles"] > 0
     return counters
 
@@ -94,7 +94,7 @@ def load_registers(asm: Assembler, count: int = 8, first: int = 0) -> None:
 
 
 def test_scalar_operations_and_memory(core: CoreModel) -> None:
-    machine = with_data(core, 1)
+    golden = with_data(core, 1)
     asm = Assembler(core.config)
     for number, name in enumerate(("add", "sub", "mul", "and", "or", "xor", "shl", "shr", "sar",
                                    "eq", "ne", "lt", "ltu", "min", "max")):
@@ -109,11 +109,11 @@ def test_scalar_operations_and_memory(core: CoreModel) -> None:
     with asm.bundle() as b:
         b.s0.store(s[30], s[1], 100)
         b.s1.add(s[0], s[30], 5)
-    run_both(core, machine, asm)
+    run_both(core, golden, asm)
 
 
 def test_branches_take_no_cycle(core: CoreModel) -> None:
-    machine = with_data(core, 2)
+    golden = with_data(core, 2)
     asm = Assembler(core.config)
     with asm.bundle() as b:
         b.s0.add(s[1], s[0], 5)
@@ -138,13 +138,13 @@ def test_branches_take_no_cycle(core: CoreModel) -> None:
         b.s0.add(s[5], s[4], 7)
         b.s1.jump(s[4])
     asm.label("end")
-    counters = run_both(core, machine, asm)
+    counters = run_both(core, golden, asm)
     # 1 + 5 for the loop, 6 branches of which 3 fall through, 3 jumps, the halt; fetch and clear.
     assert counters["cycles"] <= 1 + 5 + 6 + 3 + 3 + 1 + 4
 
 
 def test_vector_operations_in_both_slots(core: CoreModel) -> None:
-    machine = with_data(core, 3)
+    golden = with_data(core, 3)
     asm = Assembler(core.config)
     load_registers(asm)
     names = [op for op in isa.OPERATIONS if Slot.V1 in op.slots]
@@ -165,12 +165,12 @@ def test_vector_operations_in_both_slots(core: CoreModel) -> None:
                     operands[0] = m[1 + (number + 3) % 7]
                 b.operation(slot, operation.name, *operands)
             b.st.store(v[8 + (2 * number) % 24], s[0], 20 + number % 50, m[number % 8])
-    counters = run_both(core, machine, asm)
+    counters = run_both(core, golden, asm)
     assert counters["vector_wait_cycles"] > 0
 
 
 def test_loads_and_stores_under_masks(core: CoreModel) -> None:
-    machine = with_data(core, 4)
+    golden = with_data(core, 4)
     asm = Assembler(core.config)
     load_registers(asm)
     with asm.bundle() as b:
@@ -184,12 +184,12 @@ def test_loads_and_stores_under_masks(core: CoreModel) -> None:
         b.ld.load(v[20], s[0], 30)
     with asm.bundle() as b:
         b.st.store(v[20], s[0], core.config.vmem_vectors - 1)
-    run_both(core, machine, asm)
+    run_both(core, golden, asm)
 
 
 def test_cross_lane_operations(core: CoreModel) -> None:
     config = core.config
-    machine = with_data(core, 5)
+    golden = with_data(core, 5)
     asm = Assembler(config)
     load_registers(asm)
     d = iter(range(8, 32))
@@ -220,13 +220,13 @@ def test_cross_lane_operations(core: CoreModel) -> None:
     with asm.bundle() as b:
         b.misc.rotate_lanes(v[6], v[7], 1)
         b.ld.load(v[5], s[0], 60)
-    run_both(core, machine, asm)
+    run_both(core, golden, asm)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_matrix_products(core: CoreModel, transposed: bool) -> None:
     config = core.config
-    machine = with_data(core, 6)
+    golden = with_data(core, 6)
     asm = Assembler(config)
     load_registers(asm, 24)
     tile = config.tile_vregs
@@ -247,13 +247,13 @@ def test_matrix_products(core: CoreModel, transposed: bool) -> None:
     for group in range(4):
         with asm.bundle() as b:
             b.pop.pop(v[28 + group])
-    counters = run_both(core, machine, asm)
+    counters = run_both(core, golden, asm)
     assert counters["mxu_active_cycles"] == 12 * config.sublanes
     assert counters["weight_load_cycles"] > 0
 
 
 def test_semaphores_of_the_program(core: CoreModel) -> None:
-    machine = with_data(core, 7)
+    golden = with_data(core, 7)
     asm = Assembler(core.config)
     with asm.bundle() as b:
         b.misc.signal(sem[3], 1000)
@@ -262,19 +262,19 @@ def test_semaphores_of_the_program(core: CoreModel) -> None:
         b.s0.add(s[5], s[5], 1)
     with asm.bundle() as b:
         b.misc.read_semaphore(s[6], sem[3])
-    run_both(core, machine, asm)
+    run_both(core, golden, asm)
 
 
 @pytest.mark.parametrize("make", [busy_program, vector_program, scalar_program])
 def test_busy_loops(make: Callable[[Config, int], Program]) -> None:
     with CoreModel(Config.preset("small")) as core:
-        machine = with_data(core, 8)
+        golden = with_data(core, 8)
         program = make(core.config, 3)
-        machine.load_program(program.bundles)
-        machine.start()
-        machine.run(LIMIT)
+        golden.load_program(program.bundles)
+        golden.start()
+        golden.run(LIMIT)
         counters = core.run_program(program.bundles, max_cycles=LIMIT)
-        assert_same(core, machine)
+        assert_same(core, golden)
         if make is scalar_program:
             assert counters["mxu_active_cycles"] == counters["vector_wait_cycles"] == 0
 
@@ -328,9 +328,9 @@ FAULTS = {
 def test_a_faulting_bundle_changes_nothing(core: CoreModel, name: str) -> None:
     cause, before, bundle = FAULTS[name]
     rows = before is None and list(FAULTS).index(name) % 2
-    machine = with_data(core, 9)
-    machine.semaphores[2] = 1
-    core.write_semaphores(machine.semaphores)
+    golden = with_data(core, 9)
+    golden.semaphores[2] = 1
+    core.write_semaphores(golden.semaphores)
     asm = Assembler(core.config)
     load_registers(asm)
     (before or busy_array)(asm, core.config)
@@ -357,23 +357,23 @@ def test_a_faulting_bundle_changes_nothing(core: CoreModel, name: str) -> None:
         Slot.PUSH: {"op": isa.PushOp.ROWS if rows else isa.PushOp.WEIGHTS, "a": 6},
         Slot.MISC: {"op": isa.MiscOp.TRANSPOSE_IN, "a": 7, "b": isa.INLINE_BASE},
         **({} if before is nothing else {Slot.POP: {"op": isa.PopOp.POP, "d": 13}})})
-    machine.load_program(bundles)
-    machine.start()
-    machine.run(LIMIT)
-    assert (machine.fault, machine.pc) == (cause, faulting)
+    golden.load_program(bundles)
+    golden.start()
+    golden.run(LIMIT)
+    assert (golden.fault, golden.pc) == (cause, faulting)
     with pytest.raises(CoreFaultError) as caught:
         core.run_program(bundles, max_cycles=LIMIT)
     assert (caught.value.cause, caught.value.pc) == (cause, faulting)
     assert f"{cause.name} at bundle {faulting}: {{" in str(caught.value)
-    assert_same(core, machine)
+    assert_same(core, golden)
     # The core is as usable as before.
-    for processor in (core, machine):
+    for processor in (core, golden):
         processor.start(faulting + 1)
         processor.run(LIMIT)
     assert core.fault == Fault.NONE
-    assert_same(core, machine)
+    assert_same(core, golden)
     # Array and transposer are unchanged.
-    wrong = run_flush(machine, core)
+    wrong = run_flush(golden, core)
     assert not wrong, wrong
 
 
@@ -387,35 +387,35 @@ def with_operations(bundle: int, more: dict[Slot, dict[str, int]]) -> int:
 
 @pytest.mark.parametrize("pc", [1 << 20, 0xFFFFFFFF])
 def test_start_outside_the_instruction_memory_faults(core: CoreModel, pc: int) -> None:
-    machine = with_data(core, 10)
-    for processor in (core, machine):
+    golden = with_data(core, 10)
+    for processor in (core, golden):
         processor.start(pc)
         processor.run(LIMIT)
     assert (core.fault, core.pc) == (Fault.PC_RANGE, pc)
-    assert_same(core, machine)
+    assert_same(core, golden)
     with pytest.raises(CoreFaultError, match="PC_RANGE at bundle"):
         core.run_program(pc=pc)
 
 
 def test_running_past_the_last_bundle_faults(core: CoreModel) -> None:
-    machine = with_data(core, 11)
+    golden = with_data(core, 11)
     last = core.config.imem_bundles - 1
-    for processor in (core, machine):
+    for processor in (core, golden):
         processor.load_program([pack({Slot.S0: {"op": isa.ScalarOp.ADD, "d": 1, "a": 1,
                                                 "b": isa.INLINE_BASE + 1}})], last)
         processor.start(last)
         processor.run(LIMIT)
     assert (core.fault, core.pc) == (Fault.PC_RANGE, last + 1)
-    assert_same(core, machine)
+    assert_same(core, golden)
 
 
 def test_a_stopped_program_goes_on_where_it_was(core: CoreModel) -> None:
     rng = np.random.default_rng(12)
-    machine = with_data(core, 12)
+    golden = with_data(core, 12)
     program = busy_or_vector(core.config)
-    machine.load_program(program)
-    machine.start()
-    machine.run(LIMIT)
+    golden.load_program(program)
+    golden.start()
+    golden.run(LIMIT)
     core.load_program(program)
     core.start()
     stops = 0
@@ -431,7 +431,7 @@ def test_a_stopped_program_goes_on_where_it_was(core: CoreModel) -> None:
             stops += 1
     core.run()
     assert stops > 5
-    assert_same(core, machine)
+    assert_same(core, golden)
 
 
 def busy_or_vector(config: Config) -> tuple[int, ...]:
@@ -439,8 +439,8 @@ def busy_or_vector(config: Config) -> tuple[int, ...]:
     return make(config, 2).bundles
 
 
-def test_core_and_machine_take_the_same_arguments(tiny: CoreModel) -> None:
-    machine = with_data(tiny, 20)
+def test_core_and_golden_core_take_the_same_arguments(tiny: CoreModel) -> None:
+    golden = with_data(tiny, 20)
     asm = Assembler(tiny.config)
     asm.label("loop")
     with asm.bundle() as b:
@@ -449,7 +449,7 @@ def test_core_and_machine_take_the_same_arguments(tiny: CoreModel) -> None:
     one: Any = np.uint32(1)
     wrong: list[tuple[Any, type[Exception]]] = [
         (1.0, TypeError), (True, TypeError), (-1, ValueError)]
-    for processor in (tiny, machine):
+    for processor in (tiny, golden):
         processor.load_program(bundles)
         processor.load_program(asm.assemble(), one)
         for bundle, error in wrong:
@@ -461,18 +461,18 @@ def test_core_and_machine_take_the_same_arguments(tiny: CoreModel) -> None:
         processor.stop()
         processor.stop()
     # The memory after a program is unchanged.
-    assert tiny.read_program(0, 4) == [1 << 200, asm.assemble()[0], 5, 0] == machine.program[:4]
-    assert_same(tiny, machine)
+    assert tiny.read_program(0, 4) == [1 << 200, asm.assemble()[0], 5, 0] == golden.program[:4]
+    assert_same(tiny, golden)
 
 
 def test_a_wait_ends_by_a_signal(core: CoreModel) -> None:
-    machine = with_data(core, 13)
+    golden = with_data(core, 13)
     asm = Assembler(core.config)
     with asm.bundle() as b:
         b.misc.wait(sem[1], 500)
         b.s0.add(s[9], s[0], 77)
         b.s1.halt()
-    for processor in (core, machine):
+    for processor in (core, golden):
         processor.load_program(asm.assemble().bundles)
         processor.start()
         processor.run(1000)
@@ -484,7 +484,7 @@ def test_a_wait_ends_by_a_signal(core: CoreModel) -> None:
         processor.signal(1, 200)
         processor.run(1000)
         assert not processor.running
-    assert_same(core, machine)
+    assert_same(core, golden)
     assert core.counters()["semaphore_wait_cycles"] > 0
     with pytest.raises(RuntimeError, match="waits for a semaphore at bundle 0"):
         core.run_program()
@@ -492,39 +492,39 @@ def test_a_wait_ends_by_a_signal(core: CoreModel) -> None:
 
 
 def test_a_signal_that_overflows_stops_the_core(core: CoreModel) -> None:
-    machine = with_data(core, 14)
+    golden = with_data(core, 14)
     asm = Assembler(core.config)
     asm.label("loop")
     with asm.bundle() as b:
         b.s1.jump("loop")
-    for processor in (core, machine):
+    for processor in (core, golden):
         processor.load_program(asm.assemble().bundles)
         processor.start()
         processor.signal(4, 0xFFFFFFFF)
         processor.run(1000)
     assert core.fault == Fault.SEMAPHORE
-    assert_same(core, machine)
+    assert_same(core, golden)
 
 
 def test_the_first_fault_is_kept_until_the_next_start(core: CoreModel) -> None:
-    machine = with_data(core, 19)
+    golden = with_data(core, 19)
     illegal = pack({Slot.MISC: {"op": 9}})
     halt = pack({Slot.S1: {"op": isa.ScalarOp.HALT}})
-    for processor in (core, machine):
+    for processor in (core, golden):
         processor.load_program([illegal, halt])
         processor.start()
         processor.run(1000)
         processor.signal(4, 0xFFFFFFFF)
         assert (processor.fault, processor.pc, processor.running) == (Fault.ILLEGAL, 0, False)
-    assert_same(core, machine)
-    for processor in (core, machine):
+    assert_same(core, golden)
+    for processor in (core, golden):
         processor.start(1)
         processor.run(1000)
         assert processor.fault == Fault.NONE
         # A stopped core gets it, too.
         processor.signal(4, 0xFFFFFFFF)
         assert (processor.fault, processor.pc) == (Fault.SEMAPHORE, 1)
-    assert_same(core, machine)
+    assert_same(core, golden)
 
 
 def test_the_watchdog_ends_a_wait(core: CoreModel) -> None:
@@ -570,7 +570,7 @@ def test_a_program_that_does_not_end_is_said_to(core: CoreModel) -> None:
 @pytest.mark.parametrize("kind", ["loads", "stores", "both"])
 def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(core: CoreModel,
                                                                                kind: str) -> None:
-    machine = with_data(core, 18)
+    golden = with_data(core, 18)
     config = core.config
     asm = Assembler(config)
     asm.label("loop")
@@ -582,15 +582,15 @@ def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(c
                 b.st.store(v[8 + number], s[0], 8 + number)
             if number == 3:
                 b.s1.jump("loop")
-    for processor in (core, machine):
+    for processor in (core, golden):
         processor.load_program(asm.assemble().bundles)
         processor.start()
     core.model.tick(100)
     core.clear_counters()
-    words = np.roll(machine.vmem, 1, axis=0)[16:48]
+    words = np.roll(golden.vmem, 1, axis=0)[16:48]
     core.write_vmem(30, words)
-    machine.vmem[30:62] = words
-    assert np.array_equal(core.read_vmem(16, 46), machine.vmem[16:62])
+    golden.vmem[30:62] = words
+    assert np.array_equal(core.read_vmem(16, 46), golden.vmem[16:62])
     counters = core.counters()
     assert core.running
     # A vector takes its rows, eight cycles of patience, and three that the program waits.
@@ -598,9 +598,9 @@ def test_host_moves_words_beside_a_program_that_uses_the_memory_in_every_cycle(c
     assert counters["memory_wait_cycles"] <= 3 * (32 + 46)
     core.stop()
     core.run()
-    machine.run(1000)
-    machine.stop()
-    state, expected = core.read_state(), machine.read_state()
+    golden.run(1000)
+    golden.stop()
+    state, expected = core.read_state(), golden.read_state()
     for part in ("vectors", "vmem"):
         assert np.array_equal(state[part], expected[part])
 
@@ -755,14 +755,14 @@ LATE = {
 }
 
 
-def rest(core: CoreModel, machine: GoldenCore, asm: Assembler) -> None:
+def rest(core: CoreModel, golden: GoldenCore, asm: Assembler) -> None:
     """Runs a program on both; on the core up to the first cycle in which it is idle."""
     bundles = asm.assemble().bundles
-    processors: list[Processor] = [core, machine]
+    processors: list[Processor] = [core, golden]
     for processor in processors:
         processor.load_program(bundles)
         processor.start()
-    machine.run(LIMIT)
+    golden.run(LIMIT)
     for _ in range(LIMIT):
         if core.model.peek("idle") and not core.model.peek("running"):
             return
@@ -791,7 +791,7 @@ def read_at_once(core: CoreModel, space: HostSpace, address: int) -> np.ndarray:
 @pytest.mark.parametrize("name", LATE)
 def test_a_core_at_rest_has_written_everything(tiny: CoreModel, name: str) -> None:
     before, operation, space, address = LATE[name]
-    machine = with_data(tiny, 16)
+    golden = with_data(tiny, 16)
     asm = Assembler(tiny.config)
     load_registers(asm)
     with asm.bundle() as b:
@@ -801,28 +801,28 @@ def test_a_core_at_rest_has_written_everything(tiny: CoreModel, name: str) -> No
     with asm.bundle() as b:
         operation(b)
         b.s1.halt()
-    rest(tiny, machine, asm)
-    masks = sum(machine.masks[number].astype(np.uint32) << number for number in range(isa.MASKS))
-    expected = {HostSpace.VREG: machine.vectors, HostSpace.VMEM: machine.vmem,
+    rest(tiny, golden, asm)
+    masks = sum(golden.masks[number].astype(np.uint32) << number for number in range(isa.MASKS))
+    expected = {HostSpace.VREG: golden.vectors, HostSpace.VMEM: golden.vmem,
                 HostSpace.MASK: np.array([masks])}[space][address]
     assert np.array_equal(read_at_once(tiny, space, address), expected)
     assert expected.any()
-    assert_same(tiny, machine)
+    assert_same(tiny, golden)
 
 
 def test_a_core_at_rest_has_loaded_its_scalars(tiny: CoreModel) -> None:
-    machine = with_data(tiny, 17)
+    golden = with_data(tiny, 17)
     asm = Assembler(tiny.config)
     with asm.bundle() as b:
         b.s0.load(s[20], s[0], 70)
         b.s1.halt()
-    rest(tiny, machine, asm)
-    assert tiny.read_scalars()[20] == machine.smem[70]
-    assert_same(tiny, machine)
+    rest(tiny, golden, asm)
+    assert tiny.read_scalars()[20] == golden.smem[70]
+    assert_same(tiny, golden)
 
 
 def test_a_core_at_rest_has_fed_the_transposer(tiny: CoreModel) -> None:
-    machine = with_data(tiny, 18)
+    golden = with_data(tiny, 18)
     config = tiny.config
     asm = Assembler(config)
     load_registers(asm)
@@ -837,8 +837,8 @@ def test_a_core_at_rest_has_fed_the_transposer(tiny: CoreModel) -> None:
             b.misc.transpose_out(v[20 + group], group)
             if group == config.tile_vregs - 1:
                 b.s1.halt()
-    rest(tiny, machine, asm)
-    for processor in (tiny, machine):
+    rest(tiny, golden, asm)
+    for processor in (tiny, golden):
         processor.start(first)
         processor.run(LIMIT)
-    assert_same(tiny, machine)
+    assert_same(tiny, golden)

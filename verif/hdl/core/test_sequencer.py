@@ -233,23 +233,23 @@ def test_random_scalar_programs_end_in_the_oracle_s_state(model: Model, seed: in
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_scalar_programs_do_the_same_on_the_golden_machine(seed: int) -> None:
+def test_random_scalar_programs_do_the_same_on_the_golden_core(seed: int) -> None:
     programs = SequencerPrograms(np.random.default_rng([3, seed]))
     program = programs.scalar_program(45)
     oracle = random_oracle(programs)
     oracle.semaphores = [1000] * 16  # no wait
-    machine = GoldenCore(CONFIG)
-    machine.load_program(program)
-    machine.scalars[:] = oracle.scalars
-    machine.smem[:] = oracle.smem
-    machine.semaphores[:] = oracle.semaphores
-    machine.start(0)
+    golden = GoldenCore(CONFIG)
+    golden.load_program(program)
+    golden.scalars[:] = oracle.scalars
+    golden.smem[:] = oracle.smem
+    golden.semaphores[:] = oracle.semaphores
+    golden.start(0)
     executed = oracle.run(program, WAIT_LIMIT)
-    assert machine.run(WAIT_LIMIT) == len(executed)
-    assert machine.scalars.tolist() == oracle.scalars
-    assert machine.smem.tolist() == oracle.smem
-    assert machine.semaphores.tolist() == oracle.semaphores
-    assert (machine.pc, machine.fault) == (oracle.pc, oracle.fault)
+    assert golden.run(WAIT_LIMIT) == len(executed)
+    assert golden.scalars.tolist() == oracle.scalars
+    assert golden.smem.tolist() == oracle.smem
+    assert golden.semaphores.tolist() == oracle.semaphores
+    assert (golden.pc, golden.fault) == (oracle.pc, oracle.fault)
 
 
 def test_calls_return_and_loops_count(model: Model) -> None:

@@ -63,23 +63,23 @@ class Pair:
         if hbm_rows is not None:
             rows[:len(hbm_rows)] = hbm_rows
         model.hbm[:] = self.golden.hbm[:] = rows
-        for number, (core, machine) in enumerate(zip(cores, self.golden.cores, strict=True)):
-            machine.vmem[:] = rng.integers(0, 1 << 32, machine.vmem.shape, np.uint32)
+        for number, (core, golden) in enumerate(zip(cores, self.golden.cores, strict=True)):
+            golden.vmem[:] = rng.integers(0, 1 << 32, golden.vmem.shape, np.uint32)
             for place, words in core.descriptors.items():
-                machine.smem[place:place + len(words)] = words
+                golden.smem[place:place + len(words)] = words
             for register, value in core.scalars.items():
-                machine.scalars[register] = value
+                golden.scalars[register] = value
             program = assemble(core.text, config).bundles
-            machine.load_program(program)
+            golden.load_program(program)
             model.load_program(number, program)
-            model.write_vmem(number, 0, machine.vmem)
-            model.write_smem(number, 0, machine.smem)
-            model.write_words(number, Space.SCALAR, 0, machine.scalars)
+            model.write_vmem(number, 0, golden.vmem)
+            model.write_smem(number, 0, golden.smem)
+            model.write_words(number, Space.SCALAR, 0, golden.scalars)
         np.testing.assert_array_equal(model.hbm, rows)
 
     def run(self, turn: int = 1) -> ChipRun:
-        for number, machine in enumerate(self.golden.cores):
-            machine.start()
+        for number, golden in enumerate(self.golden.cores):
+            golden.start()
             self.model.start(number)
         result = self.golden.run(LIMIT, turn)
         self.model.run(LIMIT)
@@ -88,8 +88,8 @@ class Pair:
     def compare(self) -> None:
         np.testing.assert_array_equal(self.model.hbm, self.golden.hbm,
                                       err_msg=f"HBM, seed {self.seed}")
-        for number, machine in enumerate(self.golden.cores):
-            got, expected = self.model.state(number), machine.read_state(array=False)
+        for number, golden in enumerate(self.golden.cores):
+            got, expected = self.model.state(number), golden.read_state(array=False)
             assert got.keys() == expected.keys()
             for name, value in expected.items():
                 np.testing.assert_array_equal(
@@ -564,11 +564,11 @@ def check_random_transfers(config: Config, seed: int) -> None:
         pair.compare()
         assert len(phases.pairs) > 5
         behind = config.imem_bundles - FIRST_FREE_BUNDLE
-        for number, machine in enumerate(pair.golden.cores):
+        for number, golden in enumerate(pair.golden.cores):
             words = model.read_words(number, Space.IMEM, FIRST_FREE_BUNDLE * isa.BUNDLE_PITCH,
                                      behind * isa.BUNDLE_WORDS).reshape(behind, -1)
             np.testing.assert_array_equal(words, [
-                bundle_words(bundle) for bundle in machine.program[FIRST_FREE_BUNDLE:]])
+                bundle_words(bundle) for bundle in golden.program[FIRST_FREE_BUNDLE:]])
 
 
 @pytest.mark.parametrize("seed", range(12))
