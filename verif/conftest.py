@@ -1,6 +1,17 @@
-"""Groups and order of the tests when several processes run them."""
+"""Groups and order of the tests when several processes run them, and how Ctrl-C reaches them."""
+
+import signal
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Takes interrupts even where they are ignored, as in a job that a shell starts with ``&``.
+
+    Tests of Ctrl-C would otherwise wait for one that never arrives.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
