@@ -574,7 +574,7 @@ def assert_fault(golden: GoldenCore, one: int, fault: Fault, pc: int = 0) -> Non
     assert golden.pc == pc
 
 
-def beside(part: tuple[Slot, dict[str, int]]) -> int:
+def with_valid_operations(part: tuple[Slot, dict[str, int]]) -> int:
     """A bundle of an operation and all bystanders."""
     parts = dict(BYSTANDERS)
     parts[part[0]] = part[1]
@@ -598,7 +598,7 @@ def test_operation_codes_that_a_slot_does_not_have(slot: Slot) -> None:
     if slot is not Slot.POP:
         assert unknown
     for code in unknown:
-        assert_fault(golden, beside((slot, {"op": code})), Fault.ILLEGAL)
+        assert_fault(golden, with_valid_operations((slot, {"op": code})), Fault.ILLEGAL)
 
 
 ILLEGAL = {
@@ -619,7 +619,7 @@ def test_operands_that_do_not_exist(slot: Slot, operation: Operation) -> None:
         for value in range(1 << SLOTS[slot][operand.field]):
             fields = legal | {"op": operation.op.value, operand.field: value}
             if value in ILLEGAL.get(operand.kind, ()):
-                assert_fault(golden, beside((slot, fields)), Fault.ILLEGAL)
+                assert_fault(golden, with_valid_operations((slot, fields)), Fault.ILLEGAL)
     assert execute(golden, pack({slot: legal | {"op": operation.op.value}}, (1, 2, 3)))
 
 

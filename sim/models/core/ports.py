@@ -67,7 +67,7 @@ class CorePorts(Closeable):
             function = getattr(model.library, f"systolith_core_{name}")
             function.restype = ctypes.c_int
             function.argtypes = arguments
-        # One core rarely has enough work for two threads.
+        # The kernels are those of the chip, which can use two threads; a lone core uses one.
         model.use_threads(1)
         model.reset()
         return model
