@@ -1,0 +1,175 @@
+"""Addresses: affine indexes become a scalar register plus an offset.
+
+The part of an address that grows with a loop lives in a register that the loop advances (`steps`);
+all addresses that differ only by a constant share it. What does not change in a loop is computed
+before the loop. The constant part becomes the operation's offset.
+"""
+
+from dataclasses import dataclass, field
+from itertools import count
+
+from hdl import isa
+from hdl.isa import Operation, ScalarOp, Slot
+from sim.compiler.machine.ir import (
+    ZERO,
+    Block,
+    Branch,
+    Loop,
+    MachineCode,
+    Op,
+    SReg,
+    Term,
+    operations,
+)
+
+__all__ = ["lower_addresses", "scalar_operation"]
+
+
+def scalar_operation(op: ScalarOp) -> Operation:
+    """The operation of a scalar slot."""
+    operation = isa.operation(Slot.S1, op) or isa.operation(Slot.S0, op)
+    assert operation is not None
+    return operation
+
+
+_ADD, _MUL = scalar_operation(ScalarOp.ADD), scalar_operation(ScalarOp.MUL)
+_Terms = frozenset[tuple[Term, int]]
+
+
+@dataclass
+class _Scope:
+    """A block under construction.
+
+    ``loop`` is the loop whose body it is, if any; a branch's block has None and lies in ``parent``.
+    """
+
+    parent: "_Scope | None"
+    loop: Loop | None
+    written: frozenset[SReg]
+    block: Block = field(default_factory=list)
+    known: dict[_Terms, SReg] = field(default_factory=dict)
+
+
+def lower_addresses(code: MachineCode) -> MachineCode:
+    """The code with loop counters, and with registers and offsets in place of indexes.
+
+    Accesses stay attached to operations, for the analysis of dependences.
+    """
+    numbers = count(code.registers + 1)
+    scope = _Scope(None, None, frozenset())
+    _Lowering(numbers).lower(code.body, scope)
+    return MachineCode(code.config, scope.block, next(numbers))
+
+
+class _Lowering:
+    def __init__(self, numbers: "count[int]") -> None:
+        self._numbers = numbers
+
+    def lower(self, block: Block, scope: _Scope) -> None:
+        """Rewrite a block's items into the scope's."""
+        for item in block:
+            if isinstance(item, Op):
+                self._operation(item, scope)
+            elif isinstance(item, Loop):
+                self._loop(item, scope)
+            else:
+                branch = Branch(item.condition)
+                for old, new in ((item.then, branch.then), (item.otherwise, branch.otherwise)):
+                    self.lower(old, _Scope(scope, None, frozenset(), new))
+                scope.block.append(branch)
+                self._forget(scope, _written(item.then) | _written(item.otherwise))
+
+    def _operation(self, op: Op, scope: _Scope) -> None:
+        if op.access is not None:
+            address = op.access.address
+            base = self._register(frozenset(address.terms.items()), scope)
+            op = Op(op.operation, (op.operands[0], base, _word(address.constant), *op.operands[3:]),
+                    op.access)
+        scope.block.append(op)
+        self._forget(scope, {value for value in op.writes if isinstance(value, SReg)})
+
+    def _loop(self, item: Loop, scope: _Scope) -> None:
+        written = _written(item.body)
+        self._forget(scope, written)
+        loop = Loop(item.variable, item.count, again=item.again)
+        self.lower(item.body, _Scope(scope, loop, frozenset(written), loop.body))
+        if item.count is not None:
+            loop.counter = self._new()
+            initial = (ZERO, item.count) if isinstance(item.count, int) else (item.count, 0)
+            scope.block.append(Op(_ADD, (loop.counter, *initial)))
+        scope.block.append(loop)
+
+    def _register(self, terms: _Terms, scope: _Scope) -> SReg:
+        """A register that holds the sum of the terms at the end of the scope's block so far."""
+        if not terms:
+            return ZERO
+        known: _Scope | None = scope
+        while known is not None:
+            if terms in known.known:
+                return known.known[terms]
+            known = None if known.loop is not None else known.parent
+        home = scope
+        while home.loop is None and home.parent is not None:
+            home = home.parent
+        if home.loop is None:
+            return self._compute(terms, scope)
+        fixed = frozenset(term for term in terms if term[0] not in home.written)
+        if fixed == terms:
+            return self._fixed(terms, home)
+        return self._sum(terms - fixed, self._register(fixed, scope), scope, terms)
+
+    def _fixed(self, terms: _Terms, home: _Scope) -> SReg:
+        """A sum of terms none of which the loop's body writes."""
+        loop, outside = home.loop, home.parent
+        assert loop is not None
+        assert outside is not None
+        steps = [factor for term, factor in terms if term is loop.variable]
+        outer = self._register(frozenset(term for term in terms if term[0] is not loop.variable),
+                               outside)
+        if steps:
+            register = self._new()
+            outside.block.append(Op(_ADD, (register, outer, 0)))
+            loop.steps.append((register, steps[0]))
+            outer = register
+        home.known[terms] = outer
+        return outer
+
+    def _compute(self, terms: _Terms, scope: _Scope) -> SReg:
+        return self._sum(terms, ZERO, scope, terms)
+
+    def _sum(self, terms: _Terms, start: SReg, scope: _Scope, whole: _Terms) -> SReg:
+        """Compute ``start`` plus terms at the end of the scope's block."""
+        total = start
+        for term, factor in sorted(terms, key=lambda pair: pair[0].number):
+            assert isinstance(term, SReg), "a loop variable is used outside of its loop"
+            product = term
+            if factor != 1:
+                product = self._new()
+                scope.block.append(Op(_MUL, (product, term, _word(factor))))
+            if total is not ZERO:
+                before, total = total, self._new()
+                scope.block.append(Op(_ADD, (total, before, product)))
+            else:
+                total = product
+        if total not in dict(terms):
+            scope.known[whole] = total
+        return total
+
+    def _forget(self, scope: _Scope | None, written: set[SReg]) -> None:
+        """Drop what was computed from registers that are written now."""
+        while scope is not None and written:
+            scope.known = {terms: register for terms, register in scope.known.items()
+                           if not any(term in written for term, _ in terms)}
+            scope = scope.parent
+
+    def _new(self) -> SReg:
+        return SReg(next(self._numbers))
+
+
+def _written(block: Block) -> set[SReg]:
+    return {register for op in operations(block) for register in op.writes
+            if isinstance(register, SReg)}
+
+
+def _word(value: int) -> int:
+    return value & 0xFFFFFFFF

@@ -1,0 +1,502 @@
+"""The builder: what kernels call to write machine code.
+
+    b = Builder(config)
+    with b.loop(vectors) as i:
+        b.store(b.vector("fadd", b.load(x, i), 1.0), y, i)
+    code = emit(b.finish())
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import Kind, Operation, Slot, Unit
+from sim.asm.operands import Semaphore, word
+from sim.compiler.machine.ir import (
+    ALL_ONES,
+    ZERO,
+    Access,
+    Block,
+    Branch,
+    Condition,
+    Index,
+    IndexLike,
+    Loop,
+    LoopVariable,
+    MachineCode,
+    MReg,
+    Op,
+    SReg,
+    VmemBuffer,
+    VReg,
+)
+
+__all__ = ["Builder", "ScalarValue", "VectorValue"]
+
+ScalarValue: TypeAlias = SReg | LoopVariable | Index | int | float
+"""A scalar source; a float is its bits."""
+VectorValue: TypeAlias = VReg | SReg | LoopVariable | Index | int | float
+"""A vector source; every element gets the value of a scalar."""
+_R = TypeVar("_R", VReg, MReg, SReg)
+
+
+def _table(slot: Slot, *kinds: Kind) -> dict[str, Operation]:
+    """Operations of a slot whose first operands are of these kinds."""
+    return {operation.name: operation for operation in isa.OPERATIONS
+            if slot in operation.slots
+            and tuple(operand.kind for operand in operation.operands[:len(kinds)]) == kinds}
+
+
+_VECTOR = _table(Slot.V1, Kind.VECTOR_OUT)
+_COMPARE = _table(Slot.V0, Kind.MASK_OUT, Kind.VECTOR_IN)
+_MASK = _table(Slot.V0, Kind.MASK_OUT, Kind.MASK_IN)
+_SCALAR = {name: operation for name, operation in _table(Slot.S0, Kind.SCALAR_OUT).items()
+           if operation.unit is Unit.SCALAR}
+_SMEM = {operation.name: operation for operation in isa.OPERATIONS if operation.unit is Unit.SMEM}
+_PUSH = _table(Slot.PUSH)
+_MISC = _table(Slot.MISC)
+_CROSS = _table(Slot.MISC, Kind.VECTOR_OUT, Kind.VECTOR_IN)
+_LOAD, _STORE, _POP = (
+    next(operation for operation in isa.OPERATIONS if slot in operation.slots)
+    for slot in (Slot.LOAD, Slot.STORE, Slot.POP))
+
+_SWAPPED = {
+    **{name: name for name in ("fadd", "fmul", "fmin", "fmax", "add", "and", "or", "xor", "feq",
+                               "fne", "eq", "ne", "mul", "min", "max")},
+    "flt": "fgt", "fgt": "flt", "fle": "fge", "fge": "fle",
+    "lt": "gt", "gt": "lt", "le": "ge", "ge": "le",
+}
+"""Operation that gives the same result with exchanged operands."""
+
+
+class Builder:
+    """Writes machine code, an operation with each call.
+
+    Results are new virtual registers, or the register ``into``. A scalar source is a scalar
+    register, an integer, a float (its bits), or an index (its value).
+
+    Parameters
+    ----------
+    config : Config
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is something else.
+    """
+
+    all_ones = ALL_ONES
+    """The mask m0."""
+    zero = ZERO
+    """The scalar register s0."""
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, not {config!r}")
+        self._config = config
+        self._body: Block = []
+        self._block = self._body
+        self._open: set[LoopVariable] = set()
+        self._count = 0
+
+    @property
+    def config(self) -> Config:
+        """The chip."""
+        return self._config
+
+    def finish(self) -> MachineCode:
+        """The code so far.
+
+        Raises
+        ------
+        ValueError
+            If a loop or branch is open.
+        """
+        if self._block is not self._body:
+            raise ValueError("loops and branches must be closed before the code is finished")
+        return MachineCode(self._config, self._body, self._count)
+
+    # Vectors and masks.
+
+    def vector(self, name: str, *sources: VectorValue | MReg, into: VReg | None = None) -> VReg:
+        """An operation of the vector slots with a vector result.
+
+        Parameters
+        ----------
+        name : str
+        sources
+            Vectors, or scalars that every element gets; for `select`, also the mask, last.
+        into : VReg or None
+            The result's register.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such operation, or a source is invalid.
+        """
+        operation = self._operation(name, _VECTOR, "vector operation")
+        if name in _SWAPPED and len(sources) == 2 and not isinstance(sources[0], VReg):
+            sources = sources[::-1]
+        operands = self._sources(operation, sources)
+        result = self._result(VReg, into)
+        self._append(operation, result, *operands)
+        return result
+
+    def compare(self, name: str, a: VectorValue, b: VectorValue, *,
+                into: MReg | None = None) -> MReg:
+        """A comparison of two vectors: `flt`, `eq`, `ltu`, ...
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such comparison, or a source is invalid.
+        """
+        self._operation(name, _COMPARE, "comparison")
+        if name in _SWAPPED and not isinstance(a, VReg):
+            name, a, b = _SWAPPED[name], b, a
+        operands = self._sources(_COMPARE[name], (a, b))
+        result = self._result(MReg, into)
+        self._append(_COMPARE[name], result, *operands)
+        return result
+
+    def mask(self, name: str, a: MReg, b: MReg, *, into: MReg | None = None) -> MReg:
+        """An operation on masks: `mand`, `mor`, `mxor` or `mandn`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such operation, or a source is invalid.
+        """
+        operation = self._operation(name, _MASK, "mask operation")
+        operands = self._sources(operation, (a, b))
+        result = self._result(MReg, into)
+        self._append(operation, result, *operands)
+        return result
+
+    def splat(self, value: VectorValue, *, into: VReg | None = None) -> VReg:
+        """A vector all of whose elements are ``value``: the operation `move`."""
+        return self.vector("move", value, into=into)
+
+    # Scalars.
+
+    def scalar(self, name: str, a: ScalarValue, b: ScalarValue, *,
+               into: SReg | None = None) -> SReg:
+        """An operation of the scalar unit: `add`, `mul`, `lt`, ...
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such operation, or a source is invalid.
+        """
+        operation = self._operation(name, _SCALAR, "scalar operation")
+        first, second = self._source(a), self._source(b)
+        if name in _SWAPPED and isinstance(first, int) and first:
+            first, second = second, first
+        register = self._register(first)
+        result = self._result(SReg, into)
+        self._append(operation, result, register, second)
+        return result
+
+    def value(self, index: ScalarValue, *, into: SReg | None = None) -> SReg:
+        """The value of an index or a number in a scalar register."""
+        if isinstance(index, (float, np.floating)):
+            index = word(index)
+        result = self._result(SReg, into)
+        self._block.append(Op(_SCALAR["add"], (result, ZERO, 0), Access(None, Index.of(index))))
+        return result
+
+    def smem_load(self, address: IndexLike, *, into: SReg | None = None) -> SReg:
+        """The word of scalar memory at ``address``."""
+        result = self._result(SReg, into)
+        self._block.append(Op(_SMEM["load"], (result, ZERO, 0), Access(None, Index.of(address))))
+        return result
+
+    def smem_store(self, value: ScalarValue, address: IndexLike) -> None:
+        """Store a word into scalar memory."""
+        register = self._register(self._source(value))
+        self._block.append(Op(_SMEM["store"], (register, ZERO, 0),
+                              Access(None, Index.of(address))))
+
+    # Variables.
+
+    def variable(self, initial: VectorValue | MReg) -> Any:
+        """A register that can be assigned: of the kind of ``initial``, a vector for a number."""
+        if isinstance(initial, SReg):
+            return self.scalar_variable(initial)
+        result = MReg(self._number()) if isinstance(initial, MReg) else VReg(self._number())
+        self.assign(result, initial)
+        return result
+
+    def scalar_variable(self, initial: ScalarValue) -> SReg:
+        """A scalar register that can be assigned."""
+        return self.value(initial)
+
+    def assign(self, variable: VReg | MReg | SReg, value: VectorValue | MReg) -> None:
+        """Copy a value into a variable.
+
+        Raises
+        ------
+        TypeError
+            If the value is of another kind.
+        """
+        if isinstance(variable, MReg):
+            if not isinstance(value, MReg):
+                raise TypeError(f"value must be a mask, not {value!r}")
+            self.mask("mand", value, ALL_ONES, into=variable)
+        elif isinstance(value, MReg) or (isinstance(variable, SReg) and isinstance(value, VReg)):
+            raise TypeError(f"value must be of the kind of {variable}, not {value!r}")
+        elif isinstance(variable, SReg):
+            assert not isinstance(value, VReg)
+            self.value(value, into=variable)
+        else:
+            self.vector("move", value, into=variable)
+
+    # Vector memory.
+
+    def load(self, buffer: VmemBuffer, index: IndexLike, *, into: VReg | None = None) -> VReg:
+        """The vector at ``index`` of a buffer."""
+        result = self._result(VReg, into)
+        self._block.append(Op(_LOAD, (result, ZERO, 0), self._access(buffer, index)))
+        return result
+
+    def store(self, value: VectorValue, buffer: VmemBuffer, index: IndexLike,
+              mask: MReg | None = None) -> None:
+        """Store a vector, where the mask is set, at ``index`` of a buffer."""
+        vector = self._vector_register(value)
+        self._block.append(Op(_STORE, (vector, ZERO, 0, ALL_ONES if mask is None else mask),
+                              self._access(buffer, index)))
+
+    # Cross-lane unit and array.
+
+    def cross(self, name: str, vector: VectorValue, amount: ScalarValue | None = None, *,
+              into: VReg | None = None) -> VReg:
+        """An operation of the cross-lane unit with a vector source.
+
+        Parameters
+        ----------
+        name : str
+            `rotate_lanes`, `rotate_sublanes`, `broadcast_lane` or `broadcast_sublane`, which need
+            ``amount``; `sum_lanes` or `max_lanes`, which have none.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such operation, or a source is invalid.
+        """
+        operation = self._operation(name, _CROSS, "operation of the cross-lane unit")
+        operands = self._sources(operation, (vector,) if amount is None else (vector, amount))
+        result = self._result(VReg, into)
+        self._append(operation, result, *operands)
+        return result
+
+    def transpose_in(self, vector: VectorValue, group: ScalarValue) -> None:
+        """Put a vector into rows ``group * sublanes`` and following of the transposer."""
+        self._append(_MISC["transpose_in"], self._vector_register(vector), self._source(group))
+
+    def transpose_out(self, group: ScalarValue, *, into: VReg | None = None) -> VReg:
+        """Columns ``group * sublanes`` and following of the transposer's tile, as rows."""
+        result = self._result(VReg, into)
+        self._append(_MISC["transpose_out"], result, self._source(group))
+        return result
+
+    def push(self, name: str, vector: VectorValue) -> None:
+        """Push a vector into the array: `weights`, `weights_t`, `rows` or `rows_swap`."""
+        operation = self._operation(name, _PUSH, "push")
+        self._append(operation, self._vector_register(vector))
+
+    def pop(self, *, into: VReg | None = None) -> VReg:
+        """The array's oldest result rows."""
+        result = self._result(VReg, into)
+        self._append(_POP, result)
+        return result
+
+    # Semaphores and transfers.
+
+    def wait(self, semaphore: int, amount: ScalarValue) -> None:
+        """Wait until a semaphore is at least ``amount``, and subtract it."""
+        self._append(_MISC["wait"], Semaphore(semaphore), self._source(amount))
+
+    def signal(self, semaphore: int, amount: ScalarValue) -> None:
+        """Add to a semaphore."""
+        self._append(_MISC["signal"], Semaphore(semaphore), self._source(amount))
+
+    def dma(self, descriptor: ScalarValue) -> None:
+        """Start the transfer whose descriptor begins at this address of scalar memory."""
+        self._append(_MISC["dma"], self._source(descriptor))
+
+    # Control flow.
+
+    @contextmanager
+    def loop(self, count: int | SReg) -> Iterator[LoopVariable]:
+        """A loop: ``with b.loop(count) as i``, with i from 0 to ``count`` - 1.
+
+        Parameters
+        ----------
+        count : int or SReg
+            Number of iterations, at least 1.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the count is something else.
+        """
+        if not isinstance(count, SReg):
+            if isinstance(count, bool) or not hasattr(count, "__index__"):
+                raise TypeError(f"count must be an integer or a scalar register, not {count!r}")
+            count = count.__index__()
+            if not 1 <= count < 1 << 31:
+                raise ValueError(f"count must be from 1 to 2**31 - 1, not {count!r}")
+        loop = Loop(LoopVariable(self._number()), count)
+        self._open.add(loop.variable)
+        with self._inside(loop.body):
+            yield loop.variable
+        self._open.remove(loop.variable)
+        self._block.append(loop)
+
+    @contextmanager
+    def repeat(self) -> Iterator[Loop]:
+        """A loop that ends by its own condition: its body calls `again` last."""
+        loop = Loop(LoopVariable(self._number()), None)
+        self._open.add(loop.variable)
+        with self._inside(loop.body):
+            yield loop
+        self._open.remove(loop.variable)
+        if loop.again is None:
+            raise ValueError("the body of a repeat must end with a call of again")
+        self._block.append(loop)
+
+    def again(self, loop: Loop, name: str, a: ScalarValue, b: ScalarValue) -> None:
+        """Repeat the loop of `repeat` if the condition holds; the last call of its body."""
+        if self._block is not loop.body:
+            raise ValueError("again must be called in the body of its loop")
+        loop.again = self._condition(name, a, b)
+
+    @contextmanager
+    def when(self, name: str, a: ScalarValue, b: ScalarValue) -> Iterator[None]:
+        """Execute what the body writes only if the condition holds.
+
+        Parameters
+        ----------
+        name : str
+            `eq`, `ne`, `lt`, `ge`, `ltu` or `geu`.
+        a, b
+            Scalars.
+        """
+        branch = Branch(self._condition(name, a, b))
+        with self._inside(branch.then):
+            yield
+        self._block.append(branch)
+
+    @contextmanager
+    def unless(self, name: str, a: ScalarValue, b: ScalarValue) -> Iterator[None]:
+        """Execute what the body writes only if the condition does not hold."""
+        branch = Branch(self._condition(name, a, b).inverse)
+        with self._inside(branch.then):
+            yield
+        self._block.append(branch)
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """The other case of the `when` or `unless` that ends just before.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        branch = self._block[-1] if self._block else None
+        if not isinstance(branch, Branch) or branch.otherwise:
+            raise ValueError("otherwise must follow a when or unless")
+        with self._inside(branch.otherwise):
+            yield
+
+    # Helpers.
+
+    @contextmanager
+    def _inside(self, block: Block) -> Iterator[None]:
+        outer, self._block = self._block, block
+        yield
+        assert self._block is block
+        self._block = outer
+
+    def _condition(self, name: str, a: ScalarValue, b: ScalarValue) -> Condition:
+        names = ("eq", "ne", "lt", "ge", "ltu", "geu")
+        if name not in names:
+            raise ValueError(f"condition must be one of {', '.join(names)}, not {name!r}")
+        return Condition(name, self._register(self._source(a)), self._source(b))
+
+    def _number(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _append(self, operation: Operation, *operands: Any) -> None:
+        self._block.append(Op(operation, operands))
+
+    def _result(self, kind: type[_R], into: _R | None) -> _R:
+        if into is None:
+            return kind(self._number())
+        if not isinstance(into, kind) or into is ZERO or into is ALL_ONES:
+            raise TypeError(f"into must be a {kind.__name__} that can be written, not {into!r}")
+        return into
+
+    def _operation(self, name: str, table: dict[str, Operation], what: str) -> Operation:
+        if name not in table:
+            raise ValueError(f"{what} must be one of {', '.join(table)}, not {name!r}")
+        return table[name]
+
+    def _sources(self, operation: Operation, sources: tuple[Any, ...]) -> list[Any]:
+        """Sources as operands, as the operation's kinds demand."""
+        expected = operation.operands[1:]
+        if len(sources) != len(expected):
+            raise TypeError(f"{operation.name} must have {len(expected)} sources, "
+                            f"not {len(sources)}")
+        operands: list[Any] = []
+        for operand, source in zip(expected, sources, strict=True):
+            if operand.kind is Kind.MASK_IN:
+                if not isinstance(source, MReg):
+                    raise TypeError(f"{operation.name}: mask must be an MReg, not {source!r}")
+                operands.append(source)
+            elif operand.kind is Kind.VECTOR_IN:
+                operands.append(self._vector_register(source))
+            elif operand.kind is Kind.VECTOR_SOURCE and isinstance(source, VReg):
+                operands.append(source)
+            else:
+                operands.append(self._source(source))
+        return operands
+
+    def _vector_register(self, value: Any) -> VReg:
+        if isinstance(value, VReg):
+            return value
+        return self.vector("move", value)
+
+    def _source(self, value: Any) -> SReg | int:
+        """A scalar source: a register, or a word."""
+        if isinstance(value, SReg):
+            return value
+        if isinstance(value, (LoopVariable, Index)):
+            return self.value(value)
+        if isinstance(value, (VReg, MReg)):
+            raise TypeError(f"source must be a scalar, not {value!r}")
+        return word(value)
+
+    def _register(self, source: SReg | int) -> SReg:
+        if isinstance(source, SReg):
+            return source
+        return self.value(source) if source else ZERO
+
+    def _access(self, buffer: VmemBuffer, index: IndexLike) -> Access:
+        if not isinstance(buffer, VmemBuffer):
+            raise TypeError(f"buffer must be a VmemBuffer, not {buffer!r}")
+        access = Access(buffer, Index.of(index))
+        for term in access.index.terms:
+            if isinstance(term, LoopVariable) and term not in self._open:
+                raise ValueError(f"index must be of open loops, not {access.index} after the end "
+                                 f"of the loop of {term}")
+        if not access.index.terms and not 0 <= access.index.constant < buffer.vectors:
+            raise ValueError(f"index must be below {buffer.vectors}, the size of buffer "
+                             f"{buffer.name!r}, not {access.index.constant}")
+        return access

@@ -1,0 +1,215 @@
+"""Register allocation: physical registers for virtual ones, by coloring.
+
+Works on bundles in their final order. Two registers interfere if one is written in a bundle after
+which the other is live. A bundle reads before it writes, so a register that is read for the last
+time in a bundle is free for a result of the same bundle.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hdl import isa
+from hdl.isa import Slot, Unit
+from sim.asm.operands import m, s, v
+from sim.compiler.machine.ir import ALL_ONES, ZERO, MReg, Op, Register, SReg, VReg
+
+__all__ = ["RESERVED_SCALARS", "Allocation", "Line", "RegisterPressureError", "allocate",
+           "successors"]
+
+RESERVED_SCALARS = 4
+"""Number of scalar registers, the last ones, that belong to the program around kernels."""
+
+_COLORS: dict[type[Any], range] = {
+    VReg: range(isa.VECTOR_REGISTERS),
+    MReg: range(1, isa.MASKS),
+    SReg: range(1, isa.SCALAR_REGISTERS - RESERVED_SCALARS),
+}
+"""Numbers of the physical registers of each kind."""
+_BANKS: dict[type[Any], Any] = {VReg: v, MReg: m, SReg: s}
+_NOUNS: dict[type[Any], str] = {VReg: "vector", MReg: "mask", SReg: "scalar"}
+_ENDS = ("jump", "halt")
+_COPIES = {"move", "add", "mand"}
+
+
+class RegisterPressureError(Exception):
+    """More registers of a kind are live at once than the core has."""
+
+    def __init__(self, kind: type[Any], live: int) -> None:
+        super().__init__(f"{_NOUNS[kind]} registers must be at most {len(_COLORS[kind])}, "
+                         f"not {live}")
+        self.kind = kind
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """A bundle of operations on virtual registers."""
+
+    operations: list[tuple[Slot, Op]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Physical registers of all virtual ones, and what is live between lines.
+
+    Attributes
+    ----------
+    physical : mapping of Register to sim.asm register
+    live : tuple of frozenset of int
+        Numbers of the scalar registers that are live before each line, and after the last.
+    """
+
+    physical: Mapping[Register, Any]
+    live: tuple[frozenset[int], ...]
+
+
+def successors(lines: Sequence[Line], labels: Mapping[str, int], number: int) -> list[int]:
+    """Numbers of the lines that can follow a line; ``len(lines)`` is the end."""
+    found = [number + 1]
+    for _, op in lines[number].operations:
+        if op.operation.unit is Unit.BRANCH:
+            if op.name in _ENDS:
+                found.remove(number + 1)
+            found += [labels[operand] for operand in op.operands if isinstance(operand, str)]
+    return found
+
+
+def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
+    """Assign a physical register to each virtual one.
+
+    Raises
+    ------
+    RegisterPressureError
+        If the core has too few.
+    """
+    graph = _Interference(lines, labels)
+    physical: dict[Register, Any] = {ZERO: s[0], ALL_ONES: m[0]}
+    for kind in _COLORS:
+        for register, number in graph.color(kind).items():
+            physical[register] = _BANKS[kind][number]
+    return Allocation(physical, tuple(
+        frozenset(physical[register].number for register in graph.registers_of(live)
+                  if isinstance(register, SReg)) for live in graph.live))
+
+
+def _bits(word: int) -> Iterator[int]:
+    """Positions of the ones of a number."""
+    while word:
+        low = word & -word
+        yield low.bit_length() - 1
+        word ^= low
+
+
+class _Interference:
+    """Liveness and interference; a set of registers is a number with a bit for each."""
+
+    def __init__(self, lines: Sequence[Line], labels: Mapping[str, int]) -> None:
+        self._number: dict[Register, int] = {}
+        self._registers: list[Register] = []
+        self._partners: dict[int, set[int]] = {}
+        reads, writes = [], []
+        for line in lines:
+            reads.append(sum({1 << self._id(register) for _, op in line.operations
+                              for register in op.reads}))
+            writes.append(sum({1 << self._id(register) for _, op in line.operations
+                               for register in op.writes}))
+        self._note_copies(lines)
+        follow = [successors(lines, labels, number) for number in range(len(lines))]
+        self.live = self._liveness(reads, writes, follow)
+        self._edges = self._interferences(writes, follow)
+
+    def registers_of(self, word: int) -> list[Register]:
+        """Registers of a set."""
+        return [self._registers[bit] for bit in _bits(word)]
+
+    def color(self, kind: type[Any]) -> dict[Register, int]:
+        """Physical numbers of the registers of a kind."""
+        members = [number for number, register in enumerate(self._registers)
+                   if isinstance(register, kind)]
+        colors = self._greedy(members, _COLORS[kind])
+        if colors is None:
+            colors = self._greedy(self._smallest_last(members), _COLORS[kind])
+        if colors is None:
+            everything = sum(1 << number for number in members)
+            raise RegisterPressureError(kind, max(
+                (live & everything).bit_count() for live in self.live))
+        return {self._registers[number]: color for number, color in colors.items()}
+
+    def _id(self, register: Register) -> int:
+        number = self._number.get(register)
+        if number is None:
+            number = self._number[register] = len(self._registers)
+            self._registers.append(register)
+        return number
+
+    def _note_copies(self, lines: Sequence[Line]) -> None:
+        """Remember which registers are copied, to give both the same physical one."""
+        for line in lines:
+            for _, op in line.operations:
+                if op.name in _COPIES and len(op.reads) == 1 and len(op.writes) == 1:
+                    a, b = self._id(op.reads[0]), self._id(op.writes[0])
+                    self._partners.setdefault(a, set()).add(b)
+                    self._partners.setdefault(b, set()).add(a)
+
+    @staticmethod
+    def _liveness(reads: list[int], writes: list[int], follow: list[list[int]]) -> list[int]:
+        """Registers live before each line, and after the last."""
+        live = [0] * (len(reads) + 1)
+        changed = True
+        while changed:
+            changed = False
+            for number in reversed(range(len(reads))):
+                after = 0
+                for successor in follow[number]:
+                    after |= live[successor]
+                before = reads[number] | after & ~writes[number]
+                if before != live[number]:
+                    live[number], changed = before, True
+        return live
+
+    def _interferences(self, writes: list[int], follow: list[list[int]]) -> list[int]:
+        edges = [0] * len(self._registers)
+        for number, written in enumerate(writes):
+            if written:
+                after = written
+                for successor in follow[number]:
+                    after |= self.live[successor]
+                for bit in _bits(written):
+                    edges[bit] |= after
+        for first in range(len(edges)):
+            edges[first] &= ~(1 << first)
+            for second in _bits(edges[first]):
+                edges[second] |= 1 << first
+        # A register that is read before it is written is live from the start.
+        for first in _bits(self.live[0]):
+            edges[first] |= self.live[0] & ~(1 << first)
+        return edges
+
+    def _greedy(self, members: Sequence[int], colors: range) -> dict[int, int] | None:
+        chosen: dict[int, int] = {}
+        holders = dict.fromkeys(colors, 0)
+        for number in members:
+            edges = self._edges[number]
+            free = [color for color in colors if not edges & holders[color]]
+            if not free:
+                return None
+            wanted = [chosen[partner] for partner in self._partners.get(number, ())
+                      if chosen.get(partner) in free]
+            color = wanted[0] if wanted else free[0]
+            chosen[number] = color
+            holders[color] |= 1 << number
+        return chosen
+
+    def _smallest_last(self, members: Sequence[int]) -> list[int]:
+        """Registers with many neighbours first, so that those with few are easy at the end."""
+        remaining = sum(1 << number for number in members)
+        degree = {number: (self._edges[number] & remaining).bit_count() for number in members}
+        order = []
+        while degree:
+            least = min(degree, key=degree.__getitem__)
+            order.append(least)
+            del degree[least]
+            remaining &= ~(1 << least)
+            for neighbour in _bits(self._edges[least] & remaining):
+                degree[neighbour] -= 1
+        return order[::-1]
