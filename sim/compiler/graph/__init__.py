@@ -1,0 +1,1 @@
+"""The graph of a program: typed values in static single assignment form."""

@@ -1,0 +1,237 @@
+"""Types, values, operations and graphs: what the importer makes and the passes transform.
+
+A graph is in static single assignment form: every value is an input or the result of one operation,
+and operations come in an order in which they can be executed. Kinds of operations and their
+attributes are those of StableHLO, without the dialect's name: ``add``, ``dot_general``. Attributes
+are plain Python values. The compiler adds ``fusion``, a region of elementwise operations, and
+``relayout``, a copy to another tiling.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = ["DType", "Graph", "Location", "Operation", "TensorType", "Value"]
+
+
+class DType(Enum):
+    """Types of elements, by their names in StableHLO.
+
+    On the device every element is a word of 32 bits: a bf16 number as the fp32 number of the same
+    value, an integer extended to 32 bits, a predicate as 0 or 1.
+    """
+
+    F32 = "f32"
+    BF16 = "bf16"
+    S32 = "i32"
+    U32 = "ui32"
+    PRED = "i1"
+    S8 = "i8"
+    U8 = "ui8"
+    S16 = "i16"
+    U16 = "ui16"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a floating-point type."""
+        return self in (DType.F32, DType.BF16)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is an integer type; a predicate is not."""
+        return not self.is_float and self is not DType.PRED
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it is a signed integer type."""
+        return self in (DType.S8, DType.S16, DType.S32)
+
+    @property
+    def bits(self) -> int:
+        """Width in bits, as the user sees it; 1 for a predicate."""
+        return {DType.PRED: 1, DType.BF16: 16, DType.S8: 8, DType.U8: 8, DType.S16: 16,
+                DType.U16: 16}.get(self, 32)
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Type of a value: a shape and a type of elements.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Sizes of the dimensions; each is 0 or more.
+    dtype : DType
+        Type of the elements.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return "x".join([*map(str, self.shape), self.dtype.value])
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where the user's program says it.
+
+    Attributes
+    ----------
+    file : str
+        Path of the source, or an empty string if it is unknown.
+    line : int
+        Line number from 1, or 0 if it is unknown.
+    name : str
+        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``.
+    """
+
+    file: str = ""
+    line: int = 0
+    name: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file else ""
+        return f"{place} ({self.name})" if place and self.name else place or self.name
+
+
+@dataclass(eq=False)
+class Value:
+    """A value of a graph; values are compared by identity.
+
+    Attributes
+    ----------
+    type : TensorType
+        Shape and type of elements.
+    name : str
+        A name for dumps; empty to number the value.
+    """
+
+    type: TensorType
+    name: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self.type.dtype
+
+
+@dataclass(eq=False)
+class Operation:
+    """An operation of a graph.
+
+    Attributes
+    ----------
+    kind : str
+        StableHLO's name without the dialect, ``fusion``, or ``relayout``.
+    operands, results : tuple of Value
+        What it reads, and what it defines.
+    attributes : dict
+        Plain Python values by StableHLO's names of attributes: integers, strings, tuples, enums,
+        numpy arrays.
+    regions : tuple of Graph
+        Graphs that it applies: the body of a loop, the reducer of a reduction. A region reads only
+        its own inputs; values of the graph around it come as operands.
+    location : Location or None
+        The user's source.
+    """
+
+    kind: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    regions: "tuple[Graph, ...]" = ()
+    location: Location | None = None
+
+    @property
+    def result(self) -> Value:
+        """The only result.
+
+        Raises
+        ------
+        ValueError
+            If there is not exactly one.
+        """
+        if len(self.results) != 1:
+            raise ValueError(f"results of {self.kind} must be 1, not {len(self.results)}")
+        return self.results[0]
+
+
+@dataclass(eq=False)
+class Graph:
+    """Operations from inputs to outputs.
+
+    Attributes
+    ----------
+    inputs : list of Value
+        Values that come from outside.
+    operations : list of Operation
+        In an order in which they can be executed.
+    outputs : list of Value
+        What the graph returns; a value may occur several times, and may be an input.
+    name : str
+        A name for dumps and messages.
+    """
+
+    inputs: list[Value] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    name: str = "main"
+
+    def add(self, kind: str, operands: Sequence[Value], type: "TensorType | Sequence[TensorType]",
+            attributes: Mapping[str, Any] | None = None, regions: "Sequence[Graph]" = (),
+            location: Location | None = None) -> Operation:
+        """Append an operation, with new values as its results.
+
+        Parameters
+        ----------
+        kind, operands, attributes, regions, location
+            As in `Operation`.
+        type : TensorType or sequence of TensorType
+            Types of the results.
+
+        Returns
+        -------
+        Operation
+        """
+        types = [type] if isinstance(type, TensorType) else list(type)
+        operation = Operation(kind, tuple(operands), tuple(map(Value, types)),
+                              dict(attributes or {}), tuple(regions), location)
+        self.operations.append(operation)
+        return operation
+
+    def producers(self) -> dict[Value, Operation]:
+        """The operation that defines each value; inputs have none."""
+        return {result: operation for operation in self.operations for result in operation.results}
+
+    def users(self) -> dict[Value, list[Operation]]:
+        """The operations that read each value, in order, once each; unused values are missing."""
+        found: dict[Value, list[Operation]] = {}
+        for operation in self.operations:
+            for operand in dict.fromkeys(operation.operands):
+                found.setdefault(operand, []).append(operation)
+        return found
+
+    def walk(self) -> Iterator[Operation]:
+        """All operations, those of regions after the operation that holds them."""
+        for operation in self.operations:
+            yield operation
+            for region in operation.regions:
+                yield from region.walk()

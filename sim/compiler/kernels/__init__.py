@@ -1,0 +1,1 @@
+"""Kernels: how each operation of a graph becomes machine code."""

@@ -1,0 +1,153 @@
+"""The table of lowering rules, and what a rule is given.
+
+A rule writes the machine code of one operation:
+
+    @lowers("negate")
+    def negate(operation: Operation, at: Lowering) -> None:
+        ...
+
+Its operands and results lie in vector memory. Next to it, a rule may say which tilings it takes:
+
+    @chooses("negate")
+    def negate_tilings(operation, operands, config) -> Choice:
+        return Choice(operands, (operands[0],))
+
+Without that, all operands and results have their standard tilings. The compiler copies an operand
+that has another tiling (``relayout``) first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.tiling import Tiling, standard
+
+__all__ = ["Choice", "Chooser", "Lowering", "Place", "Rule", "choose", "chooses", "lowers", "rule"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies while a kernel runs.
+
+    Attributes
+    ----------
+    buffer : VmemBuffer
+        Its vectors in vector memory.
+    tiling : Tiling
+        How its elements lie in them.
+    """
+
+    buffer: Any
+    tiling: Tiling
+
+
+class Lowering(Protocol):
+    """What a rule is given to write the code of an operation."""
+
+    @property
+    def config(self) -> Config:
+        """The chip."""
+
+    @property
+    def builder(self) -> Any:
+        """The `Builder` that takes the code."""
+
+    def place(self, value: Value) -> Place:
+        """Where an operand or a result lies; different values never overlap."""
+
+    def scratch(self, vectors: int) -> Any:
+        """Allocate vectors (a `VmemBuffer`) for this kernel alone; their contents are undefined."""
+
+    def constant(self, words: npt.NDArray[np.uint32]) -> Any:
+        """Make a `VmemBuffer` that holds constant ``words``, shape (vectors, sublanes, lanes)."""
+
+    def scalar(self, value: Value) -> Any:
+        """Write code that reads an operand of one element into a scalar register, and return it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Tilings that a rule takes and makes.
+
+    Attributes
+    ----------
+    operands, results : tuple of Tiling
+        One for each operand and result, in order.
+    """
+
+    operands: tuple[Tiling, ...]
+    results: tuple[Tiling, ...]
+
+
+Rule = Callable[[Operation, Lowering], None]
+Chooser = Callable[[Operation, tuple[Tiling, ...], Config], Choice]
+"""Takes the operation, the tilings that its operands have, and the chip."""
+
+_RULES: dict[str, Rule] = {}
+_CHOOSERS: dict[str, Chooser] = {}
+_R = TypeVar("_R", bound=Rule)
+_C = TypeVar("_C", bound=Chooser)
+
+
+def lowers(*kinds: str) -> Callable[[_R], _R]:
+    """Register a rule for kinds of operations.
+
+    Raises
+    ------
+    ValueError
+        If a kind has a rule already.
+    """
+    return _register(_RULES, kinds)
+
+
+def chooses(*kinds: str) -> Callable[[_C], _C]:
+    """Register what chooses tilings for kinds of operations.
+
+    Raises
+    ------
+    ValueError
+        If a kind has one already.
+    """
+    return _register(_CHOOSERS, kinds)
+
+
+_T = TypeVar("_T")
+
+
+def _register(table: dict[str, Any], kinds: tuple[str, ...]) -> Callable[[_T], _T]:
+    def register(function: _T) -> _T:
+        for kind in kinds:
+            if kind in table:
+                raise ValueError(f"{kind} must have one rule, not two")
+            table[kind] = function
+        return function
+
+    return register
+
+
+def rule(kind: str) -> Rule | None:
+    """The rule for a kind of operation, or None."""
+    return _RULES.get(kind)
+
+
+def choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    """Choose the tilings of an operation's operands and results.
+
+    Parameters
+    ----------
+    operation : Operation
+    operands : tuple of Tiling
+        The tilings that its operands have.
+    config : Config
+        The chip.
+    """
+    chooser = _CHOOSERS.get(operation.kind)
+    if chooser is not None:
+        return chooser(operation, operands, config)
+    return Choice(tuple(standard(value.shape, config) for value in operation.operands),
+                  tuple(standard(value.shape, config) for value in operation.results))

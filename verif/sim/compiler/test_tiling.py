@@ -1,0 +1,84 @@
+"""Tilings: packing, unpacking, and where elements lie."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.config import PRESETS
+from sim.compiler.tiling import Tiling, column, standard
+
+TINY = PRESETS["tiny"]
+LANES, SUBLANES = TINY.lanes, TINY.sublanes
+SIZES = (1, 2, 3, LANES, LANES + 1, 2 * LANES + 3)
+PADDING = 0xDEADBEEF
+
+
+def numbered(shape: tuple[int, ...]) -> np.ndarray:
+    return np.arange(np.prod(shape, dtype=int), dtype=np.uint32).reshape(shape)
+
+
+def tilings() -> list[Tiling]:
+    generator = np.random.default_rng(3)
+    found = [Tiling((), (), False, SUBLANES, LANES)]
+    for rank in (1, 2, 3, 4):
+        for order in itertools.permutations(range(rank)):
+            for lanes in (False, True):
+                shape = tuple(int(size) for size in generator.choice(SIZES, rank))
+                found.append(Tiling(shape, order, lanes, SUBLANES, LANES))
+    return found
+
+
+@pytest.mark.parametrize("tiling", tilings(), ids=str)
+def test_each_element_lies_where_the_tiling_says(tiling: Tiling) -> None:
+    words = numbered(tiling.shape)
+    vectors = tiling.pack(words, PADDING)
+    assert vectors.shape == (tiling.vectors, SUBLANES, LANES)
+    covered = np.zeros(vectors.shape, bool)
+    for index in np.ndindex(tiling.shape):
+        outer = 0
+        for dimension in tiling.outer_dimensions:
+            outer = outer * tiling.shape[dimension] + index[dimension]
+        row = 0 if tiling.sublane_dimension is None else index[tiling.sublane_dimension]
+        lane = 0 if tiling.lane_dimension is None else index[tiling.lane_dimension]
+        number = tiling.vector(outer, lane // LANES, row // SUBLANES)
+        sublanes = (slice(None) if tiling.sublane_dimension is None
+                    else slice(row % SUBLANES, row % SUBLANES + 1))
+        lanes = (slice(None) if tiling.lane_dimension is None
+                 else slice(lane % LANES, lane % LANES + 1))
+        assert np.all(vectors[number, sublanes, lanes] == words[index])
+        covered[number, sublanes, lanes] = True
+    assert np.all(vectors[~covered] == PADDING)
+
+
+@pytest.mark.parametrize("tiling", tilings(), ids=str)
+def test_unpack_inverts_pack(tiling: Tiling) -> None:
+    words = numbered(tiling.shape)
+    assert np.array_equal(tiling.unpack(tiling.pack(words, PADDING)), words)
+
+
+def test_standard_and_column() -> None:
+    wide = standard((5, 3, 9), TINY)
+    assert (wide.outer, wide.row_tiles, wide.lane_tiles) == (5, 2, 3)
+    assert (wide.sublane_dimension, wide.lane_dimension) == (1, 2)
+    narrow = column((5, 3), TINY)
+    assert (narrow.outer, narrow.row_tiles, narrow.lane_tiles) == (5, 2, 1)
+    assert (narrow.sublane_dimension, narrow.lane_dimension) == (1, None)
+    assert standard((), TINY).vectors == 1
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (((2, 3), (0, 0), True), r"order must be a permutation of 2 dimensions, not \(0, 0\)"),
+    (((2, 0), (0, 1), True), r"sizes must be positive, not \(2, 0\)"),
+    (((), (), True), "a value without dimensions must not run along the lanes"),
+])
+def test_wrong_arguments(arguments: tuple[tuple[int, ...], tuple[int, ...], bool],
+                         message: str) -> None:
+    shape, order, along_lanes = arguments
+    with pytest.raises(ValueError, match=message):
+        Tiling(shape, order, along_lanes, SUBLANES, LANES)
+
+
+def test_pack_names_a_wrong_shape() -> None:
+    with pytest.raises(ValueError, match=r"words must be of shape \(2, 3\), not \(3, 2\)"):
+        standard((2, 3), TINY).pack(numbered((3, 2)))
