@@ -1,0 +1,1 @@
+"""Programs: places of values, transfers, control flow, and code that is larger than its memory."""

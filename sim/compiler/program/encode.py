@@ -1,0 +1,120 @@
+"""Encoding: bundles of operations on physical registers become words, with places to be filled in.
+
+An operand that is neither a register nor a number is a *symbol*: a label, whose bundle's address is
+not known yet, or anything else that the caller replaces by a word. A symbol always has an immediate
+of its own, so that its word can be filled in later.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl import isa
+from hdl.isa import Kind, Slot
+from sim.asm.operands import Register, Vector
+
+__all__ = ["FIRST_IMMEDIATE_WORD", "Fixup", "Operations", "encode"]
+
+Words: TypeAlias = npt.NDArray[np.uint32]
+Operations: TypeAlias = Sequence[tuple[Slot, str, Sequence[Any]]]
+"""A bundle: operations as slot, name, and operands in the order of the text form."""
+Fixup: TypeAlias = tuple[int, int, Hashable]
+"""A bundle's number, the number of an immediate of it, and the symbol whose word it needs."""
+
+FIRST_IMMEDIATE_WORD = isa.BUNDLE_WORDS - isa.IMMEDIATES
+"""Word of a bundle that holds immediate 0."""
+_MASK = 0xFFFFFFFF
+
+
+def _positions() -> dict[tuple[Slot, str], int]:
+    """Bit position of each field of each slot."""
+    found, position = {}, 0
+    for slot, widths in isa.SLOTS.items():
+        for name, width in widths.items():
+            found[slot, name] = position
+            position += width
+    return found
+
+
+_POSITIONS = _positions()
+_IMMEDIATES_AT = 32 * FIRST_IMMEDIATE_WORD
+_OPERATIONS = {(slot, operation.name): operation
+               for operation in isa.OPERATIONS for slot in operation.slots}
+
+
+@cache
+def _shape(slot: Slot, name: str) -> tuple[int, tuple[tuple[Kind, int], ...]]:
+    """The operation's code in its place, and kind and bit position of each operand."""
+    operation = _OPERATIONS[slot, name]
+    return (operation.op.value << _POSITIONS[slot, "op"],
+            tuple((operand.kind, _POSITIONS[slot, operand.field])
+                  for operand in operation.operands))
+
+
+def encode(bundles: Iterable[Operations]) -> tuple[Words, list[Fixup]]:
+    """Encode bundles.
+
+    Parameters
+    ----------
+    bundles : iterable of Operations
+        A register, an integer, or a symbol for each operand.
+
+    Returns
+    -------
+    array of uint32, shape (bundles, BUNDLE_WORDS), and list of Fixup
+        Immediates of symbols are 0.
+
+    Raises
+    ------
+    ValueError
+        If a bundle needs more immediates than it has.
+    """
+    packed, fixups = [], []
+    for number, operations in enumerate(bundles):
+        bundle, symbols = _bundle(operations)
+        packed.append(bundle.to_bytes(4 * isa.BUNDLE_WORDS, "little"))
+        fixups += [(number, immediate, symbol) for immediate, symbol in symbols]
+    words = np.frombuffer(b"".join(packed), "<u4").reshape(-1, isa.BUNDLE_WORDS)
+    return words.astype(np.uint32), fixups
+
+
+def _bundle(operations: Operations) -> tuple[int, list[tuple[int, Hashable]]]:
+    bundle = 0
+    immediates: dict[Hashable, int] = {}
+    for slot, name, operands in operations:
+        code, shape = _shape(slot, name)
+        bundle |= code
+        for (kind, position), value in zip(shape, operands, strict=False):
+            bundle |= _field(kind, value, immediates) << position
+    if len(immediates) > isa.IMMEDIATES:
+        raise ValueError(f"a bundle must need at most {isa.IMMEDIATES} immediates, not "
+                         f"{', '.join(map(repr, immediates))}")
+    symbols: list[tuple[int, Hashable]] = []
+    for value, number in immediates.items():
+        if isinstance(value, int):
+            bundle |= value << _IMMEDIATES_AT + 32 * number
+        else:
+            symbols.append((number, value))
+    return bundle, symbols
+
+
+def _field(kind: Kind, value: Any, immediates: dict[Hashable, int]) -> int:
+    """The code of an operand; adds to ``immediates`` what it needs."""
+    if isinstance(value, Register):
+        is_vector = kind is Kind.VECTOR_SOURCE and isinstance(value, Vector)
+        return value.number | isa.VECTOR_FLAG * is_vector
+    if kind is Kind.IMMEDIATE:
+        return immediates.setdefault(_word(value), len(immediates))
+    if isinstance(value, int):
+        word = value & _MASK
+        short = word - ((word & 1 << 31) << 1)
+        if isa.INLINE_MIN <= short <= isa.INLINE_MAX:
+            return isa.INLINE_BASE + short
+    return isa.FIRST_IMMEDIATE + immediates.setdefault(_word(value), len(immediates))
+
+
+def _word(value: Any) -> Hashable:
+    return value & _MASK if isinstance(value, int) else value

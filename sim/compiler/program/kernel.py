@@ -1,0 +1,126 @@
+"""What a lowering rule is given: places of values, scratch, constants, scalars."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.lowering import Place, rule
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
+from sim.compiler.program.scalars import ScalarMemory
+
+__all__ = ["SCALAR_READ", "KernelLowering", "lower"]
+
+Words = npt.NDArray[np.uint32]
+Allocate = Callable[[str, int], VmemBuffer]
+"""Allocates a buffer of that name and number of vectors for the kernel alone."""
+
+SCALAR_READ = 7
+"""Semaphore of transfers to the window of scalar memory."""
+_SOURCE_WORD = 2
+"""Word of a descriptor that holds the source's address."""
+
+
+class KernelLowering:
+    """The `Lowering` of one operation.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    places : mapping of Value to Place
+        Where the operands and results lie.
+    allocate : callable
+        Allocates vectors for the kernel alone.
+    fill : callable
+        Has words, shape (vectors, sublanes, lanes), copied to a buffer before the kernel runs.
+    """
+
+    def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
+                 fill: Callable[[VmemBuffer, Words], None]) -> None:
+        self._config = config
+        self._builder = Builder(config)
+        self._places = places
+        self._allocate = allocate
+        self._fill = fill
+        self._memory = ScalarMemory(config)
+        self._constants: dict[bytes, VmemBuffer] = {}
+
+    @property
+    def config(self) -> Config:
+        """The chip."""
+        return self._config
+
+    @property
+    def builder(self) -> Builder:
+        """Takes the kernel's code."""
+        return self._builder
+
+    @property
+    def smem(self) -> range:
+        """Words of scalar memory that the kernel may use as it likes."""
+        return self._memory.kernel
+
+    def place(self, value: Value) -> Place:
+        """Where an operand or a result lies; different values never overlap."""
+        return self._places[value]
+
+    def scratch(self, vectors: int) -> VmemBuffer:
+        """Allocate vectors for this kernel alone; their contents are undefined."""
+        return self._allocate("scratch", vectors)
+
+    def constant(self, words: npt.NDArray[Any]) -> VmemBuffer:
+        """Make a buffer that holds constant ``words``, shape (vectors, sublanes, lanes).
+
+        Equal constants share a buffer; the kernel must not write it.
+
+        Raises
+        ------
+        ValueError
+            If the shape is wrong.
+        """
+        data = np.ascontiguousarray(words, np.uint32)
+        if data.ndim != 3 or data.shape[1:] != (self._config.sublanes, self._config.lanes):
+            raise ValueError("words must be of shape (vectors, "
+                             f"{self._config.sublanes}, {self._config.lanes}), not {data.shape!r}")
+        key = data.tobytes()
+        if key not in self._constants:
+            buffer = self._allocate("constant", len(data))
+            self._fill(buffer, data)
+            self._constants[key] = buffer
+        return self._constants[key]
+
+    def scalar(self, value: Value) -> SReg:
+        """Write code that reads an operand of one element into a scalar register."""
+        return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
+
+    def scalars(self, buffer: VmemBuffer, index: IndexLike) -> int:
+        """Write code that copies a vector to scalar memory, and return its address there.
+
+        Element (sublane, lane) lies at the address plus sublane * lanes + lane, until the next
+        call of this method or of `scalar` has the next vector copied.
+        """
+        descriptor = self._memory.to_window
+        self._builder.smem_store(self._builder.value(index + buffer.address),
+                                 descriptor + _SOURCE_WORD)
+        self._builder.dma(descriptor)
+        self._builder.wait(SCALAR_READ, 1)
+        return self._memory.window.start
+
+
+def lower(operation: Operation, at: KernelLowering) -> None:
+    """Write the code of an operation.
+
+    Raises
+    ------
+    NotImplementedError
+        If its kind has no rule.
+    """
+    found = rule(operation.kind)
+    if found is None:
+        raise NotImplementedError(f"{operation.kind} has no rule")
+    found(operation, at)

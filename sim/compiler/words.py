@@ -1,0 +1,56 @@
+"""Elements as the device holds them: a word of 32 bits for each, whatever their type."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from sim.compiler.graph.ir import DType
+
+__all__ = ["from_words", "numpy_dtype", "to_words"]
+
+Words = npt.NDArray[np.uint32]
+
+_NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.F32: np.dtype(np.float32), DType.BF16: np.dtype(ml_dtypes.bfloat16),
+    DType.S32: np.dtype(np.int32), DType.U32: np.dtype(np.uint32),
+    DType.PRED: np.dtype(np.bool_), DType.S8: np.dtype(np.int8), DType.U8: np.dtype(np.uint8),
+    DType.S16: np.dtype(np.int16), DType.U16: np.dtype(np.uint16),
+}
+_BF16 = _NUMPY[DType.BF16]
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The numpy type of a host array with elements of ``dtype``; bf16 is that of ml_dtypes."""
+    return _NUMPY[dtype]
+
+
+def to_words(array: npt.NDArray[Any]) -> Words:
+    """The words of a host array's elements, in the array's shape.
+
+    bf16 becomes the fp32 number of the same value; integers are extended by sign or by zeros; a
+    predicate is 0 or 1.
+    """
+    if array.dtype == np.uint32:
+        return array
+    if array.dtype in (np.float32, np.int32):
+        return array.view(np.uint32)
+    if array.dtype == _BF16:
+        return array.view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return array.astype(np.int32).view(np.uint32)
+
+
+def from_words(words: Words, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A new array of elements of a numpy type: the inverse of `to_words`.
+
+    A float that is not a bf16 number loses its low bits; an integer too large for its type its high
+    ones.
+    """
+    if dtype in (np.float32, np.int32, np.uint32):
+        return words.copy().view(dtype)
+    if dtype == _BF16:
+        return (words >> np.uint32(16)).astype(np.uint16).view(_BF16)
+    if dtype == np.bool_:
+        return words.astype(np.bool_)
+    return words.view(np.int32).astype(dtype)

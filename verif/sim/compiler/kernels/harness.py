@@ -1,0 +1,281 @@
+"""Runs the kernel of one operation alone, and checks what it must not touch.
+
+    [sum] = run(operation, [a, b])
+    check(operation, [a, b])                    # against the reference semantics, exactly
+
+Operands and results lie in vector memory with guards between them, padding and everything else
+holds patterns that are NaN as numbers, and after the run operands, constants and guards must be as
+before, the array empty and the semaphores zero.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from golden.core import GoldenCore
+from golden.dma import Descriptor
+from hdl.config import Config
+from hdl.dma.format import DmaSpace
+from hdl.isa import BUNDLE_WORDS, Fault, Slot
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.lowering import Choice, Place, choose
+from sim.compiler.machine import VmemBuffer, emit
+from sim.compiler.machine.emit import Code
+from sim.compiler.program.encode import FIRST_IMMEDIATE_WORD, encode
+from sim.compiler.program.kernel import SCALAR_READ, KernelLowering, lower
+from sim.compiler.program.scalars import ScalarMemory
+from sim.compiler.tiling import Tiling, standard
+from sim.compiler.words import from_words, numpy_dtype, to_words
+from systolith import Device
+
+__all__ = ["CONFIG", "Kernel", "build", "build_as", "check", "execute", "run"]
+
+Array = npt.NDArray[Any]
+Words = npt.NDArray[np.uint32]
+
+CONFIG = Config.preset("tiny", imem_bundles=8192, vmem_bytes=64 << 10, smem_words=1024)
+"""`tiny` with memories in which a kernel of any kind fits."""
+LIMIT = 20_000_000
+"""Most bundles, or cycles, of a kernel."""
+_GUARD = 2
+"""Vectors between buffers."""
+_PADDING = 0x7FC0BAD0
+"""A NaN: what padding holds."""
+_GARBAGE = 0xFFB00000
+"""A NaN: with the number of the word added, what vector memory holds otherwise."""
+
+
+@dataclass
+class Kernel:
+    """A kernel with its places in vector memory.
+
+    Attributes
+    ----------
+    operation : Operation
+    config : Config
+    places : dict of Value to Place
+        Places of operands and results.
+    constants : list of (VmemBuffer, words)
+        What must lie in vector memory.
+    code : Code
+        The code, for its length and listings.
+    bundles : list of int
+        The program: the code and a halt.
+    """
+
+    operation: Operation
+    config: Config
+    places: dict[Value, Place] = field(default_factory=dict)
+    constants: list[tuple[VmemBuffer, Words]] = field(default_factory=list)
+    code: Code | None = None
+    bundles: list[int] = field(default_factory=list)
+
+    def memory(self, arrays: Sequence[Array]) -> tuple[Words, Words]:
+        """Vector memory before a run, and which of its words the kernel may change."""
+        config = self.config
+        shape = (config.vmem_vectors, config.sublanes, config.lanes)
+        words = (_GARBAGE + np.arange(np.prod(shape)) % 0xFFFF).astype(np.uint32).reshape(shape)
+        free = np.zeros(shape, bool)
+        free[self._end:] = True
+        for value, array in zip(self.operation.operands, arrays, strict=True):
+            self._put(words, self.places[value].buffer,
+                      self.places[value].tiling.pack(to_words(array), _PADDING))
+        for buffer, constant in self.constants:
+            self._put(words, buffer, constant)
+        for buffer in self._writable:
+            free[buffer.address:buffer.address + buffer.vectors] = True
+        return words, free
+
+    def results(self, vmem: Words) -> list[Array]:
+        """The results in vector memory after a run."""
+        found = []
+        for value in self.operation.results:
+            place = self.places[value]
+            buffer = place.buffer
+            vectors = vmem[buffer.address:buffer.address + buffer.vectors]
+            _check_replication(place.tiling, vectors)
+            found.append(from_words(place.tiling.unpack(vectors), numpy_dtype(value.dtype)))
+        return found
+
+    _end: int = _GUARD
+    _writable: list[VmemBuffer] = field(default_factory=list)
+
+    def allocate(self, name: str, vectors: int, writable: bool = True) -> VmemBuffer:
+        """The next vectors, with a guard behind them."""
+        if self._end + vectors + _GUARD > self.config.vmem_vectors:
+            raise MemoryError(f"{self.operation.kind} needs more than "
+                              f"{self.config.vmem_vectors} vectors of vector memory")
+        buffer = VmemBuffer(f"{name}{self._end}", self._end, vectors)
+        self._end += vectors + _GUARD
+        if writable:
+            self._writable.append(buffer)
+        return buffer
+
+    @staticmethod
+    def _put(words: Words, buffer: VmemBuffer, data: Words) -> None:
+        words[buffer.address:buffer.address + buffer.vectors] = data
+
+
+def _check_replication(tiling: Tiling, vectors: Words) -> None:
+    """Check that lanes, or sublanes, without a dimension are equal where they hold elements."""
+    rows = min(tiling.rows, tiling.sublanes)
+    if tiling.lane_dimension is None:
+        part = vectors[:, :rows] if tiling.row_tiles == 1 else vectors[:, :1]
+        assert (part == part[:, :, :1]).all(), "lanes of a result must be equal"
+    if tiling.sublane_dimension is None:
+        columns = min(tiling.columns, tiling.lanes) if tiling.lane_tiles == 1 else 1
+        part = vectors[:, :, :columns]
+        assert (part == part[:, :1]).all(), "sublanes of a result must be equal"
+
+
+def build(operation: Operation, config: Config = CONFIG,
+          tilings: Sequence[Tiling] | None = None) -> Kernel:
+    """Lower an operation and emit its code.
+
+    Parameters
+    ----------
+    operation : Operation
+        What to lower.
+    config : Config
+        The chip.
+    tilings : sequence of Tiling, optional
+        The tilings of operands that the rule may choose by; the standard ones, if not given.
+    """
+    given = tuple(tilings) if tilings is not None else tuple(
+        standard(value.shape, config) for value in operation.operands)
+    return build_as(operation, choose(operation, given, config), config)
+
+
+def build_as(operation: Operation, choice: Choice, config: Config = CONFIG) -> Kernel:
+    """As `build`, with these tilings of operands and results."""
+    kernel = Kernel(operation, config)
+    for what, values, tilings in (("operand", operation.operands, choice.operands),
+                                  ("result", operation.results, choice.results)):
+        for value, tiling in zip(values, tilings, strict=True):
+            if value in kernel.places:
+                assert kernel.places[value].tiling == tiling
+                continue
+            buffer = kernel.allocate(what, tiling.vectors, what == "result")
+            kernel.places[value] = Place(buffer, tiling)
+
+    def allocate(name: str, vectors: int) -> VmemBuffer:
+        return kernel.allocate(name, vectors, name != "constant")
+
+    at = KernelLowering(config, kernel.places, allocate,
+                        lambda buffer, words: kernel.constants.append((buffer, words)))
+    lower(operation, at)
+    kernel.code = emit(at.builder.finish(), config)
+    kernel.bundles = _bundles(kernel.code)
+    return kernel
+
+
+def _bundles(code: Code) -> list[int]:
+    words, fixups = encode([*code.bundles, [(Slot.S1, "halt", ())]])
+    for bundle, immediate, label in fixups:
+        words[bundle, FIRST_IMMEDIATE_WORD + immediate] = code.labels[label]  # type: ignore[index]
+    data, size = words.astype("<u4").tobytes(), 4 * BUNDLE_WORDS
+    return [int.from_bytes(data[at:at + size], "little") for at in range(0, len(data), size)]
+
+
+def run(operation: Operation, arrays: Sequence[Array], config: Config = CONFIG,
+        tilings: Sequence[Tiling] | None = None, device: Device | None = None) -> list[Array]:
+    """Lower an operation, run it, and return its results.
+
+    Parameters
+    ----------
+    operation : Operation
+        What to run.
+    arrays : sequence of array
+        Its operands.
+    config, tilings
+        As in `build`.
+    device : Device, optional
+        Where to run, of the same configuration; the golden core, if not given.
+
+    Raises
+    ------
+    AssertionError
+        If the kernel writes where it must not, faults, or leaves something in the array or in a
+        semaphore.
+    """
+    return execute(build(operation, config, tilings), arrays, device)
+
+
+def execute(kernel: Kernel, arrays: Sequence[Array], device: Device | None = None) -> list[Array]:
+    """Run a kernel on the golden core or a device; otherwise as `run`."""
+    before, free = kernel.memory(arrays)
+    assert len(kernel.bundles) <= kernel.config.imem_bundles, "the kernel must fit"
+    after = _golden(kernel, before) if device is None else _on_device(kernel, before, device)
+    changed = np.argwhere((before != after) & ~free)
+    assert not len(changed), f"vectors {sorted(set(changed[:, 0].tolist()))} must not change"
+    return kernel.results(after)
+
+
+def _scalar_words(kernel: Kernel) -> Words:
+    """Scalar memory: the descriptor that reads scalars, and garbage."""
+    memory = ScalarMemory(kernel.config)
+    words = np.full(kernel.config.smem_words, 0xDEADBEEF, np.uint32)
+    words[memory.to_window:memory.first_pair] = Descriptor(
+        DmaSpace.VMEM, DmaSpace.SMEM, kernel.config.sublanes,
+        destination_address=memory.window.start, semaphore=SCALAR_READ, signal=True).pack()
+    return words
+
+
+def _golden(kernel: Kernel, vmem: Words) -> Words:
+    core = GoldenCore(kernel.config)
+    core.vmem[:] = vmem
+    core.smem[:] = _scalar_words(kernel)
+    core.load_program(kernel.bundles)
+    core.start()
+    core.run(LIMIT)
+    assert core.fault is Fault.NONE, f"{core.fault!r} at bundle {core.pc}"
+    assert not core.running, f"bundle {core.pc} must not wait" if core.waiting else "endless"
+    assert (core.held, core.loaded) == (0, 0), "the array must be empty at the end"
+    assert not core.semaphores.any(), "semaphores must be 0 at the end"
+    return core.vmem.copy()
+
+
+def _on_device(kernel: Kernel, vmem: Words, device: Device) -> Words:
+    device.reset()
+    device.write_vmem(0, 0, vmem)
+    device.write_smem(0, 0, _scalar_words(kernel))
+    device.run({0: kernel.bundles}, cycles=LIMIT)
+    assert not device.read_semaphores(0).any(), "semaphores must be 0 at the end"
+    return device.read_vmem(0, 0, len(vmem))
+
+
+def check(operation: Operation, arrays: Sequence[Array], *,
+          same: Callable[[Array, Array], bool] | None = None, **options: Any) -> list[Array]:
+    """Run an operation and compare with `sim.compiler.graph.interpret`.
+
+    Parameters
+    ----------
+    operation, arrays
+        As in `run`.
+    same : callable, optional
+        Tells whether a result and its reference agree; if not given, they must be equal, NaN
+        equals NaN, and a subnormal equals a zero.
+    options
+        As in `run`.
+    """
+    evaluate = import_module("sim.compiler.graph.interpret").evaluate
+    results = run(operation, arrays, **options)
+    for result, wanted in zip(results, evaluate(operation, list(arrays)), strict=True):
+        assert result.shape == wanted.shape
+        assert result.dtype == wanted.dtype
+        agree = same or _equal
+        assert agree(result, wanted), f"{operation.kind}: {result!r} must be {wanted!r}"
+    return results
+
+
+def _equal(result: Array, wanted: Array) -> bool:
+    if result.dtype.kind in "iub":
+        return bool(np.array_equal(result, wanted))
+    got, want = result.astype(np.float64), wanted.astype(np.float64)
+    tiny = float(np.finfo(np.float32).tiny)
+    got, want = (np.where(np.abs(x) < tiny, 0.0, x) for x in (got, want))
+    return bool(np.array_equal(got, want, equal_nan=True))
