@@ -14,7 +14,7 @@ from golden.dma import Descriptor
 from golden.execute import Decoded, Decoder
 from golden.state import WORD_MASK, ArchitecturalState
 from hdl import isa
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.isa import Fault
 
@@ -60,8 +60,7 @@ class GoldenCore(ArchitecturalState):
             If ``other`` is this core, if either is connected already, if they differ in parameters
             or HBM, or if the parameters are those of a chip with one core.
         """
-        if not isinstance(other, GoldenCore):
-            raise TypeError(f"other must be a GoldenCore, not {other!r}")
+        instance("other", other, GoldenCore)
         if other is self:
             raise ValueError("other must be another core than this one")
         if self.peer is not None or other.peer is not None:
@@ -158,8 +157,7 @@ class GoldenCore(ArchitecturalState):
         TypeError
             If ``descriptor`` is not a `Descriptor`.
         """
-        if not isinstance(descriptor, Descriptor):
-            raise TypeError(f"descriptor must be a Descriptor, not {descriptor!r}")
+        instance("descriptor", descriptor, Descriptor)
         fault = descriptor.check(self.config, self.cores)
         if fault is Fault.NONE:
             self.execute_transfer(descriptor)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdl import isa
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.dma.format import (
     DESCRIPTOR,
@@ -52,8 +52,7 @@ def allocate_hbm(config: Config) -> _Words:
     TypeError
         If ``config`` is not a `Config`.
     """
-    if not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, not {config!r}")
+    instance("config", config, Config)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     size = config.hbm_rows * config.row_bytes
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint32).reshape(-1, config.lanes)

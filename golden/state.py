@@ -16,7 +16,7 @@ from golden.dma import Descriptor
 from golden.mxu import tile_matmul
 from golden.numerics import bf16
 from hdl import isa
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
 from hdl.isa import BUNDLE_PITCH, Fault
@@ -109,8 +109,7 @@ class ArchitecturalState:
     """
 
     def __init__(self, config: Config, hbm: _Words | None = None) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         if hbm is not None:
             _check_hbm(hbm, config)
         self._config = config
@@ -183,8 +182,7 @@ class ArchitecturalState:
         TypeError
             If ``fault`` is not a `Fault`.
         """
-        if not isinstance(fault, Fault):
-            raise TypeError(f"fault must be a Fault, not {fault!r}")
+        instance("fault", fault, Fault)
         if self.fault is Fault.NONE:
             self.fault = fault
         self.running = False

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from golden.numerics import F32_INF, F32_NAN
+from hdl.checks import instance
 from hdl.vpu.tables import SEGMENT_BITS, Block, Function, coefficients
 
 __all__ = ["Function", "evaluate", "exp2", "log2", "reciprocal", "rsqrt", "tanh"]
@@ -144,8 +145,7 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
     TypeError
         If ``function`` is not a `Function` or the array is of another type.
     """
-    if not isinstance(function, Function):
-        raise TypeError(f"function must be a Function, not {function!r}")
+    instance("function", function, Function)
     x = np.asarray(x)
     if x.dtype != np.float32:
         raise TypeError(f"x must be an array of float32, not of {x.dtype}")

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from golden import transcendental
 from golden.numerics import F32_INF, F32_NAN, add_f32, to_bf16, to_f32
 from golden.transcendental import Function
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.isa import VectorOp
 
 __all__ = ["compare", "evaluate", "fmax", "fmin", "fmul", "threefry2x32"]
@@ -66,8 +66,7 @@ def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[
     ValueError
         If the operation is not one of these, or the shapes do not broadcast.
     """
-    if not isinstance(op, VectorOp):
-        raise TypeError(f"op must be a VectorOp, not {op!r}")
+    instance("op", op, VectorOp)
     unary = _UNARY.get(op)
     if unary is not None:
         return np.asarray(unary(_checked("a", a)))
@@ -100,8 +99,7 @@ def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
     ValueError
         If the operation is not one of these, or the shapes do not broadcast.
     """
-    if not isinstance(op, VectorOp):
-        raise TypeError(f"op must be a VectorOp, not {op!r}")
+    instance("op", op, VectorOp)
     a, b = _checked("a", a), _checked("b", b)
     if op in _FLOAT_COMPARE:
         with np.errstate(all="ignore"):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["integer", "vectors"]
+__all__ = ["instance", "integer", "vectors"]
 
 
 def integer(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
@@ -38,6 +38,28 @@ def integer(name: str, value: object, low: int | None = None, high: int | None =
     elif not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
     return number
+
+
+def instance(name: str, value: object, kind: type) -> None:
+    """Check that an argument is an instance of a class.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the message.
+    value : object
+        The argument.
+    kind : type
+        The class, such as `Config`.
+
+    Raises
+    ------
+    TypeError
+        If ``value`` is not an instance of ``kind``.
+    """
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} must be {article} {kind.__name__}, not {value!r}")
 
 
 def vectors(name: str, value: object, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:

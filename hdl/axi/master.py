@@ -13,6 +13,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 from amaranth.utils import ceil_log2, exact_log2
 
+from ..checks import instance
 from ..config import Config
 from ..tiles import place
 from .fifo import Fifo
@@ -42,8 +43,7 @@ _NORMAL_BUFFERABLE = 0b0011
 
 
 def _check_config(config: Config) -> None:
-    if not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, not {config!r}")
+    instance("config", config, Config)
     channel_bits(config)
 
 

@@ -9,7 +9,7 @@ from amaranth.hdl import ValueLike
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..checks import integer
+from ..checks import instance, integer
 from ..config import Config
 from ..core.interface import Response, SemaphoreSignal, core_request, semaphore_addition
 from ..tiles import place
@@ -220,8 +220,7 @@ class VectorPort(wiring.Component):
     """
 
     def __init__(self, config: Config, clients: int) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         clients = integer("clients", clients, 1)
         self._config = config
         self._clients = clients

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from ..axi.interface import CONTROL_ADDRESS_BITS, Axi4Lite
 from ..axi.lite import AxiLiteSlave, RegisterAccess
+from ..checks import instance
 from ..config import Config
 from ..core.interface import (
     FAULT_BITS,
@@ -290,8 +291,7 @@ class ControlSlave(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({"axi": In(Axi4Lite(CONTROL_ADDRESS_BITS)),
                           "core": Out(CoreSide()).array(config.cores), "interrupt": Out(1)})

@@ -4,6 +4,7 @@ from amaranth import Module, Mux
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from ..checks import instance
 from ..config import Config
 from ..mxu.mxu import COUNTER_BITS, Mxu
 from ..tiles import place
@@ -61,8 +62,7 @@ class Core(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),

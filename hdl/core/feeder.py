@@ -4,6 +4,7 @@ from amaranth import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from ..checks import instance
 from ..config import Config
 from ..vpu.interface import ChainControl, RegisterWrite
 from .interface import RowPush
@@ -42,8 +43,7 @@ class RowFeeder(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "push": In(RowPush()), "ready": Out(1), "free": Out(1),
@@ -117,8 +117,7 @@ class RowCollector(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "pop": In(RegisterWrite()), "ready": Out(1),

@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import instance
 from ..config import Config
 from ..isa import BUNDLE_BITS, BUNDLE_WORDS, Fault
 from ..sram import Sram
@@ -29,8 +30,7 @@ class InstructionMemory(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         address_bits = ceil_log2(config.imem_bundles)
         super().__init__({
@@ -87,8 +87,7 @@ class ProgramControl(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),

@@ -5,6 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import instance
 from ..config import Config
 from ..isa import BUNDLE_BITS, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES
 from .interface import (
@@ -52,8 +53,7 @@ class HostPort(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "request": In(stream.Signature(core_request())), "response": Out(Response()),

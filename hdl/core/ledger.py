@@ -8,6 +8,7 @@ from amaranth import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from ..checks import instance
 from ..config import Config
 from ..isa import SLOTS, PopOp, PushOp, Slot
 
@@ -37,8 +38,7 @@ class ArrayLedger(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "push": In(SLOTS[Slot.PUSH]["op"]), "pop": In(SLOTS[Slot.POP]["op"]), "issue": In(1),

@@ -6,6 +6,7 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..checks import instance
 from ..config import Config
 from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import (
@@ -120,8 +121,7 @@ class Sequencer(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),

@@ -4,6 +4,7 @@ from amaranth import signed
 from amaranth.lib import data
 from amaranth.utils import ceil_log2, exact_log2
 
+from ..checks import instance
 from ..config import Config
 from ..core.interface import SEMAPHORE_BITS
 from ..isa import BUNDLE_PITCH, VECTOR_REGISTERS
@@ -35,8 +36,7 @@ def check_config(config: Config) -> None:
     TypeError, ValueError
         If ``config`` is not a `Config`, or ``array`` is not a power of two.
     """
-    if not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, not {config!r}")
+    instance("config", config, Config)
     if config.lanes & (config.lanes - 1):
         raise ValueError(f"array must be a power of two, not {config.array!r}")
 

@@ -5,6 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import instance
 from ..config import Config
 from ..tiles import TileGrid, place
 from .grid import mac_grid
@@ -62,8 +63,7 @@ class Mxu(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "w": In(stream.Signature(weight_row(config))),

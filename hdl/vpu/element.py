@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import instance
 from ..config import Config
 from ..sram import Sram
 from ..tiles import Chain, Each, Link, Shared, TileGrid, place
@@ -101,8 +102,7 @@ class VectorElement(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         if config.vmem_vectors < 2:
             raise ValueError("vmem_bytes must be at least two vector registers, not "
                              f"{config.vmem_bytes!r}")

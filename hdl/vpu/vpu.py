@@ -4,6 +4,7 @@ from amaranth import C, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..checks import instance
 from ..config import Config
 from ..tiles import TileGrid, place
 from .control import HostControl, MemoryControl, SlotControl
@@ -81,8 +82,7 @@ class Vpu(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         check_vmem(config)
         self._config = config
         row = row_bits(config)

@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import instance
 from ..config import Config
 from ..mxu.mac import F32_FRACTION, F32_NAN
 from ..tiles import Each, Link, TileGrid, place
@@ -160,8 +161,7 @@ class Reduce(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "valid": In(1), "maximum": In(1), "row": In(row_bits(config)), "result": Out(32),

@@ -16,6 +16,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, ceil_log2
 
+from ..checks import instance
 from ..config import Config
 from ..core.interface import XluIssue
 from ..isa import MiscOp
@@ -215,8 +216,7 @@ class Xlu(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         super().__init__({
             "start": In(XluIssue()), "ready": Out(1), "free": Out(1),

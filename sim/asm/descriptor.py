@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from golden.dma import Descriptor, Side
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DmaSpace
 from hdl.isa import BUNDLE_PITCH, Fault
@@ -174,8 +174,7 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
     TypeError, ValueError
         If an argument has another type, or the transfer would fault; the message says why.
     """
-    if not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, not {config!r}")
+    instance("config", config, Config)
     count = integer("rows", rows)
     if not 1 <= count <= DMA_MAX_ROWS:
         raise ValueError(f"rows must be from 1 to {DMA_MAX_ROWS}, not {rows!r}")
@@ -207,8 +206,7 @@ def _signals(config: Config, semaphore: Semaphore | None,
 
 def _check_place(name: str, place: Place, allowed: frozenset[DmaSpace], rows: int,
                  config: Config) -> None:
-    if not isinstance(place, Place):
-        raise TypeError(f"{name} must be a Place, not {place!r}")
+    instance(name, place, Place)
     if place.space not in allowed:
         names = ", ".join(space.name for space in sorted(allowed))
         raise ValueError(f"{name} must be in one of {names}, not in {place.space.name}")

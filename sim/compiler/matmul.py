@@ -30,7 +30,7 @@ its length does not depend on the shape: it fits in every preset's instruction m
 from dataclasses import dataclass
 from functools import cached_property
 
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.config import Config
 from sim.compiler.layout import NEGATIVE_ZERO, TAIL_VECTORS, ColumnOperands, Panels
 from sim.compiler.plan import Blocking, Share, Work, ceil_div
@@ -84,8 +84,7 @@ class Matmul:
     panel_rows: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.config, Config):
-            raise TypeError(f"config must be a Config, not {self.config!r}")
+        instance("config", self.config, Config)
         for name in ("rows", "depth", "columns"):
             object.__setattr__(self, name, integer(name, getattr(self, name), 1))
         for name in ("transpose_b", "bias", "relu", "zero_pads"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.config import Config
 from sim.asm.assembler import Assembler, Program
 from sim.asm.operands import s, v
@@ -103,8 +103,7 @@ class SoftmaxLayer:
     chunks: int = 3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.config, Config):
-            raise TypeError(f"config must be a Config, not {self.config!r}")
+        instance("config", self.config, Config)
         for name in ("tiles", "chunks"):
             object.__setattr__(self, name, integer(name, getattr(self, name), 1))
         if self.vectors > self.config.vmem_vectors:

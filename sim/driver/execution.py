@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from hdl.checks import instance
 from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import Executable
@@ -98,8 +99,7 @@ class Execution(Cores):
     def _check(self, executable: Executable, arrays: tuple[npt.NDArray[Any], ...],
                progress: bool) -> None:
         """Check the arguments of `execute`."""
-        if not isinstance(executable, Executable):
-            raise TypeError(f"executable must be an Executable, not {executable!r}")
+        instance("executable", executable, Executable)
         if executable.config != self._config:
             raise ValueError(f"executable must be compiled for {self._config!r}, not "
                              f"{executable.config!r}")

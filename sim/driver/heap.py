@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from hdl.checks import instance
+
 __all__ = ["Buffer", "Heap"]
 
 
@@ -82,8 +84,7 @@ class Heap:
         TypeError, ValueError
             If it is not a buffer, or not one of this memory, or was freed.
         """
-        if not isinstance(buffer, Buffer):
-            raise TypeError(f"buffer must be a Buffer, not {buffer!r}")
+        instance("buffer", buffer, Buffer)
         if buffer not in self._used:
             raise ValueError(f"buffer must be one that this device allocated and has not freed, "
                              f"not {buffer!r}")

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from amaranth.lib.wiring import In, Out
 
 from hdl import yosys
+from hdl.checks import instance
 from hdl.config import Config
 from hdl.mxu.cell import MacCell
 from hdl.tiles import VerilogLibrary, port_widths
@@ -116,8 +117,7 @@ def _clock(folder: pathlib.Path, seed: int) -> float:
 
 def _sources(config: Config) -> tuple[dict[str, str], str]:
     """Verilog of the cell's modules by name, and of a wrapper of few pins around it."""
-    if not isinstance(config, Config):
-        raise TypeError(f"config must be a Config, not {config!r}")
+    instance("config", config, Config)
     cell = MacCell(config)
     inputs, outputs = port_widths(cell, In), port_widths(cell, Out)
     sources = VerilogLibrary().write(_TOP, lambda: cell)

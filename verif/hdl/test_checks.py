@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hdl.checks import integer, vectors
+from hdl.checks import instance, integer, vectors
+from hdl.config import Config
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
@@ -49,3 +50,16 @@ def test_other_arrays_are_refused() -> None:
     for shape in ((2, 4), (1, 4, 2), (1, 1, 2, 4)):
         with pytest.raises(ValueError, match=r"data must have shape \(count, 2, 4\), not "):
             vectors("data", np.zeros(shape, np.uint32), (2, 4))
+
+
+@pytest.mark.parametrize(("kind", "message"), [
+    (Config, "chip must be a Config, not 'v2'"),
+    (Exception, "chip must be an Exception, not 'v2'"),
+])
+def test_instance_names_the_argument_the_class_and_the_value(kind: type, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        instance("chip", "v2", kind)
+
+
+def test_instance_accepts_subclasses() -> None:
+    instance("flag", True, int)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from hdl import isa
+from hdl.checks import instance
 from hdl.config import Config
 from hdl.isa import Kind, Operation, Slot, Unit
 from sim.asm.operands import Semaphore, word
@@ -95,8 +96,7 @@ class Builder:
     """The scalar register s0."""
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         self._body: Block = []
         self._block = self._body

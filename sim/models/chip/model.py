@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl import isa
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.chip.registers import COUNTER_REGISTERS
 from hdl.config import Config
 from hdl.core.interface import Space
@@ -67,8 +67,7 @@ class ChipModel(TransferPort):
     def __init__(self, config: Config, *, kernels: bool = True,
                  memory: HbmOptions | None = None,
                  trace: str | os.PathLike[str] | None = None) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._staging = staging_rows(config)
         self._taken = [0] * config.cores
         super().__init__(config, kernels=kernels, memory=memory, trace=trace)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl import checks, isa
+from hdl.checks import instance
 from hdl.config import Config
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.isa import Fault
@@ -47,8 +48,7 @@ class CorePorts(Closeable):
     """The part of a `CoreModel` that reads and writes the core's state."""
 
     def __init__(self, config: Config, *, kernels: bool = True) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a Config, not {config!r}")
+        instance("config", config, Config)
         self._config = config
         self._lock = threading.RLock()
         self._path = core_library(config, kernels=kernels)
