@@ -10,7 +10,8 @@ narrowest that hold all bits that are both possible and demanded (`lane_bits`).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["ALL", "WIDTH", "Graph", "Node", "demands", "lane_bits", "low", "topological"]
+__all__ = ["ALL", "WIDTH", "Graph", "Node", "demands", "lane_bits", "leading_zeros", "low",
+           "topological"]
 
 WIDTH = 64
 """Most bits of a number."""
@@ -23,6 +24,12 @@ def low(width: int) -> int:
     return (1 << min(width, WIDTH)) - 1
 
 
+def leading_zeros(value: int, width: int, most: int) -> int:
+    """`Graph.clz` of a number."""
+    kept = value & low(width)
+    return min(width - kept.bit_length(), most) if kept else most
+
+
 class Node:
     """A value.
 
@@ -31,7 +38,9 @@ class Node:
     op : str
         The operation. Numbers: ``const``, ``leaf``, ``and``, ``or``, ``xor``, ``add``, ``sub``,
         ``mul``, ``shl``, ``shr`` (by the constant ``attr``), ``shlv``, ``shrv`` (by a number),
-        ``sel`` (bit, number if it is one, number if not), ``read`` (memory ``attr`` at an address).
+        ``sel`` (bit, number if it is one, number if not), ``read`` (memory ``attr`` at an address),
+        ``clz`` (zeros above the highest one among the lowest ``attr[0]`` bits, at most
+        ``attr[1]``; that many if there is no one).
         Bits: ``bit`` (constant), ``leafb``, ``andb``, ``orb``, ``xorb``, ``notb``, ``selb``,
         ``test`` (whether any bit under the mask ``attr`` is one), ``eq``, ``ltu``.
     args : tuple of Node
@@ -73,6 +82,13 @@ class Node:
         """The attribute, where it is a number."""
         assert isinstance(self.attr, int)
         return self.attr
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """The bits among which a `clz` counts, and the most that it counts."""
+        assert isinstance(self.attr, tuple)
+        width, most = self.attr
+        return width, most
 
 
 class Graph:
@@ -258,8 +274,12 @@ class Graph:
             return self.shl(x, count.number)
         if x.op == "const" and not x.number:
             return x
+        if x.op == "shrv" and x.args[1] is count:
+            # What a shift to the right and back keeps.
+            return self._make("shlv", (x, count), None, low(x.args[0].bits.bit_length()))
         lowest = (x.bits & -x.bits).bit_length() - 1
-        return self._make("shlv", (x, count), None, ALL & (ALL << lowest))
+        highest = x.bits.bit_length() + min(count.bits, WIDTH)
+        return self._make("shlv", (x, count), None, low(highest) & (ALL << lowest))
 
     def shrv(self, x: Node, count: Node) -> Node:
         """``x`` shifted right by a number; zero if that is 64 or more."""
@@ -277,6 +297,9 @@ class Graph:
             return self.sel(bit.args[0], y, x)
         if x is y:
             return x
+        if (bit.op == "test" and x.op == "const" and x.number == bit.number
+                and not x.number & (x.number - 1) and y.op == "const" and not y.number):
+            return self.and_(bit.args[0], x)
         x, y = self._under(bit, x, True), self._under(bit, y, False)
         if x is y:
             return x
@@ -302,6 +325,24 @@ class Graph:
                 if not possible & ~x.args[1].number:
                     return shifted
         return x
+
+    def clz(self, x: Node, width: int, most: int) -> Node:
+        """Zeros above the highest one among the ``width`` lowest bits of ``x``, at most ``most``.
+
+        If none of these bits is one, the result is ``most``.
+
+        Parameters
+        ----------
+        x : Node
+            Number.
+        width : int
+            1 to 64.
+        most : int
+            One less than a power of two, at most 63.
+        """
+        if x.op == "const":
+            return self.const(leading_zeros(x.number, width, most))
+        return self._make("clz", (x,), (width, most), most)
 
     def read(self, memory: object, address: Node, width: int) -> Node:
         """An entry of a memory."""
@@ -454,6 +495,8 @@ class Graph:
             return node
         if node.op in ("shl", "shr", "test"):
             return getattr(self, node.op)(args[0], node.attr)
+        if node.op == "clz":
+            return self.clz(args[0], *node.counted)
         if node.op == "read":
             return self._make("read", tuple(args), node.attr, node.bits)
         return _BUILDERS[node.op](self, *args)
@@ -580,8 +623,8 @@ def _demand(node: Node, mask: int) -> list[int]:
             return [ALL, ALL]
         case "sel":
             return [1, mask, mask]
-        case "test":
-            return [node.number]
+        case "test" | "clz":
+            return [node.number if node.op == "test" else low(node.counted[0])]
         case _:
             return [ALL] * len(node.args)
 

@@ -13,7 +13,7 @@
 
 #if !defined(SYSTOLITH_PORTABLE_VECTORS)
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) \
-    && !defined(SYSTOLITH_NO_AVX512)
+    && defined(__AVX512CD__) && !defined(SYSTOLITH_NO_AVX512)
 #define SYSTOLITH_AVX512 1
 #include <immintrin.h>
 #elif defined(__AVX2__)
@@ -103,6 +103,14 @@ inline void pack_bits(uint32_t* to, size_t first, const uint64_t* from, size_t c
     }
 }
 
+// Zeros above the highest one among the `width` lowest bits of x, at most `most`; `most` if there is
+// no one. `most` is one less than a power of two.
+inline uint64_t scalar_clz(uint64_t x, int width, int most) {
+    const uint64_t kept = x << (64 - width);
+    const int zeros = kept ? __builtin_clzll(kept) : most;
+    return uint64_t(zeros < most ? zeros : most);
+}
+
 #ifdef SYSTOLITH_AVX512
 
 template <int E> struct Bits;
@@ -181,6 +189,28 @@ template <int E> inline Vec<E> add_if(Vec<E> a, Bits<E> k, Vec<E> b) {
     if constexpr (E == 16) return {_mm512_mask_add_epi16(a.v, k.m, a.v, b.v)};
     else if constexpr (E == 32) return {_mm512_mask_add_epi32(a.v, k.m, a.v, b.v)};
     else return {_mm512_mask_add_epi64(a.v, k.m, a.v, b.v)};
+}
+
+// As `scalar_clz`. A one below the bits that count ends the count at MOST.
+template <int WIDTH, int MOST, int E> inline Vec<E> clz(Vec<E> a) {
+    static_assert(WIDTH <= E && MOST < E);
+    if constexpr (E == 16) {
+        // There is no such instruction for 16 bits: the odd and the even lanes, as 32 bits each.
+        const __m512i end = _mm512_set1_epi32(int(uint32_t(1) << (31 - MOST)));
+        const __m512i odd = _mm512_slli_epi16(a.v, 16 - WIDTH);
+        const __m512i even = _mm512_slli_epi32(odd, 16);
+        return {_mm512_or_si512(_mm512_lzcnt_epi32(_mm512_or_si512(even, end)),
+                                _mm512_slli_epi32(_mm512_lzcnt_epi32(_mm512_or_si512(odd, end)),
+                                                  16))};
+    } else if constexpr (E == 32) {
+        return {_mm512_lzcnt_epi32(or_(shl<32 - WIDTH>(a), bcast<32>(uint64_t(1) << (31 - MOST))).v)};
+    } else {
+        return {_mm512_lzcnt_epi64(or_(shl<64 - WIDTH>(a), bcast<64>(uint64_t(1) << (63 - MOST))).v)};
+    }
+}
+// The same, if the bits above the WIDTH lowest are zeros.
+template <int WIDTH, int MOST, int E> inline Vec<E> clean_clz(Vec<E> a) {
+    return clz<WIDTH, MOST>(a);
 }
 
 #define SYSTOLITH_COMPARE(name, intrinsic, sign) \
@@ -396,6 +426,50 @@ SYSTOLITH_COMPARE(geu)
 SYSTOLITH_COMPARE(test)
 SYSTOLITH_COMPARE(testn)
 #undef SYSTOLITH_COMPARE
+
+// Counts leading zeros in steps of PLACES and less.
+template <int WIDTH, int PLACES, int E> inline void clz_steps(Vec<E> a, Vec<E>& count) {
+    if constexpr (PLACES > 0) {
+        constexpr uint64_t ALL = ~uint64_t(0) >> (64 - WIDTH);
+        const auto empty = testn(a, bcast<E>(PLACES < WIDTH ? ALL & ~(ALL >> PLACES) : ALL));
+        count = or_if(count, empty, bcast<E>(PLACES));
+        clz_steps<WIDTH, PLACES / 2>(sel(empty, shl<PLACES>(a), a), count);
+    }
+}
+// The lower of two numbers less than 2**31.
+template <int E> inline Vec<E> lower(Vec<E> a, Vec<E> b) {
+#if defined(SYSTOLITH_AVX2)
+    if constexpr (E == 32) return vec<E>(_mm256_min_epi32(raw(a), raw(b)));
+#endif
+    return sel(geu(a, b), b, a);
+}
+// As `scalar_clz`, if the bits above the WIDTH lowest are zeros.
+//
+// A number of 31 bits, converted to float, has its highest one in the exponent. If the bit below the
+// highest one is cleared, it is not rounded up to the next power of two. Zero has exponent 0.
+template <int WIDTH, int MOST, int E> inline Vec<E> clean_clz(Vec<E> a) {
+    if constexpr (E == 32 && WIDTH <= 32) {
+        // Of 32 bits, the lowest is not needed: at 31, the count ends.
+        constexpr int SPARE = WIDTH == 32;
+        const Vec<E> word = and_(shr<SPARE>(a), Vec<E>{~shr<1 + SPARE>(a).v});
+#if defined(SYSTOLITH_AVX2)
+        const Vec<E> real = vec<E>((__m256i)_mm256_cvtepi32_ps(raw(word)));
+#else
+        using Signed = int32_t __attribute__((vector_size(BYTES)));
+        using Real = float __attribute__((vector_size(BYTES)));
+        const Vec<E> real{Numbers32(__builtin_convertvector(Signed(word.v), Real))};
+#endif
+        return lower(sub(bcast<E>(126 + WIDTH - SPARE), shr<23>(real)), bcast<E>(MOST));
+    } else {
+        Vec<E> count = zero<E>();
+        clz_steps<WIDTH, (MOST + 1) / 2>(a, count);
+        return count;
+    }
+}
+template <int WIDTH, int MOST, int E> inline Vec<E> clz(Vec<E> a) {
+    if constexpr (WIDTH >= E) return clean_clz<WIDTH, MOST>(a);
+    else return clean_clz<WIDTH, MOST>(and_(a, bcast<E>((uint64_t(1) << WIDTH) - 1)));
+}
 
 template <int E> inline typename Native<E>::Type lane_bit() {
     typename Native<E>::Type bit{};

@@ -105,6 +105,10 @@ class LaneValues:
                 return f"{self._mul(node)}({args[0]}, {args[1]})"
             case "shl" | "shr":
                 return f"{node.op}<{node.attr}>({args[0]})"
+            case "clz":
+                width, most = node.counted
+                kind = "" if node.args[0].bits & ~low(width) else "clean_"
+                return f"{kind}clz<{width}, {most}>({args[0]})"
             case "sel":
                 x, y = self._fusion.arms(node)
                 if is_zero(y):

@@ -13,6 +13,7 @@ from sim.kernel.netlist.tile import Register, Tile
 from sim.kernel.plan.groups import order_groups
 from sim.kernel.plan.idle import idle_registers
 from sim.kernel.plan.plan import RESET, Group, Input, MemoryWrite, Plan, Update, lane_for, stored
+from sim.kernel.rules.rewrite import rewrite
 
 __all__ = ["plan_grid"]
 
@@ -48,7 +49,8 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
             tasks += [Update(index, case, chosen, registers[index].width)
                       for case, chosen in _cases(plan, enable, gated)]
     tasks += writes
-    plan.groups = _groups(plan, [_simplified(tile.graph, task) for task in tasks])
+    plan.groups = _groups(plan, _rewritten(
+        tile.graph, [_simplified(tile.graph, task) for task in tasks]))
     enables = {group.enable for group in plan.groups}
     for group in plan.groups:
         enables |= {task.enable for task in group.tasks}
@@ -217,6 +219,24 @@ def _simplified(graph: Graph, task: Update | MemoryWrite) -> Update | MemoryWrit
     address, data, mask = graph.substitute(
         [task.address, task.data, task.mask or graph.const(0)], known)
     return replace(task, address=address, data=data, mask=mask if task.mask else None)
+
+
+def _rewritten(graph: Graph, tasks: Sequence[Update | MemoryWrite]) -> list[Update | MemoryWrite]:
+    """The tasks, with the rules applied to all their values at once, so that these share nodes."""
+    values: list[Node] = []
+    for task in tasks:
+        values += [task.enable, task.value] if isinstance(task, Update) else \
+            [task.enable, task.address, task.data, task.mask or graph.const(0)]
+    new = iter(rewrite(graph, values))
+    result: list[Update | MemoryWrite] = []
+    for task in tasks:
+        if isinstance(task, Update):
+            result.append(replace(task, enable=next(new), value=next(new)))
+        else:
+            enable, address, data, mask = (next(new) for _ in range(4))
+            result.append(replace(task, enable=enable, address=address, data=data,
+                                  mask=mask if task.mask else None))
+    return result
 
 
 def _groups(plan: Plan, tasks: Sequence[Update | MemoryWrite]) -> list[Group]:

@@ -1,6 +1,7 @@
 """Random expressions: narrowed graphs against arithmetic, compiled tiles against Verilator."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -8,69 +9,25 @@ import pytest
 from numpy.typing import NDArray
 
 from hdl.tiles import Each, Shared, TileGrid
-from sim.kernel.ir import ALL, Graph, Node, topological
+from sim.kernel.ir import ALL, Graph, Node, low
+from sim.kernel.rules.rewrite import RULES, Rule, rewrite
 from sim.verilated.model import Model
-from verif.sim.kernel.lockstep import Lockstep, VerilogTile, random_words
+from verif.sim.kernel.interpreter import BIT_OPS, COMPARISONS, WORD_OPS, evaluate
+from verif.sim.kernel.lockstep import BACKENDS, Lockstep, VerilogTile, random_words
+from verif.sim.kernel.patterns import clamped, normalised, normaliser, sticky, sticky_value
 
 COLS = 5
 CYCLES = 2000
 GRAPHS = 6000
 ENVIRONMENTS = 6
 TILE_SEEDS = (4, 5, 7)
+PATTERN_SEEDS = (1, 2)
 TILE_OUTPUTS = 24
 ENABLES = 7
 INPUTS = {"a": 16, "b": 16, "c": 8, "d": 32, "e": 4, "f": 60, "k": 1, "l": 1}
 
-WORD_OPS = {
-    "and_": lambda x, y: x & y,
-    "or_": lambda x, y: x | y,
-    "xor": lambda x, y: x ^ y,
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "shl": lambda x, y: x << y,
-    "shr": lambda x, y: x >> y,
-    "shlv": lambda x, y: x << y,
-    "shrv": lambda x, y: x >> y,
-}
-BIT_OPS = {
-    "andb": lambda x, y: x & y,
-    "orb": lambda x, y: x | y,
-    "xorb": lambda x, y: x ^ y,
-}
-COMPARISONS = {"eq": lambda x, y: int(x == y), "ltu": lambda x, y: int(x < y)}
 CHOICES = (*WORD_OPS, *BIT_OPS, *COMPARISONS, "and_", "and_", "or_", "sel", "sel", "selb", "not_",
-           "test", "from_bit")
-
-
-def evaluate(roots: Sequence[Node], leaves: Mapping[Node, int]) -> list[int]:
-    """Values of nodes, given those of the leaves."""
-    values: dict[Node, int] = {}
-    for node in topological(roots):
-        args = [values[arg] for arg in node.args]
-        match node.op:
-            case "const" | "bit":
-                value = node.number
-            case "leaf" | "leafb":
-                value = leaves[node]
-            case "sel" | "selb":
-                value = args[1] if args[0] else args[2]
-            case "notb":
-                value = 1 - args[0]
-            case "test":
-                value = int(bool(args[0] & node.number))
-            case "eq" | "ltu":
-                value = COMPARISONS[node.op](*args)
-            case "shl" | "shr":
-                value = WORD_OPS[node.op](args[0], node.number)
-            case "andb" | "orb" | "xorb":
-                value = BIT_OPS[node.op](*args)
-            case "and" | "or":
-                value = WORD_OPS[f"{node.op}_"](*args)
-            case _:
-                value = WORD_OPS[node.op](*args)
-        values[node] = value & ALL
-    return [values[root] for root in roots]
+           "test", "from_bit", "normaliser", "sticky", "series")
 
 
 class RandomGraph:
@@ -125,6 +82,9 @@ class RandomGraph:
     def grow(self) -> None:
         rng, graph = self.random, self.graph
         op = rng.choice(CHOICES)
+        if op in ("normaliser", "sticky", "series"):
+            getattr(self, f"grow_{op}")()
+            return
         build = getattr(graph, op)
         if op in ("shl", "shr"):
             x = self.word()
@@ -155,6 +115,66 @@ class RandomGraph:
             self.add(build(bit), (lambda b: 1 - b) if op == "not_" else (lambda b: b), bit)
 
 
+    def short(self, width: int) -> Node:
+        """A number of at most ``width`` bits."""
+        word = self.word()
+        return self.remember(self.graph.and_(word, self.graph.const(low(width))),
+                             [value & low(width) for value in self.expected[word]])
+
+    def grow_normaliser(self) -> None:
+        """Both results of a normaliser, of a word that has higher bits or none."""
+        rng = self.random
+        width, first = rng.randrange(1, 60), rng.randrange(5)
+        places = [1 << place for place in range(first, rng.randrange(-1, first + 1), -1)]
+        masked = rng.random() < 0.3
+        word = self.short(width) if masked or rng.random() < 0.3 else self.word()
+        shifted, distance = normaliser(self.graph, word, width, places, masked=masked)
+        values = [normalised(value, width, places) for value in self.expected[word]]
+        visible = self.graph.and_(shifted, self.graph.const(low(width)))
+        self.words.append(self.remember(visible, [value for value, _ in values]))
+        self.words.append(self.remember(distance, [value for _, value in values]))
+
+    def grow_sticky(self) -> None:
+        """A sticky shift, perhaps by a clamped distance."""
+        rng = self.random
+        width = rng.randrange(1, 32)
+        x, distance = self.short(width), self.short(rng.randrange(1, 8))
+        most, high = (1 << rng.randrange(1, 6)) - 1, rng.choice([0xf0, 0xe0, 0x40, 0xfe])
+        clamp = rng.random() < 0.5
+        count = clamped(self.graph, distance, most, high) if clamp else distance
+        self.add(sticky(self.graph, x, count, width), lambda value, places: sticky_value(
+            value, places if not clamp else most if places & high else places & most), x, distance)
+
+    def grow_series(self) -> None:
+        """Two sticky shifts by parts of a distance."""
+        rng, graph = self.random, self.graph
+        width, coarse, fine = rng.randrange(1, 32), rng.randrange(32), rng.randrange(32)
+        if rng.random() < 0.7:
+            fine &= ~coarse
+        x, distance = self.short(width), self.short(6)
+        shift = sticky(graph, x, graph.and_(distance, graph.const(coarse)), width)
+        shift = sticky(graph, shift, graph.and_(distance, graph.const(fine)), width)
+        self.add(shift, lambda value, places: sticky_value(
+            sticky_value(value, places & coarse), places & fine), x, distance)
+
+
+@pytest.fixture
+def fired(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many patterns each rule has replaced in the test."""
+    count: Counter[str] = Counter(dict.fromkeys(RULES, 0))
+
+    def counted(name: str, rule: Rule) -> Rule:
+        def find(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
+            found = rule(graph, nodes)
+            count[name] += len(found)
+            return found
+        return find
+
+    monkeypatch.setattr("sim.kernel.rules.rewrite.RULES",
+                        {name: counted(name, rule) for name, rule in RULES.items()})
+    return count
+
+
 def check_graph(seed: int) -> None:
     case = RandomGraph(seed)
     assert not case.wrong, f"graph {seed}: {case.wrong}"
@@ -169,15 +189,19 @@ def check_graph(seed: int) -> None:
     many += [(node, 1) for node in rng.sample(case.bits, 2)]
     for roots in (few, [(case.bits[-1], 1)], many):
         narrowed = case.graph.narrow(roots)
+        rewritten = rewrite(case.graph, narrowed)
         for index, leaves in enumerate(case.leaves):
-            for (node, mask), value in zip(roots, evaluate(narrowed, leaves), strict=True):
-                assert not (value ^ case.expected[node][index]) & mask, \
-                    f"graph {seed}: {node} under {mask:#x}"
+            for values in (evaluate(narrowed, leaves), evaluate(rewritten, leaves)):
+                for (node, mask), value in zip(roots, values, strict=True):
+                    assert not (value ^ case.expected[node][index]) & mask, \
+                        f"graph {seed}: {node} under {mask:#x}"
 
 
-def test_random_graphs_keep_their_values_when_built_and_narrowed() -> None:
+def test_random_graphs_keep_their_values_when_built_narrowed_and_rewritten(
+        fired: Counter[str]) -> None:
     for seed in range(GRAPHS):
         check_graph(seed)
+    assert all(fired.values()), fired
 
 
 @pytest.mark.parametrize("op", ["eq", "add"])
@@ -201,7 +225,8 @@ def test_word_without_possible_bits_is_zero() -> None:
 
 
 def compare(name: str, inputs: Mapping[str, int], outputs: Mapping[str, int], body: str,
-            sparse_inputs: Iterable[str]) -> NDArray[np.bool_]:
+            sparse_inputs: Iterable[str], backends: Sequence[str] = ("native", "portable32"),
+            ) -> NDArray[np.bool_]:
     """Compares a tile with Verilator on random inputs, some of which have few bits."""
     def make(module: str) -> TileGrid:
         shared = [Shared("en")] if "en" in inputs else []
@@ -209,7 +234,7 @@ def compare(name: str, inputs: Mapping[str, int], outputs: Mapping[str, int], bo
                         lambda: VerilogTile(f"{name}_tile", inputs, outputs, body), 1, COLS,
                         [*(Each(port) for port in inputs if port != "en"), *shared,
                          *(Each(port) for port in outputs)])
-    bench = Lockstep(f"kernel_{name}", {"fuzz": make}, ["native", "portable32"])
+    bench = Lockstep(f"kernel_{name}", {"fuzz": make}, backends)
     rng = np.random.default_rng(len(body))
     words = {port: random_words(rng, width, CYCLES) for port, width in bench.inputs.items()}
     for port in sparse_inputs:
@@ -297,4 +322,80 @@ def test_random_expressions_match_verilator(seed: int) -> None:
                      f"{expression};")
     inputs = {**INPUTS, "en": ENABLES}
     seen = compare(f"fuzz_{seed}", inputs, outputs, "\n".join(lines), INPUTS)
+    assert seen.mean() > 0.9
+
+
+class PatternVerilog:
+    """Random registers of patterns that the rules replace, in groups of narrow to wide lanes."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.lines: list[str] = []
+        self.outputs: dict[str, int] = {}
+
+    def register(self, width: int, lane: int, expression: str) -> None:
+        name = f"o{len(self.outputs)}"
+        self.outputs[name] = width
+        self.lines.append(f"  reg [{width - 1}:0] q_{name} = 0;\n  assign {name} = q_{name};\n"
+                          f"  always @(posedge clk) if (en[{lane}]) q_{name} <= {expression};")
+
+    def wire(self, width: int, expression: str) -> str:
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"  wire [{width - 1}:0] {name} = {expression};")
+        return name
+
+    def word(self, width: int) -> str:
+        """A number whose highest one may be anywhere."""
+        rng = self.random
+        source = rng.choice(["a", "b"] if width <= 16 else ["d", "f"] if width <= 32 else ["f"])
+        kind = rng.random()
+        if kind < 0.4:
+            return self.wire(width, f"{source} >> (c & 8'd{(1 << width.bit_length()) - 1})")
+        if kind < 0.7:
+            return self.wire(width, f"{source} - {{{source}[3:0], c}}")
+        return self.wire(width, source)
+
+    def normaliser(self, lane: int) -> None:
+        rng = self.random
+        width = rng.randrange(*((3, 17), (17, 33), (33, 49))[lane])
+        first = min(rng.randrange(2, 6), (width - 1).bit_length() - 1)
+        word, taken = self.word(width), []
+        for place in range(first, rng.randrange(-1, max(first - 2, 0)), -1):
+            count = 1 << place
+            used = self.wire(1, f"|{word}[{width - 1}:{width - count}]")
+            taken.append(f"!{used}")
+            word = self.wire(width, f"{used} ? {word} : {word} << {count}")
+        self.register(width, lane, word)
+        self.register(8, lane, f"e - {{{', '.join(taken)}}}")
+
+    def sticky_value(self, x: str, distance: str, width: int) -> str:
+        ones = self.wire(width, f"{{{width}{{1'b1}}}} << {distance}")
+        lost = self.wire(1, f"|({x} & ~{ones})")
+        return self.wire(width, f"({x} >> {distance}) | {lost}")
+
+    def sticky(self, lane: int) -> None:
+        """A shift or two in series, by a distance that is clamped or not."""
+        rng = self.random
+        width = rng.randrange(*((2, 16), (17, 32), (33, 49))[lane])
+        distance = self.wire(8, "c") if rng.random() < 0.3 else \
+            self.wire(5, "|c[7:5] ? 5'd31 : c[4:0]")
+        x = self.word(width)
+        if rng.random() < 0.6:
+            x = self.sticky_value(x, self.wire(5, f"{{{distance}[4:3], 3'b0}}"), width)
+            distance = self.wire(3, f"{distance}[2:0]")
+        self.register(width, lane, self.sticky_value(x, distance, width))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", PATTERN_SEEDS)
+def test_patterns_of_all_rules_match_verilator_on_all_backends(seed: int,
+                                                               fired: Counter[str]) -> None:
+    source = PatternVerilog(seed)
+    for index in range(TILE_OUTPUTS):
+        lane = index % 3
+        source.random.choice([source.normaliser, source.sticky])(lane)
+    inputs = {"a": 16, "b": 16, "c": 8, "d": 32, "e": 8, "f": 48, "en": 3}
+    seen = compare(f"fuzz_patterns_{seed}", inputs, source.outputs, "\n".join(source.lines),
+                   "abcdf", BACKENDS)
+    assert all(fired.values()), fired
     assert seen.mean() > 0.9

@@ -1,0 +1,137 @@
+"""Normaliser: steps that shift out leading zeros become one count and one shift.
+
+**Pattern.** A chain of steps, of a word w of N bits, with distances s = 2**k, ..., 2**j, each half
+of the one before::
+
+    w = w                  if any of the s highest bits of the N is one
+        w << s             if none is
+
+**Replacement.** c = `clz` (w; N, 2**(k+1) - 1), the number of zeros above the highest one, at most
+2**(k+1) - 1; every word of the chain is ``w << (c & m)``, and every step's condition is
+``(c & s) == 0``, where m has the bits of the distances up to that word.
+
+**Proof.** Let z be the number of zeros above the highest one among the N lowest bits of w, infinite
+if there is none, and c = min(z, 2**(k+1) - 1). By induction over the steps, before the step with
+distance s the word is w << d, where d has those bits of c that are at least 2s, and
+min(z, 2**(k+1) - 1) - d = c - d, which is less than 2s.
+
+- It holds before the first step, where d = 0 and c < 2**(k+1) = 2s.
+- The word w << d has z - d zeros above its highest one, since d <= z. The step shifts if and only
+  if these are at least s. As c - d < 2s, bit s of c is one if and only if c - d >= s. If z = c,
+  these are the same. If z > c = 2**(k+1) - 1, all bits of c are ones, and z - d > c - d >= s, so
+  the step does shift.
+
+Shifts add up modulo 2**64 whatever lies above the N bits, so the words are equal in all 64 bits. If
+a step keeps only the N lowest bits of what it shifts, the word must have no other bits: then the
+bits that a shift moves above them are zeros.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.kernel.ir import Graph, Node, low
+
+__all__ = ["normalisers"]
+
+_FEWEST_STEPS = 3
+"""Fewer are at least as fast as a count."""
+
+
+def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
+    """Replacements for the words and conditions of all normalisers among ``nodes``.
+
+    Parameters
+    ----------
+    graph : Graph
+        Builds the new nodes.
+    nodes : sequence of Node
+        Operands first.
+    """
+    found: dict[Node, Node] = {}
+    known = set(nodes)
+    # The last step first: a chain that ends earlier is part of a longer one.
+    for node in reversed(nodes):
+        if node not in found and (chain := _chain(graph, node)) is not None:
+            found |= chain.replacements(graph, known)
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step: its word before and after, its condition, and whether it drops higher bits."""
+
+    before: Node
+    after: Node
+    test: Node
+    places: int
+    masked: bool
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Steps of a normaliser of ``width`` bits, the last one first."""
+
+    steps: list[_Step]
+    width: int
+
+    def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
+        """For each word but the first, and each condition, what it is equal to."""
+        word = self.steps[-1].before
+        most = 2 * self.steps[-1].places - 1
+        count = graph.clz(word, self.width, most)
+        result = {}
+        for step in self.steps:
+            taken = graph.and_(count, graph.const(most & -step.places))
+            result[step.after] = graph.shlv(word, taken)
+            result[step.test] = graph.not_(graph.test(count, step.places))
+        # The condition of a next step that shifts something else.
+        last = self.steps[0]
+        if last.places > 1:
+            spare = graph.test(last.after, _top(self.width, last.places // 2))
+            if spare in known:
+                result[spare] = graph.not_(graph.test(count, last.places // 2))
+        return result
+
+
+def _chain(graph: Graph, node: Node) -> _Chain | None:
+    """The longest chain that ends with a node."""
+    if node.op != "sel" or node.args[0].op != "test":
+        return None
+    width = node.args[0].number.bit_length()
+    steps: list[_Step] = []
+    while (step := _step(graph, node, width)) is not None:
+        if steps and step.places != 2 * steps[-1].places:
+            break
+        steps.append(step)
+        node = step.before
+    if len(steps) < _FEWEST_STEPS:
+        return None
+    if any(step.masked for step in steps) and node.bits & ~low(width):
+        return None
+    return _Chain(steps, width)
+
+
+def _step(graph: Graph, node: Node, width: int) -> _Step | None:
+    """A node as a step of a normaliser of ``width`` bits, if it is one."""
+    if node.op != "sel":
+        return None
+    bit, before, shifted = node.args
+    masked = shifted.op == "and" and shifted.args[1].op == "const"
+    inner = shifted.args[0] if masked else shifted
+    if inner.op != "shl":
+        return None
+    places = inner.number
+    if places & (places - 1) or bit is not graph.test(before, _top(width, places)):
+        return None
+    moved = graph.shl(before, places)
+    if shifted is moved:
+        return _Step(before, node, bit, places, False)
+    if not masked or shifted is not graph.and_(moved, shifted.args[1]) \
+            or low(width) & moved.bits & ~shifted.args[1].number:
+        return None
+    return _Step(before, node, bit, places, True)
+
+
+def _top(width: int, count: int) -> int:
+    """Mask of the ``count`` highest of ``width`` bits."""
+    return low(width) & ~low(max(width - count, 0))

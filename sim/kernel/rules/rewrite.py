@@ -1,0 +1,27 @@
+"""Applies the rules to the expressions of a tile."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sim.kernel.ir import Graph, Node, topological
+from sim.kernel.rules.clamp import clamps
+from sim.kernel.rules.normaliser import normalisers
+from sim.kernel.rules.sticky import stickies
+from sim.kernel.rules.sticky_series import series
+
+__all__ = ["RULES", "Rule", "rewrite"]
+
+Rule = Callable[[Graph, Sequence[Node]], dict[Node, Node]]
+"""Finds a rule's patterns among nodes, operands first: for each node to be replaced, its value."""
+
+RULES: Mapping[str, Rule] = {"normaliser": normalisers, "sticky": stickies,
+                             "sticky_series": series, "clamp": clamps}
+"""All rules by the names of their modules, in the order in which they are applied."""
+
+
+def rewrite(graph: Graph, roots: Sequence[Node]) -> list[Node]:
+    """Values equal to ``roots``, without the patterns of the rules."""
+    roots = list(roots)
+    for rule in RULES.values():
+        while found := rule(graph, topological(roots)):
+            roots = graph.substitute(roots, found)
+    return roots

@@ -1,0 +1,53 @@
+"""Patterns that the rules of kernels replace, as hardware writes them, with the values expected."""
+
+from collections.abc import Sequence
+
+from sim.kernel.ir import Graph, Node, low
+
+__all__ = ["clamped", "normalised", "normaliser", "sticky", "sticky_value"]
+
+
+def normaliser(graph: Graph, word: Node, width: int, places: Sequence[int], *,
+               masked: bool = False) -> tuple[Node, Node]:
+    """Steps that shift leading zeros of ``width`` bits out; the word and the distance.
+
+    If ``masked``, each step drops what it shifts above these bits.
+    """
+    distance = graph.const(0)
+    for count in places:
+        top = low(width) & ~low(max(width - count, 0))
+        used = graph.test(word, top)
+        shifted = graph.shl(word, count)
+        if masked:
+            shifted = graph.and_(shifted, graph.const(low(width)))
+        word = graph.sel(used, word, shifted)
+        distance = graph.or_(distance, graph.sel(used, graph.const(0), graph.const(count)))
+    return word, distance
+
+
+def normalised(word: int, width: int, places: Sequence[int]) -> tuple[int, int]:
+    """The distance by which a normaliser shifts a word, and the word's ``width`` bits after it."""
+    distance = 0
+    for count in places:
+        if not ((word << distance) & low(width)) >> max(width - count, 0):
+            distance += count
+    return (word << distance) & low(width), distance
+
+
+def sticky(graph: Graph, x: Node, distance: Node, width: int) -> Node:
+    """``x``, of ``width`` bits, shifted to the right, with the bits shifted out in bit 0."""
+    ones = graph.const(low(width))
+    kept = graph.and_(graph.shlv(ones, distance), ones)
+    lost = graph.test(graph.and_(x, graph.xor(kept, ones)))
+    return graph.or_(graph.shrv(x, distance), graph.from_bit(lost))
+
+
+def sticky_value(x: int, distance: int) -> int:
+    """The value of `sticky`."""
+    return x >> distance | int(x & low(distance) != 0)
+
+
+def clamped(graph: Graph, distance: Node, most: int, high: int) -> Node:
+    """A distance, or ``most`` where one of its bits under ``high`` is one."""
+    near = graph.and_(distance, graph.const(most))
+    return graph.sel(graph.test(distance, high), graph.const(most), near)
