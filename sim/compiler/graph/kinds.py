@@ -1,0 +1,104 @@
+"""The kinds of operations: how many operands, results and regions each has, and its attributes.
+
+Attributes have StableHLO's names and plain Python values: ``i`` marks an integer, ``is`` a tuple of
+integers, ``pairs`` a tuple of pairs of integers, ``s`` a string, ``ss`` a tuple of strings, ``b`` a
+bool, ``bs`` a tuple of bools, ``array`` a numpy array. All of them must be present.
+"""
+
+from dataclasses import dataclass, field
+
+from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
+
+__all__ = ["KINDS", "Kind"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What operations of a kind have.
+
+    Attributes
+    ----------
+    operands : int
+        Number of operands; the least number if it is `variadic`.
+    results : int
+        Number of results; any if it is `variadic`.
+    regions : int
+        Number of regions; the least number if it is `variadic`.
+    variadic : bool
+        Whether the numbers may be greater.
+    attributes : dict of str to str
+        Codes of the attributes' types, by name.
+    """
+
+    operands: int
+    results: int = 1
+    regions: int = 0
+    variadic: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+_BINARY = {"add", "subtract", "multiply", "divide", "power", "remainder", "atan2", "and", "or",
+           "xor", "maximum", "minimum", "shift_left", "shift_right_logical",
+           "shift_right_arithmetic", "compare"}
+_TERNARY = {"select", "clamp"}
+_ELEMENTWISE_ATTRIBUTES = {
+    "compare": {"comparison_direction": "s", "compare_type": "s"},
+    "reduce_precision": {"exponent_bits": "i", "mantissa_bits": "i"},
+}
+_WINDOW = {"window_dimensions": "is", "window_strides": "is", "padding": "pairs"}
+
+KINDS: dict[str, Kind] = {
+    **{kind: Kind(2 if kind in _BINARY else 3 if kind in _TERNARY else 1,
+                  attributes=_ELEMENTWISE_ATTRIBUTES.get(kind, {})) for kind in ELEMENTWISE},
+    "constant": Kind(0, attributes={"value": "array"}),
+    "iota": Kind(0, attributes={"iota_dimension": "i"}),
+    "broadcast_in_dim": Kind(1, attributes={"broadcast_dimensions": "is"}),
+    "reshape": Kind(1),
+    "relayout": Kind(1),
+    "transpose": Kind(1, attributes={"permutation": "is"}),
+    "slice": Kind(1, attributes={"start_indices": "is", "limit_indices": "is", "strides": "is"}),
+    "pad": Kind(2, attributes={"edge_padding_low": "is", "edge_padding_high": "is",
+                               "interior_padding": "is"}),
+    "concatenate": Kind(1, variadic=True, attributes={"dimension": "i"}),
+    "reverse": Kind(1, attributes={"dimensions": "is"}),
+    "optimization_barrier": Kind(1, variadic=True),
+    # The operand and a scalar start for each dimension; the update comes before the starts.
+    "dynamic_slice": Kind(1, variadic=True, attributes={"slice_sizes": "is"}),
+    "dynamic_update_slice": Kind(2, variadic=True),
+    "gather": Kind(2, attributes={
+        "offset_dims": "is", "collapsed_slice_dims": "is", "operand_batching_dims": "is",
+        "start_indices_batching_dims": "is", "start_index_map": "is", "index_vector_dim": "i",
+        "slice_sizes": "is", "indices_are_sorted": "b"}),
+    # Inputs, one array of indices, as many updates.
+    "scatter": Kind(3, variadic=True, regions=1, attributes={
+        "update_window_dims": "is", "inserted_window_dims": "is", "input_batching_dims": "is",
+        "scatter_indices_batching_dims": "is", "scatter_dims_to_operand_dims": "is",
+        "index_vector_dim": "i", "indices_are_sorted": "b", "unique_indices": "b"}),
+    # Inputs, then as many initial values.
+    "reduce": Kind(2, variadic=True, regions=1, attributes={"dimensions": "is"}),
+    "reduce_window": Kind(2, variadic=True, regions=1, attributes={
+        **_WINDOW, "base_dilations": "is", "window_dilations": "is"}),
+    # The operand, the source, the initial value; regions: select (a predicate), scatter.
+    "select_and_scatter": Kind(3, regions=2, attributes=_WINDOW),
+    "sort": Kind(1, variadic=True, regions=1, attributes={"dimension": "i", "is_stable": "b"}),
+    "dot_general": Kind(2, attributes={
+        "lhs_batching_dimensions": "is", "rhs_batching_dimensions": "is",
+        "lhs_contracting_dimensions": "is", "rhs_contracting_dimensions": "is",
+        "precision_config": "ss"}),
+    "convolution": Kind(2, attributes={
+        "window_strides": "is", "padding": "pairs", "lhs_dilation": "is", "rhs_dilation": "is",
+        "window_reversal": "bs", "input_batch_dimension": "i", "input_feature_dimension": "i",
+        "input_spatial_dimensions": "is", "kernel_input_feature_dimension": "i",
+        "kernel_output_feature_dimension": "i", "kernel_spatial_dimensions": "is",
+        "output_batch_dimension": "i", "output_feature_dimension": "i",
+        "output_spatial_dimensions": "is", "feature_group_count": "i", "batch_group_count": "i",
+        "precision_config": "ss"}),
+    "map": Kind(1, variadic=True, regions=1),
+    # Operands are the values that the regions read: what a loop carries (what it does not change is
+    # an output of its body as it came in), or, of a case, the index and then what branches take.
+    "while": Kind(0, variadic=True, regions=2),
+    "case": Kind(1, variadic=True, regions=1),
+    # Elementwise operations and free broadcasts, as one kernel.
+    "fusion": Kind(0, variadic=True, regions=1),
+}
+"""All kinds of operations of a graph."""

@@ -1,0 +1,1 @@
+"""What each operation computes, in numpy: one rule for each kind."""

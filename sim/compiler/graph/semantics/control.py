@@ -1,0 +1,56 @@
+"""Loops, conditionals, fused operations, and sorting."""
+
+import numpy as np
+
+from sim.compiler.graph.arrays import Array
+from sim.compiler.graph.ir import Operation
+from sim.compiler.graph.semantics.rules import Context, evaluates
+
+__all__: list[str] = []
+
+_CHUNK = 1 << 20
+"""Comparisons of a sort that are made at once."""
+
+
+@evaluates("while")
+def _while(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
+    condition, body = operation.regions
+    while context.run(condition, operands)[0]:
+        operands = context.run(body, operands)
+    return operands
+
+
+@evaluates("case")
+def _case(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
+    index, last = int(operands[0]), len(operation.regions) - 1
+    branch = operation.regions[index if 0 <= index <= last else last]
+    return context.run(branch, operands[1:])
+
+
+@evaluates("fusion")
+def _fusion(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
+    return context.run(operation.regions[0], operands)
+
+
+@evaluates("sort")
+def _sort(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
+    region, dimension = operation.regions[0], operation.attributes["dimension"]
+    arrays = [np.moveaxis(array, dimension, -1) for array in operands]
+    shape, size = arrays[0].shape, arrays[0].shape[-1]
+    flat = [array.reshape(-1, size) if array.size else array.reshape(0, size) for array in arrays]
+    if not flat[0].size:
+        return operands
+    # An element's rank is the number of elements that go before it: those that are less, and the
+    # earlier ones that are equal.
+    ranks = np.zeros(flat[0].shape, np.int64)
+    earlier = np.arange(size)[None, :, None] > np.arange(size)[None, None, :]
+    for first in range(0, len(flat[0]), step := max(_CHUNK // size ** 2, 1)):
+        mine = [array[first:first + step, :, None] for array in flat]
+        other = [array[first:first + step, None, :] for array in flat]
+        pairs = [side for pair in zip(other, mine, strict=True) for side in pair]
+        before = context.apply(region, pairs)[0]
+        after = np.swapaxes(before, 1, 2)
+        ranks[first:first + step] = (before | (earlier & ~after)).sum(axis=2)
+    order = np.argsort(ranks, axis=1, kind="stable")
+    return [np.moveaxis(np.take_along_axis(array, order, axis=1).reshape(shape), -1, dimension)
+            for array in flat]

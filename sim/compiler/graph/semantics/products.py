@@ -1,0 +1,145 @@
+"""Products: `dot_general` and `convolution`.
+
+Floats are accumulated in float64 and the result is rounded once. With `Context.passes`, float32
+operands are first split into bfloat16 parts, as the device does for their precision: one part for
+DEFAULT, two for HIGH, three for HIGHEST, and the products of parts that the device adds.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from sim.compiler.graph.arrays import Array, array_dtype
+from sim.compiler.graph.ir import Operation
+from sim.compiler.graph.semantics.elementwise import round_to
+from sim.compiler.graph.semantics.movement import pad_array
+from sim.compiler.graph.semantics.rules import Context, evaluates
+
+__all__ = ["PARTS", "split"]
+
+PARTS = {"DEFAULT": 1, "HIGH": 2, "HIGHEST": 3}
+"""bfloat16 parts of a float32 operand, by precision."""
+
+
+def split(x: Array, parts: int) -> list[Array]:
+    """Split float32 numbers into bfloat16 parts, the greatest first.
+
+    Parameters
+    ----------
+    x : array of float32
+        Numbers to split.
+    parts : int
+        Number of parts.
+
+    Returns
+    -------
+    list of array of float64
+        Each part is the rest of ``x`` rounded to bfloat16; of an infinite or NaN number the first
+        part is that number and the others are zero.
+    """
+    left, found = x.astype(np.float32), []
+    for _ in range(parts):
+        part = left.astype(ml_dtypes.bfloat16).astype(np.float32)
+        found.append(part.astype(np.float64))
+        left = np.where(np.isfinite(part), left - part, np.float32(0)).astype(np.float32)
+    return found
+
+
+def _product(operation: Operation, a: Array, b: Array, context: Context,
+             multiply: Callable[[Array, Array], Array]) -> Array:
+    """Multiply in float64 or in exact integers, and round to the result's type."""
+    dtype = array_dtype(operation.result.dtype)
+    if dtype.kind in "biu":
+        wide: Any = np.int64 if dtype == np.bool_ else dtype
+        return multiply(a.astype(wide), b.astype(wide)).astype(dtype)
+    parts = max(PARTS[precision] for precision in
+                operation.attributes.get("precision_config", ("DEFAULT", "DEFAULT")))
+    if not context.passes:
+        return round_to(multiply(a.astype(np.float64), b.astype(np.float64)), dtype)
+    lefts, rights = split(a, parts), split(b, parts)
+    total = sum(multiply(left, right) for i, left in enumerate(lefts)
+                for j, right in enumerate(rights) if i + j < parts)
+    return round_to(np.asarray(total), dtype)
+
+
+@evaluates("dot_general")
+def _dot_general(operation: Operation, operands: list[Array], context: Context) -> Array:
+    attributes = operation.attributes
+    a, b = operands
+
+    def arrange(x: Array, batch: tuple[int, ...], contract: tuple[int, ...],
+                ) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+        free = tuple(i for i in range(x.ndim) if i not in batch and i not in contract)
+        batches = tuple(x.shape[i] for i in batch)
+        frees = tuple(x.shape[i] for i in free)
+        depth = int(np.prod([x.shape[i] for i in contract], dtype=np.int64))
+        moved = np.transpose(x, (*batch, *free, *contract))
+        return (moved.reshape(int(np.prod(batches, dtype=np.int64)),
+                              int(np.prod(frees, dtype=np.int64)), depth), batches, frees)
+
+    left, batches, rows = arrange(a, tuple(attributes["lhs_batching_dimensions"]),
+                                  tuple(attributes["lhs_contracting_dimensions"]))
+    right, _, columns = arrange(b, tuple(attributes["rhs_batching_dimensions"]),
+                                tuple(attributes["rhs_contracting_dimensions"]))
+    result = _product(operation, left, right, context,
+                      lambda x, y: np.matmul(x, np.swapaxes(y, 1, 2)))
+    return result.reshape(*batches, *rows, *columns)
+
+
+@evaluates("convolution")
+def _convolution(operation: Operation, operands: list[Array], context: Context) -> Array:
+    attributes = operation.attributes
+    lhs = np.transpose(operands[0], (attributes["input_batch_dimension"],
+                                     attributes["input_feature_dimension"],
+                                     *attributes["input_spatial_dimensions"]))
+    rhs = np.transpose(operands[1], (attributes["kernel_output_feature_dimension"],
+                                     attributes["kernel_input_feature_dimension"],
+                                     *attributes["kernel_spatial_dimensions"]))
+    spatial = lhs.ndim - 2
+    reverse = attributes.get("window_reversal", (False,) * spatial)
+    rhs = np.flip(rhs, tuple(i + 2 for i in range(spatial) if reverse[i]))
+    padding = attributes["padding"]
+    lhs = pad_array(lhs, np.zeros((), lhs.dtype), (0, 0, *(0 for _ in padding)),
+                    (0, 0, *(0 for _ in padding)),
+                    (0, 0, *(step - 1 for step in attributes["lhs_dilation"])))
+    lhs = pad_array(lhs, np.zeros((), lhs.dtype), (0, 0, *(low for low, _ in padding)),
+                    (0, 0, *(high for _, high in padding)), (0,) * lhs.ndim)
+    result = _product(operation, lhs, rhs, context,
+                      lambda x, y: _convolve(x, y, operation))
+    order = [0] * result.ndim
+    for source, target in enumerate((attributes["output_batch_dimension"],
+                                     attributes["output_feature_dimension"],
+                                     *attributes["output_spatial_dimensions"])):
+        order[target] = source
+    return np.transpose(result, order)
+
+
+def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
+    """Convolve (batch, features, ...) with (outputs, features of a group, ...)."""
+    attributes = operation.attributes
+    groups, batches = attributes["feature_group_count"], attributes["batch_group_count"]
+    batch, outputs = lhs.shape[0] // batches, rhs.shape[0]
+    shape = tuple(operation.result.shape[i] for i in attributes["output_spatial_dimensions"])
+    count = max(groups, batches)
+    # A group takes its own features, or its own part of the batch, to its own outputs.
+    if batches > 1:
+        lhs = lhs.reshape(batches, batch, *lhs.shape[1:])
+    else:
+        split_features = lhs.reshape(batch, groups, lhs.shape[1] // max(groups, 1), *lhs.shape[2:])
+        lhs = np.swapaxes(split_features, 0, 1)
+    rhs = rhs.reshape(count, outputs // max(count, 1), *rhs.shape[1:])
+    total = np.zeros((count, batch, *shape, outputs // max(count, 1)), lhs.dtype)
+    for offset in np.ndindex(*rhs.shape[3:]):
+        places = [slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
+                  if size else slice(0, 0)
+                  for at, dilation, size, stride in zip(
+                      offset, attributes["rhs_dilation"], shape, attributes["window_strides"],
+                      strict=True)]
+        window = np.moveaxis(lhs[(slice(None),) * 3 + tuple(places)], 2, -1)
+        weights = rhs[(slice(None),) * 3 + offset]
+        flat = window.reshape(count, -1, window.shape[-1])
+        total += np.matmul(flat, np.swapaxes(weights, 1, 2)).reshape(total.shape)
+    # (groups, batch, ..., outputs of a group) to (batch, outputs, ...).
+    return np.moveaxis(np.moveaxis(total, 0, -2).reshape(batch, *shape, outputs), -1, 1)

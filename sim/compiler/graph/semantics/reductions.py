@@ -1,0 +1,90 @@
+"""Reductions, and the reducers that have numpy's name.
+
+A sum of floats is accumulated in float64 and rounded once, so it is a reference for any order of
+additions.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from sim.compiler.graph.arrays import Array
+from sim.compiler.graph.ir import Graph, Operation
+from sim.compiler.graph.semantics.elementwise import round_to
+from sim.compiler.graph.semantics.rules import Context, evaluates
+
+__all__ = ["fold", "reducer_kind"]
+
+_SIMPLE = {"add", "multiply", "maximum", "minimum", "and", "or", "xor"}
+
+
+def reducer_kind(region: Graph) -> str | None:
+    """The kind of the one commutative operation that a region of two inputs applies to them.
+
+    Returns
+    -------
+    str or None
+        ``add``, ``multiply``, ``maximum``, ``minimum``, ``and``, ``or``, ``xor``, or None if the
+        region does anything else.
+    """
+    if len(region.inputs) != 2 or len(region.operations) != 1 or len(region.outputs) != 1:
+        return None
+    [operation] = region.operations
+    if operation.kind not in _SIMPLE or set(operation.operands) != set(region.inputs):
+        return None
+    return operation.kind if region.outputs[0] in operation.results else None
+
+
+def _wide(array: Array, kind: str | None) -> Array:
+    """Floats that are added, in float64."""
+    return array.astype(np.float64) if kind == "add" and array.dtype.kind not in "biu" else array
+
+
+def fold(region: Graph, totals: list[Array], terms: list[list[Array]],
+         context: Context) -> list[Array]:
+    """Combine totals with terms by a reducer, in order.
+
+    Parameters
+    ----------
+    region : Graph
+        The reducer, of scalars.
+    totals : list of array
+        Initial value of each accumulator.
+    terms : list of list of array
+        Arrays to combine with them in turn, one of each accumulator's shape.
+
+    Returns
+    -------
+    list of array
+    """
+    kind = reducer_kind(region)
+    dtypes: list[np.dtype[Any]] = [total.dtype for total in totals]
+    if kind == "add" and dtypes[0].kind not in "biu":
+        total = totals[0].astype(np.float64)
+        for [term] in terms:
+            total = total + _wide(term, kind)
+        return [round_to(total, dtypes[0])]
+    for step in terms:
+        totals = context.apply(region, [*totals, *step])
+    return totals
+
+
+@evaluates("reduce")
+def _reduce(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
+    count = len(operands) // 2
+    arrays, initial = operands[:count], operands[count:]
+    dimensions = tuple(operation.attributes["dimensions"])
+    kept = tuple(i for i in range(arrays[0].ndim) if i not in dimensions)
+    shape = tuple(arrays[0].shape[i] for i in kept)
+    # The reduced dimensions come first, as one.
+    flat = [np.transpose(array, (*dimensions, *kept)).reshape(-1, *shape) if array.size else
+            np.zeros((0, *shape), array.dtype) for array in arrays]
+    totals = [np.broadcast_to(value, shape).copy() for value in initial]
+    if not flat[0].size:
+        return totals
+    region = operation.regions[0]
+    if reducer_kind(region) == "add" and totals[0].dtype.kind not in "biu":
+        total = flat[0].astype(np.float64).sum(axis=0) + totals[0].astype(np.float64)
+        return [round_to(total, totals[0].dtype)]
+    return fold(region, totals, [[array[i] for array in flat] for i in range(len(flat[0]))],
+                context)
