@@ -1,0 +1,324 @@
+"""The product of tensors, `dot_general`, on the array.
+
+One operand goes through the array as rows, with a contracted dimension along the lanes; the other
+one is loaded as weights, with the same dimension along the sublanes, or along the lanes if the
+array transposes it. Either operand can take either part; the one with the fewest estimated cycles,
+copies to other tilings included, is taken. The result has a free dimension of the weights along the
+lanes, and one of the rows along the sublanes.
+
+All other dimensions are loops around a step of the array: contracted ones add to the same sums.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hdl.config import Config
+from sim.compiler.graph.ir import DType, Operation
+from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.pieces import scheme
+from sim.compiler.kernels.product import Finish, Level, Product, write_product
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.ir import VmemBuffer, VReg
+from sim.compiler.tiling import Tiling
+
+__all__ = ["Dot", "Dots", "dot_cycles", "finisher", "precision"]
+
+_TRANSPOSE_CYCLES = 16
+_COPY_CYCLES = 64
+"""About how many cycles a vector takes to be copied to another tiling: with lanes and sublanes
+exchanged, and in general."""
+
+
+@dataclass(frozen=True)
+class Dots:
+    """The dimensions of a `dot_general`.
+
+    Attributes
+    ----------
+    shapes : pair of tuple of int
+        Shapes of both operands.
+    batch, contracting : pair of tuple of int
+        For both operands, dimensions that correspond in this order.
+    """
+
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    contracting: tuple[tuple[int, ...], tuple[int, ...]]
+
+    @classmethod
+    def of(cls, operation: Operation) -> "Dots":
+        """The dimensions of an operation."""
+        lhs, rhs = operation.operands
+        attributes = operation.attributes
+        pairs = [(tuple(attributes[f"lhs_{name}_dimensions"]),
+                  tuple(attributes[f"rhs_{name}_dimensions"]))
+                 for name in ("batching", "contracting")]
+        return cls((lhs.shape, rhs.shape), *pairs)
+
+    @cached_property
+    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The free dimensions of both operands."""
+        lhs, rhs = (tuple(dimension for dimension in range(len(shape))
+                          if dimension not in (*batch, *contracting))
+                    for shape, batch, contracting in zip(self.shapes, self.batch, self.contracting,
+                                                         strict=True))
+        return lhs, rhs
+
+    @cached_property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of the result: batch, free dimensions of the left and of the right operand."""
+        lhs, rhs = self.shapes
+        return (*(lhs[dimension] for dimension in self.batch[0]),
+                *(lhs[dimension] for dimension in self.free[0]),
+                *(rhs[dimension] for dimension in self.free[1]))
+
+    def result_dimension(self, side: int, dimension: int) -> int:
+        """The result's dimension for a free dimension of an operand."""
+        place = len(self.batch[0]) + self.free[side].index(dimension)
+        return place + (len(self.free[0]) if side else 0)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A way to compute a `dot_general` on the array.
+
+    Attributes
+    ----------
+    dots : Dots
+    rows : int
+        Which operand goes through the array as rows, 0 or 1; the other one is loaded as weights.
+    tilings : pair of Tiling
+        Tilings of both operands.
+    result : Tiling
+        Tiling of the result.
+    """
+
+    dots: Dots
+    rows: int
+    tilings: tuple[Tiling, Tiling]
+    result: Tiling
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weights' contracted dimension runs along the lanes."""
+        lane = self.tilings[1 - self.rows].lane_dimension
+        return lane in self.dots.contracting[1 - self.rows]
+
+    def product(self, config: Config, operands: Sequence[VmemBuffer], results: VmemBuffer,
+                dtypes: Sequence[DType], accuracy: str, finish: Finish | None = None) -> Product:
+        """The steps of the array.
+
+        Parameters
+        ----------
+        config : Config
+        operands : pair of VmemBuffer
+        results : VmemBuffer
+        dtypes : pair of DType
+            Types of the operands.
+        accuracy : str
+            The precision: DEFAULT, HIGH or HIGHEST.
+        finish : callable or None
+            Makes what is stored from a sum.
+        """
+        dots, side, other = self.dots, self.rows, 1 - self.rows
+        rows, weights = self.tilings[side], self.tilings[other]
+        strides = [_strides(tiling) for tiling in self.tilings]
+        result_strides = _strides(self.result)
+        tile = config.tile_vregs
+        lane = rows.lane_dimension
+        assert lane is not None
+        if self.transposed:
+            sums = [Level(rows.lane_tiles, rows.row_tiles, weights.row_tiles, depth=config.lanes)]
+            columns = Level(-(-weights.row_tiles // tile), weight_row=tile,
+                            results=self.result.row_tiles)
+        else:
+            sums = [Level(rows.lane_tiles, rows.row_tiles, weight_row=tile, depth=config.lanes)]
+            columns = Level(weights.lane_tiles, weights=weights.row_tiles,
+                            results=self.result.row_tiles)
+        for dimensions in zip(dots.contracting[side], dots.contracting[other], strict=True):
+            if dimensions[0] != lane:
+                sums.append(Level(dots.shapes[side][dimensions[0]], strides[side][dimensions[0]],
+                                  strides[other][dimensions[1]]))
+        others = [columns]
+        for dimension in _outer(weights, dots.free[other]):
+            others.append(Level(
+                dots.shapes[other][dimension], 0, strides[other][dimension],
+                result_strides[dots.result_dimension(other, dimension)]))
+        for number, dimensions in enumerate(zip(dots.batch[side], dots.batch[other], strict=True)):
+            others.append(Level(dots.shapes[side][dimensions[0]], strides[side][dimensions[0]],
+                                strides[other][dimensions[1]], result_strides[number]))
+        many = [Level(rows.row_tiles, 1, results=1)]
+        for dimension in _outer(rows, dots.free[side]):
+            many.append(Level(dots.shapes[side][dimension], strides[side][dimension],
+                              results=result_strides[dots.result_dimension(side, dimension)]))
+        many = merged(many)
+        products = [
+            Product(config, operands[side], operands[other], results,
+                    scheme(dtypes[side], dtypes[other], accuracy), tuple(merged(sums)),
+                    tuple(merged([*others, *many[:number], *many[number + 1:]])), block,
+                    rows.columns, self.transposed, weights.row_tiles, finish)
+            for number, block in enumerate(many)]
+        return min(products, key=lambda product: product.cycles)
+
+
+def _strides(tiling: Tiling) -> dict[int, int]:
+    """For each outer dimension, the distance of its indices in vectors."""
+    strides, stride = {}, tiling.lane_tiles * tiling.row_tiles
+    for dimension in reversed(tiling.outer_dimensions):
+        strides[dimension] = stride
+        stride *= tiling.shape[dimension]
+    return strides
+
+
+def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
+    """The outer ones of some dimensions."""
+    return (dimension for dimension in dimensions if dimension in tiling.outer_dimensions)
+
+
+def merged(levels: Sequence[Level]) -> list[Level]:
+    """The same steps in fewer levels: those that continue each other become one."""
+    found: list[Level] = []
+    for level in levels:
+        if level.count == 1:
+            continue
+        for number, inner in enumerate(found):
+            scaled = replace(level, count=inner.count, **{
+                name: getattr(inner, name) * inner.count
+                for name in ("rows", "weights", "results", "weight_row", "depth")})
+            if replace(level, count=inner.count) == scaled:
+                found[number] = replace(inner, count=inner.count * level.count)
+                break
+        else:
+            found.append(level)
+    return found or [Level(1)]
+
+
+def _relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int | None,
+            config: Config) -> tuple[Tiling, int]:
+    """A tiling with these dimensions along sublanes and lanes, and the cycles of the copy."""
+    if tiling.sublane_dimension == sublane and tiling.lane_dimension == lane:
+        return tiling, 0
+    last = tuple(dimension for dimension in (sublane, lane) if dimension is not None)
+    order = (*(dimension for dimension in range(len(shape)) if dimension not in last), *last)
+    wanted = Tiling(tuple(shape), order, lane is not None, config.sublanes, config.lanes)
+    turned = (tiling.lane_dimension, tiling.sublane_dimension) == (sublane, lane)
+    cycles = _TRANSPOSE_CYCLES if turned else _COPY_CYCLES
+    return wanted, max(wanted.vectors, tiling.vectors) * cycles
+
+
+def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tuple[int, Dot]]:
+    """All ways to compute a product, with the cycles of the copies that they need.
+
+    There is none if the product has no contracted dimension, or if an operand without a free
+    dimension has other dimensions than one contracted one.
+    """
+    for side, other in ((0, 1), (1, 0)):
+        for depth, depth_other in zip(dots.contracting[side], dots.contracting[other], strict=True):
+            for row in dots.free[side] or (None,):
+                if row is None and len(dots.shapes[side]) > 1:
+                    continue
+                rows, row_cycles = _relaid(dots.shapes[side], tilings[side], row, depth, config)
+                for column in dots.free[other] or (None,):
+                    if column is None and len(dots.shapes[other]) > 1:
+                        continue
+                    result, result_cycles = _result(dots, side, row, column, config)
+                    if result is None:
+                        continue
+                    for sublane, lane in ((depth_other, column), (column, depth_other)):
+                        weights, cycles = _relaid(dots.shapes[other], tilings[other], sublane,
+                                                  lane, config)
+                        both = (weights, rows) if side else (rows, weights)
+                        yield (row_cycles + cycles + result_cycles,
+                               Dot(dots, side, both, result))
+
+
+def _result(dots: Dots, side: int, row: int | None, column: int | None, config: Config
+            ) -> tuple[Tiling | None, int]:
+    """The result's tiling, if there is one, and the cycles of a copy to the standard one."""
+    shape = dots.result_shape
+    sublane = None if row is None else dots.result_dimension(side, row)
+    lane = None if column is None else dots.result_dimension(1 - side, column)
+    last = tuple(dimension for dimension in (sublane, lane) if dimension is not None)
+    if sublane is None and len(shape) > len(last):
+        return None, 0
+    order = (*(dimension for dimension in range(len(shape)) if dimension not in last), *last)
+    tiling = Tiling(shape, order, lane is not None, config.sublanes, config.lanes)
+    standard = Tiling(shape, tuple(range(len(shape))), bool(shape), config.sublanes, config.lanes)
+    turned = {tiling.lane_dimension, tiling.sublane_dimension} == {
+        standard.lane_dimension, standard.sublane_dimension}
+    cycles = 0 if tiling == standard else _TRANSPOSE_CYCLES if turned else _COPY_CYCLES
+    return tiling, cycles * max(tiling.vectors, standard.vectors)
+
+
+def precision(operation: Operation) -> str:
+    """The precision of a product: the highest that its operands ask for."""
+    names = ("DEFAULT", "HIGH", "HIGHEST")
+    asked = operation.attributes.get("precision_config") or ("DEFAULT",)
+    return max(asked, key=names.index)
+
+
+def finisher(b: Builder, dtype: DType) -> Finish | None:
+    """What makes a result of a type from a sum; None if the sum is the result."""
+    if dtype is DType.BF16:
+        return lambda b, value: b.vector("bf16", value)
+    if dtype is DType.PRED:
+        one = b.splat(1)
+        return lambda b, value: b.vector("select", one, 0, b.compare("ne", value, 0))
+    if dtype.is_integer and dtype.bits < 32:
+        return lambda b, value: _narrow(b, value, dtype)
+    return None
+
+
+def _narrow(b: Builder, value: VReg, dtype: DType) -> VReg:
+    unused = 32 - dtype.bits
+    return b.vector("sar" if dtype.is_signed else "shr", b.vector("shl", value, unused), unused)
+
+
+def _choose(operation: Operation, tilings: Sequence[Tiling], config: Config
+            ) -> tuple[int, Dot] | None:
+    """The way with the fewest estimated cycles, and these."""
+    dtypes = [value.dtype for value in operation.operands]
+    nowhere = VmemBuffer("", 0, 0)
+    best = None
+    for copies, dot in _ways(Dots.of(operation), tilings, config):
+        product = dot.product(config, (nowhere, nowhere), nowhere, dtypes, precision(operation))
+        if best is None or copies + product.cycles < best[0]:
+            best = copies + product.cycles, dot
+    return best
+
+
+def dot_cycles(operation: Operation, operands: Sequence[Tiling], config: Config) -> int:
+    """Estimated cycles of a product with operands of these tilings in vector memory.
+
+    The copies that the choice of `dot_general` asks for are not included.
+    """
+    dtypes = [value.dtype for value in operation.operands]
+    nowhere = VmemBuffer("", 0, 0)
+    return min(dot.product(config, (nowhere, nowhere), nowhere, dtypes,
+                           precision(operation)).cycles
+               for copies, dot in _ways(Dots.of(operation), operands, config) if not copies)
+
+
+@chooses("dot_general")
+def _choose_dot(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    best = _choose(operation, operands, config)
+    if best is None:
+        raise ValueError("dot_general must have a contracted dimension, and free dimensions of "
+                         f"operands that have more, not {Dots.of(operation)}")
+    return Choice(best[1].tilings, (best[1].result,))
+
+
+@lowers("dot_general")
+def _lower_dot(operation: Operation, at: Lowering) -> None:
+    lhs, rhs = (at.place(value) for value in operation.operands)
+    result = at.place(operation.result)
+    dots = Dots.of(operation)
+    ways = [dot for copies, dot in _ways(dots, (lhs.tiling, rhs.tiling), at.config)
+            if dot.tilings == (lhs.tiling, rhs.tiling) and dot.result == result.tiling]
+    b = at.builder
+    finish = finisher(b, operation.result.dtype)
+    products = [dot.product(at.config, (lhs.buffer, rhs.buffer), result.buffer,
+                            [value.dtype for value in operation.operands], precision(operation),
+                            finish) for dot in ways]
+    write_product(b, min(products, key=lambda product: product.cycles))

@@ -1,0 +1,283 @@
+"""Pieces: how the array multiplies numbers that are not bf16, in several passes.
+
+The array rounds its operands to bf16 and adds in fp32. A number of more bits is the sum of *pieces*
+that bf16 holds, and a product of two such numbers is the sum of the products of their pieces, a
+*pass* each. A scheme says which pieces meet in each pass, makes them, and adds the results.
+
+- fp32, DEFAULT: one pass, rounded to bf16 by the array.
+- fp32, HIGH and HIGHEST: an operand x is h + l + m with h = bf16(x), l = bf16(x - h) and
+  m = x - h - l, all three exact unless they underflow. HIGH takes the products hl, lh and hh;
+  HIGHEST also hm, ll and mh. Passes are added in the order of their size, the smallest first.
+  Only the last pass sees infinities and NaN; to the others they are 0, so that no product of an
+  infinity and the 0 of a low piece arises. Numbers that round to an infinity count as infinite.
+- Integers of 32 bits: four bytes each. The products of bytes *a* and *b* have the weight
+  2^(8a + 8b); ten of them matter modulo 2^32. A column adds at most `lanes` (256 or less) products
+  below 2^16, which is exact in fp32, and the tiles' results are added as integers.
+- Integers that bf16 holds: one pass.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sim.compiler.graph.ir import DType
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.ir import MReg, SReg, VReg
+
+__all__ = ["Integers", "Passes", "Rounded", "Scheme", "Side", "Split", "scheme"]
+
+Number = SReg | int
+_NEGATIVE_ZERO = 0x80000000
+_MAGNITUDE = 0x7FFFFFFF
+_OVERFLOW = 0x7F7F8000
+"""The least magnitude that rounds to an infinity in bf16."""
+_LEVELS = {"DEFAULT": 1, "HIGH": 2, "HIGHEST": 3}
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand of the array: its rows, or its weights.
+
+    ``number`` is 0 or 1; ``padding`` is the word that stands for a term that does not exist.
+    """
+
+    number: int
+    padding: int
+
+
+ROWS = Side(0, 0)
+WEIGHTS = Side(1, _NEGATIVE_ZERO)
+
+
+class Scheme(Protocol):
+    """How operands are pushed, and results are added."""
+
+    @property
+    def passes(self) -> int:
+        """Number of passes."""
+
+    def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
+        """Compute what `piece` needs in a pass; the list's length does not depend on the pass."""
+
+    def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
+              mask: MReg | None) -> VReg:
+        """The piece of an operand for a pass: padding where the mask is clear."""
+
+    def tag(self, b: Builder, number: Number) -> Number | None:
+        """Compute what `total` needs in a pass, from 0 to 31; None if nothing."""
+
+    def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
+              tag: Number | None, into: VReg | None) -> VReg:
+        """Add a result to a sum, or to nothing where the mask ``started`` is clear."""
+
+
+def _masked(b: Builder, side: Side, vector: VReg, mask: MReg | None) -> VReg:
+    return vector if mask is None else b.vector("select", vector, side.padding, mask)
+
+
+def _add(b: Builder, operation: str, neutral: int, result: VReg, sum: VReg | None,
+         started: MReg | None, into: VReg | None) -> VReg:
+    if sum is None:
+        return result
+    if started is not None:
+        sum = b.vector("select", sum, neutral, started)
+    return b.vector(operation, sum, result, into=into)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """One pass of fp32 numbers, rounded to bf16 by the array."""
+
+    passes: int = 1
+
+    def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
+        """Nothing."""
+        return []
+
+    def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
+              mask: MReg | None) -> VReg:
+        """The number itself."""
+        return _masked(b, side, vector, mask)
+
+    def tag(self, b: Builder, number: Number) -> Number | None:
+        """Nothing."""
+        return None
+
+    def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
+              tag: Number | None, into: VReg | None) -> VReg:
+        """The sum in fp32."""
+        return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
+
+
+def _bit(b: Builder, table: int, number: Number) -> Number:
+    """All ones if bit ``number`` of the table is set, otherwise 0."""
+    if isinstance(number, int):
+        return -(table >> number & 1) & 0xFFFFFFFF
+    return b.scalar("sub", 0, b.scalar("and", b.scalar("shr", b.value(table), number), 1))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Passes of fp32 numbers that are split into two or three pieces.
+
+    Attributes
+    ----------
+    pairs : tuple of (int, int)
+        For each pass, the pieces of rows and weights: 0 for h, 1 for l, 2 for m.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def passes(self) -> int:
+        """Number of passes."""
+        return len(self.pairs)
+
+    def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
+        """The first magnitude that counts as 0, and for each piece above: whether to subtract."""
+        last = self.passes - 1
+        if isinstance(number, int):
+            limit: Number = 0xFFFFFFFF if number == last else _OVERFLOW
+        else:
+            final = b.scalar("eq", number, last)
+            limit = b.scalar("or", b.scalar("sub", 0, final), _OVERFLOW)
+        return [limit, *(_bit(b, self._table(side, level), number)
+                         for level in range(1, 1 + self._most(side)))]
+
+    def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
+              mask: MReg | None) -> VReg:
+        """The operand minus the pieces above."""
+        limit, *levels = settings
+        valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
+        if mask is not None:
+            valid = b.mask("mand", valid, mask)
+        rest = b.vector("select", vector, 0, valid)
+        for level in levels:
+            above = b.vector("and", b.vector("bf16", rest), level)
+            rest = b.vector("fsub", rest, above)
+        return rest
+
+    def tag(self, b: Builder, number: Number) -> Number | None:
+        """Nothing."""
+        return None
+
+    def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
+              tag: Number | None, into: VReg | None) -> VReg:
+        """The sum in fp32."""
+        return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
+
+    def _most(self, side: Side) -> int:
+        return max(pair[side.number] for pair in self.pairs)
+
+    def _table(self, side: Side, level: int) -> int:
+        """The passes whose piece is ``level`` or a lower one, as bits."""
+        return sum(1 << number for number, pair in enumerate(self.pairs)
+                   if pair[side.number] >= level)
+
+
+@dataclass(frozen=True)
+class Integers:
+    """One pass of integers that bf16 holds."""
+
+    passes: int = 1
+
+    def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
+        """Nothing."""
+        return []
+
+    def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
+              mask: MReg | None) -> VReg:
+        """The integer as a number."""
+        return b.vector("i2f", _masked(b, Side(side.number, 0), vector, mask))
+
+    def tag(self, b: Builder, number: Number) -> Number | None:
+        """Nothing."""
+        return None
+
+    def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
+              tag: Number | None, into: VReg | None) -> VReg:
+        """The sum of integers."""
+        return _add(b, "add", 0, b.vector("f2i", result), sum, started, into)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes of the bytes of integers of 32 bits.
+
+    Attributes
+    ----------
+    pairs : tuple of (int, int)
+        For each pass, the bytes of rows and weights, from 0.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def passes(self) -> int:
+        """Number of passes."""
+        return len(self.pairs)
+
+    def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
+        """The distance by which the byte is shifted down."""
+        return [self._shift(b, [pair[side.number] for pair in self.pairs], number)]
+
+    def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
+              mask: MReg | None) -> VReg:
+        """A byte as a number."""
+        byte = b.vector("and", b.vector("shr", vector, settings[0]), 255)
+        return b.vector("i2f", _masked(b, Side(side.number, 0), byte, mask))
+
+    def tag(self, b: Builder, number: Number) -> Number | None:
+        """The distance by which a result is shifted up."""
+        return self._shift(b, [sum(pair) for pair in self.pairs], number)
+
+    def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
+              tag: Number | None, into: VReg | None) -> VReg:
+        """The sum of integers, modulo 2^32."""
+        assert tag is not None
+        return _add(b, "add", 0, b.vector("shl", b.vector("f2i", result), tag), sum, started, into)
+
+    @staticmethod
+    def _shift(b: Builder, bytes: list[int], number: Number) -> Number:
+        if isinstance(number, int):
+            return 8 * bytes[number]
+        table = sum(byte << 2 * index for index, byte in enumerate(bytes))
+        byte = b.scalar("and", b.scalar("shr", b.value(table), b.scalar("shl", number, 1)), 3)
+        return b.scalar("shl", byte, 3)
+
+
+def _bytes(dtype: DType) -> int:
+    return 1 if dtype.bits <= 8 else 4
+
+
+def scheme(rows: DType, weights: DType, precision: str) -> Scheme:
+    """The scheme for operands of two types.
+
+    Parameters
+    ----------
+    rows, weights : DType
+        Both floating-point types, or neither.
+    precision : str
+        DEFAULT, HIGH or HIGHEST; it only matters for fp32.
+
+    Raises
+    ------
+    ValueError
+        If the precision is another one, or the types do not go together.
+    """
+    if precision not in _LEVELS:
+        raise ValueError(f"precision must be one of {', '.join(_LEVELS)}, not {precision!r}")
+    if rows.is_float != weights.is_float:
+        raise ValueError(f"types must be both floating-point or both not, not {rows.value} and "
+                         f"{weights.value}")
+    if rows.is_float:
+        levels = [1 if dtype is DType.BF16 else _LEVELS[precision] for dtype in (rows, weights)]
+        most = _LEVELS[precision]
+        pairs = [(a, c) for a in range(levels[0]) for c in range(levels[1]) if a + c < most]
+        pairs.sort(key=lambda pair: (-sum(pair), -abs(pair[0] - pair[1]), -pair[0]))
+        return Rounded() if len(pairs) == 1 else Split(tuple(pairs))
+    counts = [_bytes(dtype) for dtype in (rows, weights)]
+    if counts == [1, 1]:
+        return Integers()
+    # A narrow operand is extended to 32 bits: all of its bytes count.
+    return Passes(tuple((a, c) for total in range(4) for a in range(4) for c in range(4)
+                        if a + c == total))
