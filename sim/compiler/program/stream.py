@@ -1,0 +1,154 @@
+"""A program's code in one line, of any length: kernels, transfers and branches, with symbols.
+
+`overlay` cuts it into segments that fit instruction memory.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.isa import BUNDLE_WORDS, Slot
+from sim.asm.operands import s, sem
+from sim.compiler.machine.emit import Code
+from sim.compiler.program.encode import Fixup, Operations, encode
+from sim.compiler.program.transfers import TransferWords
+
+__all__ = ["Label", "Linear", "Stream"]
+
+Words: TypeAlias = npt.NDArray[np.uint32]
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """Names a bundle of a stream; compared by identity."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Code without addresses.
+
+    Attributes
+    ----------
+    words : array of uint32, shape (bundles, BUNDLE_WORDS)
+    branches : array, shape (branches, 3)
+        Bundle, number of its immediate, and the bundle whose address it needs.
+    transfers : array, shape (started transfers, 3)
+        Bundle, number of its immediate, and the descriptor whose address it needs.
+    descriptors : tuple of TransferWords
+    """
+
+    words: Words
+    branches: Integers
+    transfers: Integers
+    descriptors: tuple[TransferWords, ...]
+
+
+class Stream:
+    """Collects code in the order of addresses."""
+
+    def __init__(self) -> None:
+        self._words: list[Words] = []
+        self._pending: list[Operations] = []
+        self._length = 0
+        self._fixups: list[Fixup] = []
+        self._places: dict[Label, int] = {}
+        self._descriptors: dict[TransferWords, int] = {}
+        self._numbers = count()
+
+    @property
+    def here(self) -> int:
+        """Number of the next bundle."""
+        return self._length
+
+    def label(self, name: str = "") -> Label:
+        """Make a label; `bind` gives it a place."""
+        return Label(f"{name}{next(self._numbers)}")
+
+    def bind(self, label: Label) -> None:
+        """Put a label before the next bundle."""
+        assert label not in self._places, label
+        self._places[label] = self._length
+
+    def bundle(self, *operations: tuple[Slot, str, tuple[Any, ...]]) -> None:
+        """Append a bundle; labels and `TransferWords` among its operands become addresses."""
+        self._pending.append(operations)
+        self._length += 1
+
+    def start(self, transfer: TransferWords) -> None:
+        """Append the start of a transfer."""
+        self.bundle((Slot.MISC, "dma", (transfer,)))
+
+    def wait(self, semaphore: int, amount: int) -> None:
+        """Append a wait."""
+        self.bundle((Slot.MISC, "wait", (sem[semaphore], amount)))
+
+    def jump(self, label: Label) -> None:
+        """Append a jump."""
+        self.bundle((Slot.S1, "jump", (label,)))
+
+    def branch(self, name: str, register: int, value: int, label: Label) -> None:
+        """Append a branch (``beq``, …) that compares a scalar register with a number."""
+        self.bundle((Slot.S1, name, (s[register], value, label)))
+
+    def halt(self) -> None:
+        """Append the end of the program."""
+        self.bundle((Slot.S1, "halt", ()))
+
+    def kernel(self, code: Code) -> None:
+        """Append a kernel's code."""
+        self._flush()
+        words, fixups = encode(code.bundles)
+        first, labels = self._length, self._kernel_labels(code.labels)
+        self._fixups += [(first + bundle, immediate, labels[symbol])
+                         for bundle, immediate, symbol in fixups]
+        self._words.append(words)
+        self._length += len(words)
+
+    def _kernel_labels(self, labels: Mapping[str, int]) -> dict[Any, Label]:
+        """Labels of the stream for those of a kernel."""
+        made = {}
+        for name, place in labels.items():
+            made[name] = label = self.label(name)
+            self._places[label] = self._length + place
+        return made
+
+    def _flush(self) -> None:
+        """Encode what `bundle` took."""
+        if self._pending:
+            words, fixups = encode(self._pending)
+            first = self._length - len(words)
+            self._fixups += [(first + bundle, *rest) for bundle, *rest in fixups]
+            self._words.append(words)
+            self._pending = []
+
+    def finish(self) -> Linear:
+        """All the code.
+
+        Raises
+        ------
+        KeyError
+            If a label has no place.
+        """
+        self._flush()
+        branches, transfers = [], []
+        for bundle, immediate, symbol in self._fixups:
+            if isinstance(symbol, Label):
+                branches.append((bundle, immediate, self._places[symbol]))
+            else:
+                assert isinstance(symbol, TransferWords), symbol
+                number = self._descriptors.setdefault(symbol, len(self._descriptors))
+                transfers.append((bundle, immediate, number))
+        empty = np.empty((0, BUNDLE_WORDS), np.uint32)
+        return Linear(np.concatenate([empty, *self._words]), _table(branches), _table(transfers),
+                      tuple(self._descriptors))
+
+
+def _table(rows: list[tuple[int, int, int]]) -> Integers:
+    return np.array(rows, np.int64).reshape(-1, 3)

@@ -1,0 +1,145 @@
+"""Overlays: code that is larger than instruction memory runs as if it were not."""
+
+import numpy as np
+import pytest
+
+from golden.core import GoldenCore
+from hdl.config import Config
+from hdl.isa import Fault, Slot
+from sim.asm.operands import s
+from sim.compiler.program.cuts import crossings, cuts
+from sim.compiler.program.overlay import CODE, Overlays, overlay
+from sim.compiler.program.stream import Stream
+from sim.compiler.program.transfers import Rows, Vectors, transfer
+from systolith import Device
+
+TINY = Config.preset("tiny")
+AT = 96
+"""Row of HBM at which the buffer of code begins."""
+
+
+def add(stream: Stream, register: int, amount: int) -> None:
+    stream.bundle((Slot.S0, "add", (s[register], s[register], amount)))
+
+
+def clear(stream: Stream) -> None:
+    for register in range(1, 8):
+        stream.bundle((Slot.S0, "add", (s[register], s[0], 0)))
+
+
+def image(overlays: Overlays, config: Config) -> np.ndarray:
+    rows = overlays.rows.copy()
+    flat = rows.reshape(-1)
+    for word, buffer in overlays.relocations:
+        assert buffer == CODE
+        flat[word] += AT * config.row_bytes
+    return rows
+
+
+def golden(stream: Stream, config: Config = TINY) -> tuple[GoldenCore, Overlays]:
+    overlays = overlay(stream.finish(), np.zeros((2, config.lanes), np.uint32), config)
+    core = GoldenCore(config)
+    rows = image(overlays, config)
+    core.hbm[AT:AT + len(rows)] = rows
+    core.smem[:] = 0xDEADBEEF
+    core.load_program(overlays.program(AT * config.row_bytes))
+    for _ in range(2):
+        core.start()
+        core.run(1_000_000)
+        assert core.fault is Fault.NONE
+        assert not core.running
+        assert not core.semaphores.any()
+    return core, overlays
+
+
+def straight(length: int) -> Stream:
+    stream = Stream()
+    clear(stream)
+    for number in range(length):
+        add(stream, 1 + number % 3, number)
+    stream.halt()
+    return stream
+
+
+def expected(length: int) -> list[int]:
+    return [sum(range(first, length, 3)) for first in range(3)]
+
+
+@pytest.mark.parametrize("length", [1, 100, 300, 480, 485, 490, 500, 2000])
+def test_straight_code_of_any_length_runs(length: int) -> None:
+    core, overlays = golden(straight(length))
+    assert core.scalars[1:4].tolist() == expected(length)
+    assert (overlays.segments == 1) == (length <= 480)
+
+
+def nested(outer: int, inner: int, body: int, tail: int) -> Stream:
+    """Two nested loops; the inner one has ``body`` bundles, the outer one ``tail`` more."""
+    stream = Stream()
+    clear(stream)
+    add(stream, 4, outer)
+    first, second = stream.label("outer"), stream.label("inner")
+    stream.bind(first)
+    stream.bundle((Slot.S0, "add", (s[5], s[0], inner)))
+    stream.bind(second)
+    for _ in range(body):
+        add(stream, 1, 1)
+    stream.bundle((Slot.S1, "loop", (s[5], second)))
+    skip = stream.label("skip")
+    stream.branch("beq", 4, 1, skip)
+    for _ in range(tail):
+        add(stream, 2, 1)
+    stream.bind(skip)
+    add(stream, 3, 1)
+    stream.bundle((Slot.S1, "loop", (s[4], first)))
+    add(stream, 6, 7)
+    stream.halt()
+    return stream
+
+
+@pytest.mark.parametrize(("body", "tail"), [(3, 5), (3, 700), (300, 30), (450, 3), (450, 450),
+                                            (700, 5), (1300, 900)])
+def test_loops_and_branches_cross_segments(body: int, tail: int) -> None:
+    core, overlays = golden(nested(3, 4, body, tail))
+    assert core.scalars[1:4].tolist() == [12 * body, 2 * tail, 3]
+    assert core.scalars[6] == 7
+    assert (overlays.segments == 1) == (body + tail < 460)
+
+
+def test_loop_that_fits_is_not_cut() -> None:
+    linear = nested(3, 4, 300, 500).finish()
+    cost = crossings(linear)
+    first = 7 + 2
+    assert cost[first] == 1
+    assert cost[first + 1] == 2
+    found = cuts(linear, 240, 480, 100)
+    assert [at for at in found if first + 1 < at < first + 301] == []
+
+
+def test_segments_use_as_many_descriptors_as_they_hold() -> None:
+    stream = Stream()
+    for number in range(60):
+        stream.start(transfer(TINY, Rows(CODE, 0), Vectors(number), TINY.sublanes, 8))
+    stream.wait(8, 60)
+    stream.halt()
+    core, overlays = golden(stream)
+    assert overlays.segments > 5
+    assert not core.vmem[:60].any()
+
+
+def test_too_small_memories_are_refused() -> None:
+    config = Config.preset("tiny", imem_bundles=20)
+    with pytest.raises(MemoryError, match="cut into segments of at most"):
+        overlay(straight(100).finish(), np.zeros((0, 4), np.uint32), config)
+
+
+def test_rtl_and_golden_core_agree() -> None:
+    overlays = overlay(nested(2, 2, 300, 600).finish(), np.zeros((2, 4), np.uint32), TINY)
+    with Device.open("tiny") as device:
+        rows = image(overlays, TINY)
+        buffer = device.allocate((AT + len(rows)) * TINY.row_bytes)
+        assert buffer.address == 0
+        device.copy_in(buffer, rows, AT * TINY.row_bytes)
+        for _ in range(2):
+            device.run({0: overlays.program(AT * TINY.row_bytes)}, cycles=100_000)
+            assert device.read_scalars(0)[1:4].tolist() == [1200, 600, 2]
+            assert not device.read_semaphores(0).any()
