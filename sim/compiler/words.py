@@ -2,28 +2,17 @@
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType
 
-__all__ = ["from_words", "numpy_dtype", "to_words"]
+__all__ = ["from_words", "to_words"]
 
 Words = npt.NDArray[np.uint32]
 
-_NUMPY: dict[DType, np.dtype[Any]] = {
-    DType.F32: np.dtype(np.float32), DType.BF16: np.dtype(ml_dtypes.bfloat16),
-    DType.S32: np.dtype(np.int32), DType.U32: np.dtype(np.uint32),
-    DType.PRED: np.dtype(np.bool_), DType.S8: np.dtype(np.int8), DType.U8: np.dtype(np.uint8),
-    DType.S16: np.dtype(np.int16), DType.U16: np.dtype(np.uint16),
-}
-_BF16 = _NUMPY[DType.BF16]
-
-
-def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The numpy type of a host array with elements of ``dtype``; bf16 is that of ml_dtypes."""
-    return _NUMPY[dtype]
+_BF16 = array_dtype(DType.BF16)
 
 
 def to_words(array: npt.NDArray[Any]) -> Words:

@@ -124,7 +124,8 @@ class Stream:
         if self._pending:
             words, fixups = encode(self._pending)
             first = self._length - len(words)
-            self._fixups += [(first + bundle, *rest) for bundle, *rest in fixups]
+            self._fixups += [(first + bundle, immediate, symbol)
+                             for bundle, immediate, symbol in fixups]
             self._words.append(words)
             self._pending = []
 

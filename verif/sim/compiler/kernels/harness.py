@@ -10,7 +10,6 @@ before, the array empty and the semaphores zero.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.dma.format import DmaSpace
 from hdl.isa import BUNDLE_WORDS, Fault, Slot
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.interpret import evaluate
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Choice, Place, choose
 from sim.compiler.machine import VmemBuffer, emit
@@ -29,7 +30,7 @@ from sim.compiler.program.encode import FIRST_IMMEDIATE_WORD, encode
 from sim.compiler.program.kernel import SCALAR_READ, KernelLowering, lower
 from sim.compiler.program.scalars import ScalarMemory
 from sim.compiler.tiling import Tiling, standard
-from sim.compiler.words import from_words, numpy_dtype, to_words
+from sim.compiler.words import from_words, to_words
 from systolith import Device
 
 __all__ = ["CONFIG", "Kernel", "build", "build_as", "check", "execute", "run"]
@@ -98,7 +99,7 @@ class Kernel:
             buffer = place.buffer
             vectors = vmem[buffer.address:buffer.address + buffer.vectors]
             _check_replication(place.tiling, vectors)
-            found.append(from_words(place.tiling.unpack(vectors), numpy_dtype(value.dtype)))
+            found.append(from_words(place.tiling.unpack(vectors), array_dtype(value.dtype)))
         return found
 
     _end: int = _GUARD
@@ -262,7 +263,6 @@ def check(operation: Operation, arrays: Sequence[Array], *,
     options
         As in `run`.
     """
-    evaluate = import_module("sim.compiler.graph.interpret").evaluate
     results = run(operation, arrays, **options)
     for result, wanted in zip(results, evaluate(operation, list(arrays)), strict=True):
         assert result.shape == wanted.shape
