@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from golden.mxu import matmul
+from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
 from sim.compiler.kernels.dot import Dots
-from sim.compiler.words import numpy_dtype
 from verif.sim.compiler.kernels.harness import CONFIG, run
 
 SEED = 20261122
@@ -29,7 +29,7 @@ def dot(lhs: TensorType, rhs: TensorType, contracting: tuple[tuple[int, ...], tu
 
 def numbers(rng: np.random.Generator, kind: TensorType) -> np.ndarray:
     """Random numbers of a type; integers of its whole range."""
-    dtype = numpy_dtype(kind.dtype)
+    dtype = array_dtype(kind.dtype)
     if kind.dtype is DType.PRED:
         return rng.integers(0, 2, kind.shape).astype(bool)
     if kind.dtype.is_integer:
@@ -101,7 +101,7 @@ def reference(operation: Operation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def compare(operation: Operation, a: np.ndarray, b: np.ndarray, result: np.ndarray) -> None:
     """Check a result against the reference."""
     kind = operation.result.dtype
-    assert result.dtype == numpy_dtype(kind)
+    assert result.dtype == array_dtype(kind)
     wanted = reference(operation, a, b)
     if not kind.is_float:
         assert np.array_equal(result, wanted.astype(result.dtype)), SEED
