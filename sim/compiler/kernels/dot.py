@@ -22,10 +22,11 @@ from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import VmemBuffer, VReg
 from sim.compiler.tiling import Tiling
 
-__all__ = ["Dot", "Dots", "dot_cycles", "finisher", "precision"]
+__all__ = ["COPY_CYCLES", "TRANSPOSE_CYCLES", "Dot", "Dots", "cheapest", "dot_cycles", "finisher",
+           "merged", "precision", "relaid", "strides"]
 
-_TRANSPOSE_CYCLES = 16
-_COPY_CYCLES = 64
+TRANSPOSE_CYCLES = 16
+COPY_CYCLES = 64
 """About how many cycles a vector takes to be copied to another tiling: with lanes and sublanes
 exchanged, and in general."""
 
@@ -123,8 +124,8 @@ class Dot:
         """
         dots, side, other = self.dots, self.rows, 1 - self.rows
         rows, weights = self.tilings[side], self.tilings[other]
-        strides = [_strides(tiling) for tiling in self.tilings]
-        result_strides = _strides(self.result)
+        distances = [strides(tiling) for tiling in self.tilings]
+        to = strides(self.result)
         tile = config.tile_vregs
         lane = rows.lane_dimension
         assert lane is not None
@@ -138,37 +139,43 @@ class Dot:
                             results=self.result.row_tiles)
         for dimensions in zip(dots.contracting[side], dots.contracting[other], strict=True):
             if dimensions[0] != lane:
-                sums.append(Level(dots.shapes[side][dimensions[0]], strides[side][dimensions[0]],
-                                  strides[other][dimensions[1]]))
+                sums.append(Level(dots.shapes[side][dimensions[0]], distances[side][dimensions[0]],
+                                  distances[other][dimensions[1]]))
         others = [columns]
         for dimension in _outer(weights, dots.free[other]):
             others.append(Level(
-                dots.shapes[other][dimension], 0, strides[other][dimension],
-                result_strides[dots.result_dimension(other, dimension)]))
+                dots.shapes[other][dimension], 0, distances[other][dimension],
+                to[dots.result_dimension(other, dimension)]))
         for number, dimensions in enumerate(zip(dots.batch[side], dots.batch[other], strict=True)):
-            others.append(Level(dots.shapes[side][dimensions[0]], strides[side][dimensions[0]],
-                                strides[other][dimensions[1]], result_strides[number]))
+            others.append(Level(dots.shapes[side][dimensions[0]], distances[side][dimensions[0]],
+                                distances[other][dimensions[1]], to[number]))
         many = [Level(rows.row_tiles, 1, results=1)]
         for dimension in _outer(rows, dots.free[side]):
-            many.append(Level(dots.shapes[side][dimension], strides[side][dimension],
-                              results=result_strides[dots.result_dimension(side, dimension)]))
-        many = merged(many)
-        products = [
+            many.append(Level(dots.shapes[side][dimension], distances[side][dimension],
+                              results=to[dots.result_dimension(side, dimension)]))
+        return cheapest(
             Product(config, operands[side], operands[other], results,
                     scheme(dtypes[side], dtypes[other], accuracy), tuple(merged(sums)),
-                    tuple(merged([*others, *many[:number], *many[number + 1:]])), block,
-                    rows.columns, self.transposed, weights.row_tiles, finish)
-            for number, block in enumerate(many)]
-        return min(products, key=lambda product: product.cycles)
+                    tuple(others), Level(1), rows.columns, self.transposed, weights.row_tiles,
+                    finish), many)
 
 
-def _strides(tiling: Tiling) -> dict[int, int]:
+def cheapest(product: Product, many: Sequence[Level]) -> Product:
+    """The product with the best one of some levels of rows as its block, and the others around."""
+    levels = merged(many)
+    return min((replace(product, block=block,
+                        others=tuple(merged([*product.others, *levels[:number],
+                                             *levels[number + 1:]])))
+                for number, block in enumerate(levels)), key=lambda product: product.cycles)
+
+
+def strides(tiling: Tiling) -> dict[int, int]:
     """For each outer dimension, the distance of its indices in vectors."""
-    strides, stride = {}, tiling.lane_tiles * tiling.row_tiles
+    found, stride = {}, tiling.lane_tiles * tiling.row_tiles
     for dimension in reversed(tiling.outer_dimensions):
-        strides[dimension] = stride
+        found[dimension] = stride
         stride *= tiling.shape[dimension]
-    return strides
+    return found
 
 
 def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
@@ -194,7 +201,7 @@ def merged(levels: Sequence[Level]) -> list[Level]:
     return found or [Level(1)]
 
 
-def _relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int | None,
+def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int | None,
             config: Config) -> tuple[Tiling, int]:
     """A tiling with these dimensions along sublanes and lanes, and the cycles of the copy."""
     if tiling.sublane_dimension == sublane and tiling.lane_dimension == lane:
@@ -203,7 +210,7 @@ def _relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int
     order = (*(dimension for dimension in range(len(shape)) if dimension not in last), *last)
     wanted = Tiling(tuple(shape), order, lane is not None, config.sublanes, config.lanes)
     turned = (tiling.lane_dimension, tiling.sublane_dimension) == (sublane, lane)
-    cycles = _TRANSPOSE_CYCLES if turned else _COPY_CYCLES
+    cycles = TRANSPOSE_CYCLES if turned else COPY_CYCLES
     return wanted, max(wanted.vectors, tiling.vectors) * cycles
 
 
@@ -218,7 +225,7 @@ def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tup
             for row in dots.free[side] or (None,):
                 if row is None and len(dots.shapes[side]) > 1:
                     continue
-                rows, row_cycles = _relaid(dots.shapes[side], tilings[side], row, depth, config)
+                rows, row_cycles = relaid(dots.shapes[side], tilings[side], row, depth, config)
                 for column in dots.free[other] or (None,):
                     if column is None and len(dots.shapes[other]) > 1:
                         continue
@@ -226,7 +233,7 @@ def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tup
                     if result is None:
                         continue
                     for sublane, lane in ((depth_other, column), (column, depth_other)):
-                        weights, cycles = _relaid(dots.shapes[other], tilings[other], sublane,
+                        weights, cycles = relaid(dots.shapes[other], tilings[other], sublane,
                                                   lane, config)
                         both = (weights, rows) if side else (rows, weights)
                         yield (row_cycles + cycles + result_cycles,
@@ -247,7 +254,7 @@ def _result(dots: Dots, side: int, row: int | None, column: int | None, config: 
     standard = Tiling(shape, tuple(range(len(shape))), bool(shape), config.sublanes, config.lanes)
     turned = {tiling.lane_dimension, tiling.sublane_dimension} == {
         standard.lane_dimension, standard.sublane_dimension}
-    cycles = 0 if tiling == standard else _TRANSPOSE_CYCLES if turned else _COPY_CYCLES
+    cycles = 0 if tiling == standard else TRANSPOSE_CYCLES if turned else COPY_CYCLES
     return tiling, cycles * max(tiling.vectors, standard.vectors)
 
 

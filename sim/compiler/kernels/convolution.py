@@ -1,0 +1,143 @@
+"""Convolutions on the array, as products over shifted rows.
+
+A convolution is a product with as many more steps for each sum as the kernel has offsets: an offset
+moves the place of the rows that a step pushes. Input features run along the lanes. Along the
+sublanes runs the batch, or a spatial dimension that the kernel neither extends along nor strides
+over; all other dimensions are outer, where a shift or a stride is a distance of whole vectors.
+
+The rule takes convolutions without padding, dilated inputs, reversed kernels and groups:
+`sim.compiler.passes` writes all others in terms of these and of copies.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Operation
+from sim.compiler.kernels.dot import (
+    COPY_CYCLES,
+    cheapest,
+    finisher,
+    merged,
+    precision,
+    relaid,
+    strides,
+)
+from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.pieces import scheme
+from sim.compiler.kernels.product import Finish, Level, Product, write_product
+from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.tiling import Tiling, standard
+
+__all__ = ["Convolution", "is_plain"]
+
+
+def is_plain(operation: Operation) -> bool:
+    """Whether a convolution is one that the rule takes."""
+    attributes = operation.attributes
+    return (not any(map(any, attributes["padding"]))
+            and all(step == 1 for step in attributes["lhs_dilation"])
+            and not any(attributes["window_reversal"])
+            and attributes["feature_group_count"] == attributes["batch_group_count"] == 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution:
+    """A way to compute a convolution on the array.
+
+    Attributes
+    ----------
+    operation : Operation
+    rows, weights, result : Tiling
+        Tilings of input, kernel and result.
+    """
+
+    operation: Operation
+    rows: Tiling
+    weights: Tiling
+    result: Tiling
+
+    def product(self, config: Config, rows: VmemBuffer, weights: VmemBuffer, results: VmemBuffer,
+                finish: Finish | None = None) -> Product:
+        """The steps of the array, on these buffers."""
+        operation, attributes = self.operation, self.operation.attributes
+        kernel = operation.operands[1].shape
+        tile = config.tile_vregs
+        transposed = self.weights.lane_dimension == attributes["kernel_input_feature_dimension"]
+        if transposed:
+            sums = [Level(self.rows.lane_tiles, self.rows.row_tiles, self.weights.row_tiles,
+                          depth=config.lanes)]
+            columns = Level(-(-self.weights.row_tiles // tile), weight_row=tile,
+                            results=self.result.row_tiles)
+        else:
+            sums = [Level(self.rows.lane_tiles, self.rows.row_tiles, weight_row=tile,
+                          depth=config.lanes)]
+            columns = Level(self.weights.lane_tiles, weights=self.weights.row_tiles,
+                            results=self.result.row_tiles)
+        source, offset, target = map(strides, (self.rows, self.weights, self.result))
+        many = [Level(self.result.row_tiles, 1, results=1)]
+        for number, dimension in enumerate(attributes["input_spatial_dimensions"]):
+            if dimension not in source:
+                continue
+            kernel_dimension = attributes["kernel_spatial_dimensions"][number]
+            result_dimension = attributes["output_spatial_dimensions"][number]
+            sums.append(Level(kernel[kernel_dimension],
+                              source[dimension] * attributes["rhs_dilation"][number],
+                              offset[kernel_dimension]))
+            many.append(Level(operation.result.shape[result_dimension],
+                              source[dimension] * attributes["window_strides"][number],
+                              results=target[result_dimension]))
+        batch = attributes["input_batch_dimension"]
+        if batch in source:
+            many.append(Level(self.rows.shape[batch], source[batch],
+                              results=target[attributes["output_batch_dimension"]]))
+        lhs, rhs = (value.dtype for value in operation.operands)
+        return cheapest(
+            Product(config, rows, weights, results, scheme(lhs, rhs, precision(operation)),
+                    tuple(merged(sums)), (columns,), Level(1), self.rows.columns, transposed,
+                    self.weights.row_tiles, finish), many)
+
+
+def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
+          ) -> Iterator[tuple[int, Convolution]]:
+    """All ways to compute a convolution, with the cycles of the copies that they need."""
+    attributes = operation.attributes
+    lhs, rhs = (value.shape for value in operation.operands)
+    shape = operation.result.shape
+    along = [(attributes["input_batch_dimension"], attributes["output_batch_dimension"])]
+    along += [pair[:2] for pair in zip(
+        attributes["input_spatial_dimensions"], attributes["output_spatial_dimensions"],
+        attributes["kernel_spatial_dimensions"], attributes["window_strides"], strict=True)
+        if rhs[pair[2]] == 1 and pair[3] == 1]
+    kernel = (attributes["kernel_input_feature_dimension"],
+              attributes["kernel_output_feature_dimension"])
+    usual = standard(shape, config)
+    for sublane, to in along:
+        rows, cycles = relaid(lhs, tilings[0], sublane, attributes["input_feature_dimension"],
+                              config)
+        result, _ = relaid(shape, usual, to, attributes["output_feature_dimension"], config)
+        if result != usual:
+            cycles += COPY_CYCLES * max(result.vectors, usual.vectors)
+        for pair in (kernel, kernel[::-1]):
+            weights, copies = relaid(rhs, tilings[1], *pair, config=config)
+            yield cycles + copies, Convolution(operation, rows, weights, result)
+
+
+@chooses("convolution")
+def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    if not is_plain(operation):
+        raise ValueError("convolution must have no padding, dilated input, reversed kernel or "
+                         f"groups here, not {operation.attributes!r}")
+    nowhere = VmemBuffer("", 0, 0)
+    _, way = min(_ways(operation, operands, config), key=lambda pair: pair[0] + pair[1].product(
+        config, nowhere, nowhere, nowhere).cycles)
+    return Choice((way.rows, way.weights), (way.result,))
+
+
+@lowers("convolution")
+def _lower(operation: Operation, at: Lowering) -> None:
+    lhs, rhs = (at.place(value) for value in operation.operands)
+    result = at.place(operation.result)
+    way = Convolution(operation, lhs.tiling, rhs.tiling, result.tiling)
+    write_product(at.builder, way.product(at.config, lhs.buffer, rhs.buffer, result.buffer,
+                                          finisher(at.builder, operation.result.dtype)))
