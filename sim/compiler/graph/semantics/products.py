@@ -85,7 +85,7 @@ def _dot_general(operation: Operation, operands: list[Array], context: Context) 
                                 tuple(attributes["rhs_contracting_dimensions"]))
     result = _product(operation, left, right, context,
                       lambda x, y: np.matmul(x, np.swapaxes(y, 1, 2)))
-    return result.reshape(*batches, *rows, *columns)
+    return result.reshape((*batches, *rows, *columns))
 
 
 @evaluates("convolution")

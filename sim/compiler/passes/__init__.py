@@ -1,0 +1,1 @@
+"""Passes: they transform a graph into an equal one."""

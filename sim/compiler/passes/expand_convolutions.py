@@ -1,0 +1,254 @@
+"""Writes all convolutions in terms of plain ones, which the array's kernel takes.
+
+Padding, dilation of the input, and reversal of the kernel become copies. A convolution in groups
+becomes one for each group, or, where a group has one feature, multiplications and sums.
+
+The rows of a plain convolution fill the sublanes with the batch, or with a spatial dimension that
+the kernel does not extend along. Where the batch is small, a spatial dimension is *packed*: its
+offsets become features, in the lanes, by slices that are laid side by side. Further dimensions are
+packed where that fills the array's depth better.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product as combinations
+from typing import Any
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
+from sim.compiler.kernels.convolution import is_plain
+from sim.compiler.passes.expand_products import finished, widened
+from sim.compiler.passes.expansion import Expansion, expand
+
+__all__ = ["expand_convolutions"]
+
+_FULL = 0.8
+"""Share of the sublanes from which on no dimension is packed to fill them."""
+_GAIN = 1.4
+"""Factor of weight tiles saved from which on another dimension is packed."""
+
+
+def expand_convolutions(graph: Graph, config: Config) -> None:
+    """Expand the convolutions of a graph for a chip."""
+    expand(graph, lambda operation, to: (
+        _Convolution.of(operation, to).expanded(config)
+        if operation.kind == "convolution" else None))
+
+
+@dataclass(frozen=True, eq=False)
+class _Convolution:
+    """A convolution under transformation: operands, and attributes by StableHLO's names."""
+
+    to: Expansion
+    lhs: Value
+    rhs: Value
+    type: TensorType
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, operation: Operation, to: Expansion) -> "_Convolution":
+        lhs, rhs = operation.operands
+        return cls(to, lhs, rhs, operation.result.type, operation.attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.attributes[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def changed(self, lhs: Value, rhs: Value, **attributes: Any) -> "_Convolution":
+        """The same with other operands and attributes."""
+        return replace(self, lhs=lhs, rhs=rhs, attributes={**self.attributes, **attributes})
+
+    def expanded(self, config: Config) -> Value:
+        """The result."""
+        return self._without_reversal()._without_padding()._without_groups(
+            lambda plain: plain._packed(config)._written())
+
+    def _written(self) -> Value:
+        result = self.to.add("convolution", (self.lhs, self.rhs), self.type, **self.attributes)
+        assert is_plain(self.to.graph.operations[-1])
+        return result
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Sizes of the kernel."""
+        return tuple(self.rhs.shape[dimension] for dimension in self.kernel_spatial_dimensions)
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Spatial sizes of the result."""
+        return tuple(self.type.shape[dimension] for dimension in self.output_spatial_dimensions)
+
+    def _without_reversal(self) -> "_Convolution":
+        reverse = self.window_reversal
+        dimensions = tuple(dimension for dimension, reversed in zip(
+            self.kernel_spatial_dimensions, reverse, strict=True) if reversed)
+        if not dimensions:
+            return self
+        rhs = self.to.add("reverse", (self.rhs,), self.rhs.type, dimensions=dimensions)
+        return self.changed(self.lhs, rhs, window_reversal=(False,) * len(reverse))
+
+    def _without_padding(self) -> "_Convolution":
+        """Pad and dilate the input."""
+        rank, count = len(self.lhs.shape), len(self.padding)
+        low, high, interior = [0] * rank, [0] * rank, [0] * rank
+        shape = list(self.lhs.shape)
+        for dimension, pair, dilation in zip(self.input_spatial_dimensions, self.padding,
+                                             self.lhs_dilation, strict=True):
+            low[dimension], high[dimension] = pair
+            interior[dimension] = dilation - 1
+            shape[dimension] = (shape[dimension] - 1) * dilation + 1 + sum(pair)
+        if not any((*low, *high, *interior)):
+            return self
+        dtype = self.lhs.dtype
+        lhs = self.to.add("pad", (self.lhs, self.to.constant(0, dtype)),
+                          TensorType(tuple(shape), dtype), edge_padding_low=tuple(low),
+                          edge_padding_high=tuple(high), interior_padding=tuple(interior))
+        return self.changed(lhs, self.rhs, padding=((0, 0),) * count, lhs_dilation=(1,) * count)
+
+    def _without_groups(self, write: "Callable[[_Convolution], Value]") -> Value:
+        """Write a convolution for each group, or the groups of one feature by multiplications."""
+        features, batches = self.feature_group_count, self.batch_group_count
+        groups = max(features, batches)
+        if groups == 1:
+            return write(self)
+        outputs = self.rhs.shape[self.kernel_output_feature_dimension] // groups
+        along = self.input_feature_dimension if features > 1 else self.input_batch_dimension
+        inputs = self.lhs.shape[along] // groups
+        if features > 1 and inputs == 1:
+            return self._depthwise(outputs)
+        if batches > 1 and inputs == outputs == 1:
+            return self._depthwise_gradient()
+        shape = list(self.type.shape)
+        shape[self.output_feature_dimension] = outputs
+        parts = []
+        for group in range(groups):
+            lhs = self.to.slice(self.lhs, along, group * inputs, inputs)
+            rhs = self.to.slice(self.rhs, self.kernel_output_feature_dimension, group * outputs,
+                                outputs)
+            part = self.changed(lhs, rhs, feature_group_count=1, batch_group_count=1)
+            parts.append(write(replace(part, type=TensorType(tuple(shape), self.type.dtype))))
+        return self.to.concatenate(parts, self.output_feature_dimension)
+
+    def _shifted(self, value: Value, offsets: tuple[int, ...], counts: tuple[int, ...],
+                 steps: tuple[int, ...]) -> Value:
+        """A part of the input: ``counts`` places with these steps, from ``offsets`` on."""
+        for dimension, offset, count, step in zip(self.input_spatial_dimensions, offsets, counts,
+                                                  steps, strict=True):
+            value = self.to.slice(value, dimension, offset, count, step)
+        return value
+
+    def _depthwise(self, outputs: int) -> Value:
+        """Each input feature by its own kernels, an offset of the kernel after the other."""
+        to = self.to
+        lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
+        features = rhs.shape[self.kernel_output_feature_dimension]
+        order = [0] * len(self.type.shape)
+        for source, target in ((self.input_batch_dimension, self.output_batch_dimension),
+                               (self.input_feature_dimension, self.output_feature_dimension),
+                               *zip(self.input_spatial_dimensions, self.output_spatial_dimensions,
+                                    strict=True)):
+            order[target] = source
+        total: Value | None = None
+        for offset in _indexes(self.windows):
+            starts = tuple(at * step for at, step in zip(offset, self.rhs_dilation, strict=True))
+            rows = self._shifted(lhs, starts, self.results, self.window_strides)
+            rows = self._repeated(to.transpose(rows, order), outputs)
+            weights = rhs
+            for dimension, at in zip(self.kernel_spatial_dimensions, offset, strict=True):
+                weights = to.slice(weights, dimension, at, 1)
+            weights = to.broadcast(to.reshape(weights, (features,)), self.type.shape,
+                                   (self.output_feature_dimension,))
+            term = to.binary("multiply", rows, weights)
+            total = term if total is None else to.binary("add", total, term)
+        assert total is not None
+        return finished(total, self.type.dtype, to)
+
+    def _repeated(self, rows: Value, outputs: int) -> Value:
+        """Every feature so many times."""
+        if outputs == 1:
+            return rows
+        at = self.output_feature_dimension
+        shape = (*rows.shape[:at + 1], outputs, *rows.shape[at + 1:])
+        dimensions = [dimension for dimension in range(len(shape)) if dimension != at + 1]
+        return self.to.reshape(self.to.broadcast(rows, shape, dimensions), self.type.shape)
+
+    def _depthwise_gradient(self) -> Value:
+        """A sum over the kernel's places and features for each place of the result."""
+        to = self.to
+        lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
+        order = [0] * len(self.rhs.shape)
+        for source, target in ((self.input_batch_dimension, self.kernel_output_feature_dimension),
+                               (self.input_feature_dimension, self.kernel_input_feature_dimension),
+                               *zip(self.input_spatial_dimensions, self.kernel_spatial_dimensions,
+                                    strict=True)):
+            order[target] = source
+        summed = [dimension for dimension in range(len(self.rhs.shape))
+                  if dimension != self.kernel_output_feature_dimension]
+        shape = [1] * len(self.type.shape)
+        shape[self.output_feature_dimension] = rhs.shape[self.kernel_output_feature_dimension]
+        places = {}
+        for place in _indexes(self.results):
+            starts = tuple(at * step for at, step in zip(place, self.window_strides, strict=True))
+            rows = self._shifted(lhs, starts, self.windows, self.rhs_dilation)
+            term = to.binary("multiply", to.transpose(rows, order), rhs)
+            places[place] = to.reshape(to.sum(term, summed), shape)
+        for level in reversed(range(len(self.results))):
+            rows_of: dict[tuple[int, ...], list[Value]] = {}
+            for place, value in places.items():
+                rows_of.setdefault(place[:level], []).append(value)
+            places = {place: to.concatenate(values, self.output_spatial_dimensions[level])
+                      for place, values in rows_of.items()}
+        return finished(places[()], self.type.dtype, to)
+
+    def _packed(self, config: Config) -> "_Convolution":
+        """Pack spatial dimensions until rows and depth of the array are well used."""
+
+        def filled(size: int) -> float:
+            return size / (-(-size // config.sublanes) * config.sublanes)
+
+        batch = filled(self.type.shape[self.output_batch_dimension])
+        fill = [filled(size) for size in self.results]
+        free = [number for number, (window, step) in enumerate(zip(
+            self.windows, self.window_strides, strict=True)) if window == step == 1]
+        packed = self
+        if fill and max([batch, *(fill[number] for number in free)]) < min(_FULL, max(fill)):
+            packed = packed._with_packed(max(range(len(fill)), key=lambda number: (
+                fill[number], number)))
+        while True:
+            depth = packed.lhs.shape[self.input_feature_dimension]
+            gains = [(window * math.ceil(depth / config.lanes)
+                      / math.ceil(window * depth / config.lanes), number)
+                     for number, window in enumerate(packed.windows) if window > 1]
+            if not gains or max(gains)[0] < _GAIN:
+                return packed
+            packed = packed._with_packed(max(gains)[1])
+
+    def _with_packed(self, number: int) -> "_Convolution":
+        """Make the offsets along a spatial dimension features, outer to the others."""
+        to, window = self.to, self.windows[number]
+        along = self.input_spatial_dimensions[number]
+        step, dilation = self.window_strides[number], self.rhs_dilation[number]
+        lhs = to.concatenate(
+            [to.slice(self.lhs, along, offset * dilation, self.results[number], step)
+             for offset in range(window)], self.input_feature_dimension)
+        inner = self.kernel_input_feature_dimension
+        outer = self.kernel_spatial_dimensions[number]
+        order = [dimension for dimension in range(len(self.rhs.shape)) if dimension != outer]
+        order.insert(order.index(inner), outer)
+        shape = list(self.rhs.shape)
+        shape[inner] *= window
+        shape[outer] = 1
+        rhs = to.reshape(to.transpose(self.rhs, order), shape)
+
+        def with_one(values: tuple[int, ...]) -> tuple[int, ...]:
+            return (*values[:number], 1, *values[number + 1:])
+
+        return self.changed(lhs, rhs, window_strides=with_one(self.window_strides),
+                            rhs_dilation=with_one(self.rhs_dilation))
+
+
+def _indexes(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    return combinations(*map(range, shape))

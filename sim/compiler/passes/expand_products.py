@@ -1,0 +1,77 @@
+"""Writes the products that the array's kernel does not take in terms of those that it takes.
+
+- Without contracted dimensions, a product is a multiplication of broadcast operands.
+- Where neither operand has a free dimension, it is a multiplication and a sum.
+- Otherwise an operand without a free dimension gets one of size 1.
+
+Multiplications of floats are in fp32, whatever the precision.
+"""
+
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.kernels.dot import Dots
+from sim.compiler.passes.expansion import Expansion, expand
+
+__all__ = ["expand_products", "finished", "widened"]
+
+
+def expand_products(graph: Graph) -> None:
+    """Expand the products of a graph."""
+    expand(graph, lambda operation, to: (
+        _product(operation, to) if operation.kind == "dot_general" else None))
+
+
+def widened(value: Value, to: Expansion) -> Value:
+    """A value in the type in which products are added: fp32, or integers of 32 bits."""
+    dtype = value.dtype
+    wide = DType.F32 if dtype.is_float else DType.U32 if dtype is DType.U32 else DType.S32
+    return to.convert(value, wide)
+
+
+def finished(value: Value, dtype: DType, to: Expansion) -> Value:
+    """A sum in the type of the result; a sum of predicates is set if it is not 0."""
+    if dtype is not DType.PRED:
+        return to.convert(value, dtype)
+    zero = to.broadcast(to.constant(0, value.dtype), value.shape, ())
+    return to.add("compare", (value, zero), TensorType(value.shape, dtype),
+                  comparison_direction="NE", compare_type="SIGNED")
+
+
+def _product(operation: Operation, to: Expansion) -> Value | None:
+    dots = Dots.of(operation)
+    if not dots.contracting[0] or not (dots.free[0] or dots.free[1]):
+        if len(dots.shapes[0]) == len(dots.contracting[0]) == 1:
+            return None
+        return _multiplied(operation, dots, to)
+    sides = [side for side in (0, 1) if not dots.free[side] and len(dots.shapes[side]) > 1]
+    if not sides:
+        return None
+    [side] = sides
+    operands = list(operation.operands)
+    operands[side] = to.reshape(operands[side], (*dots.shapes[side], 1))
+    shape = list(operation.result.shape)
+    shape.insert(len(dots.batch[0]) + (len(dots.free[0]) if side else 0), 1)
+    result = to.add("dot_general", operands, TensorType(tuple(shape), operation.result.dtype),
+                    **operation.attributes)
+    return to.reshape(result, operation.result.shape)
+
+
+def _multiplied(operation: Operation, dots: Dots, to: Expansion) -> Value:
+    """A product by multiplication of operands that are broadcast to all dimensions, and a sum."""
+    batch = len(dots.batch[0])
+    shape = (*operation.result.shape,
+             *(dots.shapes[0][dimension] for dimension in dots.contracting[0]))
+    factors = []
+    for side, operand in enumerate(operation.operands):
+        dimensions = [0] * len(operand.shape)
+        for number, dimension in enumerate(dots.batch[side]):
+            dimensions[dimension] = number
+        for number, dimension in enumerate(dots.free[side]):
+            dimensions[dimension] = batch + (len(dots.free[0]) if side else 0) + number
+        for number, dimension in enumerate(dots.contracting[side]):
+            dimensions[dimension] = len(operation.result.shape) + number
+        order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
+        factor = to.transpose(widened(operand, to), order)
+        factors.append(to.broadcast(factor, shape, sorted(dimensions)))
+    product = to.binary("multiply", *factors)
+    total = to.sum(product, range(len(operation.result.shape), len(shape)))
+    return finished(total, operation.result.dtype, to)

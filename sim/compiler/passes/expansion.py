@@ -1,0 +1,118 @@
+"""Helps passes that write an operation in terms of others."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.ir import DType, Graph, Location, Operation, TensorType, Value
+
+__all__ = ["Expansion", "expand"]
+
+
+@dataclass
+class Expansion:
+    """Appends operations to a graph, with the location of the one that they replace."""
+
+    graph: Graph
+    location: Location | None
+
+    def add(self, kind: str, operands: Sequence[Value], type: TensorType,
+            regions: Sequence[Graph] = (), **attributes: Any) -> Value:
+        """Append an operation of any kind and return its result."""
+        return self.graph.add(kind, operands, type, attributes, regions, self.location).result
+
+    def constant(self, number: float, dtype: DType) -> Value:
+        """A scalar."""
+        return self.add("constant", (), TensorType((), dtype),
+                        value=np.asarray(number, array_dtype(dtype)))
+
+    def convert(self, value: Value, dtype: DType) -> Value:
+        """A value in another type of elements."""
+        if value.dtype is dtype:
+            return value
+        return self.add("convert", (value,), TensorType(value.shape, dtype))
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """The same elements in another shape."""
+        if value.shape == tuple(shape):
+            return value
+        return self.add("reshape", (value,), TensorType(tuple(shape), value.dtype))
+
+    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
+        """Dimension n of the result is dimension ``permutation[n]`` of the value."""
+        if list(permutation) == list(range(len(value.shape))):
+            return value
+        shape = tuple(value.shape[dimension] for dimension in permutation)
+        return self.add("transpose", (value,), TensorType(shape, value.dtype),
+                        permutation=tuple(permutation))
+
+    def broadcast(self, value: Value, shape: Sequence[int], dimensions: Sequence[int]) -> Value:
+        """Dimension n of the value is dimension ``dimensions[n]`` of the result."""
+        return self.add("broadcast_in_dim", (value,), TensorType(tuple(shape), value.dtype),
+                        broadcast_dimensions=tuple(dimensions))
+
+    def slice(self, value: Value, dimension: int, start: int, count: int, step: int = 1) -> Value:
+        """Every ``step``-th index of a dimension, ``count`` of them from ``start`` on."""
+        limit = start + (count - 1) * step + 1
+        if (start, limit, step) == (0, value.shape[dimension], 1):
+            return value
+        rank = len(value.shape)
+        starts, limits, steps = [0] * rank, list(value.shape), [1] * rank
+        starts[dimension], limits[dimension], steps[dimension] = start, limit, step
+        shape = list(value.shape)
+        shape[dimension] = count
+        return self.add("slice", (value,), TensorType(tuple(shape), value.dtype),
+                        start_indices=tuple(starts), limit_indices=tuple(limits),
+                        strides=tuple(steps))
+
+    def concatenate(self, values: Sequence[Value], dimension: int) -> Value:
+        """The values behind each other."""
+        if len(values) == 1:
+            return values[0]
+        shape = list(values[0].shape)
+        shape[dimension] = sum(value.shape[dimension] for value in values)
+        return self.add("concatenate", values, TensorType(tuple(shape), values[0].dtype),
+                        dimension=dimension)
+
+    def binary(self, kind: str, a: Value, b: Value) -> Value:
+        """An operation on two values of one type."""
+        return self.add(kind, (a, b), a.type)
+
+    def sum(self, value: Value, dimensions: Sequence[int]) -> Value:
+        """The sum over dimensions."""
+        if not dimensions:
+            return value
+        scalar = TensorType((), value.dtype)
+        region = Graph([Value(scalar), Value(scalar)])
+        region.outputs = [region.add("add", region.inputs, scalar).result]
+        shape = tuple(size for dimension, size in enumerate(value.shape)
+                      if dimension not in dimensions)
+        return self.add("reduce", (value, self.constant(0, value.dtype)),
+                        TensorType(shape, value.dtype), (region,), dimensions=tuple(dimensions))
+
+
+def expand(graph: Graph, rule: Callable[[Operation, Expansion], Value | None]) -> None:
+    """Replace operations, those of regions too.
+
+    Parameters
+    ----------
+    graph : Graph
+        Is changed.
+    rule : callable
+        Takes an operation of one result, and returns what replaces it, or None to keep it.
+    """
+    replaced: dict[Value, Value] = {}
+    operations, graph.operations = graph.operations, []
+    for operation in operations:
+        operation.operands = tuple(replaced.get(value, value) for value in operation.operands)
+        for region in operation.regions:
+            expand(region, rule)
+        result = rule(operation, Expansion(graph, operation.location))
+        if result is None:
+            graph.operations.append(operation)
+        else:
+            replaced[operation.result] = result
+    graph.outputs = [replaced.get(value, value) for value in graph.outputs]
