@@ -2,10 +2,13 @@
 
 Stages, in order:
 
-- `builder` is what kernels call: operations, loops and branches on virtual registers (`ir`).
+- `builder` and `flow` are what kernels call: operations, loops and branches on virtual registers
+  (`ir`).
 - `addresses` turns affine indexes into scalar registers and offsets.
-- `emit` orders the operations in bundles, and yields `Code`.
+- `layout` puts blocks one after the other, scheduled by `schedule`; `overlap` chooses how the
+  iterations of innermost loops overlap.
 - `registers` assigns physical registers.
+- `emit` runs the stages, and yields `Code`.
 """
 
 from sim.compiler.machine.builder import Builder

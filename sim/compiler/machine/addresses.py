@@ -8,8 +8,7 @@ before the loop. The constant part becomes the operation's offset.
 from dataclasses import dataclass, field
 from itertools import count
 
-from hdl import isa
-from hdl.isa import Operation, ScalarOp, Slot
+from hdl.isa import ScalarOp
 from sim.compiler.machine.ir import (
     ZERO,
     Block,
@@ -20,16 +19,10 @@ from sim.compiler.machine.ir import (
     SReg,
     Term,
     operations,
+    scalar_operation,
 )
 
-__all__ = ["lower_addresses", "scalar_operation"]
-
-
-def scalar_operation(op: ScalarOp) -> Operation:
-    """The operation of a scalar slot."""
-    operation = isa.operation(Slot.S1, op) or isa.operation(Slot.S0, op)
-    assert operation is not None
-    return operation
+__all__ = ["lower_addresses"]
 
 
 _ADD, _MUL = scalar_operation(ScalarOp.ADD), scalar_operation(ScalarOp.MUL)
@@ -93,10 +86,6 @@ class _Lowering:
         self._forget(scope, written)
         loop = Loop(item.variable, item.count, again=item.again)
         self.lower(item.body, _Scope(scope, loop, frozenset(written), loop.body))
-        if item.count is not None:
-            loop.counter = self._new()
-            initial = (ZERO, item.count) if isinstance(item.count, int) else (item.count, 0)
-            scope.block.append(Op(_ADD, (loop.counter, *initial)))
         scope.block.append(loop)
 
     def _register(self, terms: _Terms, scope: _Scope) -> SReg:

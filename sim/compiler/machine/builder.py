@@ -6,29 +6,21 @@
     code = emit(b.finish())
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from hdl import isa
-from hdl.checks import instance
-from hdl.config import Config
 from hdl.isa import Kind, Operation, Slot, Unit
 from sim.asm.operands import Semaphore, word
+from sim.compiler.machine.flow import Flow, ScalarValue
 from sim.compiler.machine.ir import (
     ALL_ONES,
     ZERO,
     Access,
-    Block,
-    Branch,
-    Condition,
     Index,
     IndexLike,
-    Loop,
     LoopVariable,
-    MachineCode,
     MReg,
     Op,
     SReg,
@@ -38,8 +30,6 @@ from sim.compiler.machine.ir import (
 
 __all__ = ["Builder", "ScalarValue", "VectorValue"]
 
-ScalarValue: TypeAlias = SReg | LoopVariable | Index | int | float
-"""A scalar source; a float is its bits."""
 VectorValue: TypeAlias = VReg | SReg | LoopVariable | Index | int | float
 """A vector source; every element gets the value of a scalar."""
 _R = TypeVar("_R", VReg, MReg, SReg)
@@ -74,7 +64,7 @@ _SWAPPED = {
 """Operation that gives the same result with exchanged operands."""
 
 
-class Builder:
+class Builder(Flow):
     """Writes machine code, an operation with each call.
 
     Results are new virtual registers, or the register ``into``. A scalar source is a scalar
@@ -94,31 +84,6 @@ class Builder:
     """The mask m0."""
     zero = ZERO
     """The scalar register s0."""
-
-    def __init__(self, config: Config) -> None:
-        instance("config", config, Config)
-        self._config = config
-        self._body: Block = []
-        self._block = self._body
-        self._open: set[LoopVariable] = set()
-        self._count = 0
-
-    @property
-    def config(self) -> Config:
-        """The chip."""
-        return self._config
-
-    def finish(self) -> MachineCode:
-        """The code so far.
-
-        Raises
-        ------
-        ValueError
-            If a loop or branch is open.
-        """
-        if self._block is not self._body:
-            raise ValueError("loops and branches must be closed before the code is finished")
-        return MachineCode(self._config, self._body, self._count)
 
     # Vectors and masks.
 
@@ -328,110 +293,7 @@ class Builder:
         """Start the transfer whose descriptor begins at this address of scalar memory."""
         self._append(_MISC["dma"], self._source(descriptor))
 
-    # Control flow.
-
-    @contextmanager
-    def loop(self, count: int | SReg) -> Iterator[LoopVariable]:
-        """A loop: ``with b.loop(count) as i``, with i from 0 to ``count`` - 1.
-
-        Parameters
-        ----------
-        count : int or SReg
-            Number of iterations, at least 1.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the count is something else.
-        """
-        if not isinstance(count, SReg):
-            if isinstance(count, bool) or not hasattr(count, "__index__"):
-                raise TypeError(f"count must be an integer or a scalar register, not {count!r}")
-            count = count.__index__()
-            if not 1 <= count < 1 << 31:
-                raise ValueError(f"count must be from 1 to 2**31 - 1, not {count!r}")
-        loop = Loop(LoopVariable(self._number()), count)
-        self._open.add(loop.variable)
-        with self._inside(loop.body):
-            yield loop.variable
-        self._open.remove(loop.variable)
-        self._block.append(loop)
-
-    @contextmanager
-    def repeat(self) -> Iterator[Loop]:
-        """A loop that ends by its own condition: its body calls `again` last."""
-        loop = Loop(LoopVariable(self._number()), None)
-        self._open.add(loop.variable)
-        with self._inside(loop.body):
-            yield loop
-        self._open.remove(loop.variable)
-        if loop.again is None:
-            raise ValueError("the body of a repeat must end with a call of again")
-        self._block.append(loop)
-
-    def again(self, loop: Loop, name: str, a: ScalarValue, b: ScalarValue) -> None:
-        """Repeat the loop of `repeat` if the condition holds; the last call of its body."""
-        if self._block is not loop.body:
-            raise ValueError("again must be called in the body of its loop")
-        loop.again = self._condition(name, a, b)
-
-    @contextmanager
-    def when(self, name: str, a: ScalarValue, b: ScalarValue) -> Iterator[None]:
-        """Execute what the body writes only if the condition holds.
-
-        Parameters
-        ----------
-        name : str
-            `eq`, `ne`, `lt`, `ge`, `ltu` or `geu`.
-        a, b
-            Scalars.
-        """
-        branch = Branch(self._condition(name, a, b))
-        with self._inside(branch.then):
-            yield
-        self._block.append(branch)
-
-    @contextmanager
-    def unless(self, name: str, a: ScalarValue, b: ScalarValue) -> Iterator[None]:
-        """Execute what the body writes only if the condition does not hold."""
-        branch = Branch(self._condition(name, a, b).inverse)
-        with self._inside(branch.then):
-            yield
-        self._block.append(branch)
-
-    @contextmanager
-    def otherwise(self) -> Iterator[None]:
-        """The other case of the `when` or `unless` that ends just before.
-
-        Raises
-        ------
-        ValueError
-            If there is none.
-        """
-        branch = self._block[-1] if self._block else None
-        if not isinstance(branch, Branch) or branch.otherwise:
-            raise ValueError("otherwise must follow a when or unless")
-        with self._inside(branch.otherwise):
-            yield
-
     # Helpers.
-
-    @contextmanager
-    def _inside(self, block: Block) -> Iterator[None]:
-        outer, self._block = self._block, block
-        yield
-        assert self._block is block
-        self._block = outer
-
-    def _condition(self, name: str, a: ScalarValue, b: ScalarValue) -> Condition:
-        names = ("eq", "ne", "lt", "ge", "ltu", "geu")
-        if name not in names:
-            raise ValueError(f"condition must be one of {', '.join(names)}, not {name!r}")
-        return Condition(name, self._register(self._source(a)), self._source(b))
-
-    def _number(self) -> int:
-        self._count += 1
-        return self._count
 
     def _append(self, operation: Operation, *operands: Any) -> None:
         self._block.append(Op(operation, operands))

@@ -1,39 +1,18 @@
 """Emission: machine code becomes bundles of operations on physical registers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hdl.config import Config
-from hdl.isa import ScalarOp, Slot
+from hdl.isa import Slot
 from sim.asm.assembler import Assembler
-from sim.compiler.machine.addresses import lower_addresses, scalar_operation
-from sim.compiler.machine.ir import (
-    Block,
-    Branch,
-    Condition,
-    Loop,
-    MachineCode,
-    MReg,
-    Op,
-    SReg,
-    VReg,
-)
-from sim.compiler.machine.registers import Allocation, Line, allocate
+from sim.compiler.machine.addresses import lower_addresses
+from sim.compiler.machine.ir import Line, MachineCode, MReg, SReg, VReg
+from sim.compiler.machine.layout import Loops, Options, lay_out
+from sim.compiler.machine.registers import Allocation, RegisterPressureError, allocate
 
 __all__ = ["Code", "Loops", "emit"]
-
-
-@dataclass(frozen=True)
-class Loops:
-    """Extent of a loop in the bundles: from ``first`` to before ``end``.
-
-    ``count`` is its number of iterations, None if it is known at run time only.
-    """
-
-    first: int
-    end: int
-    count: int | None
 
 
 @dataclass(frozen=True)
@@ -90,8 +69,21 @@ class Code:
             asm.label(name)
 
 
-def emit(code: MachineCode, config: Config) -> Code:
+_LADDER = (Options(), Options(constants=0), Options(pipeline=False, constants=0),
+           Options(pipeline=False, ahead=False, constants=0))
+"""Ways to schedule, each with fewer registers than the one before."""
+
+
+def emit(code: MachineCode, config: Config, *, schedule: bool = True) -> Code:
     """Bundles for machine code.
+
+    Parameters
+    ----------
+    code : MachineCode
+    config : Config
+        The chip for which the code was built.
+    schedule : bool
+        If not, each operation gets a bundle, in the order of the code.
 
     Raises
     ------
@@ -103,11 +95,16 @@ def emit(code: MachineCode, config: Config) -> Code:
     if code.config != config:
         raise ValueError(f"config must be {code.config!r}, for which the code was built, "
                          f"not {config!r}")
-    layout = _Layout()
-    layout.block(lower_addresses(code).body)
-    allocation = allocate(layout.lines, layout.labels)
-    return Code(config, tuple(_bundle(line, allocation) for line in layout.lines), layout.labels,
-                tuple(layout.atoms), tuple(layout.loops), allocation.live)
+    for options in _LADDER if schedule else (Options(schedule=False, constants=0),):
+        try:
+            layout = lay_out(lower_addresses(code), options)
+            allocation = allocate(layout.lines, layout.labels)
+        except RegisterPressureError as failure:
+            error = failure
+            continue
+        return Code(config, tuple(_bundle(line, allocation) for line in layout.lines),
+                    layout.labels, tuple(layout.atoms), tuple(layout.loops), allocation.live)
+    raise error
 
 
 def _bundle(line: Line, allocation: Allocation) -> tuple[tuple[Slot, str, tuple[Any, ...]], ...]:
@@ -115,77 +112,4 @@ def _bundle(line: Line, allocation: Allocation) -> tuple[tuple[Slot, str, tuple[
         (slot, op.name, tuple(
             allocation.physical[operand] if isinstance(operand, (VReg, MReg, SReg)) else operand
             for operand in op.operands))
-        for slot, op in line.operations)
-
-
-_BRANCHES = {"eq": ScalarOp.BEQ, "ne": ScalarOp.BNE, "lt": ScalarOp.BLT, "ge": ScalarOp.BGE,
-             "ltu": ScalarOp.BLTU, "geu": ScalarOp.BGEU}
-
-
-@dataclass
-class _Layout:
-    """Lines in order, and the places of labels, loops and atoms among them."""
-
-    lines: list[Line] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
-    atoms: list[tuple[int, int]] = field(default_factory=list)
-    loops: list[Loops] = field(default_factory=list)
-    depth: int = 0
-
-    def block(self, block: Block) -> None:
-        """Append a block."""
-        for item in block:
-            if isinstance(item, Op):
-                self._line(item)
-                continue
-            first = len(self.lines)
-            self.depth += 1
-            if isinstance(item, Loop):
-                self._loop(item)
-            else:
-                self._branch(item)
-            self.depth -= 1
-            if not self.depth:
-                self.atoms.append((first, len(self.lines)))
-
-    def _loop(self, loop: Loop) -> None:
-        first = len(self.lines)
-        start = self._label("loop")
-        self.block(loop.body)
-        for register, step in loop.steps:
-            self._line(Op(scalar_operation(ScalarOp.ADD),
-                          (register, register, step & 0xFFFFFFFF)))
-        if loop.counter is not None:
-            self._line(Op(scalar_operation(ScalarOp.LOOP), (loop.counter, start)))
-        else:
-            assert loop.again is not None
-            self._jump(loop.again, start)
-        count = loop.count if isinstance(loop.count, int) else None
-        self.loops.append(Loops(first, len(self.lines), count))
-
-    def _branch(self, branch: Branch) -> None:
-        otherwise, end = self._name("else"), self._name("end")
-        self._jump(branch.condition.inverse, otherwise)
-        self.block(branch.then)
-        if branch.otherwise:
-            self._line(Op(scalar_operation(ScalarOp.JUMP), (end,)))
-        self.labels[otherwise] = len(self.lines)
-        self.block(branch.otherwise)
-        self.labels[end] = len(self.lines)
-
-    def _jump(self, condition: Condition, target: str) -> None:
-        a, b = condition.a, condition.b
-        self._line(Op(scalar_operation(_BRANCHES[condition.name]), (a, b, target)))
-
-    def _line(self, op: Op) -> None:
-        self.lines.append(Line([(op.operation.slots[0], op)]))
-
-    def _name(self, stem: str) -> str:
-        name = f"{stem}_{len(self.labels)}"
-        self.labels[name] = -1
-        return name
-
-    def _label(self, stem: str) -> str:
-        name = self._name(stem)
-        self.labels[name] = len(self.lines)
-        return name
+        for slot, op in line)

@@ -10,12 +10,13 @@ from typing import TypeAlias
 
 from hdl import isa
 from hdl.config import Config
-from hdl.isa import Kind
+from hdl.isa import Kind, ScalarOp, Slot
 from sim.asm.operands import Semaphore
 
-__all__ = ["ALL_ONES", "ZERO", "Access", "Affine", "Block", "Branch", "Condition", "Index",
-           "IndexLike", "Loop", "LoopVariable", "MReg", "MachineCode", "Op", "Operand", "Register",
-           "SReg", "Term", "VReg", "VmemBuffer", "operations"]
+__all__ = ["ALL_ONES", "WRITTEN", "ZERO", "Access", "Affine", "Block", "Branch", "Condition",
+           "Index", "IndexLike", "Line", "Loop", "LoopVariable", "MReg", "MachineCode", "Op",
+           "Operand", "Register", "SReg", "Term", "VReg", "VmemBuffer", "operations",
+           "scalar_operation"]
 
 
 class Affine:
@@ -174,7 +175,8 @@ class Access:
         return self.index + (0 if self.buffer is None else self.buffer.address)
 
 
-_WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
+WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
+"""Kinds of operands that are written."""
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
          Kind.MASK_IN)
 
@@ -204,7 +206,7 @@ class Op:
     def writes(self) -> list[Register]:
         """Registers that it writes, s0 excluded."""
         return [value for operand, value in zip(self.operation.operands, self.operands, strict=True)
-                if operand.kind in _WRITTEN and isinstance(value, (VReg, MReg, SReg))
+                if operand.kind in WRITTEN and isinstance(value, (VReg, MReg, SReg))
                 and value is not ZERO]
 
     @property
@@ -219,6 +221,10 @@ class Op:
         return Op(self.operation,
                   tuple(registers.get(value, value) if isinstance(value, (VReg, MReg, SReg))
                         else value for value in self.operands), self.access)
+
+
+Line: TypeAlias = list[tuple[Slot, Op]]
+"""A bundle of operations on virtual registers, with their slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +253,6 @@ class Loop:
         Number of iterations, at least 1; None: as long as ``again`` holds at their end.
     body : list
     again : Condition or None
-    counter : SReg or None
-        Counts ``count`` down; set by `addresses`.
     steps : list of (SReg, int)
         Registers that grow by a constant with each iteration; set by `addresses`.
     """
@@ -257,7 +261,6 @@ class Loop:
     count: int | SReg | None
     body: "Block" = field(default_factory=list)
     again: Condition | None = None
-    counter: SReg | None = None
     steps: list[tuple[SReg, int]] = field(default_factory=list)
 
 
@@ -289,6 +292,13 @@ class MachineCode:
     config: Config
     body: Block
     registers: int
+
+
+def scalar_operation(op: ScalarOp) -> isa.Operation:
+    """The operation of the scalar slots with this code."""
+    operation = isa.operation(Slot.S1, op) or isa.operation(Slot.S0, op)
+    assert operation is not None
+    return operation
 
 
 def operations(block: Block) -> Iterator[Op]:

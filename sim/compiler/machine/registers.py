@@ -6,21 +6,20 @@ time in a bundle is free for a result of the same bundle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hdl import isa
-from hdl.isa import Slot, Unit
+from hdl.isa import Unit
 from sim.asm.operands import m, s, v
-from sim.compiler.machine.ir import ALL_ONES, ZERO, MReg, Op, Register, SReg, VReg
+from sim.compiler.machine.ir import ALL_ONES, ZERO, Line, MReg, Register, SReg, VReg
 
-__all__ = ["RESERVED_SCALARS", "Allocation", "Line", "RegisterPressureError", "allocate",
-           "successors"]
+__all__ = ["COLORS", "Allocation", "RegisterPressureError", "allocate", "successors"]
 
 RESERVED_SCALARS = 4
 """Number of scalar registers, the last ones, that belong to the program around kernels."""
 
-_COLORS: dict[type[Any], range] = {
+COLORS: dict[type[Any], range] = {
     VReg: range(isa.VECTOR_REGISTERS),
     MReg: range(1, isa.MASKS),
     SReg: range(1, isa.SCALAR_REGISTERS - RESERVED_SCALARS),
@@ -36,16 +35,9 @@ class RegisterPressureError(Exception):
     """More registers of a kind are live at once than the core has."""
 
     def __init__(self, kind: type[Any], live: int) -> None:
-        super().__init__(f"{_NOUNS[kind]} registers must be at most {len(_COLORS[kind])}, "
+        super().__init__(f"{_NOUNS[kind]} registers must be at most {len(COLORS[kind])}, "
                          f"not {live}")
         self.kind = kind
-
-
-@dataclass(slots=True, eq=False)
-class Line:
-    """A bundle of operations on virtual registers."""
-
-    operations: list[tuple[Slot, Op]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class Allocation:
 def successors(lines: Sequence[Line], labels: Mapping[str, int], number: int) -> list[int]:
     """Numbers of the lines that can follow a line; ``len(lines)`` is the end."""
     found = [number + 1]
-    for _, op in lines[number].operations:
+    for _, op in lines[number]:
         if op.operation.unit is Unit.BRANCH:
             if op.name in _ENDS:
                 found.remove(number + 1)
@@ -84,7 +76,7 @@ def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
     """
     graph = _Interference(lines, labels)
     physical: dict[Register, Any] = {ZERO: s[0], ALL_ONES: m[0]}
-    for kind in _COLORS:
+    for kind in COLORS:
         for register, number in graph.color(kind).items():
             physical[register] = _BANKS[kind][number]
     return Allocation(physical, tuple(
@@ -109,9 +101,9 @@ class _Interference:
         self._partners: dict[int, set[int]] = {}
         reads, writes = [], []
         for line in lines:
-            reads.append(sum({1 << self._id(register) for _, op in line.operations
+            reads.append(sum({1 << self._id(register) for _, op in line
                               for register in op.reads}))
-            writes.append(sum({1 << self._id(register) for _, op in line.operations
+            writes.append(sum({1 << self._id(register) for _, op in line
                                for register in op.writes}))
         self._note_copies(lines)
         follow = [successors(lines, labels, number) for number in range(len(lines))]
@@ -126,9 +118,9 @@ class _Interference:
         """Physical numbers of the registers of a kind."""
         members = [number for number, register in enumerate(self._registers)
                    if isinstance(register, kind)]
-        colors = self._greedy(members, _COLORS[kind])
+        colors = self._greedy(members, COLORS[kind])
         if colors is None:
-            colors = self._greedy(self._smallest_last(members), _COLORS[kind])
+            colors = self._greedy(self._smallest_last(members), COLORS[kind])
         if colors is None:
             everything = sum(1 << number for number in members)
             raise RegisterPressureError(kind, max(
@@ -145,7 +137,7 @@ class _Interference:
     def _note_copies(self, lines: Sequence[Line]) -> None:
         """Remember which registers are copied, to give both the same physical one."""
         for line in lines:
-            for _, op in line.operations:
+            for _, op in line:
                 if op.name in _COPIES and len(op.reads) == 1 and len(op.writes) == 1:
                     a, b = self._id(op.reads[0]), self._id(op.writes[0])
                     self._partners.setdefault(a, set()).add(b)

@@ -23,7 +23,11 @@ def before() -> GoldenCore:
 def execute(write: Callable[[Builder], None]) -> GoldenCore:
     b = Builder(TINY)
     write(b)
-    return run(emit(b.finish(), TINY))
+    code = b.finish()
+    scheduled, naive = run(emit(code, TINY)), run(emit(code, TINY, schedule=False))
+    assert (scheduled.vmem == naive.vmem).all()
+    assert (scheduled.smem == naive.smem).all()
+    return scheduled
 
 
 def test_loop_over_vectors() -> None:
@@ -180,7 +184,7 @@ def test_cut_points_exclude_loops() -> None:
     with b.loop(3) as i:
         b.store(b.load(X, i + a), Y, i)
     b.smem_store(a, 0)
-    code = emit(b.finish(), TINY)
+    code = emit(b.finish(), TINY, schedule=False)
     [(first, end)] = code.atoms
     assert 0 < first < end < len(code)
     assert [(loop.first, loop.end, loop.count) for loop in code.loops] == [(first, end, 3)]

@@ -1,0 +1,236 @@
+"""Layout: scheduled bundles of all blocks, loops and branches, one after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from hdl.config import Config
+from hdl.isa import ScalarOp
+from sim.compiler.machine.ir import (
+    ZERO,
+    Block,
+    Branch,
+    Condition,
+    Line,
+    Loop,
+    MachineCode,
+    Op,
+    SReg,
+    scalar_operation,
+)
+from sim.compiler.machine.overlap import Usage, overlap
+from sim.compiler.machine.schedule.pipeline import Pipeline
+from sim.compiler.machine.schedule.straight import schedule_block
+
+__all__ = ["Layout", "Loops", "Options", "lay_out"]
+
+_BRANCHES = {"eq": ScalarOp.BEQ, "ne": ScalarOp.BNE, "lt": ScalarOp.BLT, "ge": ScalarOp.BGE,
+             "ltu": ScalarOp.BLTU, "geu": ScalarOp.BGEU}
+_ADD, _SUB, _AND, _SHR, _LOOP, _JUMP = map(scalar_operation, (
+    ScalarOp.ADD, ScalarOp.SUB, ScalarOp.AND, ScalarOp.SHR, ScalarOp.LOOP, ScalarOp.JUMP))
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to schedule.
+
+    Attributes
+    ----------
+    schedule : bool
+        If not, each operation gets a bundle, in order.
+    pipeline : bool
+        Whether iterations of innermost loops overlap.
+    ahead : bool
+        Whether operations of a block may pass those before them.
+    constants : int
+        Scalar registers for constants of loops.
+    """
+
+    schedule: bool = True
+    pipeline: bool = True
+    ahead: bool = True
+    constants: int = 12
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Extent of a loop in the bundles: from ``first`` to before ``end``.
+
+    ``count`` is its number of iterations, None if it is known at run time only.
+    """
+
+    first: int
+    end: int
+    count: int | None
+
+
+@dataclass
+class Layout:
+    """Bundles in order, and the places of labels, loops and atoms among them."""
+
+    code: MachineCode
+    options: Options
+    lines: list[Line] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    atoms: list[tuple[int, int]] = field(default_factory=list)
+    loops: list[Loops] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.numbers = count(self.code.registers + 1)
+        self.depth = 0
+        self.usage = Usage(self.code.body)
+
+    @property
+    def config(self) -> Config:
+        """The chip."""
+        return self.code.config
+
+    def block(self, block: Block, last: Op | None = None) -> None:
+        """Append a block, and a branch as its last operation."""
+        run: list[Op] = []
+        for item in block:
+            if isinstance(item, Op):
+                run.append(item)
+            elif isinstance(item, Branch):
+                self._branch(item, run)
+                run = []
+            elif item.count == 1:
+                before, run = run, []
+                self.block([*before, *item.body])
+            else:
+                self._loop(item, run)
+                run = []
+        self.run(run, last)
+
+    def run(self, ops: Sequence[Op], last: Op | None = None) -> None:
+        """Append operations without control flow, and a branch as the last one."""
+        if self.options.schedule:
+            self.lines += schedule_block(ops, self.config, last, ahead=self.options.ahead)
+        else:
+            self.lines += [[(op.operation.slots[0], op)]
+                           for op in (*ops, *([last] if last is not None else []))]
+
+    def _loop(self, loop: Loop, run: list[Op]) -> None:
+        """Append the operations in front of a loop, and the loop."""
+        pipeline = None
+        if self.options.schedule and self.options.pipeline:
+            pipeline = overlap(loop, self.config, self.usage, self.numbers)
+        counter = self._scalar()
+        if pipeline is None:
+            if loop.count is not None:
+                run.append(_set(counter, loop.count))
+            self.run(run)
+            with_atom = len(self.lines)
+            self._simple(loop, counter)
+        elif isinstance(loop.count, int):
+            with_atom = self._counted(pipeline, loop.count, counter, run)
+        else:
+            assert loop.count is not None
+            with_atom = self._dynamic(loop, pipeline, counter, run)
+        self._atom(with_atom)
+
+    def _atom(self, first: int) -> None:
+        if not self.depth and first < len(self.lines):
+            self.atoms.append((first, len(self.lines)))
+
+    def _simple(self, loop: Loop, counter: SReg) -> None:
+        """Append a loop whose iterations follow each other."""
+        first = len(self.lines)
+        start = self._label("loop")
+        steps = [Op(_ADD, (register, register, step & 0xFFFFFFFF)) for register, step in loop.steps]
+        last = Op(_LOOP, (counter, start))
+        if loop.again is not None:
+            last = _jump(loop.again, start)
+        self.depth += 1
+        self.block([*loop.body, *steps], last)
+        self.depth -= 1
+        self.loops.append(Loops(first, len(self.lines),
+                                loop.count if isinstance(loop.count, int) else None))
+
+    def _counted(self, pipeline: Pipeline, iterations: int, counter: SReg, run: list[Op]) -> int:
+        """Append a pipelined loop with a known number of iterations; where it begins."""
+        passes, rest = divmod(iterations - pipeline.lead, pipeline.unroll)
+        if passes < 2:
+            self.run(run)
+            self.lines += pipeline.flat(iterations)
+            return len(self.lines)
+        self.run([*run, _set(counter, passes)])
+        first = len(self.lines)
+        self._kernel(pipeline, pipeline.lead + rest, counter, passes)
+        return first
+
+    def _kernel(self, pipeline: Pipeline, lead: int, counter: SReg, passes: int | None) -> None:
+        label = self._name("kernel")
+        prologue, kernel, epilogue = pipeline.looped(lead, counter, label)
+        self.lines += prologue
+        first = self.labels[label] = len(self.lines)
+        self.lines += kernel
+        self.loops.append(Loops(first, len(self.lines), passes))
+        self.lines += epilogue
+
+    def _dynamic(self, loop: Loop, pipeline: Pipeline, counter: SReg, run: list[Op]) -> int:
+        """Append a pipelined loop for a number of iterations known at run time.
+
+        Iterations that do not fill the kernel come first, one after the other; so do all of a
+        small number.
+        """
+        assert isinstance(loop.count, SReg)
+        least, unroll = pipeline.lead + pipeline.unroll, pipeline.unroll
+        number, total, rest = (self._scalar() for _ in range(3))
+        first_label, pipelined, end = map(self._name, ("some", "pipelined", "end"))
+        self.run([
+            *run, _set(number, loop.count), Op(_SUB, (total, number, pipeline.lead)),
+            Op(_AND, (rest, total, unroll - 1)),
+            Op(_SHR, (counter, total, unroll.bit_length() - 1))])
+        first = len(self.lines)
+        self.run([], _jump(Condition("ge", number, least), first_label))
+        self.run([_set(rest, number)])
+        self.labels[first_label] = len(self.lines)
+        self.run([], _jump(Condition("eq", rest, 0), pipelined))
+        self._simple(loop, rest)
+        self.labels[pipelined] = len(self.lines)
+        self.run([], _jump(Condition("lt", number, least), end))
+        self._kernel(pipeline, pipeline.lead, counter, None)
+        self.labels[end] = len(self.lines)
+        return first
+
+    def _branch(self, branch: Branch, run: list[Op]) -> None:
+        otherwise, end = self._name("else"), self._name("end")
+        before = len(self.lines)
+        self.run(run, _jump(branch.condition.inverse, otherwise))
+        first = max(before, len(self.lines) - 1)
+        self.depth += 1
+        self.block(branch.then, Op(_JUMP, (end,)) if branch.otherwise else None)
+        self.labels[otherwise] = len(self.lines)
+        self.block(branch.otherwise)
+        self.labels[end] = len(self.lines)
+        self.depth -= 1
+        self._atom(first)
+
+    def _scalar(self) -> SReg:
+        return SReg(next(self.numbers))
+
+    def _name(self, stem: str) -> str:
+        name = f"{stem}_{len(self.labels)}"
+        self.labels[name] = -1
+        return name
+
+    def _label(self, stem: str) -> str:
+        name = self._name(stem)
+        self.labels[name] = len(self.lines)
+        return name
+
+
+def lay_out(code: MachineCode, options: Options) -> Layout:
+    """Bundles of code whose indexes `addresses` has lowered."""
+    layout = Layout(code, options)
+    layout.block(code.body)
+    return layout
+
+
+def _set(register: SReg, value: SReg | int) -> Op:
+    return Op(_ADD, (register, ZERO, value))
+
+
+def _jump(condition: Condition, target: str) -> Op:
+    return Op(scalar_operation(_BRANCHES[condition.name]), (condition.a, condition.b, target))

@@ -1,0 +1,196 @@
+"""Chooses how the iterations of an innermost loop overlap."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from hdl.config import Config
+from hdl.isa import ScalarOp
+from sim.compiler.machine.ir import (
+    WRITTEN,
+    ZERO,
+    Block,
+    Condition,
+    Loop,
+    MReg,
+    Op,
+    Register,
+    SReg,
+    VReg,
+    operations,
+    scalar_operation,
+)
+from sim.compiler.machine.registers import COLORS
+from sim.compiler.machine.schedule.dependences import block_graph, is_barrier, loop_graph
+from sim.compiler.machine.schedule.modulo import (
+    feasible_interval,
+    least_interval,
+    modulo_schedule,
+    pressure,
+)
+from sim.compiler.machine.schedule.pipeline import Pipeline, plan_pipeline
+from sim.compiler.machine.schedule.resources import Node, follows
+from sim.compiler.machine.schedule.straight import heights
+
+__all__ = ["Usage", "overlap"]
+
+_OPERATIONS = 256
+"""A longer body has enough parallelism of its own."""
+_SHARE = 4
+"""A pipelined loop takes at most this part of instruction memory."""
+_TRIES = 12
+"""Intervals that are tried."""
+_COUNTERS = 3
+"""Scalar registers that are left to counters of loops."""
+_ADD = scalar_operation(ScalarOp.ADD)
+
+
+class Usage:
+    """Where the registers of code are used; places are numbers in the order of the code."""
+
+    def __init__(self, block: Block) -> None:
+        self._reads: Counter[Register] = Counter()
+        self._extent: dict[Register, tuple[int, int]] = {}
+        self._loops: dict[int, tuple[int, int]] = {}
+        self._place = 0
+        self._walk(block)
+
+    def read_elsewhere(self, loop: Loop) -> set[Register]:
+        """Registers that the loop writes and that are read outside of its body."""
+        inside = Counter(register for op in operations(loop.body) for register in op.reads)
+        return {register for op in operations(loop.body) for register in op.writes
+                if self._reads[register] > inside[register]}
+
+    def capacity(self, loop: Loop) -> dict[type, int]:
+        """Registers of each kind that are free for what the loop writes."""
+        start, _ = self._loops[id(loop)]
+        written = {register for op in operations(loop.body) for register in op.writes}
+        free = {kind: len(colors) for kind, colors in COLORS.items()}
+        free[SReg] -= _COUNTERS
+        for register, (first, last) in self._extent.items():
+            if first < start <= last and register not in written:
+                free[type(register)] -= 1
+        return free
+
+    def _walk(self, block: Block) -> None:
+        for item in block:
+            if isinstance(item, Op):
+                self._use(item.reads, item.writes)
+            elif isinstance(item, Loop):
+                self._loop(item)
+            else:
+                self._condition(item.condition)
+                self._walk(item.then)
+                self._walk(item.otherwise)
+
+    def _loop(self, loop: Loop) -> None:
+        if isinstance(loop.count, SReg):
+            self._use([loop.count])
+        start = self._place
+        self._walk(loop.body)
+        if loop.again is not None:
+            self._condition(loop.again)
+        self._loops[id(loop)] = start, self._place
+        for op in operations(loop.body):
+            for register in (*op.reads, *op.writes):
+                first, _ = self._extent[register]
+                if first < start:
+                    self._extent[register] = first, self._place
+        self._place += 1
+
+    def _condition(self, condition: Condition) -> None:
+        self._use(register for register in (condition.a, condition.b)
+                  if isinstance(register, SReg) and register is not ZERO)
+
+    def _use(self, reads: Iterable[Register], writes: Iterable[Register] = ()) -> None:
+        reads = list(reads)
+        self._reads.update(reads)
+        for register in (*reads, *writes):
+            first, _ = self._extent.get(register, (self._place, 0))
+            self._extent[register] = first, self._place
+        self._place += 1
+
+
+def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) -> Pipeline | None:
+    """A pipeline for the loop; None if it has control flow or barriers, or nothing is gained."""
+    ops = [item for item in loop.body if isinstance(item, Op)]
+    if loop.count is None or len(ops) != len(loop.body) or not 0 < len(ops) <= _OPERATIONS \
+            or any(is_barrier(op) for op in ops):
+        return None
+    moving = [register for register, _ in loop.steps]
+    ops = _single_writes(_own_offsets(ops, moving, numbers), numbers)
+    nodes = [Node.of(op, config, moving) for op in ops]
+    kept = usage.read_elsewhere(loop)
+    number = loop.count if isinstance(loop.count, int) else None
+    graph = loop_graph(nodes, loop.variable, number, kept)
+    longest = max(heights(block_graph(nodes)))
+    low = least_interval(nodes)
+    if low > longest:
+        return None
+    interval = feasible_interval(graph, low, longest)
+    capacity = usage.capacity(loop)
+
+    def new(kind: type[Register]) -> Register:
+        return kind(next(numbers))
+
+    for _ in range(_TRIES):
+        if interval is None or interval > longest:
+            return None
+        schedule = modulo_schedule(graph, interval)
+        if schedule is not None and _fits(pressure(graph, schedule), capacity):
+            pipeline = plan_pipeline(graph, schedule, loop.steps, kept, new,
+                                     power=number is None)
+            bundles = (2 * pipeline.lead + 2 * pipeline.unroll) * interval
+            if bundles <= config.imem_bundles // _SHARE and _fits(
+                    _registers(pipeline), capacity):
+                return pipeline
+        interval += max(1, interval // 8)
+    return None
+
+
+def _fits(needed: dict[type, int], capacity: dict[type, int]) -> bool:
+    return all(needed[kind] <= capacity[kind] for kind in needed)
+
+
+def _registers(pipeline: Pipeline) -> dict[type, int]:
+    """Registers of each kind, if those of the kernel's iterations never share one."""
+    needed = pressure(pipeline.graph, pipeline.schedule)
+    for register, copies in pipeline.copies.items():
+        start, end = pipeline.ends[register]
+        needed[type(register)] += len(copies) - -(-(end - start) // pipeline.schedule.interval)
+    return needed
+
+
+def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
+    """The operations, with a copy of a moving register for each that does not add a constant."""
+    found = []
+    for op in ops:
+        copies: dict[Register, Register] = {}
+        for register in op.reads:
+            if isinstance(register, SReg) and register in moving and follows(op, moving) is None:
+                copies[register] = SReg(next(numbers))
+                found.append(Op(_ADD, (copies[register], register, 0)))
+        found.append(op.replaced(copies) if copies else op)
+    return found
+
+
+def _single_writes(ops: list[Op], numbers: Iterator[int]) -> list[Op]:
+    """The operations, with a register of its own for each write but the last."""
+    left = Counter(register for op in ops for register in op.writes)
+    if max(left.values(), default=0) < 2:
+        return ops
+    names: dict[Register, Register] = {}
+    found = []
+    for op in ops:
+        written = set(op.writes)
+        old = {register: names.get(register, register) for register in op.reads}
+        for register in written:
+            left[register] -= 1
+            names[register] = type(register)(next(numbers)) if left[register] else register
+        operands = list(op.operands)
+        for position, (operand, value) in enumerate(
+                zip(op.operation.operands, op.operands, strict=True)):
+            if isinstance(value, (VReg, MReg, SReg)):
+                table = names if operand.kind in WRITTEN and value in written else old
+                operands[position] = table.get(value, value)
+        found.append(Op(op.operation, tuple(operands), op.access))
+    return found

@@ -1,0 +1,261 @@
+"""Dependences between operations of a block, or of a loop's iterations.
+
+An edge from one operation to another holds a latency and a distance: the second operation comes at
+least ``latency`` cycles after the first, ``distance`` iterations later.
+
+- A read follows the write by the writer's latency. A write may share the bundle of an earlier
+  read, because a bundle reads first, and follows an earlier write.
+- Accesses to a buffer are ordered unless their indexes differ for certain.
+- Operations of the array keep their order, and so do those of the transposer and of semaphores and
+  transfers; the last are ordered with all accesses to memory too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hdl.isa import MiscOp, Slot, Unit
+from sim.compiler.machine.ir import LoopVariable, Op, Register, SReg
+from sim.compiler.machine.schedule.resources import Node
+
+__all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
+
+_BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.DMA)
+_MEMORY = (Unit.VMEM, Unit.SMEM)
+_Key = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(slots=True)
+class Graph:
+    """Operations and the edges between them.
+
+    Attributes
+    ----------
+    nodes : list of Node
+    after : list of dict
+        For each operation, (other, distance): latency of the edges to other operations.
+    before : list of dict
+        The same edges, by the operation at their end.
+    """
+
+    nodes: list[Node]
+    after: list[dict[tuple[int, int], int]] = field(default_factory=list)
+    before: list[dict[tuple[int, int], int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.after = [{} for _ in self.nodes]
+        self.before = [{} for _ in self.nodes]
+
+    def edge(self, first: int, second: int, latency: int, distance: int = 0) -> None:
+        """Add an edge; of equal ones the longest counts."""
+        if first == second and not distance:
+            return
+        if self.after[first].get((second, distance), -1) < latency:
+            self.after[first][second, distance] = latency
+            self.before[second][first, distance] = latency
+
+
+def is_barrier(op: Op) -> bool:
+    """Whether accesses to memory cannot pass the operation."""
+    return op.operation.unit in _BARRIERS
+
+
+def _is_store(node: Node) -> bool:
+    return not node.writes
+
+
+def _order(first: Node, second: Node) -> int:
+    """Least cycles between two accesses to the same place."""
+    return 1 if _is_store(first) else 0
+
+
+def _ordered_class(op: Op) -> str | None:
+    """Operations of the same class keep their order."""
+    if op.operation.unit is Unit.MXU:
+        return "array"
+    if op.operation.op in (MiscOp.TRANSPOSE_IN, MiscOp.TRANSPOSE_OUT) \
+            and Slot.MISC in op.operation.slots:
+        return "transposer"
+    return None
+
+
+def block_graph(nodes: list[Node]) -> Graph:
+    """Dependences of operations that are executed once, in this order."""
+    graph = Graph(nodes)
+    writer: dict[Register, int] = {}
+    readers: dict[Register, list[int]] = {}
+    last: dict[str, int] = {}
+    memory = _Memory(graph)
+    for number, node in enumerate(nodes):
+        for register in node.reads:
+            if register in writer:
+                graph.edge(writer[register], number, nodes[writer[register]].latency)
+        memory.add(number, node)
+        for register in node.writes:
+            for reader in readers.pop(register, ()):
+                graph.edge(reader, number, 0)
+            if register in writer:
+                graph.edge(writer[register], number, nodes[writer[register]].latency)
+            writer[register] = number
+            memory.forget(register)
+        for register in node.reads:
+            if register not in node.writes:
+                readers.setdefault(register, []).append(number)
+        kind = _ordered_class(node.op)
+        if kind is not None:
+            if kind in last:
+                graph.edge(last[kind], number, 1)
+            last[kind] = number
+    return graph
+
+
+class _Memory:
+    """Order of accesses to memory in a block, added one after the other.
+
+    Accesses whose indexes have the same terms are compared by their constants. Others are ordered
+    unless the ranges of their indexes do not meet.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._versions: dict[SReg, int] = {}
+        self._places: dict[object, dict[_Key, dict[int, list[int]]]] = {}
+        self._barrier: int | None = None
+        self._since: list[int] = []
+
+    def forget(self, register: Register) -> None:
+        """A register of indexes changes."""
+        if isinstance(register, SReg):
+            self._versions[register] = self._versions.get(register, 0) + 1
+
+    def add(self, number: int, node: Node) -> None:
+        """Add the next operation."""
+        barrier = is_barrier(node.op)
+        if not barrier and node.op.operation.unit not in _MEMORY:
+            return
+        if self._barrier is not None:
+            self._graph.edge(self._barrier, number, 1)
+        if barrier:
+            for other in self._since:
+                self._graph.edge(other, number, 1)
+            self._since, self._barrier = [], number
+            self._places.clear()
+            return
+        self._since.append(number)
+        self._access(number, node)
+
+    def _access(self, number: int, node: Node) -> None:
+        assert node.op.access is not None
+        index = node.op.access.index
+        key = tuple(sorted((term.number, factor, self._versions.get(term, 0)
+                            if isinstance(term, SReg) else 0)
+                           for term, factor in index.terms.items()))
+        groups = self._places.setdefault(
+            node.op.access.buffer or Unit.SMEM, {})
+        nodes = self._graph.nodes
+        for other_key, group in groups.items():
+            if other_key == key:
+                candidates = [group.get(index.constant, [])]
+            else:
+                candidates = list(group.values())
+            for others in candidates:
+                for other in others:
+                    if not (_is_store(node) or _is_store(nodes[other])):
+                        continue
+                    self._graph.edge(other, number, _order(nodes[other], node))
+        same = groups.setdefault(key, {}).setdefault(index.constant, [])
+        if _is_store(node):
+            same.clear()
+        same.append(number)
+
+
+def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
+               kept: set[Register]) -> Graph:
+    """Dependences of a loop's body, whose operations write each register at most once.
+
+    Parameters
+    ----------
+    nodes : list of Node
+        The body.
+    variable : LoopVariable
+    count : int or None
+        Number of iterations, if it is known.
+    kept : set of Register
+        Registers that must be the same in all iterations, because they are read outside of the
+        loop. To them are added those that are read in the next iteration.
+    """
+    graph = Graph(nodes)
+    writer = {register: number for number, node in enumerate(nodes) for register in node.writes}
+    for number, node in enumerate(nodes):
+        for register in node.reads:
+            if register in writer:
+                distance = int(writer[register] >= number)
+                graph.edge(writer[register], number, nodes[writer[register]].latency, distance)
+                if distance:
+                    kept.add(register)
+    for number, node in enumerate(nodes):
+        for register in node.reads:
+            if register in kept and register in writer:
+                graph.edge(number, writer[register], 0, 1 - int(writer[register] >= number))
+    _ordered_iterations(graph)
+    accesses = [number for number, node in enumerate(nodes) if node.op.operation.unit in _MEMORY]
+    written = {register for register in writer if isinstance(register, SReg)}
+    for position, second in enumerate(accesses):
+        for first in accesses[:position]:
+            _memory_edges(graph, first, second, variable, (count, written))
+    return graph
+
+
+def _ordered_iterations(graph: Graph) -> None:
+    """Order of the array's and the transposer's operations, within and across iterations."""
+    for kind in ("array", "transposer"):
+        members = [number for number, node in enumerate(graph.nodes)
+                   if _ordered_class(node.op) == kind]
+        for first, second in pairwise(members):
+            graph.edge(first, second, 1)
+        if len(members) > 1:
+            graph.edge(members[-1], members[0], 1, 1)
+
+
+def _memory_edges(graph: Graph, first: int, second: int, variable: LoopVariable,
+                  loop: tuple[int | None, set[SReg]]) -> None:
+    """Edges between two accesses of a loop's body, ``first`` in front of ``second``."""
+    count, written = loop
+    a, b = graph.nodes[first], graph.nodes[second]
+    at, bt = a.op.access, b.op.access
+    assert at is not None
+    assert bt is not None
+    if a.op.operation.unit is not b.op.operation.unit or at.buffer != bt.buffer \
+            or not (_is_store(a) or _is_store(b)):
+        return
+    comparable = at.index.terms == bt.index.terms and not any(
+        isinstance(term, SReg) and term in written for term in at.index.terms)
+    step = at.index.terms.get(variable, 0)
+    difference = at.index.constant - bt.index.constant
+    if comparable and step:
+        if difference % step:
+            return
+        distance = difference // step
+        if count is not None and abs(distance) >= count:
+            return
+        if distance >= 0:
+            graph.edge(first, second, _order(a, b), distance)
+        else:
+            graph.edge(second, first, _order(b, a), -distance)
+    elif not comparable or not difference:
+        graph.edge(first, second, _order(a, b))
+        graph.edge(second, first, _order(b, a), 1)
+
+
+def lifetimes(nodes: Sequence[Node], times: Sequence[int], period: int) \
+        -> Mapping[Register, tuple[int, int]]:
+    """Cycles of the write and of the last read of each register that a loop's body writes."""
+    writer = {register: number for number, node in enumerate(nodes) for register in node.writes}
+    ends = {register: (times[number], times[number] + 1) for register, number in writer.items()}
+    for number, node in enumerate(nodes):
+        for register in node.reads:
+            if register in writer:
+                late = period if writer[register] >= number else 0
+                start, end = ends[register]
+                ends[register] = start, max(end, times[number] + late)
+    return ends

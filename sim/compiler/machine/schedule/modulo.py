@@ -1,0 +1,201 @@
+"""Modulo scheduling: iterations of a loop overlap, a new one starting every few cycles.
+
+Iterative modulo scheduling (Rau, "Iterative modulo scheduling: an algorithm for software pipelining
+loops", MICRO-27, 1994): operations are placed by priority in a table of as many cycles as the
+initiation interval; one that finds no place takes that of others, which are then placed again.
+"""
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+
+from hdl import isa
+from hdl.isa import Slot
+from sim.compiler.machine.ir import MReg, Register, SReg, VReg
+from sim.compiler.machine.schedule.dependences import Graph, lifetimes
+from sim.compiler.machine.schedule.resources import Node, Table
+
+__all__ = ["Modulo", "feasible_interval", "least_interval", "modulo_schedule", "pressure"]
+
+_ATTEMPTS = 6
+"""Operations placed, for each of the loop, before an interval is given up."""
+
+
+@dataclass(frozen=True)
+class Modulo:
+    """A modulo schedule.
+
+    Attributes
+    ----------
+    interval : int
+        Cycles between iterations.
+    times : list of int
+        Cycle of each operation, in the iteration that starts at 0.
+    slots : list of Slot
+    """
+
+    interval: int
+    times: list[int]
+    slots: list[Slot]
+
+    @property
+    def stages(self) -> int:
+        """Iterations under way at once."""
+        return max(self.times) // self.interval + 1
+
+
+def least_interval(nodes: list[Node]) -> int:
+    """Least initiation interval that slots, units and immediates allow, with the loop's branch."""
+    slots: Counter[tuple[Slot, ...]] = Counter(node.op.operation.slots for node in nodes)
+    slots[Slot.S1,] += 1
+    units: Counter[str] = Counter()
+    for node in nodes:
+        if node.unit is not None:
+            units[node.unit] += node.busy
+    bounds = [*units.values(), 1]
+    for wide in list(slots):
+        inside = sum(count for narrow, count in slots.items() if set(narrow) <= set(wide))
+        bounds.append(-(-inside // len(wide)))
+    constants = 1 + sum(len(node.constants) for node in nodes)
+    distinct = len(set().union(*(node.constants for node in nodes)))
+    return max(*bounds, -(-min(constants, distinct + 1) // isa.IMMEDIATES))
+
+
+def modulo_schedule(graph: Graph, interval: int) -> Modulo | None:
+    """A modulo schedule with this interval, or None if none is found."""
+    heights = _heights(graph, interval)
+    if heights is None:
+        return None
+    found = _Search(graph, interval, heights).run()
+    if found is None:
+        return None
+    _delay_sources(graph, found)
+    first = min(cycle for _, _, cycle in found.places.values())
+    first -= first % interval
+    places = [found.places[number] for number in range(len(graph.nodes))]
+    return Modulo(interval, [cycle - first for _, _, cycle in places],
+                  [slot for _, slot, _ in places])
+
+
+def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
+    """Least interval from ``low`` to ``high`` that the cycles of dependences allow, or None."""
+    if _heights(graph, high) is None:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if _heights(graph, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _heights(graph: Graph, interval: int) -> list[int] | None:
+    """Longest paths to the end; None if a cycle of dependences takes longer than the interval."""
+    found = [0] * len(graph.nodes)
+    limit = sum(max(after.values(), default=0) for after in graph.after)
+    for _ in range(len(found) + 1):
+        changed = False
+        for number in reversed(range(len(found))):
+            best = found[number]
+            for (other, distance), latency in graph.after[number].items():
+                best = max(best, found[other] + latency - distance * interval)
+            if best > limit:
+                return None
+            if best != found[number]:
+                found[number], changed = best, True
+        if not changed:
+            return found
+    return None
+
+
+class _Search:
+    def __init__(self, graph: Graph, interval: int, heights: list[int]) -> None:
+        self._graph = graph
+        self._interval = interval
+        self._heights = heights
+        self._table = Table(interval)
+        self._table.taken[str(Slot.S1), interval - 1] = -1
+        self._table.constants[interval - 1] = [(-1, {"loop"})]
+        self._last: dict[int, int] = {}
+        self._queue = [(-height, number) for number, height in enumerate(heights)]
+        heapq.heapify(self._queue)
+
+    def run(self) -> Table | None:
+        """Slots and cycles of all operations, in a table; None if the search is given up."""
+        budget = _ATTEMPTS * len(self._graph.nodes)
+        while self._queue:
+            _, number = heapq.heappop(self._queue)
+            if not budget:
+                return None
+            budget -= 1
+            if not self._place(number):
+                return None
+        return self._table
+
+    def _place(self, number: int) -> bool:
+        node = self._graph.nodes[number]
+        places = self._table.places
+        start = max([0, *(places[other][2] + latency - distance * self._interval
+                          for (other, distance), latency in self._graph.before[number].items()
+                          if other in places)])
+        cycle, slot = start, None
+        for cycle in range(start, start + self._interval):
+            slot = self._table.room(node, cycle)
+            if slot is not None:
+                break
+        if slot is None:
+            start = max(start, self._last.get(number, -1) + 1)
+            for cycle in range(start, start + self._interval):
+                slot, others = self._table.conflicts(node, cycle)
+                if -1 not in others:
+                    break
+            else:
+                return False
+            for other in others:
+                self._evict(other)
+            slot = self._table.room(node, cycle)
+            if slot is None:
+                return False
+        self._table.put(number, node, slot, cycle)
+        self._last[number] = cycle
+        for (other, distance), latency in self._graph.after[number].items():
+            if other in places and other != number and \
+                    places[other][2] < cycle + latency - distance * self._interval:
+                self._evict(other)
+        return True
+
+    def _evict(self, number: int) -> None:
+        self._table.remove(number)
+        heapq.heappush(self._queue, (-self._heights[number], number))
+
+
+def _delay_sources(graph: Graph, table: Table) -> None:
+    """Move loads and the like as late as their users allow, so that they need fewer registers."""
+    interval = table.period
+    written = {register for node in graph.nodes for register in node.writes}
+    for number in reversed(range(len(graph.nodes))):
+        node, slot, cycle = table.places[number]
+        if not node.writes or any(register in written for register in node.reads):
+            continue
+        latest = [table.places[other][2] - latency + distance * interval
+                  for (other, distance), latency in graph.after[number].items() if other != number]
+        if not latest:
+            continue
+        table.remove(number)
+        for later in range(min(latest), cycle, -1):
+            place = table.room(node, later)
+            if place is not None:
+                slot, cycle = place, later
+                break
+        table.put(number, node, slot, cycle)
+
+
+def pressure(graph: Graph, schedule: Modulo) -> dict[type, int]:
+    """Registers of each kind that the loop's own values need."""
+    needed: dict[type, int] = {VReg: 0, MReg: 0, SReg: 0}
+    ends: dict[Register, tuple[int, int]] = dict(
+        lifetimes(graph.nodes, schedule.times, schedule.interval))
+    for register, (start, end) in ends.items():
+        needed[type(register)] += -(-(end - start) // schedule.interval)
+    return needed

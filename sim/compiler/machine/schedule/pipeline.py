@@ -1,0 +1,209 @@
+"""Software pipelines: bundles of a loop's overlapping iterations.
+
+A pipelined loop is a prologue, in which the first iterations start; a kernel, in which iterations
+start and end; and an epilogue, in which the last ones end. In a modulo schedule of interval I, the
+operation of cycle t belongs to cycle I j + t in iteration j.
+
+A register that is read later than I cycles after it is written would be overwritten by the next
+iteration. So the kernel contains several iterations (``unroll``), which take registers in turn
+(modulo variable expansion). Registers that the loop advances by constants (``steps``) are advanced
+once in the kernel, and operations add what is missing to their offsets.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hdl import isa
+from hdl.isa import ScalarOp, Slot
+from sim.compiler.machine.ir import Line, MReg, Op, Register, SReg, VReg, scalar_operation
+from sim.compiler.machine.schedule.dependences import Graph, lifetimes
+from sim.compiler.machine.schedule.modulo import Modulo
+from sim.compiler.machine.schedule.resources import follows, is_inline
+
+__all__ = ["Pipeline", "plan_pipeline"]
+
+_WORD = 0xFFFFFFFF
+_ADD, _LOOP = scalar_operation(ScalarOp.ADD), scalar_operation(ScalarOp.LOOP)
+
+
+@dataclass
+class Pipeline:
+    """How a modulo schedule becomes bundles.
+
+    Attributes
+    ----------
+    graph : Graph
+    schedule : Modulo
+    unroll : int
+        Iterations of the kernel.
+    copies : mapping
+        Registers that iterations use in turn, for each register that needs more than one.
+    steps : sequence of (SReg, int)
+        Registers that the loop advances, and by how much.
+    ends : mapping
+        Cycles of the write and the last read of each register that the loop writes.
+    """
+
+    graph: Graph
+    schedule: Modulo
+    unroll: int
+    copies: Mapping[Register, Sequence[Register]]
+    steps: Sequence[tuple[SReg, int]]
+    ends: Mapping[Register, tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        self._steps = dict(self.steps)
+        self._rows: list[list[int]] = [[] for _ in range(self.schedule.interval)]
+        for number, time in enumerate(self.schedule.times):
+            self._rows[time % self.schedule.interval].append(number)
+
+    @property
+    def lead(self) -> int:
+        """Iterations that have to start before the kernel."""
+        return self.schedule.stages - 1
+
+    def flat(self, count: int) -> list[Line]:
+        """All of ``count`` iterations, without a loop."""
+        end = (count - 1) * self.schedule.interval + max(self.schedule.times) + 1
+        return _filled(self._lines(0, end, count, lambda iteration, *_: iteration))
+
+    def looped(self, first: int, counter: SReg, label: str) \
+            -> tuple[list[Line], list[Line], list[Line]]:
+        """Prologue, kernel and epilogue.
+
+        Parameters
+        ----------
+        first : int
+            Iterations that start in the prologue, at least `lead`.
+        counter : SReg
+            Number of executions of the kernel, at least 1.
+        label : str
+            Of the kernel.
+        """
+        interval, unroll = self.schedule.interval, self.unroll
+        low, high = first * interval, (first + unroll) * interval
+        prologue = self._lines(0, low, first, lambda iteration, *_: iteration)
+        places, extra = self._advance(high - low)
+        advanced = {register: row for row, _, register in places}
+
+        def distance(iteration: int, register: SReg, cycle: int) -> int:
+            return iteration - unroll * (cycle - low > advanced.get(register, -1))
+
+        kernel = self._lines(low, high, first + unroll, distance)
+        for row, slot, register in places:
+            kernel[row].append((slot, self._step(register)))
+        kernel[-1].append((Slot.S1, Op(_LOOP, (counter, label))))
+        last = high - interval + max(self.schedule.times) + 1
+        epilogue = self._lines(high, last, first + unroll, lambda iteration, *_: iteration - unroll)
+        return _filled(prologue), _filled([*extra, *kernel]), _filled(epilogue)
+
+    def _lines(self, start: int, end: int, iterations: int,
+               distance: Callable[[int, SReg, int], int]) -> list[Line]:
+        """Bundles of the cycles ``start`` to before ``end``; some may be empty.
+
+        ``distance`` tells how many iterations a register of ``steps`` is behind an operation.
+        """
+        lines: list[Line] = []
+        schedule = self.schedule
+        for cycle in range(start, end):
+            line: Line = []
+            for number in self._rows[cycle % schedule.interval]:
+                iteration = (cycle - schedule.times[number]) // schedule.interval
+                if 0 <= iteration < iterations:
+                    line.append((schedule.slots[number],
+                                 self._operation(number, iteration, cycle, distance)))
+            lines.append(line)
+        return lines
+
+    def _operation(self, number: int, iteration: int, cycle: int,
+                   distance: Callable[[int, SReg, int], int]) -> Op:
+        """An operation with the registers and the offset of its iteration."""
+        op = self.graph.nodes[number].op
+        operands = list(op.operands)
+        for position, operand in enumerate(operands):
+            if isinstance(operand, (VReg, MReg, SReg)) and operand in self.copies:
+                copies = self.copies[operand]
+                operands[position] = copies[iteration % len(copies)]
+        register = follows(op, self._steps)
+        if register is not None:
+            offset = op.operands[2]
+            assert isinstance(offset, int)
+            behind = distance(iteration, register, cycle)
+            operands[2] = (offset + self._steps[register] * behind) & _WORD
+        return Op(op.operation, tuple(operands), op.access)
+
+    def _step(self, register: SReg) -> Op:
+        """The operation that advances a register by the kernel's iterations."""
+        return Op(_ADD, (register, register, self._steps[register] * self.unroll & _WORD))
+
+    def _advance(self, rows: int) -> tuple[list[tuple[int, Slot, SReg]], list[Line]]:
+        """Row and slot in the kernel of each register's advance; bundles for those without."""
+        interval = self.schedule.interval
+        free: list[tuple[int, Slot]] = []
+        room: dict[int, int] = {}
+        for row in range(rows):
+            members = self._rows[row % interval]
+            used = {self.schedule.slots[number] for number in members}
+            constants: set[int | str] = set()
+            for number in members:
+                constants |= self.graph.nodes[number].constants
+            if row == rows - 1:
+                used.add(Slot.S1)
+                constants.add("loop")
+            room[row] = isa.IMMEDIATES - len(constants)
+            free += [(row, slot) for slot in (Slot.S0, Slot.S1) if slot not in used]
+        places: list[tuple[int, Slot, SReg]] = []
+        rest: list[SReg] = []
+        for register, step in self._steps.items():
+            needed = not is_inline(step * self.unroll & _WORD)
+            place = next((place for place in free if room[place[0]] >= needed), None)
+            if place is None:
+                rest.append(register)
+                continue
+            free.remove(place)
+            room[place[0]] -= needed
+            places.append((*place, register))
+        return places, [[(slot, self._step(register))
+                         for slot, register in zip((Slot.S0, Slot.S1), rest[at:at + 2],
+                                                   strict=False)]
+                        for at in range(0, len(rest), 2)]
+
+
+def _filled(lines: list[Line]) -> list[Line]:
+    """Lines without the empty ones."""
+    return [line for line in lines if line]
+
+
+def plan_pipeline(graph: Graph, schedule: Modulo, steps: Sequence[tuple[SReg, int]],
+                  kept: set[Register], new: Callable[[type[Register]], Register], *,
+                  power: bool) -> Pipeline:
+    """Choose the kernel's iterations and the registers that they take in turn.
+
+    Parameters
+    ----------
+    graph, schedule, steps
+        As in `Pipeline`.
+    kept : set of Register
+        Registers that are the same in all iterations.
+    new : callable
+        Makes a new register of a kind.
+    power : bool
+        Whether the number of the kernel's iterations must be a power of two.
+    """
+    ends = lifetimes(graph.nodes, schedule.times, schedule.interval)
+    needed = {register: -(-(end - start) // schedule.interval)
+              for register, (start, end) in ends.items()
+              if register not in kept and end - start > schedule.interval}
+    most = max(needed.values(), default=1)
+    choices = [1 << (most - 1).bit_length()] if power else range(most, most + 4)
+    unroll = min(choices, key=lambda unroll: (sum(
+        _divisor(unroll, count) for count in needed.values()), unroll))
+    copies = {register: [register] + [new(type(register))
+                                      for _ in range(_divisor(unroll, count) - 1)]
+              for register, count in needed.items()}
+    return Pipeline(graph, schedule, unroll, copies, steps, ends)
+
+
+def _divisor(number: int, least: int) -> int:
+    """Smallest divisor of ``number`` that is at least ``least``."""
+    return next(divisor for divisor in range(least, number + 1) if number % divisor == 0)

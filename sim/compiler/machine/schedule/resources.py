@@ -1,0 +1,197 @@
+"""Resources of the core: latencies, slots, units, write ports, and immediates of a bundle.
+
+docs/isa.md and docs/core.md (Latencies) define them. Schedules that ignore one of them are right,
+but slower, because the core holds bundles until it can execute them. The exceptions are slots and
+immediates, which a bundle cannot have more of.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from amaranth.utils import ceil_log2
+
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import Kind, MiscOp, PushOp, Slot, Unit
+from sim.compiler.machine.ir import Op, Register, SReg
+
+__all__ = ["Node", "Table", "follows", "is_inline", "latency", "occupancy"]
+
+_SCALAR_LOAD = 2
+_ROTATOR = (MiscOp.ROTATE_LANES, MiscOp.ROTATE_SUBLANES, MiscOp.BROADCAST_LANE,
+            MiscOp.BROADCAST_SUBLANE, MiscOp.TRANSPOSE_OUT)
+_REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
+_ADDING = ("add", "load", "store")
+_VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
+
+
+def latency(op: Op, config: Config) -> int:
+    """Cycles from an operation to the first bundle that can use its result without waiting."""
+    operation = op.operation
+    if operation.unit in isa.LATENCIES:
+        return isa.LATENCIES[operation.unit]
+    if operation.unit is Unit.SMEM:
+        return _SCALAR_LOAD
+    if operation.unit is Unit.XLU:
+        extra = _skipped(op, config)
+        if operation.op in _REDUCE:
+            return config.sublanes + 2 * ceil_log2(config.lanes) + 4
+        return config.sublanes + (ceil_log2(config.lanes) + 1) // 2 + 4 + extra
+    if operation.unit is Unit.MXU:
+        return config.sublanes + 2
+    return 1
+
+
+def _skipped(op: Op, config: Config) -> int:
+    """Rows that the cross-lane unit skips before those that it takes; half if not known."""
+    distance = op.operands[-1]
+    if op.operation.op is MiscOp.ROTATE_SUBLANES:
+        if not isinstance(distance, int):
+            return config.sublanes // 2
+        return config.sublanes - distance if distance else 0
+    if op.operation.op is MiscOp.BROADCAST_SUBLANE:
+        return distance if isinstance(distance, int) else config.sublanes // 2
+    return 0
+
+
+def occupancy(op: Op, config: Config) -> tuple[str, int] | None:
+    """The unit that takes a row a cycle, and for how many cycles; None for other units."""
+    if op.operation.unit is Unit.XLU:
+        return "xlu", config.sublanes + _skipped(op, config)
+    if op.operation.unit is Unit.MXU:
+        if Slot.POP in op.operation.slots:
+            return "pop", config.sublanes
+        weights = op.operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T)
+        return "weights" if weights else "rows", config.sublanes
+    return None
+
+
+def is_inline(value: int) -> bool:
+    """Whether a word fits a scalar source without an immediate."""
+    signed = value - ((value & 1 << 31) << 1)
+    return isa.INLINE_MIN <= signed <= isa.INLINE_MAX
+
+
+def follows(op: Op, moving: Collection[Register]) -> SReg | None:
+    """The register of ``moving`` to which the operation adds a constant, if it does."""
+    operands = op.operands
+    if len(operands) > 2 and isinstance(operands[2], int) and isinstance(operands[1], SReg) \
+            and operands[1] in moving and op.name in _ADDING:
+        return operands[1]
+    return None
+
+
+def _constants(op: Op) -> set[int | str]:
+    return {value for operand, value in zip(op.operation.operands, op.operands, strict=True)
+            if isinstance(value, str) or (isinstance(value, int) and not is_inline(value)
+                                          and operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE))}
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An operation as the scheduler sees it.
+
+    ``moving``: scalar registers that `pipeline` advances itself; an operation that adds an offset
+    to one of them may need an immediate for it.
+    """
+
+    op: Op
+    reads: list[Register]
+    writes: list[Register]
+    latency: int
+    unit: str | None
+    busy: int
+    port: bool
+    constants: set[int | str]
+
+    @staticmethod
+    def of(op: Op, config: Config, moving: Collection[Register] = ()) -> "Node":
+        """The node of an operation."""
+        unit, busy = occupancy(op, config) or (None, 0)
+        constants = _constants(op)
+        if follows(op, moving) is not None:
+            constants = {f"offset {id(op)}"}
+        return Node(op, op.reads, op.writes, latency(op, config), unit, busy,
+                    op.operation.unit in _VECTOR_UNITS, constants)
+
+
+@dataclass(slots=True)
+class Table:
+    """Which resources are taken in which cycle.
+
+    Attributes
+    ----------
+    period : int
+        Cycles repeat after so many; 0: never.
+    """
+
+    period: int = 0
+    taken: dict[tuple[str, int], int] = field(default_factory=dict)
+    constants: dict[int, list[tuple[int, set[int | str]]]] = field(default_factory=dict)
+    places: dict[int, tuple[Node, Slot, int]] = field(default_factory=dict)
+
+    def _keys(self, node: Node, slot: Slot, cycle: int) -> list[tuple[str, int]]:
+        period = self.period
+        keys = [(str(slot), cycle % period if period else cycle)]
+        if node.port:
+            at = cycle + node.latency
+            keys.append((f"{slot}.port", at % period if period else at))
+        if node.unit is not None:
+            keys += [(node.unit, at % period if period else at)
+                     for at in range(cycle, cycle + node.busy)]
+        return keys
+
+    def room(self, node: Node, cycle: int) -> Slot | None:
+        """The slot in which the operation fits in that cycle, or None."""
+        if node.constants and not self._immediates(node, cycle):
+            return None
+        for slot in node.op.operation.slots:
+            if not any(key in self.taken for key in self._keys(node, slot, cycle)):
+                return slot
+        return None
+
+    def _immediates(self, node: Node, cycle: int) -> bool:
+        row = cycle % self.period if self.period else cycle
+        others = self.constants.get(row)
+        if not others:
+            return True
+        return len(node.constants.union(*(held for _, held in others))) <= isa.IMMEDIATES
+
+    def put(self, number: int, node: Node, slot: Slot, cycle: int) -> None:
+        """Take what the operation occupies."""
+        for key in self._keys(node, slot, cycle):
+            self.taken[key] = number
+        if node.constants:
+            row = cycle % self.period if self.period else cycle
+            self.constants.setdefault(row, []).append((number, node.constants))
+        self.places[number] = node, slot, cycle
+
+    def remove(self, number: int) -> None:
+        """Give back what the operation occupies."""
+        node, slot, cycle = self.places.pop(number)
+        for key in self._keys(node, slot, cycle):
+            if self.taken.get(key) == number:
+                del self.taken[key]
+        if node.constants:
+            row = cycle % self.period if self.period else cycle
+            self.constants[row] = [pair for pair in self.constants[row] if pair[0] != number]
+
+    def conflicts(self, node: Node, cycle: int) -> tuple[Slot, set[int]]:
+        """The slot with the fewest operations in the way, and these."""
+        best: tuple[Slot, set[int]] | None = None
+        for slot in node.op.operation.slots:
+            found = {self.taken[key] for key in self._keys(node, slot, cycle) if key in self.taken}
+            if best is None or len(found) < len(best[1]):
+                best = slot, found
+        assert best is not None
+        if node.constants:
+            row = cycle % self.period if self.period else cycle
+            held: set[int | str] = set(node.constants)
+            for number, constants in self.constants.get(row, ()):
+                if number in best[1]:
+                    continue
+                if len(held | constants) > isa.IMMEDIATES:
+                    best[1].add(number)
+                else:
+                    held |= constants
+        return best

@@ -1,0 +1,142 @@
+"""List scheduling: operations without control flow, by critical path."""
+
+from collections.abc import Sequence
+
+from hdl.config import Config
+from hdl.isa import Slot
+from sim.compiler.machine.ir import MReg, Op, Register, SReg, VReg
+from sim.compiler.machine.schedule.dependences import Graph, block_graph
+from sim.compiler.machine.schedule.resources import Node, Table
+
+__all__ = ["PRESSURE", "heights", "schedule_block"]
+
+PRESSURE: dict[type, int] = {VReg: 26, MReg: 5, SReg: 22}
+"""Registers of each kind that a block may fill before it stops to run ahead."""
+
+
+def heights(graph: Graph) -> list[int]:
+    """Cycles from each operation to the end of the block: its critical path."""
+    found = [0] * len(graph.nodes)
+    for number in reversed(range(len(found))):
+        node = graph.nodes[number]
+        found[number] = max([node.latency, *(
+            latency + found[other] for (other, _), latency in graph.after[number].items())])
+    return found
+
+
+def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
+                   ahead: bool = True) -> list[list[tuple[Slot, Op]]]:
+    """Bundles of operations that are executed once, in this order.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+    config : Config
+    last : Op or None
+        A branch after them; it goes into the last bundle.
+    ahead : bool
+        Whether operations may pass those before them; otherwise they only share bundles.
+    """
+    nodes = [Node.of(op, config) for op in (*ops, *([last] if last is not None else []))]
+    graph = block_graph(nodes)
+    if last is not None:
+        for number in range(len(nodes) - 1):
+            graph.edge(number, len(nodes) - 1, 0)
+    times = _Scheduler(graph, ahead).run()
+    rows: dict[int, list[tuple[Slot, Op]]] = {}
+    for number, (slot, cycle) in enumerate(times):
+        rows.setdefault(cycle, []).append((slot, nodes[number].op))
+    return [rows[cycle] for cycle in sorted(rows)]
+
+
+class _Scheduler:
+    def __init__(self, graph: Graph, ahead: bool) -> None:
+        self._graph = graph
+        self._ahead = ahead
+        self._table = Table()
+        self._heights = heights(graph)
+        self._waiting = [len(before) for before in graph.before]
+        self._earliest = [0] * len(graph.nodes)
+        self._ready = [number for number, waiting in enumerate(self._waiting) if not waiting]
+        self._done = [False] * len(graph.nodes)
+        self._next = 0
+        self._uses: dict[Register, int] = {}
+        self._defined: set[Register] = set()
+        self._live: dict[type, int] = dict.fromkeys(PRESSURE, 0)
+        written: set[Register] = set()
+        for node in graph.nodes:
+            for register in node.reads:
+                self._uses[register] = self._uses.get(register, 0) + 1
+                if register not in written and register not in self._defined:
+                    self._defined.add(register)
+                    self._live[type(register)] += 1
+            written.update(node.writes)
+
+    def run(self) -> list[tuple[Slot, int]]:
+        """Slot and cycle of each operation."""
+        cycle, left = 0, len(self._graph.nodes)
+        while left:
+            placed = self._cycle(cycle)
+            left -= placed
+            cycle += 1
+            if not placed and self._ready:
+                cycle = max(cycle, min(self._earliest[number] for number in self._ready))
+        places = self._table.places
+        return [(places[number][1], places[number][2]) for number in range(len(places))]
+
+    def _cycle(self, cycle: int) -> int:
+        """Place what fits into a cycle; operations that become ready may fit too."""
+        placed = 0
+        progress = True
+        while progress:
+            progress = False
+            for number in sorted((number for number in self._ready
+                                  if self._earliest[number] <= cycle), key=self._priority):
+                if not self._allowed(number):
+                    continue
+                node = self._graph.nodes[number]
+                slot = self._table.room(node, cycle)
+                if slot is not None:
+                    self._table.put(number, node, slot, cycle)
+                    self._place(number, cycle)
+                    placed += 1
+                    progress = True
+        return placed
+
+    def _priority(self, number: int) -> tuple[int, int]:
+        return (-self._heights[number], number) if self._ahead else (number, 0)
+
+    def _allowed(self, number: int) -> bool:
+        """Whether registers suffice to run this operation before older ones."""
+        while self._next < len(self._done) and self._done[self._next]:
+            self._next += 1
+        if number == self._next:
+            return True
+        if not self._ahead:
+            return False
+        node = self._graph.nodes[number]
+        for register in node.writes:
+            kind = type(register)
+            if self._live[kind] >= PRESSURE[kind] and not any(
+                    type(other) is kind and self._uses[other] == 1 for other in node.reads):
+                return False
+        return True
+
+    def _place(self, number: int, cycle: int) -> None:
+        node = self._graph.nodes[number]
+        self._ready.remove(number)
+        self._done[number] = True
+        for register in node.reads:
+            self._uses[register] -= 1
+            if not self._uses[register] and register in self._defined:
+                self._defined.discard(register)
+                self._live[type(register)] -= 1
+        for register in node.writes:
+            if register not in self._defined and self._uses.get(register, 0):
+                self._defined.add(register)
+                self._live[type(register)] += 1
+        for (other, _), latency in self._graph.after[number].items():
+            self._waiting[other] -= 1
+            self._earliest[other] = max(self._earliest[other], cycle + latency)
+            if not self._waiting[other]:
+                self._ready.append(other)
