@@ -1,0 +1,191 @@
+"""Straight-line code of the vector unit, as a graph of expressions.
+
+An `Elements` records operations, each once however often it is asked for. What depends on
+constants alone is computed at once, by the golden vector unit. The result can be written as machine
+code, or evaluated on numpy arrays: both execute the same operations.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from golden import vpu
+from hdl.isa import OPERATIONS as ISA
+from hdl.isa import Kind, Slot, VectorOp
+
+__all__ = ["Elements", "Node", "Source", "bits", "evaluate"]
+
+_OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
+_MASKS = ("mand", "mor", "mxor", "mandn")
+_COMMUTATIVE = frozenset(("fadd", "fmul", "fmin", "fmax", "add", "and", "or", "xor", "feq", "fne",
+                          "eq", "ne", "mand", "mor", "mxor"))
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A vector or a mask: an operation with its sources, or an input.
+
+    Attributes
+    ----------
+    name : str
+        The operation; empty for an input.
+    sources : tuple of Node or int
+        Operands of the operation; integers are words that every element gets.
+    is_mask : bool
+        It is a mask; otherwise a vector.
+    """
+
+    name: str
+    sources: "tuple[Node | int, ...]"
+    is_mask: bool
+
+
+Source: TypeAlias = Node | int | float
+"""A value, an integer (its word), or a float (its pattern)."""
+
+
+def bits(value: float) -> int:
+    """The fp32 pattern of a number, rounded to nearest."""
+    return int(np.float32(value).view(np.uint32))
+
+
+class Elements:
+    """Records operations on elements.
+
+        e = Elements()
+        x = e.input()
+        y = e("fmul", e("fadd", x, 1.0), x)
+    """
+
+    ALL = Node("", (), True)
+    """The mask of all elements, m0."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._known: dict[tuple[Any, ...], Node | int] = {}
+
+    def input(self, *, is_mask: bool = False) -> Node:
+        """A value from outside."""
+        return Node("", (), is_mask)
+
+    def __call__(self, name: str, *sources: Source) -> Any:
+        """The result of an operation: a node, or a word if it depends on constants alone.
+
+        Parameters
+        ----------
+        name : str
+            An operation of the vector slots that applies to each element.
+        sources
+            Its operands in the order of the text form, without the destination.
+        """
+        words = tuple(source & 0xFFFFFFFF if isinstance(source, int)
+                      else source if isinstance(source, Node) else bits(source)
+                      for source in sources)
+        if name in _COMMUTATIVE and isinstance(words[0], int):
+            words = words[::-1]
+        key = (name, *words)
+        if key not in self._known:
+            self._known[key] = self._new(name, words)
+        return self._known[key]
+
+    def _new(self, name: str, sources: tuple[Node | int, ...]) -> Node | int:
+        if all(isinstance(source, int) for source in sources) and name not in ("lane", "sublane"):
+            folded = _fold(name, sources)
+            if folded is not None:
+                return folded
+        if name == "select" and isinstance(sources[2], int):
+            raise TypeError("mask of a select must be a node, not an integer")
+        if name == "select" and sources[0] is sources[1]:
+            return sources[0]
+        is_mask = _OPERATIONS[name].operands[0].kind is Kind.MASK_OUT
+        node = Node(name, sources, is_mask)
+        self.nodes.append(node)
+        return node
+
+    def select(self, mask: Source, a: Source, b: Source) -> Any:
+        """``a`` where the mask is set, otherwise ``b``."""
+        if isinstance(mask, int):
+            return a if mask else b
+        return self("select", a, b, mask)
+
+    def invert(self, mask: Source) -> Any:
+        """The elements that are not in the mask."""
+        return self.mask("mxor", mask, 1)
+
+    def mask(self, name: str, a: Source, b: Source) -> Any:
+        """`mand`, `mor`, `mxor` or `mandn` of masks; 0 and 1 are those without and with all."""
+        a, b = (self.ALL if source == 1 else source for source in (a, b))
+        if name == "mandn":
+            if b == 0 or a == 0:
+                return a
+            if b is self.ALL:
+                return 0
+        elif 0 in (a, b):
+            other = b if a == 0 else a
+            return (1 if other is self.ALL else other) if name != "mand" else 0
+        if a is self.ALL and b is self.ALL:
+            return 0 if name == "mxor" else 1
+        if name == "mand" and self.ALL in (a, b):
+            return b if a is self.ALL else a
+        if name == "mor" and self.ALL in (a, b):
+            return 1
+        return self(name, a, b)
+
+
+def _fold(name: str, sources: Sequence[Any]) -> int | None:
+    """The word that an operation gives for constants; None if it is not one of elements."""
+    operation = VectorOp[name.upper()] if name.upper() in VectorOp.__members__ else None
+    if operation is None:
+        return None
+    words = [np.asarray([source], np.uint32) for source in sources]
+    if _OPERATIONS[name].operands[0].kind is Kind.MASK_OUT:
+        return int(vpu.compare(operation, *words)[0])
+    return int(vpu.evaluate(operation, *([words[0], words[0]] if name == "move" else words))[0])
+
+
+_MASK_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "mand": np.logical_and, "mor": np.logical_or, "mxor": np.logical_xor,
+    "mandn": lambda a, b: a & ~b}
+
+
+def evaluate(elements: Elements, inputs: Mapping[Node, npt.NDArray[Any]],
+             output: Node | int) -> npt.NDArray[Any]:
+    """The value of an expression, by the golden vector unit.
+
+    Parameters
+    ----------
+    elements : Elements
+        Holds the operations of ``output``.
+    inputs : mapping of Node to array
+        Words (uint32) of input vectors, bools of input masks; all of one shape.
+    output : Node or int
+
+    Returns
+    -------
+    array of uint32, or of bool for a mask
+    """
+    shape = next(iter(inputs.values())).shape
+    if isinstance(output, int):
+        return np.full(shape, output, np.uint32)
+    needed = {output}
+    for node in reversed(elements.nodes):
+        if node in needed:
+            needed.update(source for source in node.sources if isinstance(source, Node))
+    values: dict[Any, Any] = {**inputs, Elements.ALL: np.ones(shape, bool)}
+    for node in elements.nodes:
+        if node not in needed:
+            continue
+        operands = [np.full(1, source, np.uint32) if isinstance(source, int) else values[source]
+                    for source in node.sources]
+        if node.name == "select":
+            values[node] = np.where(operands[2], operands[0], operands[1])
+        elif node.name in _MASKS:
+            values[node] = _MASK_FUNCTIONS[node.name](*operands)
+        elif node.is_mask:
+            values[node] = vpu.compare(VectorOp[node.name.upper()], *operands)
+        else:
+            values[node] = vpu.evaluate(VectorOp[node.name.upper()], *operands)
+    return np.broadcast_to(values[output], shape)

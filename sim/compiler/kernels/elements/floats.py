@@ -1,0 +1,121 @@
+"""Arithmetic of fp32 numbers that the vector unit does not have: division, roots, rounding.
+
+The vector unit has no fused multiply-add. Where a residual must be exact, operands are cut into
+parts of 12 significant bits, whose products are exact (T. J. Dekker, "A floating-point technique
+for extending the available precision", 1971).
+"""
+
+from typing import Any
+
+from sim.compiler.kernels.elements.expression import Elements, Source
+
+__all__ = ["ceil", "divide", "floor", "rough_quotient", "round_nearest_afz", "round_nearest_even",
+           "sign", "split", "square_root", "truncate"]
+
+SIGN = 0x80000000
+MAGNITUDE = 0x7FFFFFFF
+EXPONENT = 0x7F800000
+HIGH = 0xFFFFF000
+"""The sign, the exponent and the upper 12 significant bits."""
+
+
+def split(e: Elements, x: Source) -> tuple[Any, Any]:
+    """Two parts of at most 12 significant bits, whose sum is x exactly."""
+    high = e("and", x, HIGH)
+    return high, e("fsub", x, high)
+
+
+def divide(e: Elements, a: Source, b: Source) -> Any:
+    """a / b.
+
+    Operands are scaled by a power of two so that the larger one is in [4, 8). The quotient from
+    the reciprocal is cut to 12 bits; the residual of that is exact, and gives the rest.
+    """
+    if a == 1.0 or a == 0x3F800000:
+        return e("reciprocal", b)
+    magnitude = e("fmax", e("fmax", e("and", a, MAGNITUDE), 2.0**-100), e("and", b, MAGNITUDE))
+    scale = e("sub", 0x80000000, e("and", magnitude, EXPONENT))
+    a, b = e("fmul", a, scale), e("fmul", b, scale)
+    inverse = e("reciprocal", b)
+    rough = e("fmul", a, inverse)
+    high = e("and", rough, HIGH)
+    b_high, b_low = split(e, b)
+    rest = e("fsub", e("fsub", a, e("fmul", high, b_high)), e("fmul", high, b_low))
+    fine = e("fadd", high, e("fmul", rest, inverse))
+    # Outside of 2**-90 to 2**100 a part may be flushed.
+    ordinary = e("ltu", e("sub", e("and", rough, MAGNITUDE), 0x12800000), 0x71800000 - 0x12800000)
+    return e.select(ordinary, fine, rough)
+
+
+def rough_quotient(e: Elements, a: Source, b: Source) -> Any:
+    """a / b within 3 ulp, from the reciprocal alone: enough for a bf16 result."""
+    scale = e.select(e("ge", e("and", b, MAGNITUDE), 2.0**64), 2.0**-64, 1.0)
+    return e("fmul", e("fmul", a, scale), e("reciprocal", e("fmul", b, scale)))
+
+
+def square_root(e: Elements, x: Source) -> Any:
+    """The square root.
+
+    With s = x / sqrt(x) cut to 12 bits and the exact residual d = x - s * s, the root is
+    s + t + t * t / (2 sqrt(x)), t = d / (2 sqrt(x)).
+    """
+    small = e("flt", x, 2.0**-64)
+    x = e.select(small, e("fmul", x, 2.0**64), x)
+    inverse = e("rsqrt", x)
+    high = e("and", e("fmul", x, inverse), HIGH)
+    half = e("fmul", inverse, 0.5)
+    step = e("fmul", e("fsub", x, e("fmul", high, high)), half)
+    step = e("fadd", step, e("fmul", e("fmul", step, step), half))
+    root = e("fadd", high, step)
+    fixed = e("mor", e("feq", x, 0.0), e("feq", x, float("inf")))
+    root = e.select(fixed, x, root)
+    return e.select(small, e("fmul", root, 2.0**-32), root)
+
+
+def _large(e: Elements, x: Source) -> Any:
+    """Where |x| is 2**23 or more, infinite or NaN: integers already."""
+    return e("ge", e("and", x, MAGNITUDE), 0x4B000000)
+
+
+def truncate(e: Elements, x: Source) -> Any:
+    """Rounded toward zero."""
+    whole = e("or", e("i2f", e("f2i", x)), e("and", x, SIGN))
+    return e.select(_large(e, x), x, whole)
+
+
+def floor(e: Elements, x: Source) -> Any:
+    """Rounded toward minus infinity."""
+    whole = e("i2f", e("f2i", x))
+    whole = e.select(e("fgt", whole, x), e("fsub", whole, 1.0), whole)
+    return e.select(_large(e, x), x, e("or", whole, e("and", x, SIGN)))
+
+
+def ceil(e: Elements, x: Source) -> Any:
+    """Rounded toward plus infinity."""
+    whole = e("i2f", e("f2i", x))
+    whole = e.select(e("flt", whole, x), e("fadd", whole, 1.0), whole)
+    return e.select(_large(e, x), x, e("or", whole, e("and", x, SIGN)))
+
+
+def round_nearest_even(e: Elements, x: Source) -> Any:
+    """Rounded to the nearest integer, ties to the even one."""
+    negative = e("and", x, SIGN)
+    shift = e("or", negative, 2.0**23)
+    whole = e("or", e("fsub", e("fadd", x, shift), shift), negative)
+    return e.select(_large(e, x), x, whole)
+
+
+def round_nearest_afz(e: Elements, x: Source) -> Any:
+    """Rounded to the nearest integer, ties away from zero."""
+    negative = e("and", x, SIGN)
+    whole = e("i2f", e("f2i", x))
+    away = e("fge", e("fabs", e("fsub", x, whole)), 0.5)
+    whole = e.select(away, e("fadd", whole, e("or", negative, 1.0)), whole)
+    return e.select(_large(e, x), x, e("or", whole, negative))
+
+
+def sign(e: Elements, x: Source) -> Any:
+    """-1, the zero of its sign, 1, or NaN."""
+    return e("fmin", e("fmax", e("fmul", x, 2.0**127), -1.0), 1.0)
+
+

@@ -1,0 +1,116 @@
+"""Writes expressions as machine code in a loop nest, each operation in the outermost loop it can.
+
+A *level* is a number of loops: a node of level 2 depends on the variables of the first two loops.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hdl.isa import OPERATIONS as ISA
+from hdl.isa import Kind, Slot
+from sim.compiler.kernels.elements.expression import Elements, Node
+from sim.compiler.machine import Builder
+
+__all__ = ["Writer", "needed"]
+
+_OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
+_MOST_VECTORS, _MOST_MASKS = 12, 3
+"""Registers that values from outer loops may take."""
+
+Make = Callable[[Builder, Sequence[Any]], Any]
+"""Writes the code of a leaf, from the variables of the loops around it."""
+
+
+def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
+    """The nodes that outputs depend on, in order."""
+    wanted = {output for output in outputs if isinstance(output, Node)}
+    for node in reversed(elements.nodes):
+        if node in wanted:
+            wanted.update(source for source in node.sources if isinstance(source, Node))
+    return [node for node in elements.nodes if node in wanted]
+
+
+class Writer:
+    """Writes the nodes that outputs depend on.
+
+    Parameters
+    ----------
+    builder : Builder
+    elements : Elements
+    outputs : sequence of Node or int
+        What is needed in the innermost loop.
+    leaves : mapping of Node to (int, callable)
+        Level of each input, and what writes its code.
+    depth : int
+        Number of loops.
+    """
+
+    def __init__(self, builder: Builder, elements: Elements, outputs: Sequence[Node | int],
+                 leaves: Mapping[Node, tuple[int, Make]], depth: int) -> None:
+        self._builder = builder
+        self._leaves = leaves
+        self._depth = depth
+        self._nodes = needed(elements, outputs)
+        self._registers: dict[Node, Any] = {Elements.ALL: builder.all_ones}
+        self._constants: dict[int, Any] = {}
+        self._levels = self._place()
+
+    def _place(self) -> dict[Node, int]:
+        """Levels of all nodes; the innermost for all if outer ones would need many registers."""
+        levels = {leaf: level for leaf, (level, _) in self._leaves.items()}
+        levels[Elements.ALL] = 0
+        for node in self._nodes:
+            levels[node] = max((levels[source] for source in node.sources
+                                if isinstance(source, Node)), default=0)
+        crossing = {source for node in self._nodes for source in node.sources
+                    if isinstance(source, Node) and levels[source] < levels[node]}
+        crossing.discard(Elements.ALL)
+        masks = sum(node.is_mask for node in crossing)
+        if masks > _MOST_MASKS or len(crossing) - masks > _MOST_VECTORS:
+            levels.update(dict.fromkeys(self._nodes, self._depth))
+        return levels
+
+    def write(self, level: int, variables: Sequence[Any]) -> None:
+        """Write the nodes of a level; called for each level from 0 on, inside its loops."""
+        b = self._builder
+        if level == 0:
+            self._write_constants()
+        if level < self._depth:
+            for leaf, (at, make) in self._leaves.items():
+                if at == level and leaf not in self._registers:
+                    self._registers[leaf] = make(b, variables)
+        for node in self._nodes:
+            if self._levels[node] != level:
+                continue
+            operation = _OPERATIONS[node.name]
+            sources = [self._source(source, operand.kind, variables) for source, operand
+                       in zip(node.sources, operation.operands[1:], strict=True)]
+            if node.name in ("mand", "mor", "mxor", "mandn"):
+                register: Any = b.mask(node.name, *sources)
+            elif node.is_mask:
+                register = b.compare(node.name, *sources)
+            else:
+                register = b.vector(node.name, *sources)
+            self._registers[node] = register
+
+    def register(self, node: Node | int, variables: Sequence[Any]) -> Any:
+        """The register of an output, or its word."""
+        if isinstance(node, int):
+            return node
+        if node not in self._registers:
+            self._registers[node] = self._leaves[node][1](self._builder, variables)
+        return self._registers[node]
+
+    def _source(self, source: Node | int, kind: Kind, variables: Sequence[Any]) -> Any:
+        if isinstance(source, int):
+            return self._constants.get(source, source) if kind is Kind.VECTOR_IN else source
+        return self.register(source, variables)
+
+    def _write_constants(self) -> None:
+        """Put words that must be in vector registers there once, if they are few."""
+        words = list(dict.fromkeys(
+            source for node in self._nodes for source, operand
+            in zip(node.sources, _OPERATIONS[node.name].operands[1:], strict=True)
+            if isinstance(source, int) and operand.kind is Kind.VECTOR_IN))
+        if self._depth and len(words) <= _MOST_VECTORS // 2:
+            self._constants = {word: self._builder.splat(word) for word in words}

@@ -1,0 +1,327 @@
+"""The kernel of elementwise operations, alone or fused: one loop nest over the result's vectors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.ir import DType, Graph, Operation, Value
+from sim.compiler.kernels.elements import table
+from sim.compiler.kernels.elements.expression import Elements, Node
+from sim.compiler.kernels.elements.writing import Writer
+from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
+from sim.compiler.machine import Builder
+from sim.compiler.tiling import Tiling, standard
+from sim.compiler.words import to_words
+
+__all__ = ["FUSIBLE", "broadcast_tiling", "expand_region", "region_of"]
+
+FUSIBLE = table.KINDS | {"iota", "constant", "broadcast_in_dim"}
+"""Kinds of operations that a fusion may hold."""
+
+Dimensions = tuple[int, ...]
+
+
+# What is computed.
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A value that an expression starts from.
+
+    Attributes
+    ----------
+    operand : int or None
+        Number of the operand; None for a coordinate.
+    dimensions : tuple of int
+        The result's dimension for each dimension of the operand; of a coordinate, its dimension.
+    """
+
+    operand: int | None
+    dimensions: Dimensions
+
+
+def region_of(operation: Operation) -> Graph:
+    """The region of a fusion; for another operation, one that holds it alone."""
+    if operation.kind == "fusion":
+        return operation.regions[0]
+    inner = Operation(operation.kind, operation.operands, operation.results, operation.attributes)
+    return Graph(list(dict.fromkeys(operation.operands)), [inner], list(operation.results))
+
+
+class _Region:
+    """Expands the operations of a region."""
+
+    def __init__(self, region: Graph) -> None:
+        self.elements = Elements()
+        self.leaves: dict[Leaf, Node] = {}
+        self._inputs = {value: number for number, value in enumerate(region.inputs)}
+        self._values: dict[Value, Any] = {}
+        for operation in region.operations:
+            self._values[operation.result] = self._expand(operation)
+        self.outputs = [self._word(value) for value in region.outputs]
+
+    def _leaf(self, leaf: Leaf) -> Node:
+        return self.leaves.setdefault(leaf, self.elements.input())
+
+    def _operand(self, value: Value, dimensions: Dimensions | None = None) -> Any:
+        """An operand of an operation: a mask for a predicate."""
+        if value in self._values:
+            return self._values[value]
+        if dimensions is None:
+            dimensions = tuple(range(len(value.shape)))
+        node = self._leaf(Leaf(self._inputs[value], dimensions))
+        return self.elements("ne", node, 0) if value.dtype is DType.PRED else node
+
+    def _word(self, value: Value) -> Any:
+        """An output: a predicate is 0 or 1."""
+        node = self._operand(value)
+        return self.elements.select(node, 1, 0) if value.dtype is DType.PRED else node
+
+    def _expand(self, operation: Operation) -> Any:
+        if operation.kind == "constant":
+            return int(to_words(np.asarray(operation.attributes["value"])).reshape(-1)[0])
+        if operation.kind == "iota":
+            return self._iota(operation)
+        if operation.kind == "broadcast_in_dim":
+            return self._operand(operation.operands[0],
+                                 tuple(operation.attributes["broadcast_dimensions"]))
+        return table.expand(self.elements, operation,
+                            [self._operand(value) for value in operation.operands])
+
+    def _iota(self, operation: Operation) -> Any:
+        e, dtype = self.elements, operation.result.dtype
+        node = self._leaf(Leaf(None, (operation.attributes["iota_dimension"],)))
+        count = operation.result.shape[operation.attributes["iota_dimension"]]
+        if dtype.is_float:
+            return e("bf16", e("i2f", node)) if dtype is DType.BF16 else e("i2f", node)
+        if dtype is DType.PRED:
+            return e("ne", node, 0)
+        assert count <= 1 << dtype.bits
+        return node
+
+
+def expand_region(region: Graph) -> tuple[Elements, list[Node | int]]:
+    """The expressions of a region's outputs, for an estimate of its cost."""
+    expanded = _Region(region)
+    return expanded.elements, expanded.outputs
+
+
+# Where it lies.
+
+
+def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tiling) -> Tiling | None:
+    """The tiling in which an operand can be read while a result of this tiling is computed.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the operand.
+    dimensions : tuple of int
+        The result's dimension for each of its dimensions. A dimension of size 1 may be repeated.
+    result : Tiling
+
+    Returns
+    -------
+    Tiling or None
+        None if the operand must be broadcast first.
+    """
+    if tuple(shape) == result.shape and dimensions == tuple(range(len(shape))):
+        return result
+    lane, sublane = result.lane_dimension, result.sublane_dimension
+    full = {dimension: number for number, dimension in enumerate(dimensions)
+            if shape[number] == result.shape[dimension]
+            and (shape[number] > 1 or dimension in (lane, sublane))}
+    ones = [number for number in range(len(shape)) if number not in full.values()]
+    outer = [full[dimension] for dimension in result.outer_dimensions if dimension in full]
+    along_lanes = lane in full
+    last = [full[lane]] if lane is not None and lane in full else []
+    if sublane in full and sublane is not None:
+        last.insert(0, full[sublane])
+    elif ones:
+        last.insert(0, ones.pop())
+    elif outer:
+        # The dimension before the last one runs along the sublanes.
+        return None
+    order = tuple(ones + outer + last)
+    return Tiling(tuple(shape), order, along_lanes, result.sublanes, result.lanes)
+
+
+def _leaves_of(operation: Operation) -> list[tuple[int, Leaf]]:
+    """Leaves that are operands, with the numbers of the region's inputs."""
+    return [(leaf.operand, leaf) for leaf in _Region(region_of(operation)).leaves
+            if leaf.operand is not None]
+
+
+def _operand_numbers(operation: Operation) -> list[int]:
+    """The region's input for each operand."""
+    inputs = {value: number for number, value in
+              enumerate(dict.fromkeys(operation.operands))}
+    if operation.kind == "fusion":
+        return list(range(len(operation.operands)))
+    return [inputs[value] for value in operation.operands]
+
+
+@chooses("fusion", *table.KINDS)
+def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    """The tiling that most operands of the result's shape have, if all others can be read so."""
+    shape = operation.results[0].shape
+    given = [tiling for tiling in operands if tiling.shape == shape]
+    plain = standard(shape, config)
+    result = max(given, key=given.count, default=plain)
+    choice = _choose_for(operation, result)
+    if choice is None:
+        choice = _choose_for(operation, plain)
+    assert choice is not None, "operands of a fusion must be readable"
+    return choice
+
+
+def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
+    numbers = _operand_numbers(operation)
+    inputs: dict[int, Tiling] = {}
+    for number, leaf in _leaves_of(operation):
+        value = operation.operands[numbers.index(number)]
+        wanted = broadcast_tiling(value.shape, leaf.dimensions, result)
+        if wanted is None or inputs.setdefault(number, wanted) != wanted:
+            return None
+    operands = tuple(
+        inputs.get(number, Tiling(value.shape, tuple(range(len(value.shape))),
+                                  bool(value.shape), result.sublanes, result.lanes))
+        for number, value in zip(numbers, operation.operands, strict=True))
+    return Choice(operands, (result,) * len(operation.results))
+
+
+# The loop nest.
+
+
+def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
+    """Growth of a coordinate along the axes: outer dimensions, lane tiles, row tiles."""
+    return [*(int(outer == dimension) for outer in result.outer_dimensions),
+            result.lanes * (dimension == result.lane_dimension),
+            result.sublanes * (dimension == result.sublane_dimension)]
+
+
+def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
+    """Growth of an operand's vector number along the axes."""
+    grows = {}
+    stride = tiling.lane_tiles * tiling.row_tiles
+    for number in reversed(tiling.outer_dimensions):
+        if tiling.shape[number] > 1:
+            grows[dimensions[number]] = stride
+        stride *= tiling.shape[number]
+    lane, sublane = tiling.lane_dimension, tiling.sublane_dimension
+    return [*(grows.get(dimension, 0) for dimension in result.outer_dimensions),
+            tiling.row_tiles if lane is not None and tiling.lane_tiles > 1 else 0,
+            1 if sublane is not None and tiling.row_tiles > 1 else 0]
+
+
+def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[str]:
+    """Operations that repeat the only lane or sublane of an operand."""
+    found = []
+    for name, mine, its in (("broadcast_lane", tiling.lane_dimension, result.lane_dimension),
+                            ("broadcast_sublane", tiling.sublane_dimension,
+                             result.sublane_dimension)):
+        if mine is None:
+            continue
+        dimension = dimensions[mine]
+        if dimension != its or result.shape[dimension] != tiling.shape[mine]:
+            found.append(name)
+    return found
+
+
+def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """Join neighbouring axes that every value passes through evenly, and drop those of size 1."""
+    kept = [axis for axis, size in enumerate(sizes) if size > 1]
+    sizes = [sizes[axis] for axis in kept]
+    strides = [[row[axis] for axis in kept] for row in strides]
+    axis = len(sizes) - 2
+    while axis >= 0:
+        if all(row[axis] == row[axis + 1] * sizes[axis + 1] for row in strides):
+            sizes[axis:axis + 2] = [sizes[axis] * sizes[axis + 1]]
+            for row in strides:
+                del row[axis]
+        axis -= 1
+    return sizes, strides
+
+
+class _Kernel:
+    """The code of a fusion, or of an elementwise operation."""
+
+    def __init__(self, operation: Operation, at: Lowering) -> None:
+        self._at = at
+        self._region = _Region(region_of(operation))
+        self._results = [at.place(value) for value in operation.results]
+        self._tiling = self._results[0].tiling
+        numbers = _operand_numbers(operation)
+        self._places = {number: at.place(value) for number, value
+                        in zip(numbers, operation.operands, strict=True)}
+
+    def write(self) -> None:
+        """Write the loop nest."""
+        tiling, region = self._tiling, self._region
+        axes = [*(tiling.shape[dimension] for dimension in tiling.outer_dimensions),
+                tiling.lane_tiles, tiling.row_tiles]
+        plain = _strides(tiling, tuple(range(len(tiling.shape))), tiling)
+        sizes, strides = _merge(axes, [plain, *(self._leaf_strides(leaf)
+                                                for leaf in region.leaves)])
+        leaves = {}
+        for (leaf, node), row in zip(region.leaves.items(), strides[1:], strict=True):
+            level = max((axis + 1 for axis, stride in enumerate(row) if stride), default=0)
+            leaves[node] = level, self._maker(leaf, row)
+        writer = Writer(self._at.builder, region.elements, region.outputs, leaves, len(sizes))
+        self._nest(writer, sizes, strides[0], [])
+
+    def _nest(self, writer: Writer, sizes: list[int], strides: list[int],
+              variables: list[Any]) -> None:
+        level, b = len(variables), self._at.builder
+        writer.write(level, variables)
+        if level < len(sizes):
+            with b.loop(sizes[level]) as variable:
+                self._nest(writer, sizes, strides, [*variables, variable])
+            return
+        index = _index(strides, variables)
+        for place, output in zip(self._results, self._region.outputs, strict=True):
+            b.store(writer.register(output, variables), place.buffer, index)
+
+    def _leaf_strides(self, leaf: Leaf) -> list[int]:
+        if leaf.operand is None:
+            return _coordinate_strides(leaf.dimensions[0], self._tiling)
+        return _strides(self._places[leaf.operand].tiling, leaf.dimensions, self._tiling)
+
+    def _maker(self, leaf: Leaf, strides: list[int]) -> Any:
+        if leaf.operand is None:
+            return lambda b, variables: self._coordinate(b, leaf.dimensions[0],
+                                                         _index(strides, variables))
+        place: Place = self._places[leaf.operand]
+        replications = _replications(place.tiling, leaf.dimensions, self._tiling)
+
+        def load(b: Builder, variables: Sequence[Any]) -> Any:
+            vector = b.load(place.buffer, _index(strides, variables))
+            for name in replications:
+                vector = b.cross(name, vector, 0)
+            return vector
+
+        return load
+
+    def _coordinate(self, b: Builder, dimension: int, start: Any) -> Any:
+        tiling = self._tiling
+        if dimension == tiling.lane_dimension:
+            within = b.vector("lane")
+        elif dimension == tiling.sublane_dimension:
+            within = b.vector("sublane")
+        else:
+            return b.splat(start)
+        return b.vector("add", within, start) if not isinstance(start, int) or start else within
+
+
+def _index(strides: Sequence[int], variables: Sequence[Any]) -> Any:
+    terms = [stride * variable for stride, variable in zip(strides, variables, strict=False)
+             if stride]
+    return sum(terms[1:], terms[0]) if terms else 0
+
+
+@lowers("fusion", "iota", *table.KINDS)
+def _elementwise(operation: Operation, at: Lowering) -> None:
+    _Kernel(operation, at).write()
