@@ -6,13 +6,14 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.layout import Layout
 
-__all__ = ["BufferSpec", "Executable", "Role"]
+__all__ = ["BufferSpec", "Executable", "Relocations", "Role"]
 
 _LINKED = 8
 """Placements whose programs an executable keeps."""
@@ -54,6 +55,26 @@ class BufferSpec:
 
 
 @dataclass(frozen=True, eq=False)
+class Relocations:
+    """Places in a constant that hold addresses in a buffer.
+
+    Attributes
+    ----------
+    buffer : str
+        The constant.
+    words : array of int
+        Words of its rows, counted from the first. Each holds, with the word behind it as the high
+        half, an offset in ``target``.
+    target : str
+        The buffer whose address is to be added.
+    """
+
+    buffer: str
+    words: npt.NDArray[np.int64]
+    target: str
+
+
+@dataclass(frozen=True, eq=False)
 class Executable:
     """Buffers, and programs that compute the outputs from the inputs.
 
@@ -70,6 +91,8 @@ class Executable:
         the addresses and keeps the results.
     array_rows : int
         Rows that a run pushes into the arrays of all cores: the measure of its progress.
+    relocations : tuple of Relocations
+        Addresses in constants; `relocate` adds them.
 
     Raises
     ------
@@ -83,6 +106,7 @@ class Executable:
     buffers: tuple[BufferSpec, ...]
     link: Callable[[Mapping[str, int]], Mapping[int, Program]]
     array_rows: int
+    relocations: tuple[Relocations, ...] = ()
 
     def __post_init__(self) -> None:
         names = [spec.name for spec in self.buffers]
@@ -128,6 +152,24 @@ class Executable:
                 raise ValueError(f"{spec.name} must lie within {size} bytes of HBM, not {needed} "
                                  f"bytes from {address!r} on")
         return self._linked(tuple(addresses[spec.name] for spec in self.buffers))
+
+    def relocate(self, addresses: Mapping[str, int],
+                 memory: Mapping[str, npt.NDArray[np.uint32]]) -> None:
+        """Add the addresses of buffers to the words of constants that need them.
+
+        Parameters
+        ----------
+        addresses : mapping of str to int
+            As in `programs`.
+        memory : mapping of str to array of uint32
+            Rows of each buffer, by name. Constants have just been packed.
+        """
+        for relocation in self.relocations:
+            flat, low = memory[relocation.buffer].reshape(-1), relocation.words
+            address = (flat[low] | flat[low + 1].astype(np.uint64) << np.uint64(32))
+            address += np.uint64(addresses[relocation.target])
+            flat[low] = address.astype(np.uint32)
+            flat[low + 1] = (address >> np.uint64(32)).astype(np.uint32)
 
     @cached_property
     def _linked(self) -> Callable[[tuple[int, ...]], Mapping[int, Program]]:

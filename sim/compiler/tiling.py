@@ -132,22 +132,37 @@ class Tiling:
         -------
         array of uint32, shape (vectors, sublanes, lanes)
         """
+        vectors = np.full((self.vectors, self.sublanes, self.lanes), padding, np.uint32)
+        self.write(words, vectors)
+        return vectors
+
+    def write(self, words: Words, vectors: Words) -> None:
+        """Write an array of words to its vectors; padding keeps what it holds.
+
+        Parameters
+        ----------
+        words : array of uint32
+            The value; of ``shape``.
+        vectors : array of uint32
+            Contiguous; shape (vectors, sublanes, lanes), or that of its rows.
+        """
         if words.shape != self.shape:
             raise ValueError(f"words must be of shape {self.shape!r}, not {words.shape!r}")
-        plain = words.transpose(self.order).reshape(self.outer, self.rows, self.columns)
-        high, wide = self.row_tiles * self.sublanes, self.lane_tiles * self.lanes
-        full = np.full((self.outer, high, wide), padding, np.uint32)
-        if self.sublane_dimension is None and self.lane_dimension is None:
-            full[:] = plain
-        elif self.sublane_dimension is None:
-            full[:, :, :self.columns] = plain
-        elif self.lane_dimension is None:
-            full[:, :self.rows] = plain
-        else:
-            full[:, :self.rows, :self.columns] = plain
-        tiles = full.reshape(self.outer, self.row_tiles, self.sublanes, self.lane_tiles, self.lanes)
-        return np.ascontiguousarray(tiles.transpose(0, 3, 1, 2, 4)).reshape(
-            self.vectors, self.sublanes, self.lanes)
+        high, wide, outer = self.sublanes, self.lanes, self.outer
+        plain = words.transpose(self.order).reshape(outer, self.rows, self.columns)
+        if self.sublane_dimension is None or self.lane_dimension is None:
+            plain = np.broadcast_to(plain, (
+                outer, high if self.sublane_dimension is None else self.rows,
+                wide if self.lane_dimension is None else self.columns))
+        tiles = vectors.reshape(outer, self.lane_tiles, self.row_tiles, high, wide)
+        tiles = tiles.transpose(0, 2, 3, 1, 4)
+        # Whole tiles at once, then the partial ones at the edges.
+        for row, rows, sublanes in _parts(plain.shape[1], high):
+            for column, columns, lanes in _parts(plain.shape[2], wide):
+                part = plain[:, row * high:row * high + rows * sublanes,
+                             column * wide:column * wide + columns * lanes]
+                tiles[:, row:row + rows, :sublanes, column:column + columns, :lanes] = (
+                    part.reshape(outer, rows, sublanes, columns, lanes))
 
     def unpack(self, vectors: npt.NDArray[Any]) -> Words:
         """Put the vectors of a value together again: the inverse of `pack`.
@@ -163,6 +178,12 @@ class Tiling:
         plain = full[:, :self.rows, :self.columns]
         ordered = plain.reshape([self.shape[dimension] for dimension in self.order])
         return np.array(ordered.transpose(np.argsort(self.order)), order="C")
+
+
+def _parts(size: int, tile: int) -> list[tuple[int, int, int]]:
+    """First tile, number of tiles and elements of each: of the whole tiles, and of the rest."""
+    whole, rest = divmod(size, tile)
+    return [(0, whole, tile)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0)
 
 
 def standard(shape: Sequence[int], config: Config) -> Tiling:

@@ -88,8 +88,9 @@ class Execution(Cores):
                 for spec in executable.buffers:
                     if spec.value is not None:
                         spec.layout.pack(spec.value, memory[spec.name])
-                programs = executable.programs({name: buffer.address
-                                                for name, buffer in buffers.items()})
+                addresses = {name: buffer.address for name, buffer in buffers.items()}
+                executable.relocate(addresses, memory)
+                programs = executable.programs(addresses)
                 with tqdm(total=executable.array_rows, unit="row", disable=not progress,
                           leave=False) as bar:
                     self._run_programs(programs, self._follow(bar) if progress else None)

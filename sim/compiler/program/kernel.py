@@ -1,19 +1,23 @@
 """What a lowering rule is given: places of values, scratch, constants, scalars."""
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
+from sim.compiler import kernels
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
 from sim.compiler.program.scalars import ScalarMemory
 
-__all__ = ["SCALAR_READ", "KernelLowering", "lower"]
+__all__ = ["SCALAR_READ", "KernelLowering", "load_rules", "lower"]
 
 Words = npt.NDArray[np.uint32]
 Allocate = Callable[[str, int], VmemBuffer]
@@ -112,6 +116,13 @@ class KernelLowering:
         return self._memory.window.start
 
 
+@cache
+def load_rules() -> None:
+    """Import all modules of `sim.compiler.kernels`, which register their rules."""
+    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        importlib.import_module(module.name)
+
+
 def lower(operation: Operation, at: KernelLowering) -> None:
     """Write the code of an operation.
 
@@ -120,6 +131,7 @@ def lower(operation: Operation, at: KernelLowering) -> None:
     NotImplementedError
         If its kind has no rule.
     """
+    load_rules()
     found = rule(operation.kind)
     if found is None:
         raise NotImplementedError(f"{operation.kind} has no rule")

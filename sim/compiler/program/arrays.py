@@ -1,0 +1,94 @@
+"""Layouts of a compiled program's buffers in HBM."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.ir import TensorType
+from sim.compiler.tiling import Tiling, standard
+from sim.compiler.words import from_words, to_words
+
+__all__ = ["RawRows", "TiledArray", "tiled"]
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class TiledArray:
+    """An array of the host as the rows of its vectors, in the standard tiling.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the array; sizes may be 0.
+    dtype : numpy.dtype
+        Type of its elements; each takes a word of HBM.
+    tiling : Tiling or None
+        How it lies in vectors; None if it has no element.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    tiling: Tiling | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of HBM that it takes; one, for an array without elements."""
+        return 1 if self.tiling is None else self.tiling.vectors * self.tiling.sublanes
+
+    def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
+        """Write the array to ``memory``, shape (rows, lanes); its padding stays as it is."""
+        if self.tiling is not None:
+            self.tiling.write(to_words(array), memory)
+
+    def unpack(self, memory: Words) -> npt.NDArray[Any]:
+        """Return a new array of what ``memory``, shape (rows, lanes), holds."""
+        if self.tiling is None:
+            return np.empty(self.shape, self.dtype)
+        return from_words(self.tiling.unpack(memory), self.dtype)
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """Rows of words, as they are.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows.
+    lanes : int
+        Words of each.
+    """
+
+    rows: int
+    lanes: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the array of words."""
+        return self.rows, self.lanes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a word."""
+        return np.dtype(np.uint32)
+
+    def pack(self, array: Words, memory: Words) -> None:
+        """Write the rows to ``memory``."""
+        memory[:] = array
+
+    def unpack(self, memory: Words) -> Words:
+        """Return a copy of the rows in ``memory``."""
+        return memory.copy()
+
+
+def tiled(type: TensorType, config: Config) -> TiledArray:
+    """The layout of an input or output of a type."""
+    empty = math.prod(type.shape) == 0
+    return TiledArray(type.shape, array_dtype(type.dtype),
+                      None if empty else standard(type.shape, config))

@@ -1,0 +1,254 @@
+"""Where values are while a program runs: in vector memory, in HBM, or both.
+
+A value in vector memory can be *evicted*: copied to its home in HBM, if it is not there yet, and
+its vectors freed. Transfers run while kernels do; all of them signal one semaphore, and since they
+complete in order, waiting for one is waiting for all before it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import s, v
+from sim.compiler.graph.ir import Value
+from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.program.stream import Stream
+from sim.compiler.program.tilings import Tilings
+from sim.compiler.program.transfers import Rows, Vectors, scalar_words, transfer
+from sim.compiler.program.vectors import FreeVectors
+
+__all__ = ["MOVED", "SCRATCH", "Home", "Places", "Splat", "VectorMemoryError"]
+
+Words = npt.NDArray[np.uint32]
+
+SCRATCH = "scratch"
+"""Name of the buffer of values that do not stay in vector memory."""
+MOVED = 8
+"""Semaphore that counts transfers of values."""
+
+
+class VectorMemoryError(Exception):
+    """Vector memory has no room, even without the values that can be evicted."""
+
+
+@dataclass(frozen=True)
+class Splat:
+    """The home of a constant whose words are all equal: it is written, not loaded."""
+
+    word: int
+
+
+Home: TypeAlias = Rows | Splat
+
+
+class Places:
+    """Places of values, and the transfers between them.
+
+    Parameters
+    ----------
+    stream : Stream
+        Takes the code of transfers.
+    config : Config
+        The chip.
+    tilings : dict of Value to Tiling
+        Tilings of all values.
+    """
+
+    def __init__(self, stream: Stream, config: Config, tilings: Tilings) -> None:
+        self._stream = stream
+        self._config = config
+        self._tilings = tilings
+        self._free = FreeVectors(config.vmem_vectors)
+        self.homes: dict[Value, Home] = {}
+        self._resident: dict[Value, VmemBuffer] = {}
+        self._locked: set[Value] = set()
+        # Transfers are numbered from 1; those up to `_completed` have been waited for.
+        self._issued = self._completed = 0
+        self._arriving: dict[VmemBuffer, int] = {}
+        self._reading: dict[VmemBuffer, int] = {}
+        self._leaving: list[tuple[int, VmemBuffer]] = []
+        self._stored: dict[Value, int] = {}
+        self._numbers = count()
+        self.scratch_rows = 0
+        self.moved_rows = 0
+        self.distance: Callable[[Value], int] = lambda value: 0
+
+    # ---- transfers
+
+    def _issue(self, source: Any, destination: Any, rows: int) -> int:
+        self._stream.start(transfer(self._config, source, destination, rows, MOVED))
+        self._issued += 1
+        self.moved_rows += rows
+        return self._issued
+
+    def _wait(self, number: int) -> None:
+        """Write code that waits for a transfer and all before it."""
+        if number > self._completed:
+            self._stream.wait(MOVED, number - self._completed)
+            self._completed = number
+            for last, buffer in self._leaving:
+                if last <= number:
+                    self._free.give(buffer.address, buffer.vectors)
+            self._leaving = [entry for entry in self._leaving if entry[0] > number]
+
+    def wait_all(self) -> None:
+        """Write code that waits for all transfers."""
+        self._wait(self._issued)
+
+    def settle(self, buffers: Iterable[VmemBuffer]) -> None:
+        """Write code that waits until these buffers have arrived."""
+        self._wait(max((self._arriving.pop(buffer, 0) for buffer in buffers), default=0))
+
+    # ---- vector memory
+
+    def allocate(self, name: str, vectors: int) -> VmemBuffer:
+        """Allocate vectors, evicting values that are used last.
+
+        Raises
+        ------
+        VectorMemoryError
+            If there is no room.
+        """
+        while True:
+            first = self._free.take(vectors)
+            if first is not None:
+                return VmemBuffer(f"{name}{next(self._numbers)}", first, vectors)
+            if self._leaving:
+                self._wait(self._leaving[0][0])
+                continue
+            movable = [value for value in self._resident if value not in self._locked]
+            if not movable:
+                raise VectorMemoryError
+            self.evict(max(movable, key=self.distance))
+
+    def release(self, buffer: VmemBuffer) -> None:
+        """Free vectors; they are reused when transfers from and to them are complete."""
+        arrives = self._arriving.pop(buffer, 0)
+        self._give(buffer, arrives)
+
+    def _give(self, buffer: VmemBuffer, after: int) -> None:
+        if after > self._completed:
+            self._leaving.append((after, buffer))
+            self._leaving.sort(key=lambda entry: entry[0])
+        else:
+            self._free.give(buffer.address, buffer.vectors)
+
+    def lock(self, values: Iterable[Value]) -> None:
+        """Keep these values, and no others, from being evicted."""
+        self._locked = set(values)
+
+    def make(self, value: Value) -> VmemBuffer:
+        """Allocate the vectors of a value that is about to be computed."""
+        buffer = self._resident[value] = self.allocate("value", self._tilings[value].vectors)
+        return buffer
+
+    def load(self, value: Value) -> VmemBuffer:
+        """Bring a value to vector memory, if it is not there; `settle` waits for it."""
+        buffer = self._resident.get(value)
+        if buffer is None:
+            buffer = self._fetch(value, self.make(value))
+        return buffer
+
+    def prefetch(self, value: Value) -> None:
+        """Start to load a value if there is room."""
+        home = self.homes.get(value)
+        if (value in self._resident or not isinstance(home, Rows)
+                or self._stored.get(value, 0) > self._completed):
+            return
+        vectors = self._tilings[value].vectors
+        first = self._free.take(vectors)
+        if first is not None:
+            buffer = VmemBuffer(f"value{next(self._numbers)}", first, vectors)
+            self._resident[value] = buffer
+            self._fetch(value, buffer)
+
+    def _fetch(self, value: Value, buffer: VmemBuffer) -> VmemBuffer:
+        home = self.homes[value]
+        if isinstance(home, Splat):
+            self._fill(home.word, buffer)
+        else:
+            self._wait(self._stored.get(value, 0))
+            self.load_rows(home, buffer)
+        return buffer
+
+    def load_rows(self, source: Rows, buffer: VmemBuffer) -> None:
+        """Start to copy rows of HBM to a buffer."""
+        rows = buffer.vectors * self._config.sublanes
+        self._arriving[buffer] = self._issue(source, Vectors(buffer.address), rows)
+
+    def _fill(self, word: int, buffer: VmemBuffer) -> None:
+        """Write code that stores a word everywhere in a buffer."""
+        stream, again = self._stream, self._stream.label("fill")
+        stream.bundle((Slot.V0, "move", (v[0], word)),
+                      (Slot.S0, "add", (s[1], s[0], buffer.address)),
+                      (Slot.S1, "add", (s[2], s[0], buffer.vectors)))
+        stream.bind(again)
+        stream.bundle((Slot.STORE, "store", (v[0], s[1], 0)),
+                      (Slot.S0, "add", (s[1], s[1], 1)), (Slot.S1, "loop", (s[2], again)))
+
+    # ---- HBM
+
+    def reserve(self, vectors: int) -> Rows:
+        """Reserve rows for so many vectors in the scratch buffer."""
+        first = self.scratch_rows
+        self.scratch_rows += vectors * self._config.sublanes
+        return Rows(SCRATCH, first)
+
+    def save(self, value: Value) -> None:
+        """Give a value a home, if it has none."""
+        if value not in self.homes:
+            home = self.reserve(self._tilings[value].vectors)
+            self._stored[value] = self.copy_to(value, home)
+            self.homes[value] = home
+
+    def copy_to(self, value: Value, destination: Rows) -> int:
+        """Start to copy a value to rows of HBM; return the transfer's number."""
+        rows = self._tilings[value].vectors * self._config.sublanes
+        home = self.homes.get(value)
+        if isinstance(home, Rows) and value not in self._resident:
+            self._wait(self._stored.get(value, 0))
+            return self._issue(home, destination, rows)
+        buffer = self.load(value)
+        # It may still arrive: then it must not be read yet.
+        self._wait(self._arriving.get(buffer, 0))
+        number = self._issue(Vectors(buffer.address), destination, rows)
+        self._reading[buffer] = number
+        return number
+
+    def drop(self, value: Value) -> None:
+        """Forget that a value is in vector memory, if it is."""
+        buffer = self._resident.pop(value, None)
+        if buffer is not None:
+            arrives = self._arriving.pop(buffer, 0)
+            self._give(buffer, max(arrives, self._reading.pop(buffer, 0)))
+
+    def evict(self, value: Value) -> None:
+        """Save a value and free its vectors."""
+        self.save(value)
+        self.drop(value)
+
+    def evict_all(self, needed: Callable[[Value], bool] = lambda value: True) -> None:
+        """Save all values in vector memory that are needed; wait, and free all of it."""
+        self.lock(())
+        for value in list(self._resident):
+            if needed(value):
+                self.evict(value)
+            else:
+                self.drop(value)
+        self.wait_all()
+
+    # ---- scalars
+
+    def read_scalar(self, value: Value, register: int, window: int) -> None:
+        """Write code that copies a value of one element to a scalar register."""
+        buffer = self.load(value)
+        self.settle([buffer])
+        self._wait(self._issue(Vectors(buffer.address), scalar_words(window),
+                               self._config.sublanes))
+        self._stream.bundle((Slot.S0, "load", (s[register], s[0], window)))

@@ -1,0 +1,297 @@
+"""Plans a program: the order of kernels and transfers, and the code of loops and conditionals."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph, Location, Operation, Value
+from sim.compiler.kernels.lowering import Place
+from sim.compiler.machine import VmemBuffer, emit
+from sim.compiler.machine.emit import Code
+from sim.compiler.program.kernel import KernelLowering, lower
+from sim.compiler.program.overlay import CODE
+from sim.compiler.program.places import Home, Places, Splat, VectorMemoryError
+from sim.compiler.program.scalars import ScalarMemory
+from sim.compiler.program.stream import Stream
+from sim.compiler.program.tilings import CONTROL, Tilings
+from sim.compiler.program.transfers import Rows
+from sim.compiler.words import to_words
+
+__all__ = ["KernelRecord", "Planner"]
+
+Words = npt.NDArray[np.uint32]
+
+_CONDITION = 30
+"""Scalar register of conditions; kernels do not use it."""
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """A kernel of a program, for reports.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of the operation.
+    location : Location or None
+        The user's source.
+    first, end : int
+        Its bundles in the program's code.
+    """
+
+    kind: str
+    location: Location | None
+    first: int
+    end: int
+
+
+class Planner:
+    """Turns a graph with tilings into code.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    tilings : dict of Value to Tiling
+        Tilings of all values.
+    """
+
+    def __init__(self, config: Config, tilings: Tilings) -> None:
+        self._config = config
+        self._tilings = tilings
+        self._memory = ScalarMemory(config)
+        self.stream = Stream()
+        self.places = Places(self.stream, config, tilings)
+        self.kernels: list[KernelRecord] = []
+        self._constants: list[Words] = []
+        self._constant_rows: dict[bytes, int] = {}
+        self._next_row = 0
+
+    @property
+    def constants(self) -> Words:
+        """All constants, shape (rows, lanes)."""
+        empty = np.empty((0, self._config.lanes), np.uint32)
+        return np.concatenate([empty, *self._constants])
+
+    def program(self, graph: Graph, inputs: Sequence[Rows], outputs: Sequence[Rows]) -> None:
+        """Write the whole program.
+
+        Parameters
+        ----------
+        graph : Graph
+            What to compute.
+        inputs, outputs : sequence of Rows
+            Where the inputs lie, and where the outputs go.
+        """
+        self.places.homes.update(zip(graph.inputs, inputs, strict=True))
+        wanted: dict[Value, list[Rows]] = {}
+        for value, rows in zip(graph.outputs, outputs, strict=True):
+            wanted.setdefault(value, []).append(rows)
+        self._block(graph, wanted)
+        self.places.wait_all()
+        self.stream.halt()
+
+    # ---- blocks
+
+    def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
+        """Write the code of a graph's operations; copy the values of ``early`` to rows of HBM."""
+        places, operations = self.places, graph.operations
+        uses = _uses(graph, early)
+        for value in graph.inputs:
+            self._copy(value, early.get(value, ()))
+        for index, operation in enumerate(operations):
+            places.distance = partial(_distance, uses, index)
+            self._operation(operation, operations[index + 1:index + 2],
+                            {value for value, at in uses.items() if at[-1] > index}
+                            if operation.kind in CONTROL else set())
+            for value in operation.results:
+                self._copy(value, early.get(value, ()))
+            for value in (*operation.operands, *operation.results):
+                if uses.get(value, (-1,))[-1] <= index:
+                    places.drop(value)
+
+    def _operation(self, operation: Operation, following: Sequence[Operation],
+                   later: set[Value]) -> None:
+        """Write an operation, with the one that follows; ``later`` are the values used then."""
+        if operation.kind == "constant":
+            self.places.homes[operation.result] = self._constant_home(operation)
+        elif operation.kind == "while":
+            self._while(operation, later)
+        elif operation.kind == "case":
+            self._case(operation, later)
+        else:
+            self._kernel(operation, following)
+
+    def _copy(self, value: Value, destinations: Sequence[Rows]) -> None:
+        for rows in destinations:
+            self.places.copy_to(value, rows)
+
+    def _constant_home(self, operation: Operation) -> Home:
+        value = operation.result
+        words = to_words(np.asarray(operation.attributes["value"]))
+        first = words.reshape(-1)[0]
+        if (words == first).all():
+            return Splat(int(first))
+        return self._constant(self._tilings[value].pack(words))
+
+    def _constant(self, vectors: Words) -> Rows:
+        """Rows of HBM that hold constant vectors."""
+        key = vectors.tobytes()
+        if key not in self._constant_rows:
+            rows = vectors.reshape(-1, self._config.lanes)
+            self._constants.append(rows)
+            self._constant_rows[key] = self._next_row
+            self._next_row += len(rows)
+        return Rows(CODE, self._constant_rows[key])
+
+    # ---- kernels
+
+    def _kernel(self, operation: Operation, following: Sequence[Operation]) -> None:
+        """Write the code of an operation's kernel, with its operands in vector memory."""
+        try:
+            code, used, own = self._lower(operation)
+        except VectorMemoryError:
+            # Without gaps between operands there may be room.
+            self.places.evict_all()
+            try:
+                code, used, own = self._lower(operation)
+            except VectorMemoryError:
+                raise MemoryError(self._too_large(operation)) from None
+        for next_operation in following:
+            for value in next_operation.operands:
+                self.places.prefetch(value)
+        self.places.settle(used)
+        first = self.stream.here
+        self.stream.kernel(code)
+        self.kernels.append(KernelRecord(operation.kind, operation.location, first,
+                                         self.stream.here))
+        for buffer in own:
+            self.places.release(buffer)
+
+    def _too_large(self, operation: Operation) -> str:
+        values = dict.fromkeys((*operation.operands, *operation.results))
+        needed = sum(self._tilings[value].vectors for value in values)
+        where = f" at {operation.location}" if operation.location else ""
+        return (f"{operation.kind}{where} needs {needed} vectors of vector memory for its operands "
+                f"and results, and some for itself; the chip has {self._config.vmem_vectors}")
+
+    def _lower(self, operation: Operation) -> tuple[Code, list[VmemBuffer], list[VmemBuffer]]:
+        """Code of a kernel, the buffers that it needs to have arrived, and those of its own."""
+        places = self.places
+        places.lock((*operation.operands, *operation.results))
+        own: list[VmemBuffer] = []
+        made: list[Value] = []
+        try:
+            at: dict[Value, Place] = {}
+            for value in operation.operands:
+                at[value] = Place(places.load(value), self._tilings[value])
+            for value in operation.results:
+                at[value] = Place(places.make(value), self._tilings[value])
+                made.append(value)
+
+            def allocate(name: str, vectors: int) -> VmemBuffer:
+                buffer = places.allocate(name, vectors)
+                own.append(buffer)
+                return buffer
+
+            lowering = KernelLowering(
+                self._config, at, allocate,
+                lambda buffer, words: places.load_rows(self._constant(words), buffer))
+            lower(operation, lowering)
+            code = emit(lowering.builder.finish(), self._config)
+        except VectorMemoryError:
+            for value in made:
+                places.drop(value)
+            for buffer in own:
+                places.release(buffer)
+            raise
+        finally:
+            places.lock(())
+        return code, [*(at[value].buffer for value in operation.operands), *own], own
+
+    # ---- control flow: all values are in HBM where code branches
+
+    def _while(self, operation: Operation, later: set[Value]) -> None:
+        """Write a loop. What it carries lies in rows of HBM of its own."""
+        places, stream = self.places, self.stream
+        condition, body = operation.regions
+        carried = [places.reserve(self._tilings[value].vectors) for value in operation.results]
+        for value, rows in zip(operation.operands, carried, strict=True):
+            places.copy_to(value, rows)
+        places.evict_all(later.__contains__)
+        again, end = stream.label("again"), stream.label("end")
+        stream.bind(again)
+        places.homes.update(zip(condition.inputs, carried, strict=True))
+        self._block(condition, {})
+        places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
+        places.evict_all(lambda value: False)
+        stream.branch("beq", _CONDITION, 0, end)
+        places.homes.update(zip(body.inputs, carried, strict=True))
+        self._block(body, {})
+        changed = {rows: value for value, given, rows
+                   in zip(body.outputs, body.inputs, carried, strict=True) if value is not given}
+        self._store_together(changed, set(body.inputs))
+        stream.jump(again)
+        stream.bind(end)
+        places.homes.update(zip(operation.results, carried, strict=True))
+
+    def _case(self, operation: Operation, later: set[Value]) -> None:
+        """Write a conditional. Its results lie in rows of HBM of their own."""
+        places, stream = self.places, self.stream
+        index, *operands = operation.operands
+        places.read_scalar(index, _CONDITION, self._memory.window.start)
+        places.evict_all(lambda value: value in later or value in operands)
+        results = [places.reserve(self._tilings[value].vectors) for value in operation.results]
+        labels = [stream.label("branch") for _ in operation.regions]
+        for number, label in enumerate(labels[:-1]):
+            stream.branch("beq", _CONDITION, number, label)
+        stream.jump(labels[-1])
+        end = stream.label("end")
+        for region, label in zip(operation.regions, labels, strict=True):
+            stream.bind(label)
+            places.homes.update((value, places.homes[operand]) for value, operand
+                                in zip(region.inputs, operands, strict=True))
+            self._block(region, {})
+            self._store_together(dict(zip(results, region.outputs, strict=True)), set())
+            stream.jump(end)
+        stream.bind(end)
+        places.homes.update(zip(operation.results, results, strict=True))
+
+    def _store_together(self, values: Mapping[Rows, Value], replaced: set[Value]) -> None:
+        """Copy values to rows of HBM, as if at once, and empty vector memory.
+
+        ``replaced`` are values that may lie in some of these rows.
+        """
+        places = self.places
+        moved = {value: places.reserve(self._tilings[value].vectors)
+                 for value in values.values() if value in replaced}
+        for value, rows in moved.items():
+            places.copy_to(value, rows)
+        places.wait_all()
+        for rows, value in values.items():
+            if value in moved:
+                places.drop(value)
+                places.homes[value] = moved[value]
+            places.copy_to(value, rows)
+        places.evict_all(lambda value: False)
+
+
+def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, list[int]]:
+    """The operations that use each value, by index; the graph's end uses what is not ``early``."""
+    uses: dict[Value, list[int]] = {}
+    for index, operation in enumerate(graph.operations):
+        for value in operation.operands:
+            uses.setdefault(value, []).append(index)
+    for value in graph.outputs:
+        if value not in early:
+            uses.setdefault(value, []).append(len(graph.operations))
+    return uses
+
+
+def _distance(uses: Mapping[Value, Sequence[int]], index: int, value: Value) -> int:
+    """Index of the next operation that uses a value."""
+    return next((use for use in uses.get(value, ()) if use >= index), 1 << 30)

@@ -1,0 +1,78 @@
+"""Chooses a tiling for each value, and copies operands that have another one than a rule takes."""
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.kernels.lowering import choose
+from sim.compiler.program.kernel import load_rules
+from sim.compiler.tiling import Tiling, standard
+
+__all__ = ["CONTROL", "Tilings", "assign_tilings"]
+
+Tilings = dict[Value, Tiling]
+
+CONTROL = frozenset({"while", "case"})
+"""Kinds that have no kernel: their regions are programs."""
+_HELD = frozenset({"constant"})
+"""Kinds without a kernel, whose results are standard."""
+
+
+def assign_tilings(graph: Graph, config: Config) -> Tilings:
+    """Choose tilings, and insert ``relayout`` where an operation takes another one.
+
+    Inputs and outputs of the graph and of the regions of ``while`` and ``case`` are standard.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph; it is changed.
+    config : Config
+        The chip.
+
+    Returns
+    -------
+    dict of Value to Tiling
+        Tilings of all values of the graph and of those regions.
+    """
+    load_rules()
+    tilings: Tilings = {}
+    _assign(graph, config, tilings)
+    return tilings
+
+
+def _assign(graph: Graph, config: Config, tilings: Tilings) -> None:
+    copies: dict[tuple[Value, Tiling], Value] = {}
+    operations: list[Operation] = []
+
+    def copied(value: Value, wanted: Tiling, near: Operation | None) -> Value:
+        """The value in the wanted tiling."""
+        if tilings[value] == wanted:
+            return value
+        copy = copies.get((value, wanted))
+        if copy is None:
+            copy = copies[value, wanted] = Value(value.type)
+            tilings[copy] = wanted
+            operations.append(Operation("relayout", (value,), (copy,),
+                                        location=near.location if near else None))
+        return copy
+
+    for value in graph.inputs:
+        tilings[value] = standard(value.shape, config)
+    for operation in graph.operations:
+        given = tuple(tilings[value] for value in operation.operands)
+        if operation.kind in CONTROL | _HELD:
+            takes = tuple(standard(value.shape, config) for value in operation.operands)
+            makes = tuple(standard(value.shape, config) for value in operation.results)
+            for region in operation.regions:
+                if operation.kind in CONTROL:
+                    _assign(region, config, tilings)
+        else:
+            choice = choose(operation, given, config)
+            takes, makes = choice.operands, choice.results
+        operation.operands = tuple(
+            copied(value, wanted, operation)
+            for value, wanted in zip(operation.operands, takes, strict=True))
+        tilings.update(zip(operation.results, makes, strict=True))
+        operations.append(operation)
+    graph.outputs = [copied(value, standard(value.shape, config), None)
+                     for value in graph.outputs]
+    graph.operations = operations

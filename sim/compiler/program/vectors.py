@@ -1,0 +1,47 @@
+"""Allocation of vector memory."""
+
+from bisect import insort
+
+__all__ = ["FreeVectors"]
+
+
+class FreeVectors:
+    """The free vectors of vector memory, as runs.
+
+    Parameters
+    ----------
+    vectors : int
+        Size of the memory.
+    """
+
+    def __init__(self, vectors: int) -> None:
+        self._runs: list[tuple[int, int]] = [(0, vectors)]
+
+    @property
+    def free(self) -> int:
+        """Free vectors, in however many runs."""
+        return sum(end - first for first, end in self._runs)
+
+    def take(self, vectors: int) -> int | None:
+        """Allocate consecutive vectors from the smallest run that holds them; None if none does."""
+        fitting = [(end - first, first, end) for first, end in self._runs
+                   if end - first >= vectors]
+        if not fitting:
+            return None
+        _, first, end = min(fitting)
+        self._runs.remove((first, end))
+        if end - first > vectors:
+            insort(self._runs, (first + vectors, end))
+        return first
+
+    def give(self, first: int, vectors: int) -> None:
+        """Free vectors."""
+        insort(self._runs, (first, first + vectors))
+        merged: list[tuple[int, int]] = []
+        for run in self._runs:
+            if merged and merged[-1][1] == run[0]:
+                merged[-1] = (merged[-1][0], run[1])
+            else:
+                assert not merged or merged[-1][1] < run[0], "vectors must not be freed twice"
+                merged.append(run)
+        self._runs = merged

@@ -1,0 +1,112 @@
+"""Graphs, and their comparison with the reference semantics, for tests of whole programs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.compiler.graph.interpret import interpret
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.kernels.lowering import Lowering, lowers, rule
+from sim.compiler.program.driver import compile_graph
+from sim.compiler.program.kernel import load_rules
+from systolith import Device
+
+Array = npt.NDArray[Any]
+TINY = Config.preset("tiny")
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType(shape, DType.F32)
+
+
+def s32(*shape: int) -> TensorType:
+    return TensorType(shape, DType.S32)
+
+
+def pred(*shape: int) -> TensorType:
+    return TensorType(shape, DType.PRED)
+
+
+class Maker:
+    """Makes a graph by calls."""
+
+    def __init__(self, *inputs: TensorType) -> None:
+        self.graph = Graph([Value(kind) for kind in inputs])
+
+    @property
+    def inputs(self) -> list[Value]:
+        return self.graph.inputs
+
+    def op(self, kind: str, *operands: Value, to: TensorType | None = None,
+           **attributes: Any) -> Value:
+        """The result of an operation, of the first operand's type if not ``to``."""
+        return self.graph.add(kind, operands, to or operands[0].type, attributes).result
+
+    def constant(self, array: Array, kind: TensorType) -> Value:
+        return self.op("constant", to=kind, value=array)
+
+    def compare(self, a: Value, b: Value, direction: str) -> Value:
+        return self.op("compare", a, b, to=pred(*a.shape), comparison_direction=direction,
+                       compare_type="SIGNED")
+
+    def control(self, kind: str, operands: Sequence[Value], regions: Sequence[Graph],
+                results: Sequence[TensorType]) -> tuple[Value, ...]:
+        return self.graph.add(kind, operands, results, {}, regions).results
+
+    def returns(self, *values: Value) -> Graph:
+        self.graph.outputs = list(values)
+        return self.graph
+
+
+def arrays_for(graph: Graph, seed: int = 3) -> list[Array]:
+    """Arrays for a graph's inputs: small integers, so that sums are exact."""
+    rng = np.random.default_rng(seed)
+    kinds = {DType.F32: np.float32, DType.S32: np.int32}
+    return [rng.integers(-9, 10, value.shape).astype(kinds[value.dtype])
+            for value in graph.inputs]
+
+
+def check(graph: Graph, device: Device, arrays: Sequence[Array] | None = None,
+          runs: int = 2) -> Any:
+    """Compile and run a graph, and compare with the interpreter; return the executable."""
+    given = arrays_for(graph) if arrays is None else list(arrays)
+    wanted = interpret(graph, given)
+    executable = compile_graph(graph, device.config)
+    for _ in range(runs):
+        results = device.execute(executable, *given)
+        assert len(results) == len(wanted)
+        for result, expected in zip(results, wanted, strict=True):
+            assert result.dtype == expected.dtype
+            assert np.array_equal(result, expected), (result, expected)
+    return executable
+
+
+def _binary(name: str) -> Any:
+    def lower(operation: Operation, at: Lowering) -> None:
+        b = at.builder
+        left, right = (at.place(value).buffer for value in operation.operands)
+        result = at.place(operation.result).buffer
+        chosen = name if operation.result.dtype is DType.F32 else name[1:]
+        with b.loop(result.vectors) as i:
+            b.store(b.vector(chosen, b.load(left, i), b.load(right, i)), result, i)
+    return lower
+
+
+def _compare(operation: Operation, at: Lowering) -> None:
+    b = at.builder
+    left, right = (at.place(value).buffer for value in operation.operands)
+    result = at.place(operation.result).buffer
+    with b.loop(result.vectors) as i:
+        less = b.compare(operation.attributes["comparison_direction"].lower(),
+                         b.load(left, i), b.load(right, i))
+        b.store(b.vector("select", b.splat(1), b.splat(0), less), result, i)
+
+
+load_rules()
+for _kind, _rule in (("add", _binary("fadd")), ("subtract", _binary("fsub")),
+                     ("multiply", _binary("fmul")), ("compare", _compare)):
+    if rule(_kind) is None:
+        lowers(_kind)(_rule)

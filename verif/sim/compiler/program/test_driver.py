@@ -1,0 +1,212 @@
+"""Whole programs: several operations, large code, little vector memory, loops and conditionals."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from hdl.config import Config
+from sim.compiler.executable import Role
+from sim.compiler.graph.ir import Graph
+from sim.compiler.program.driver import compile_graph
+from systolith import Device
+from verif.sim.compiler.program.common import TINY, Maker, arrays_for, check, f32, pred, s32
+
+
+@pytest.fixture(params=["golden", "rtl"])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with Device.open("tiny", request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def golden() -> Iterator[Device]:
+    with Device.open("tiny", "golden") as opened:
+        yield opened
+
+
+def chain(length: int, shape: tuple[int, ...] = (5, 6)) -> Graph:
+    """Additions and subtractions of two inputs, each of which uses an old and a new value."""
+    m = Maker(f32(*shape), f32(*shape))
+    values = list(m.inputs)
+    for number in range(length):
+        kind = "add" if number % 2 else "subtract"
+        values.append(m.op(kind, values[-1], values[number // 2]))
+    return m.returns(values[-1], values[len(values) // 2])
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_operations_follow_each_other(device: Device, length: int) -> None:
+    check(chain(length), device)
+
+
+def test_program_larger_than_instruction_memory(device: Device) -> None:
+    executable = check(chain(200), device)
+    [code] = [spec for spec in executable.buffers if spec.role is Role.CONSTANT]
+    assert code.layout.rows > TINY.imem_bundles * 16 // TINY.lanes
+
+
+@pytest.mark.parametrize("shape", [(20, 12), (31, 17)])
+def test_values_that_do_not_fit_vector_memory_are_spilled(device: Device,
+                                                          shape: tuple[int, int]) -> None:
+    executable = check(chain(24, shape), device)
+    assert any(spec.role is Role.SCRATCH for spec in executable.buffers)
+
+
+def test_operation_that_does_not_fit_is_refused() -> None:
+    m = Maker(f32(50, 50), f32(50, 50))
+    graph = m.returns(m.op("add", *m.inputs))
+    with pytest.raises(MemoryError, match=r"add needs .* vectors of vector memory"):
+        compile_graph(graph, TINY)
+
+
+def test_constants(device: Device) -> None:
+    m = Maker(f32(7, 9))
+    rng = np.random.default_rng(4)
+    table = rng.integers(-5, 5, (7, 9)).astype(np.float32)
+    splat = np.full((7, 9), 3, np.float32)
+    total = m.op("add", m.inputs[0], m.constant(table, f32(7, 9)))
+    total = m.op("multiply", total, m.constant(splat, f32(7, 9)))
+    check(m.returns(total, m.constant(splat, f32(7, 9)), m.constant(table, f32(7, 9))), device)
+
+
+def test_outputs_of_all_kinds(device: Device) -> None:
+    m = Maker(f32(3), f32(3), s32(2, 5))
+    total = m.op("add", m.inputs[0], m.inputs[1])
+    check(m.returns(m.inputs[2], total, m.inputs[0], total), device)
+
+
+def test_no_output_and_no_input(device: Device) -> None:
+    assert check(Maker(f32(3)).returns(), device).outputs == ()
+    m = Maker()
+    check(m.returns(m.constant(np.array(5, np.float32), f32())), device)
+
+
+def counting(body_of: int = 1, size: tuple[int, ...] = (4, 5)) -> Graph:
+    """A loop: (i, x, c) -> (i + 1, x + c, c) while i < n, with a body of ``body_of`` additions."""
+    m = Maker(s32(), f32(*size), f32(*size), s32())
+    kinds = [value.type for value in m.inputs]
+    condition = Maker(*kinds)
+    condition.returns(condition.compare(condition.inputs[0], condition.inputs[3], "LT"))
+    body = Maker(*kinds)
+    number, x, c, limit = body.inputs
+    for _ in range(body_of):
+        x = body.op("add", x, c)
+    one = body.constant(np.array(1, np.int32), s32())
+    body.returns(body.op("add", number, one), x, c, limit)
+    results = m.control("while", m.inputs, [condition.graph, body.graph], kinds)
+    return m.returns(m.op("add", results[1], m.inputs[1]), results[0])
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+@pytest.mark.parametrize("body_of", [1, 40])
+def test_loop(device: Device, count: int, body_of: int) -> None:
+    graph = counting(body_of)
+    _, x, c, _ = arrays_for(graph)
+    check(graph, device, [np.array(0, np.int32), x, c, np.array(count, np.int32)])
+
+
+def test_loop_that_rotates_what_it_carries(device: Device) -> None:
+    m = Maker(s32(), f32(3), f32(3), f32(3))
+    kinds = [value.type for value in m.inputs]
+    condition = Maker(*kinds)
+    condition.returns(condition.compare(
+        condition.inputs[0], condition.constant(np.array(4, np.int32), s32()), "LT"))
+    body = Maker(*kinds)
+    number, a, b, c = body.inputs
+    one = body.constant(np.array(1, np.int32), s32())
+    body.returns(body.op("add", number, one), b, c, body.op("add", a, b))
+    graph = m.returns(*m.control("while", m.inputs, [condition.graph, body.graph], kinds))
+    given = arrays_for(graph)
+    check(graph, device, [np.array(0, np.int32), *given[1:]])
+
+
+def conditional(branches: int) -> Graph:
+    m = Maker(s32(), f32(3, 7), f32(3, 7))
+    kept = m.op("add", m.inputs[1], m.inputs[1])
+    regions = []
+    for number in range(branches):
+        region = Maker(f32(3, 7), f32(3, 7))
+        a, b = region.inputs
+        for _ in range(number):
+            a = region.op("add", a, b)
+        regions.append(region.returns(a, region.inputs[number % 2]))
+    first, second = m.control("case", m.inputs, regions, [f32(3, 7), f32(3, 7)])
+    return m.returns(m.op("subtract", first, kept), second)
+
+
+@pytest.mark.parametrize(("branches", "index"), [(1, 0), (2, 0), (2, 1), (4, 2), (4, -1), (4, 9)])
+def test_conditional(device: Device, branches: int, index: int) -> None:
+    graph = conditional(branches)
+    check(graph, device, [np.array(index, np.int32), *arrays_for(graph)[1:]])
+
+
+def test_conditional_in_a_loop_in_a_loop(device: Device) -> None:
+    carried = [s32(), f32(3)]
+
+    def below(limit: int) -> Graph:
+        made = Maker(*carried)
+        return made.returns(made.compare(
+            made.inputs[0], made.constant(np.array(limit, np.int32), s32()), "LT"))
+
+    inner = Maker(*carried)
+    number, x = inner.inputs
+    regions = []
+    for kind in ("add", "subtract", "multiply"):
+        region = Maker(f32(3))
+        two = region.constant(np.array([2, 3, -1], np.float32), f32(3))
+        regions.append(region.returns(region.op(kind, region.inputs[0], two)))
+    [x] = inner.control("case", [number, x], regions, [f32(3)])
+    inner.returns(inner.op("add", number, inner.constant(np.array(1, np.int32), s32())), x)
+    outer = Maker(*carried)
+    number, x = outer.inputs
+    zero = outer.constant(np.array(0, np.int32), s32())
+    _, x = outer.control("while", [zero, x], [below(4), inner.graph], carried)
+    outer.returns(outer.op("add", number, outer.constant(np.array(1, np.int32), s32())), x)
+    m = Maker(f32(3))
+    results = m.control("while", [m.constant(np.array(0, np.int32), s32()), m.inputs[0]],
+                        [below(3), outer.graph], carried)
+    check(m.returns(*results), device)
+
+
+def test_program_runs_wherever_its_buffers_are(golden: Device) -> None:
+    graph = chain(20)
+    given = arrays_for(graph)
+    executable = compile_graph(graph, TINY)
+    first = golden.execute(executable, *given)
+    kept = [golden.allocate(size) for size in (4096, 160)]
+    second = golden.execute(executable, *given)
+    golden.free(kept[0])
+    third = golden.execute(executable, *given)
+    for results in (second, third):
+        for one, other in zip(first, results, strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_golden_and_rtl_agree() -> None:
+    rng = np.random.default_rng(6)
+    graph = chain(9)
+    given = [rng.standard_normal((5, 6)).astype(np.float32) for _ in range(2)]
+    executable = compile_graph(graph, TINY)
+    results = []
+    for backend in ("golden", "rtl"):
+        with Device.open("tiny", backend) as opened:
+            results.append(opened.execute(executable, *given))
+    for one, other in zip(*results, strict=True):
+        assert np.array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
+def test_no_memory_for_a_segment() -> None:
+    config = Config.preset("tiny", imem_bundles=24)
+    with pytest.raises(MemoryError, match="cut into segments"):
+        compile_graph(chain(3), config)
+
+
+def test_predicates_are_words(golden: Device) -> None:
+    m = Maker(s32(9), s32(9))
+    [result] = golden.execute(
+        compile_graph(m.returns(m.compare(m.inputs[0], m.inputs[1], "LT")), TINY),
+        np.arange(9, dtype=np.int32), np.full(9, 4, np.int32))
+    assert result.dtype == np.bool_
+    assert result.tolist() == [number < 4 for number in range(9)]
+    assert pred(9).shape == (9,)
