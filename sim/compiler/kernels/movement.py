@@ -1,0 +1,125 @@
+"""Operations that move elements along axes: slices, padding, reshapes, transposes and their kin."""
+
+from collections.abc import Sequence
+
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.lowering import Lowering, Place, lowers
+from sim.compiler.kernels.moving import Axis, copy, relayout
+from sim.compiler.machine import Index
+from sim.compiler.machine.ir import IndexLike
+
+__all__: list[str] = []
+
+
+def fill(at: Lowering, destination: Place, value: Value) -> None:
+    """Store a value without dimensions in all elements."""
+    vector = at.builder.load(at.place(value).buffer, 0)
+    with at.builder.loop(destination.tiling.vectors) as i:
+        at.builder.store(vector, destination.buffer, i)
+
+
+@lowers("slice")
+def _slice(op: Operation, at: Lowering) -> None:
+    source, destination = at.place(op.operands[0]), at.place(op.result)
+    starts, strides = op.attributes["start_indices"], op.attributes["strides"]
+    copy(at, source, destination,
+         [Axis(size, d, d, strides[d]) for d, size in enumerate(op.result.shape)],
+         (starts, [0] * len(starts)))
+
+
+@lowers("pad")
+def _pad(op: Operation, at: Lowering) -> None:
+    source, destination = at.place(op.operands[0]), at.place(op.result)
+    low, interior = op.attributes["edge_padding_low"], op.attributes["interior_padding"]
+    fill(at, destination, op.operands[1])
+    axes, starts, ends = [], [], []
+    for d, (old, new) in enumerate(zip(op.operands[0].shape, op.result.shape, strict=True)):
+        step = interior[d] + 1
+        # Elements first to last - 1 of the operand stay; negative padding removes the others.
+        first = max(0, -(low[d] // step))
+        last = min(old, -((low[d] - new) // step))
+        if first >= last:
+            return
+        axes.append(Axis(last - first, d, d, 1, step))
+        starts.append(first)
+        ends.append(low[d] + first * step)
+    copy(at, source, destination, axes, (starts, ends))
+
+
+@lowers("concatenate")
+def _concatenate(op: Operation, at: Lowering) -> None:
+    destination, dimension, position = at.place(op.result), op.attributes["dimension"], 0
+    for operand in op.operands:
+        starts = [position if d == dimension else 0 for d in range(len(operand.shape))]
+        copy(at, at.place(operand), destination,
+             [Axis(size, d, d) for d, size in enumerate(operand.shape)],
+             ([0] * len(starts), starts))
+        position += operand.shape[dimension]
+
+
+@lowers("reverse")
+def _reverse(op: Operation, at: Lowering) -> None:
+    dimensions, shape = op.attributes["dimensions"], op.result.shape
+    copy(at, at.place(op.operands[0]), at.place(op.result),
+         [Axis(size, d, d, -1 if d in dimensions else 1) for d, size in enumerate(shape)],
+         ([size - 1 if d in dimensions else 0 for d, size in enumerate(shape)], [0] * len(shape)))
+
+
+@lowers("transpose")
+def _transpose(op: Operation, at: Lowering) -> None:
+    copy(at, at.place(op.operands[0]), at.place(op.result),
+         [Axis(op.result.shape[new], old, new)
+          for new, old in enumerate(op.attributes["permutation"])])
+
+
+@lowers("broadcast_in_dim")
+def _broadcast(op: Operation, at: Lowering) -> None:
+    dimensions, shape = op.attributes["broadcast_dimensions"], op.operands[0].shape
+    axes = []
+    for new, size in enumerate(op.result.shape):
+        old = dimensions.index(new) if new in dimensions else None
+        axes.append(Axis(size, None if old is None or shape[old] == 1 else old, new))
+    copy(at, at.place(op.operands[0]), at.place(op.result), axes)
+
+
+@lowers("relayout")
+def _relayout(op: Operation, at: Lowering) -> None:
+    relayout(at, at.place(op.operands[0]), at.place(op.result))
+
+
+def clamped_starts(at: Lowering, starts: Sequence[Value], shape: Sequence[int],
+                   sizes: Sequence[int]) -> list[IndexLike]:
+    """Start indices from scalars, moved so that a slice of ``sizes`` lies within ``shape``."""
+    found: list[IndexLike] = []
+    for value, whole, part in zip(starts, shape, sizes, strict=True):
+        if whole == part:
+            found.append(0)
+            continue
+        start, limit = at.scalar(value), whole - part
+        if value.dtype.is_integer and not value.dtype.is_signed and value.dtype.bits == 32:
+            # Unsigned numbers from 2**31 on are large, not negative.
+            high = at.builder.scalar("shr", start, 31)
+            start = at.builder.scalar("or", at.builder.scalar("mul", high, limit),
+                                      at.builder.scalar("mul", start,
+                                                        at.builder.scalar("xor", high, 1)))
+        start = at.builder.scalar("min", at.builder.scalar("max", start, 0), limit)
+        found.append(Index.of(start))
+    return found
+
+
+@lowers("dynamic_slice")
+def _dynamic_slice(op: Operation, at: Lowering) -> None:
+    operand, *starts = op.operands
+    shape = op.result.shape
+    copy(at, at.place(operand), at.place(op.result),
+         [Axis(size, d, d) for d, size in enumerate(shape)],
+         (clamped_starts(at, starts, operand.shape, shape), [0] * len(shape)))
+
+
+@lowers("dynamic_update_slice")
+def _dynamic_update_slice(op: Operation, at: Lowering) -> None:
+    operand, update, *starts = op.operands
+    destination, shape = at.place(op.result), update.shape
+    relayout(at, at.place(operand), destination)
+    copy(at, at.place(update), destination, [Axis(size, d, d) for d, size in enumerate(shape)],
+         ([0] * len(shape), clamped_starts(at, starts, operand.shape, shape)))

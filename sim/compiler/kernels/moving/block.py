@@ -1,0 +1,249 @@
+"""Copies of blocks: an affine copy whose tiled dimensions stay tiled dimensions, or vary slowly.
+
+A copy has axes, each of which advances a dimension of the source and one of the destination. At
+most one axis runs along the lanes of both (or is repeated along the destination's), and at most one
+along the sublanes: these two make a block, which moves by rotations. All other axes are loops
+around the block.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from sim.compiler.kernels.lowering import Place
+from sim.compiler.kernels.moving.span import Loops, Position, Span
+from sim.compiler.machine import Builder, Index, LoopVariable, MReg, VReg
+from sim.compiler.machine.ir import IndexLike
+from sim.compiler.tiling import Tiling
+
+__all__ = ["Axis", "Combine", "coalesce", "copy_blocks", "nest", "outer_strides"]
+
+Combine = Callable[[VReg, VReg], VReg]
+"""What to store, from a destination's vector and the elements that are moved there."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension of the iteration space of a copy.
+
+    Attributes
+    ----------
+    size : int
+        Number of iterations.
+    source, destination : int or None
+        The dimension that it advances; None for none: the source's elements are repeated.
+    source_step, destination_step : int
+        By how many elements; may be negative.
+    """
+
+    size: int
+    source: int | None
+    destination: int | None
+    source_step: int = 1
+    destination_step: int = 1
+
+
+def outer_strides(tiling: Tiling) -> dict[int, int]:
+    """Distance in vectors between neighbours of each outer dimension."""
+    stride = tiling.lane_tiles * tiling.row_tiles
+    strides = {}
+    for dimension in reversed(tiling.outer_dimensions):
+        strides[dimension] = stride
+        stride *= tiling.shape[dimension]
+    return strides
+
+
+@contextmanager
+def nest(b: Builder, sizes: Sequence[int],
+         counts: dict[LoopVariable, int]) -> Iterator[list[int | LoopVariable]]:
+    """Nested loops, the last innermost; a loop of one iteration takes no code."""
+    with ExitStack() as stack:
+        variables: list[int | LoopVariable] = []
+        for size in sizes:
+            if size == 1:
+                variables.append(0)
+                continue
+            variable = stack.enter_context(b.loop(size))
+            counts[variable] = size
+            variables.append(variable)
+        yield variables
+
+
+class _Block:
+    """The copy of a block, with the loops around it."""
+
+    def __init__(self, b: Builder, source: Place, destination: Place, axes: Sequence[Axis],
+                 starts: tuple[Sequence[IndexLike], Sequence[IndexLike]]) -> None:
+        self.b = b
+        self.source, self.destination = source, destination
+        self.starts = starts
+        self.axes = dict(enumerate(axis for axis in axes if axis.size > 1))
+        self.lane = self._choose("lane_dimension", None)
+        self.row = self._choose("sublane_dimension", self.lane)
+        self.around = [number for number in self.axes if number not in (self.lane, self.row)]
+        self.lanes = self._span("lanes", "lane_dimension", self.lane)
+        self.rows = self._span("sublanes", "sublane_dimension", self.row)
+        self.counts: dict[LoopVariable, int] = {}
+
+    def _choose(self, along: str, taken: int | None) -> int | None:
+        """The longest axis that can be the block's extent along a tiled dimension."""
+        source = getattr(self.source.tiling, along)
+        destination = getattr(self.destination.tiling, along)
+        found = [number for number, axis in self.axes.items()
+                 if number != taken and axis.destination is not None
+                 and axis.destination == destination and axis.destination_step == 1
+                 and (axis.source is None or (axis.source == source and axis.source_step == 1))]
+        return max(found, key=lambda number: self.axes[number].size, default=None)
+
+    def position(self, side: int, dimension: int | None) -> Position | None:
+        """Coordinate of the block in a dimension of the source (0) or the destination (1)."""
+        if dimension is None:
+            return None
+        steps: dict[int, int] = {}
+        for number in self.around:
+            axis = self.axes[number]
+            if (axis.source, axis.destination)[side] == dimension:
+                steps[number] = (axis.source_step, axis.destination_step)[side]
+        return Position(Index.of(self.starts[side][dimension]), steps)
+
+    def _span(self, along: str, dimension: str, number: int | None) -> Span:
+        dimensions = [getattr(place.tiling, dimension) for place in (self.source, self.destination)]
+        sizes = [place.tiling.shape[d] if d is not None else 1
+                 for place, d in zip((self.source, self.destination), dimensions, strict=True)]
+        axis = None if number is None else self.axes[number]
+        return Span(self.b, along, length=1 if axis is None else axis.size,
+                    repeated=axis is not None and axis.source is None,
+                    source=self.position(0, dimensions[0]),
+                    destination=self.position(1, dimensions[1]), sizes=(sizes[0], sizes[1]))
+
+    def base(self, side: int, loops: Loops) -> Index:
+        """Vector of the outer index in open loops; of axes without loops, at their first."""
+        index = Index(0)
+        tiling = (self.source, self.destination)[side].tiling
+        for dimension, stride in outer_strides(tiling).items():
+            position = self.position(side, dimension)
+            assert position is not None
+            index = index + position.at(loops) * stride
+        return index
+
+    def stride(self, side: int, number: int) -> int:
+        """Vectors by which an axis around a block of whole tiles advances."""
+        axis = self.axes[number]
+        tiling = (self.source, self.destination)[side].tiling
+        dimension = (axis.source, axis.destination)[side]
+        step = (axis.source_step, axis.destination_step)[side]
+        if dimension is None:
+            return 0
+        if dimension == tiling.lane_dimension:
+            return step // tiling.lanes * tiling.row_tiles
+        if dimension == tiling.sublane_dimension:
+            return step // tiling.sublanes
+        return step * outer_strides(tiling)[dimension]
+
+    def run(self, combine: Combine | None, mask: MReg | None) -> None:
+        """Write the code."""
+        if self.lanes.plain and self.rows.plain and mask is None:
+            self._whole(combine)
+        else:
+            self._moved(combine, mask)
+
+    def _whole(self, combine: Combine | None) -> None:
+        """Copy whole vectors, with as few loops as possible."""
+        tilings = (self.source.tiling, self.destination.tiling)
+        loops = [(self.axes[number].size, (self.stride(0, number), self.stride(1, number)))
+                 for number in self.around]
+        for span, units in ((self.lanes, [tiling.row_tiles for tiling in tilings]),
+                            (self.rows, [1, 1])):
+            span.prepare({})
+            loops.append((span.count, (units[0] if span.moves else 0, units[1])))
+        loops = coalesce(loops)
+        first = [self.base(side, {}) + self.lanes.first[side] * tilings[side].row_tiles
+                 + self.rows.first[side] for side in (0, 1)]
+        with nest(self.b, [size for size, _ in loops], self.counts) as variables:
+            for variable, (_, strides) in zip(variables, loops, strict=True):
+                first = [index + Index.of(variable) * stride
+                         for index, stride in zip(first, strides, strict=True)]
+            self._store(self.b.load(self.source.buffer, first[0]), first[1], None, combine)
+
+    def _store(self, vector: VReg, index: IndexLike, mask: MReg | None,
+               combine: Combine | None) -> None:
+        if combine is not None:
+            vector = combine(self.b.load(self.destination.buffer, index), vector)
+        self.b.store(vector, self.destination.buffer, index, mask)
+
+    def _moved(self, combine: Combine | None, mask: MReg | None) -> None:
+        """Copy blocks that move within tiles, or that are masked."""
+        spans = (self.lanes, self.rows)
+        for span, name in zip(spans, ("lane", "sublane"), strict=True):
+            if not span.plain:
+                span.coordinates = self.b.vector(name)
+            if not span.varies:
+                span.prepare({})
+        vary = any(span.varies for span in spans)
+        late = [number for number in self.around
+                if self.axes[number].source is None and not vary]
+        early = [number for number in self.around if number not in late]
+        with self._open(early) as loops:
+            for span in spans:
+                if span.varies:
+                    span.prepare(loops)
+            with nest(self.b, [span.count if span.moves else 1 for span in spans],
+                      self.counts) as tiles:
+                vector = self._value(loops, tiles)
+                with self._open(late) as inner, \
+                     nest(self.b, [1 if span.moves else span.count for span in spans],
+                          self.counts) as others:
+                    places = [tile if span.moves else other for span, tile, other
+                              in zip(spans, tiles, others, strict=True)]
+                    self._put(vector, {**loops, **inner}, places, (combine, mask))
+
+    @contextmanager
+    def _open(self, numbers: Sequence[int]) -> Iterator[dict[int, LoopVariable]]:
+        with nest(self.b, [self.axes[number].size for number in numbers],
+                  self.counts) as variables:
+            yield {number: variable for number, variable in zip(numbers, variables, strict=True)
+                   if not isinstance(variable, int)}
+
+    def _value(self, loops: Loops, tiles: Sequence[IndexLike]) -> VReg:
+        """The elements of one destination tile, in place."""
+        base, tiling = self.base(0, loops), self.source.tiling
+        rows = self.rows.source_tiles(loops, tiles[1], self.counts)
+        lanes = self.lanes.source_tiles(loops, tiles[0], self.counts)
+        vector = self.rows.merge([
+            self.lanes.merge([self.b.load(self.source.buffer, base + lane * tiling.row_tiles + row)
+                              for lane in lanes])
+            for row in rows])
+        return self.rows.move(self.lanes.move(vector))
+
+    def _put(self, vector: VReg, loops: Loops, tiles: Sequence[IndexLike],
+             how: tuple[Combine | None, MReg | None]) -> None:
+        lane = self.lanes.destination_tile(loops, tiles[0], self.counts)
+        row = self.rows.destination_tile(loops, tiles[1], self.counts)
+        index = self.base(1, loops) + lane * self.destination.tiling.row_tiles + row
+        mask = how[1]
+        for part in (self.lanes.mask(tiles[0]), self.rows.mask(tiles[1])):
+            if part is not None:
+                mask = part if mask is None else self.b.mask("mand", mask, part)
+        self._store(vector, index, mask, how[0])
+
+
+def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
+    """Loops (count, strides) from outer to inner, in another order and merged where possible."""
+    merged: list[tuple[int, tuple[int, int]]] = []
+    for count, strides in sorted(loops, key=lambda loop: -abs(loop[1][1])):
+        if count == 1:
+            continue
+        if merged and merged[-1][1] == (strides[0] * count, strides[1] * count):
+            merged[-1] = (merged[-1][0] * count, strides)
+        else:
+            merged.append((count, strides))
+    return merged
+
+
+def copy_blocks(b: Builder, source: Place, destination: Place, axes: Sequence[Axis],
+                starts: tuple[Sequence[IndexLike], Sequence[IndexLike]] | None = None, *,
+                combine: Combine | None = None, mask: MReg | None = None) -> None:
+    """Copy elements along axes; see `sim.compiler.kernels.moving.copy.copy`."""
+    if starts is None:
+        starts = ([0] * len(source.tiling.shape), [0] * len(destination.tiling.shape))
+    _Block(b, source, destination, axes, starts).run(combine, mask)

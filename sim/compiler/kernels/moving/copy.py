@@ -1,0 +1,105 @@
+"""The affine copy: elements from one tiling to another, along axes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sim.compiler.kernels.lowering import Lowering, Place
+from sim.compiler.kernels.moving.block import Axis, Combine, copy_blocks
+from sim.compiler.kernels.moving.transposer import swap_tiled
+from sim.compiler.machine import MReg
+from sim.compiler.machine.ir import IndexLike
+from sim.compiler.tiling import Tiling
+
+__all__ = ["Axis", "copy", "relayout"]
+
+Starts = tuple[Sequence[IndexLike], Sequence[IndexLike]]
+
+
+def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
+         starts: Starts | None = None, *, combine: Combine | None = None,
+         mask: MReg | None = None) -> None:
+    """Copy elements along axes.
+
+    The element of iteration (i, j, ...) is at ``start + i * step + ...`` in each dimension, of the
+    source and of the destination. No element is written twice. Elements that are not written keep
+    their values; padding does not.
+
+    Whole vectors are loaded and stored. Blocks that lie elsewhere within tiles are rotated along
+    sublanes or lanes. If what runs along the destination's lanes runs along another dimension of
+    the source, the whole source goes through the transposer first. What neither covers, such as a
+    stride along the lanes, moves one lane at a time.
+
+    Parameters
+    ----------
+    at : Lowering
+    source, destination : Place
+    axes : sequence of Axis
+        The iteration space. A dimension that no axis advances stays at its start.
+    starts : pair of sequences
+        The first element's coordinates in the source and in the destination: integers, scalar
+        registers, or indexes; all zero if None.
+    combine : callable or None
+        Gives what to store, from the destination's vector and the moved elements.
+    mask : MReg or None
+        Elements of a vector that may be stored; all if None.
+    """
+    axes = [axis for axis in axes if axis.size > 1]
+    source = _prepared(at, source, destination.tiling, axes)
+    copy_blocks(at.builder, source, destination, axes, starts, combine=combine, mask=mask)
+
+
+def relayout(at: Lowering, source: Place, destination: Place) -> None:
+    """Copy a value to another tiling."""
+    copy(at, source, destination,
+         [Axis(size, d, d) for d, size in enumerate(source.tiling.shape)])
+
+
+def _prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
+    """The source in a tiling whose lanes are those of the destination, if that pays off."""
+    old = source.tiling
+    lane = _longest(axes, "destination", new.lane_dimension)
+    row = _longest(axes, "destination", new.sublane_dimension)
+    if lane is not None and lane.source is not None:
+        if lane.source == old.lane_dimension or abs(lane.source_step) != 1:
+            return source
+        if old.lane_dimension is None and lane.source != old.sublane_dimension:
+            # Every lane holds the element already.
+            return source
+        if old.lane_dimension is not None:
+            other: int | None = old.lane_dimension
+        else:
+            rest = [d for d in old.order if d != lane.source]
+            other = row.source if row is not None and row.source in rest else (
+                rest[-1] if rest else None)
+        return _swapped(at, source, lane.source, other)
+    if row is not None and row.source is not None and row.source == old.lane_dimension:
+        return _swapped(at, source, old.sublane_dimension, row.source)
+    return source
+
+
+def _longest(axes: Sequence[Axis], side: str, dimension: int | None) -> Axis | None:
+    """The longest axis that runs through a dimension element by element."""
+    found = [axis for axis in axes if dimension is not None and getattr(axis, side) == dimension
+             and abs(getattr(axis, f"{side}_step")) == 1]
+    return max(found, key=lambda axis: axis.size, default=None)
+
+
+def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> Place:
+    """Copy a value to a tiling with these tiled dimensions, by the transposer."""
+    old = source.tiling
+    outer = tuple(d for d in old.order if d not in (lane, row))
+    before = _tiling(old, outer, lane, row)
+    if before != old:
+        place = Place(at.scratch(before.vectors), before)
+        relayout(at, source, place)
+        source = place
+    after = _tiling(old, outer, row, lane)
+    place = Place(at.scratch(after.vectors), after)
+    swap_tiled(at.builder, source, place)
+    return place
+
+
+def _tiling(old: Tiling, outer: tuple[int, ...], row: int | None, lane: int | None) -> Tiling:
+    """A tiling with given sublane and lane dimensions."""
+    order = outer + tuple(d for d in (row, lane) if d is not None)
+    return replace(old, order=order, along_lanes=lane is not None)

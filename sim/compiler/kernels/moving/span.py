@@ -1,0 +1,323 @@
+"""A block's extent along one tiled dimension: which tiles it reads and writes, and how it moves.
+
+A block is copied destination tile by destination tile. Where its position within the source's tiles
+differs from that within the destination's, a destination tile takes its elements from two
+neighbouring source tiles: these are merged by a mask, then rotated into place.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sim.compiler.machine import Builder, Index, LoopVariable, MReg, SReg, VReg
+from sim.compiler.machine.ir import IndexLike
+
+__all__ = ["Counts", "Loops", "Position", "Span", "clamp", "divide",
+           "source_of"]
+
+Counts = Mapping[LoopVariable, int]
+"""Number of iterations of each open loop."""
+Loops = Mapping[int, LoopVariable]
+"""The open loop of each axis."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A coordinate of a block's first element, as a function of the axes around the block.
+
+    Attributes
+    ----------
+    start : Index
+        What does not depend on an axis; may hold scalar registers.
+    steps : mapping of int to int
+        Coefficient of each axis, by its number.
+    """
+
+    start: Index
+    steps: Mapping[int, int] = field(default_factory=dict)
+
+    def alignment(self, unit: int) -> int:
+        """The largest divisor of ``unit`` that always divides the coordinate."""
+        return math.gcd(unit, self.start.constant, *self.start.terms.values(),
+                        *self.steps.values())
+
+    def within(self, unit: int) -> int | None:
+        """The coordinate modulo ``unit`` if it is known, otherwise None."""
+        factors = (*self.start.terms.values(), *self.steps.values())
+        return None if any(factor % unit for factor in factors) else self.start.constant % unit
+
+    def fits(self, length: int, unit: int) -> bool:
+        """Whether ``length`` elements from here always lie in one tile."""
+        within = self.within(unit)
+        return (length <= self.alignment(unit)
+                or (within is not None and within + length <= unit))
+
+    def varies(self, unit: int) -> bool:
+        """Whether an axis changes the position within a tile of ``unit`` elements."""
+        return any(step % unit for step in self.steps.values())
+
+    def at(self, loops: Loops) -> Index:
+        """The coordinate in open loops; axes without a loop contribute nothing."""
+        index = self.start
+        for axis, step in self.steps.items():
+            if axis in loops:
+                index = index + loops[axis] * step
+        return index
+
+    def tiles(self, loops: Loops, unit: int) -> Index:
+        """What axes contribute to the number of the tile; their steps are multiples of a tile."""
+        index = Index(0)
+        for axis, step in self.steps.items():
+            index = index + loops[axis] * (step // unit)
+        return index
+
+    def minus(self, other: "Position") -> "Position":
+        """The difference of two coordinates."""
+        steps = dict(self.steps)
+        for axis, step in other.steps.items():
+            steps[axis] = steps.get(axis, 0) - step
+        return Position(self.start - other.start, steps)
+
+
+def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
+    """Quotient and remainder of a coordinate by a tile's size; the remainder is not negative.
+
+    Terms whose coefficient is a multiple of ``unit`` take no code.
+
+    Raises
+    ------
+    ValueError
+        If code is needed and ``unit`` is no power of two.
+    """
+    whole = {term: factor // unit for term, factor in index.terms.items() if factor % unit == 0}
+    rest = {term: factor for term, factor in index.terms.items() if factor % unit}
+    if not rest:
+        return (Index(0, whole) + index.constant // unit, Index(index.constant % unit))
+    if unit & (unit - 1):
+        raise ValueError(f"tiles must be of a power of two, not {unit!r}, for positions that are "
+                         "computed at run time")
+    register = b.value(Index(index.constant, rest))
+    quotient = b.scalar("sar", register, unit.bit_length() - 1)
+    return Index(0, whole) + quotient, Index.of(b.scalar("and", register, unit - 1))
+
+
+def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
+    """An index kept from 0 to ``size`` - 1, with code only where it may lie outside."""
+    low = high = float(index.constant)
+    for term, factor in index.terms.items():
+        if isinstance(term, SReg):
+            low, high = -math.inf, math.inf
+        else:
+            low += min(0, factor * (counts[term] - 1))
+            high += max(0, factor * (counts[term] - 1))
+    if size == 1 and (low < 0 or high > 0):
+        return Index(0)
+    result: Index | SReg = index
+    if low < 0:
+        result = b.scalar("max", b.value(result), 0)
+    if high >= size:
+        result = b.scalar("min", b.value(result), size - 1)
+    return Index.of(result)
+
+
+def source_of(index: Index) -> Index | int:
+    """The index as a scalar source; without terms a number, which takes no code."""
+    return index if index.terms else index.constant
+
+
+class Span:
+    """A block's extent along the sublanes or the lanes.
+
+    Parameters
+    ----------
+    b : Builder
+    along : str
+        ``lanes`` or ``sublanes``.
+    length : int
+        Elements of the block along this dimension.
+    repeated : bool
+        All elements are copies of one element of the source.
+    source, destination : Position or None
+        Of the first element; None where nothing runs along this dimension, so that all elements of
+        a vector are equal.
+    sizes : tuple of int
+        Elements of the source's and of the destination's dimension.
+    """
+
+    def __init__(self, b: Builder, along: str, *, length: int, repeated: bool,
+                 source: Position | None, destination: Position | None,
+                 sizes: tuple[int, int]) -> None:
+        self._b = b
+        self._along = along
+        self.unit = unit = b.config.lanes if along == "lanes" else b.config.sublanes
+        self._length = length
+        self._source = source
+        self._destination = destination
+        self._source_tiles = -(-sizes[0] // unit)
+        self._size = sizes[1]
+        self.moves = source is not None and destination is not None and not repeated
+        """Elements keep their order, and may change their position."""
+        self.broadcasts = source is not None and not self.moves
+        """One element is copied to all."""
+        self._single = destination is None or destination.fits(length, unit)
+        self._fits = (self.moves and self._single and source is not None
+                      and source.fits(length, unit))
+        self._loops: Loops = {}
+        self.coordinates: VReg | None = None
+        """The number of each element's lane or sublane; a `plain` span needs none."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether an axis changes rotations or masks."""
+        return any(position is not None and position.varies(self.unit)
+                   for position in (self._source, self._destination))
+
+    @property
+    def count(self) -> int:
+        """Destination tiles that the block may touch."""
+        if self._single or self._destination is None:
+            return 1
+        within = self._destination.within(self.unit)
+        first = self.unit - 1 if within is None else within
+        return -(-(first + self._length) // self.unit)
+
+    @property
+    def low(self) -> bool:
+        """Whether elements before the block need protection."""
+        return self._destination is not None and self._destination.within(self.unit) != 0
+
+    @property
+    def high(self) -> bool:
+        """Whether elements behind the block need protection."""
+        position = self._destination
+        if position is None:
+            return False
+        if position.within(self.unit) == 0 and self._length % self.unit == 0:
+            return False
+        fixed = not position.start.terms and not position.steps
+        return not (fixed and position.start.constant + self._length == self._size)
+
+    @property
+    def plain(self) -> bool:
+        """Whether whole tiles are copied to whole tiles."""
+        if self.low or self.high or self.broadcasts:
+            return False
+        return not self.moves or (self._source is not None
+                                  and self._source.within(self.unit) == 0)
+
+    def prepare(self, loops: Loops) -> None:
+        """Write what all tiles of the block share.
+
+        Parameters
+        ----------
+        loops : mapping of int to LoopVariable
+            The axes' loops, or nothing to write the code in front of them: only if no axis
+            `varies` the position.
+        """
+        self._loops = loops
+        self._at, self._within = Index(0), Index(0)
+        if self._destination is not None:
+            self._at, self._within = divide(self._b, self._destination.at(loops), self.unit)
+        self._amount = Index(0)
+        self._second: MReg | None = None
+        self._from = Index(0)
+        if self._source is not None:
+            self._prepare_source(self._source, loops)
+        self._mask = self._compare(Index(0)) if self.count == 1 else None
+
+    def _prepare_source(self, source: Position, loops: Loops) -> None:
+        b, unit = self._b, self.unit
+        if not self.moves:
+            self._from, self._amount = divide(b, source.at(loops), unit)
+            return
+        assert self._destination is not None
+        distance = self._destination.minus(source).within(unit)
+        start = source.at(loops)
+        if not self._fits:
+            start = start - self._within
+        self._from, within = divide(b, start, unit)
+        if distance is not None:
+            self._amount = Index(distance)
+        elif self._fits:
+            self._amount = Index.of(b.scalar("and", b.value(self._within - within), unit - 1))
+        else:
+            self._amount = Index.of(b.scalar("and", b.value(0 - within), unit - 1))
+        if not self._fits and self._known(self._amount) != 0:
+            if distance is not None:
+                within = Index(-distance % unit)
+            self._second = b.compare("lt", self._vector, source_of(within))
+
+    @staticmethod
+    def _known(index: Index) -> int | None:
+        return None if index.terms else index.constant
+
+    def _compare(self, tile: IndexLike) -> MReg | None:
+        """Mask of a destination tile's elements that belong to the block."""
+        first = self._within - Index.of(tile) * self.unit
+        mask = None
+        if self.low:
+            if self.high and self._single and self._length == 1:
+                return self._b.compare("eq", self._vector, source_of(first))
+            mask = self._b.compare("ge", self._vector, source_of(first))
+        if self.high:
+            upper = self._b.compare("lt", self._vector, source_of(first + self._length))
+            mask = upper if mask is None else self._b.mask("mand", mask, upper)
+        return mask
+
+    @property
+    def _vector(self) -> VReg:
+        assert self.coordinates is not None
+        return self.coordinates
+
+    # For each tile; ``loops`` holds all axes now.
+
+    @property
+    def first(self) -> tuple[Index, Index]:
+        """Numbers of the first tiles of source and destination, without what axes contribute."""
+        return self._from, self._at
+
+    def destination_tile(self, loops: Loops, tile: IndexLike, counts: Counts) -> Index:
+        """Number of the destination tile of this place in the block."""
+        index = self._at + tile
+        if self._destination is None:
+            return index
+        if not self._loops:
+            index = index + self._destination.tiles(loops, self.unit)
+        if self._single or self._destination.within(self.unit) is not None:
+            return index
+        # Nothing is stored in a tile beyond the block's.
+        return clamp(self._b, index, -(-self._size // self.unit), counts)
+
+    def source_tiles(self, loops: Loops, tile: IndexLike, counts: Counts) -> list[Index]:
+        """Numbers of the one or two source tiles for this place in the block."""
+        if self._source is None:
+            return [Index(0)]
+        first = self._from if self.broadcasts else self._from + tile
+        if not self._loops:
+            first = first + self._source.tiles(loops, self.unit)
+        if self._second is None:
+            # A tile that lies outside is read only for elements that are not stored.
+            return [clamp(self._b, first, self._source_tiles, counts)
+                    if self.moves and not self._fits else first]
+        return [clamp(self._b, index, self._source_tiles, counts) for index in (first, first + 1)]
+
+    def merge(self, vectors: list[VReg]) -> VReg:
+        """One vector of what is needed from the source tiles."""
+        if self._second is None:
+            return vectors[0]
+        return self._b.vector("select", vectors[1], vectors[0], self._second)
+
+    def move(self, vector: VReg) -> VReg:
+        """Bring the elements into place within a vector."""
+        if self.broadcasts:
+            return self._b.cross(f"broadcast_{self._along[:-1]}", vector,
+                                 source_of(self._amount))
+        if self._known(self._amount) == 0:
+            return vector
+        return self._b.cross(f"rotate_{self._along}", vector, source_of(self._amount))
+
+    def mask(self, tile: IndexLike) -> MReg | None:
+        """Mask of the elements to store, or None for all."""
+        if self.count == 1:
+            return self._mask
+        return self._compare(tile)
