@@ -1,0 +1,77 @@
+"""Reshape: the same elements in the same row-major order, with other dimensions."""
+
+import math
+from collections.abc import Sequence
+
+from sim.compiler.graph.ir import Operation
+from sim.compiler.kernels.lowering import Lowering, Place, lowers
+from sim.compiler.kernels.moving import Axis, copy
+from sim.compiler.tiling import standard
+
+__all__ = ["reshape", "reshape_axes"]
+
+
+def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
+    """Axes of the copy between two shapes, or None if a dimension would have to wrap around.
+
+    Each dimension of either shape is a product of the axes' sizes.
+    """
+    axes: list[Axis] = []
+    sides = [list(old), list(new)]
+    steps = [1, 1]
+    while True:
+        for number, side in enumerate(sides):
+            while side and side[-1] == 1:
+                side.pop()
+                steps[number] = 1
+        if not sides[0] or not sides[1]:
+            return axes[::-1]
+        size = min(sides[0][-1], sides[1][-1])
+        if sides[0][-1] % size or sides[1][-1] % size:
+            return None
+        axes.append(Axis(size, len(sides[0]) - 1, len(sides[1]) - 1, *steps))
+        for number, side in enumerate(sides):
+            side[-1] //= size
+            steps[number] *= size
+
+
+def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, ...]:
+    """A shape that has axes with both, and fills the lanes if one exists."""
+    total = math.prod(old)
+    inner = math.gcd(_inner(old, lanes), _inner(new, lanes))
+    return (total // inner, inner) if inner >= lanes else (total,)
+
+
+def _inner(shape: Sequence[int], lanes: int) -> int:
+    """Product of as many of the last sizes as it takes to fill the lanes."""
+    product = 1
+    for size in reversed(shape):
+        product *= size
+        if product >= lanes:
+            break
+    return product
+
+
+def reshape(at: Lowering, source: Place, destination: Place) -> None:
+    """Copy a value to a place of another shape, in row-major order.
+
+    Where the shapes have no common factors that fit into each other, the copy takes two steps, with
+    as few dimensions as possible in between.
+    """
+    shapes = source.tiling.shape, destination.tiling.shape
+    axes = reshape_axes(*shapes)
+    if axes is not None:
+        copy(at, source, destination, axes)
+        return
+    shape = _between(*shapes, at.config.lanes)
+    if reshape_axes(shapes[0], shape) is None or reshape_axes(shape, shapes[1]) is None:
+        shape = (math.prod(shape),)
+    tiling = standard(shape, at.config)
+    between = Place(at.scratch(tiling.vectors), tiling)
+    reshape(at, source, between)
+    reshape(at, between, destination)
+
+
+@lowers("reshape")
+def _reshape(op: Operation, at: Lowering) -> None:
+    reshape(at, at.place(op.operands[0]), at.place(op.result))

@@ -1,0 +1,197 @@
+"""Movement of elements: exactly the bits that numpy gives, on random shapes and attributes."""
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sim.compiler.graph.ir import DType, Operation, TensorType, Value
+from sim.compiler.kernels import movement, reshape  # noqa: F401
+from sim.compiler.kernels.lowering import Choice
+from sim.compiler.tiling import Tiling, standard
+from verif.sim.compiler.kernels.harness import CONFIG, build_as, execute, run
+
+Array = npt.NDArray[Any]
+SEED = 20261122
+SIZES = (1, 2, 3, 4, 5, 7, 11)
+"""Sizes around those of a vector of `tiny`."""
+
+
+def values(shape: Sequence[int], rng: np.random.Generator) -> Array:
+    """Words of any bits, as signed integers."""
+    return rng.integers(-2**31, 2**31, shape).astype(np.int32)
+
+
+def operation(kind: str, operands: Sequence[Array], shape: Sequence[int],
+              **attributes: Any) -> Operation:
+    found = [Value(TensorType(array.shape, DType.S32)) for array in operands]
+    return Operation(kind, tuple(found), (Value(TensorType(tuple(shape), DType.S32)),), attributes)
+
+
+def check(kind: str, operands: Sequence[Array], expected: Array, **attributes: Any) -> None:
+    op = operation(kind, operands, expected.shape, **attributes)
+    [result] = run(op, operands)
+    assert np.array_equal(result, expected), (kind, [a.shape for a in operands], attributes)
+
+
+def random_shape(rng: np.random.Generator, rank: int, most: int = 150) -> tuple[int, ...]:
+    while True:
+        shape = tuple(int(size) for size in rng.choice(SIZES, rank))
+        if np.prod(shape) <= most:
+            return shape
+
+
+def cases(rng: np.random.Generator, count: int, ranks: Sequence[int] = (1, 2, 3, 4)) -> Any:
+    for number in range(count):
+        yield random_shape(rng, ranks[number % len(ranks)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slice(seed: int) -> None:
+    rng = np.random.default_rng([SEED, seed])
+    for shape in cases(rng, 12):
+        starts = tuple(int(rng.integers(size)) for size in shape)
+        limits = tuple(int(rng.integers(start + 1, size + 1))
+                       for start, size in zip(starts, shape, strict=True))
+        strides = tuple(int(rng.choice([1, 1, 1, 2, 3])) for _ in shape)
+        x = values(shape, rng)
+        check("slice", [x], x[tuple(map(slice, starts, limits, strides))],
+              start_indices=starts, limit_indices=limits, strides=strides)
+
+
+def padded(x: Array, fill: Array, low: Sequence[int], high: Sequence[int],
+           interior: Sequence[int]) -> Array:
+    """`pad` by its definition: an element at a time."""
+    shape = tuple(lo + hi + max(0, (size - 1) * (inner + 1) + 1) for size, lo, hi, inner
+                  in zip(x.shape, low, high, interior, strict=True))
+    result = np.full(shape, fill, x.dtype)
+    for index in np.ndindex(*x.shape):
+        at = tuple(lo + i * (inner + 1) for lo, i, inner in zip(low, index, interior, strict=True))
+        if all(0 <= i < size for i, size in zip(at, shape, strict=True)):
+            result[at] = x[index]
+    return result
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pad(seed: int) -> None:
+    rng = np.random.default_rng([SEED, seed])
+    done = 0
+    for shape in cases(rng, 16):
+        interior = tuple(int(rng.choice([0, 0, 0, 1, 2])) for _ in shape)
+        low, high = (tuple(int(rng.integers(-2, 4)) for _ in shape) for _ in range(2))
+        sizes = [lo + hi + (size - 1) * (inner + 1) + 1 for size, lo, hi, inner
+                 in zip(shape, low, high, interior, strict=True)]
+        if min(sizes) < 1 or np.prod(sizes) > 400:
+            continue
+        x, fill = values(shape, rng), values((), rng)
+        check("pad", [x, fill], padded(x, fill, low, high, interior),
+              edge_padding_low=low, edge_padding_high=high, interior_padding=interior)
+        done += 1
+    assert done > 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_concatenate(seed: int) -> None:
+    rng = np.random.default_rng([SEED, seed])
+    for shape in cases(rng, 8):
+        dimension = int(rng.integers(len(shape)))
+        parts = []
+        for _ in range(int(rng.integers(1, 4))):
+            part = list(shape)
+            part[dimension] = int(rng.choice(SIZES))
+            parts.append(values(part, rng))
+        check("concatenate", parts, np.concatenate(parts, dimension), dimension=dimension)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_reverse(seed: int) -> None:
+    rng = np.random.default_rng([SEED, seed])
+    for shape in cases(rng, 8):
+        dimensions = tuple(d for d in range(len(shape)) if rng.integers(2))
+        x = values(shape, rng)
+        check("reverse", [x], np.flip(x, dimensions), dimensions=dimensions)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_transpose(rank: int) -> None:
+    rng = np.random.default_rng([SEED, rank])
+    for permutation in permutations(range(rank)):
+        x = values(random_shape(rng, rank), rng)
+        check("transpose", [x], x.transpose(permutation), permutation=permutation)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_broadcast_in_dim(seed: int) -> None:
+    rng = np.random.default_rng([SEED, seed])
+    for shape in cases(rng, 12):
+        kept = sorted(rng.choice(len(shape), int(rng.integers(len(shape) + 1)), replace=False))
+        dimensions = tuple(int(d) for d in kept)
+        x = values([shape[d] if rng.integers(4) else 1 for d in dimensions], rng)
+        spread = x.reshape([x.shape[dimensions.index(d)] if d in dimensions else 1
+                            for d in range(len(shape))])
+        check("broadcast_in_dim", [x], np.broadcast_to(spread, shape),
+              broadcast_dimensions=dimensions)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ((), (1, 1)), ((1,), ()), ((12,), (12, 1)), ((12, 1), (12,)), ((3, 4), (12,)), ((12,), (3, 4)),
+    ((6, 4), (4, 6)), ((4, 6), (3, 8)), ((5, 7), (7, 5)), ((2, 3, 4), (4, 3, 2)),
+    ((2, 3, 4), (6, 4)), ((2, 3, 4), (2, 12)), ((2, 12), (2, 3, 4)), ((2, 3, 10), (10, 6)),
+    ((3, 5, 2, 2), (3, 20)), ((3, 20), (3, 5, 2, 2)), ((3, 2, 2, 1), (3, 4)),
+    ((3, 4), (3, 2, 2, 1)), ((2, 8, 8), (8, 16)), ((12, 12), (9, 16)), ((1, 5, 1), (5,)),
+    ((24,), (2, 1, 3, 1, 4)), ((6, 8), (8, 6)),
+])
+def test_reshape(old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    x = values(old, np.random.default_rng(SEED))
+    check("reshape", [x], x.reshape(new))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_dynamic_slice(seed: int) -> None:
+    rng = np.random.default_rng([SEED, seed])
+    for shape in cases(rng, 8):
+        sizes = tuple(int(rng.integers(1, size + 1)) for size in shape)
+        starts = [np.array(rng.integers(-3, size + 3), np.int32) for size in shape]
+        x = values(shape, rng)
+        clamped = [min(max(int(start), 0), whole - part)
+                   for start, whole, part in zip(starts, shape, sizes, strict=True)]
+        cut = tuple(slice(at, at + part) for at, part in zip(clamped, sizes, strict=True))
+        check("dynamic_slice", [x, *starts], x[cut], slice_sizes=sizes)
+        update, expected = values(sizes, rng), x.copy()
+        expected[cut] = update
+        check("dynamic_update_slice", [x, update, *starts], expected)
+
+
+def test_unsigned_starts() -> None:
+    x = np.arange(30, dtype=np.int32).reshape(5, 6)
+    for start in (0, 2, 2**31, 2**32 - 1):
+        types = [TensorType((5, 6), DType.S32)] + [TensorType((), DType.U32)] * 2
+        op = Operation("dynamic_slice", tuple(map(Value, types)),
+                       (Value(TensorType((2, 3), DType.S32)),), {"slice_sizes": (2, 3)})
+        [result] = run(op, [x, np.array(start, np.uint32), np.array(start, np.uint32)])
+        row, column = min(start, 3), min(start, 3)
+        assert np.array_equal(result, x[row:row + 2, column:column + 3])
+
+
+def tilings(shape: tuple[int, ...]) -> list[Tiling]:
+    """All tilings of a shape."""
+    return [Tiling(shape, order, lanes, CONFIG.sublanes, CONFIG.lanes)
+            for order in permutations(range(len(shape))) for lanes in (False, True)
+            if shape or not lanes]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (9,), (1, 1), (3, 5), (9, 2), (5, 1), (2, 3, 5),
+                                   (5, 4, 1)])
+def test_relayout(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(SEED)
+    x = values(shape, rng)
+    for old in tilings(shape):
+        for new in tilings(shape):
+            if len(shape) == 3 and standard(shape, CONFIG) not in (old, new) and rng.integers(4):
+                continue
+            kernel = build_as(operation("relayout", [x], shape), Choice((old,), (new,)))
+            [result] = execute(kernel, [x])
+            assert np.array_equal(result, x), (old, new)
