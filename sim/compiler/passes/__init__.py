@@ -1,1 +1,80 @@
-"""Passes: they transform a graph into an equal one."""
+"""Passes: they transform a graph into an equal one.
+
+`PASSES` lists all of them, in order. Between two passes the graph is verified. If the environment
+variable ``SYSTOLITH_DUMP`` names a folder, the graph is written there as text, before the first
+pass and after each, in a folder for each graph.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable
+from itertools import count
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph
+from sim.compiler.graph.text import to_text
+from sim.compiler.graph.verify import verify
+from sim.compiler.passes.drop_empty import drop_empty
+from sim.compiler.passes.expand_convolutions import expand_convolutions
+from sim.compiler.passes.expand_products import expand_products
+
+__all__ = ["PASSES", "run_passes"]
+
+PASSES: tuple[tuple[str, Callable[[Graph, Config], None]], ...] = (
+    ("expand_convolutions", expand_convolutions),
+    ("expand_products", lambda graph, config: expand_products(graph)),
+    ("drop_empty", lambda graph, config: drop_empty(graph)),
+)
+"""All passes by name, in order. Each changes the graph."""
+
+
+def run_passes(graph: Graph, config: Config) -> None:
+    """Run all passes.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph; it is changed.
+    config : Config
+        The chip.
+
+    Raises
+    ------
+    ValueError
+        If the graph is not valid, or a pass makes it so.
+    """
+    dump = _Dump(graph.name)
+    verify(graph)
+    dump.write("graph", graph)
+    for name, apply in PASSES:
+        apply(graph, config)
+        try:
+            verify(graph)
+        except ValueError as error:
+            raise ValueError(f"after {name}: {error}") from error
+        dump.write(name, graph)
+
+
+class _Dump:
+    """Writes a graph's text after each pass, if ``SYSTOLITH_DUMP`` says where."""
+
+    def __init__(self, name: str) -> None:
+        self._folder: pathlib.Path | None = None
+        self._numbers = count()
+        if chosen := os.environ.get("SYSTOLITH_DUMP"):
+            safe = "".join(letter if letter.isalnum() or letter in "-_." else "_"
+                           for letter in name) or "graph"
+            for number in count():
+                folder = pathlib.Path(chosen) / (f"{safe}-{number}" if number else safe)
+                try:
+                    folder.mkdir(parents=True)
+                except FileExistsError:
+                    continue
+                self._folder = folder
+                break
+
+    def write(self, name: str, graph: Graph) -> None:
+        """Write the graph as it is after a pass."""
+        if self._folder is not None:
+            path = self._folder / f"{next(self._numbers):02}-{name}.txt"
+            path.write_text(to_text(graph) + "\n", encoding="utf-8")

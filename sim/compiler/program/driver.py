@@ -1,16 +1,17 @@
 """The compiler's driver: a graph becomes an executable.
 
-Stages: tilings of values, the plan (kernels, transfers, control flow), and overlays.
+Stages: passes, tilings of values, the plan (kernels, transfers, control flow), and overlays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import BufferSpec, Executable, Relocations, Role
-from sim.compiler.graph.ir import Graph
+from sim.compiler.graph.ir import Graph, Value
+from sim.compiler.passes import run_passes
 from sim.compiler.program.arrays import RawRows, tiled
 from sim.compiler.program.overlay import CODE, Overlays, overlay
 from sim.compiler.program.places import SCRATCH
@@ -27,7 +28,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     Parameters
     ----------
     graph : Graph
-        What to compute; it is changed. No value may be without elements.
+        What to compute; it is changed.
     config : Config
         The chip.
     name : str, optional
@@ -47,16 +48,22 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
         If an operation has no lowering rule.
     """
     title = name or graph.name
+    run_passes(graph, config)
+    arguments, results = graph.inputs, graph.outputs
+    # Values without elements have no place.
+    graph.inputs = [value for value in arguments if value.type.size]
+    graph.outputs = [value for value in results if value.type.size]
+    graph.operations = [operation for operation in graph.operations
+                        if any(value.type.size for value in operation.results)]
     tilings = assign_tilings(graph, config)
     planner = Planner(config, tilings)
-    inputs = [f"input{number}" for number in range(len(graph.inputs))]
-    outputs = [f"output{number}" for number in range(len(graph.outputs))]
-    planner.program(graph, [Rows(buffer, 0) for buffer in inputs],
-                    [Rows(buffer, 0) for buffer in outputs])
+    inputs = [f"input{number}" for number in range(len(arguments))]
+    outputs = [f"output{number}" for number in range(len(results))]
+    planner.program(graph, _rows(inputs, arguments), _rows(outputs, results))
     overlays = overlay(planner.stream.finish(), planner.constants, config, title)
     specs = [BufferSpec(buffer, role, tiled(value.type, config))
-             for role, names, values in ((Role.INPUT, inputs, graph.inputs),
-                                         (Role.OUTPUT, outputs, graph.outputs))
+             for role, names, values in ((Role.INPUT, inputs, arguments),
+                                         (Role.OUTPUT, outputs, results))
              for buffer, value in zip(names, values, strict=True)]
     rows = overlays.rows
     specs.append(BufferSpec(CODE, Role.CONSTANT, RawRows(len(rows), config.lanes), rows))
@@ -64,6 +71,12 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
         specs.append(BufferSpec(SCRATCH, Role.SCRATCH,
                                 RawRows(planner.places.scratch_rows, config.lanes)))
     return Executable(config, title, tuple(specs), _Link(overlays), 0, _relocations(overlays))
+
+
+def _rows(buffers: Sequence[str], values: Sequence[Value]) -> list[Rows]:
+    """Where values with elements lie."""
+    return [Rows(buffer, 0) for buffer, value in zip(buffers, values, strict=True)
+            if value.type.size]
 
 
 def _relocations(overlays: Overlays) -> tuple[Relocations, ...]:

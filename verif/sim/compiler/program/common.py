@@ -8,10 +8,8 @@ import numpy.typing as npt
 
 from hdl.config import Config
 from sim.compiler.graph.interpret import interpret
-from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
-from sim.compiler.kernels.lowering import Lowering, lowers, rule
+from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from sim.compiler.program.driver import compile_graph
-from sim.compiler.program.kernel import load_rules
 from systolith import Device
 
 Array = npt.NDArray[Any]
@@ -82,31 +80,3 @@ def check(graph: Graph, device: Device, arrays: Sequence[Array] | None = None,
             assert result.dtype == expected.dtype
             assert np.array_equal(result, expected), (result, expected)
     return executable
-
-
-def _binary(name: str) -> Any:
-    def lower(operation: Operation, at: Lowering) -> None:
-        b = at.builder
-        left, right = (at.place(value).buffer for value in operation.operands)
-        result = at.place(operation.result).buffer
-        chosen = name if operation.result.dtype is DType.F32 else name[1:]
-        with b.loop(result.vectors) as i:
-            b.store(b.vector(chosen, b.load(left, i), b.load(right, i)), result, i)
-    return lower
-
-
-def _compare(operation: Operation, at: Lowering) -> None:
-    b = at.builder
-    left, right = (at.place(value).buffer for value in operation.operands)
-    result = at.place(operation.result).buffer
-    with b.loop(result.vectors) as i:
-        less = b.compare(operation.attributes["comparison_direction"].lower(),
-                         b.load(left, i), b.load(right, i))
-        b.store(b.vector("select", b.splat(1), b.splat(0), less), result, i)
-
-
-load_rules()
-for _kind, _rule in (("add", _binary("fadd")), ("subtract", _binary("fsub")),
-                     ("multiply", _binary("fmul")), ("compare", _compare)):
-    if rule(_kind) is None:
-        lowers(_kind)(_rule)

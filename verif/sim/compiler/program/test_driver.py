@@ -82,6 +82,12 @@ def test_no_output_and_no_input(device: Device) -> None:
     check(m.returns(m.constant(np.array(5, np.float32), f32())), device)
 
 
+def test_values_without_elements(device: Device) -> None:
+    m = Maker(f32(0, 3), f32(2))
+    empty = m.op("add", m.inputs[0], m.inputs[0])
+    check(m.returns(empty, m.op("add", m.inputs[1], m.inputs[1]), m.inputs[0]), device)
+
+
 def counting(body_of: int = 1, size: tuple[int, ...] = (4, 5)) -> Graph:
     """A loop: (i, x, c) -> (i + 1, x + c, c) while i < n, with a body of ``body_of`` additions."""
     m = Maker(s32(), f32(*size), f32(*size), s32())
