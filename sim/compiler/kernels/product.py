@@ -259,9 +259,6 @@ class _Writer:
                 if self._one_tile and rest:
                     self._sublane_mask = b.compare("lt", self._sublane, rest)
         self._sums: list[VReg] | None = None
-        if product.adds:
-            self._zero = b.splat(0)
-            self._sums = [b.variable(0) for _ in range(product.block_rows)]
 
     def write(self) -> None:
         """Write the code."""
@@ -275,6 +272,10 @@ class _Writer:
             if lag:
                 with b.loop(lag):
                     self._step(results=False)
+            # No earlier, because vector registers are scarce.
+            if product.adds:
+                self._zero = b.splat(0)
+                self._sums = [b.variable(0) for _ in range(product.block_rows)]
             if product.steps - 1 > lag:
                 with b.loop(product.steps - 1 - lag):
                     self._step(results=True)

@@ -71,6 +71,8 @@ class _Scheduler:
                     self._defined.add(register)
                     self._live[type(register)] += 1
             written.update(node.writes)
+        # What is read before it is written is a variable: its new value is needed behind the block.
+        self._kept = self._defined & written
 
     def run(self) -> list[tuple[Slot, int]]:
         """Slot and cycle of each operation."""
@@ -128,7 +130,7 @@ class _Scheduler:
         self._done[number] = True
         for register in node.reads:
             self._uses[register] -= 1
-            if not self._uses[register] and register in self._defined:
+            if not self._uses[register] and register in self._defined - self._kept:
                 self._defined.discard(register)
                 self._live[type(register)] -= 1
         for register in node.writes:
