@@ -1,17 +1,18 @@
 """Plans a program: the order of kernels and transfers, and the code of loops and conditionals."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
-from sim.compiler.graph.ir import Graph, Location, Operation, Value
+from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.emit import Code
+from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.kernel import KernelLowering, lower
 from sim.compiler.program.overlay import CODE
 from sim.compiler.program.places import Home, Places, Splat, VectorMemoryError
@@ -21,32 +22,12 @@ from sim.compiler.program.tilings import CONTROL, Tilings
 from sim.compiler.program.transfers import Rows
 from sim.compiler.words import to_words
 
-__all__ = ["KernelRecord", "Planner"]
+__all__ = ["Planner"]
 
 Words = npt.NDArray[np.uint32]
 
 _CONDITION = 30
 """Scalar register of conditions; kernels do not use it."""
-
-
-@dataclass(frozen=True)
-class KernelRecord:
-    """A kernel of a program, for reports.
-
-    Attributes
-    ----------
-    kind : str
-        Kind of the operation.
-    location : Location or None
-        The user's source.
-    first, end : int
-        Its bundles in the program's code.
-    """
-
-    kind: str
-    location: Location | None
-    first: int
-    end: int
 
 
 class Planner:
@@ -70,6 +51,7 @@ class Planner:
         self._constants: list[Words] = []
         self._constant_rows: dict[bytes, int] = {}
         self._next_row = 0
+        self._counted_rows = 0
 
     @property
     def constants(self) -> Words:
@@ -165,10 +147,12 @@ class Planner:
             for value in next_operation.operands:
                 self.places.prefetch(value)
         self.places.settle(used)
-        first = self.stream.here
         self.stream.kernel(code)
-        self.kernels.append(KernelRecord(operation.kind, operation.location, first,
-                                         self.stream.here))
+        moved = self.places.moved_rows
+        self.kernels.append(KernelRecord(operation.kind, operation.location, len(code),
+                                         executed_bundles(code), moved - self._counted_rows,
+                                         _products(operation)))
+        self._counted_rows = moved
         for buffer in own:
             self.places.release(buffer)
 
@@ -295,3 +279,23 @@ def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, li
 def _distance(uses: Mapping[Value, Sequence[int]], index: int, value: Value) -> int:
     """Index of the next operation that uses a value."""
     return next((use for use in uses.get(value, ()) if use >= index), 1 << 30)
+
+
+def executed_bundles(code: Code) -> int:
+    """Bundles that a kernel executes; a loop whose count is not known yet counts once."""
+    times = np.ones(len(code), np.int64)
+    for loop in code.loops:
+        times[loop.first:loop.end] *= loop.count or 1
+    return int(times.sum())
+
+
+def _products(operation: Operation) -> int:
+    """Multiplications that a product or a convolution asks for."""
+    if operation.kind == "dot_general":
+        lhs, contracted = operation.operands[0], operation.attributes["lhs_contracting_dimensions"]
+        return operation.result.type.size * math.prod(lhs.shape[at] for at in contracted)
+    if operation.kind == "convolution":
+        kernel = operation.operands[1]
+        features = kernel.shape[operation.attributes["kernel_output_feature_dimension"]]
+        return operation.result.type.size * kernel.type.size // features
+    return 0

@@ -1,0 +1,124 @@
+"""A cache on disk of compiled programs, by the content of their graphs and of the compiler."""
+
+import functools
+import hashlib
+import os
+import pathlib
+from dataclasses import asdict
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.executable import Executable
+from sim.compiler.graph.ir import Graph, Value
+from sim.compiler.program.compiled import compiled_of, load, save
+from sim.compiler.program.driver import compile_graph
+from sim.verilated.toolchain import build_folder
+
+__all__ = ["cache_folder", "compile_cached", "digest"]
+
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
+_SOURCES = ("sim/compiler", "sim/asm", "golden/dma.py", "hdl/config.py", "hdl/isa.py",
+            "hdl/dma/format.py")
+"""What a compiled program depends on, besides its graph."""
+_LARGEST = 64 << 20
+"""Bytes of code and constants from which on a program is not kept."""
+
+
+def cache_folder() -> pathlib.Path:
+    """The folder of the cache; it need not exist yet."""
+    return build_folder() / "programs"
+
+
+def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> Executable:
+    """Compile a graph, or read what an equal graph gave before.
+
+    Several processes may do so at once, and be killed meanwhile. If ``SYSTOLITH_DUMP`` is set, the
+    graph is compiled in any case, so that its stages are written.
+
+    Parameters
+    ----------
+    graph, config, name
+        As in `compile_graph`; the graph is changed if it is compiled.
+
+    Raises
+    ------
+    MemoryError, NotImplementedError
+        As `compile_graph`.
+    """
+    path = cache_folder() / f"{digest(graph, config, name)}.npz"
+    if not os.environ.get("SYSTOLITH_DUMP"):
+        try:
+            return load(path).executable()
+        except (OSError, ValueError):
+            # It is not there, or is not what this version writes.
+            pass
+    executable = compile_graph(graph, config, name=name)
+    compiled = compiled_of(executable)
+    if compiled.overlays.rows.nbytes <= _LARGEST:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(compiled, path)
+        except OSError:
+            # A full or read-only disk must not prevent the run.
+            pass
+    return executable
+
+
+def digest(graph: Graph, config: Config, name: str | None = None) -> str:
+    """A digest of all that a compiled program depends on."""
+    state = hashlib.sha256(_source_digest())
+    state.update(repr((asdict(config), name, graph.name)).encode())
+    _Content(state).graph(graph)
+    return state.hexdigest()[:32]
+
+
+@functools.cache
+def _source_digest() -> bytes:
+    state = hashlib.sha256()
+    for source in _SOURCES:
+        path = _ROOT / source
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            state.update(f"{file.relative_to(_ROOT)}\0".encode() + file.read_bytes() + b"\0")
+    return state.digest()
+
+
+class _Content:
+    """Adds a graph to a digest; values are numbered in the order of their definition."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._numbers: dict[Value, int] = {}
+
+    def graph(self, graph: Graph) -> None:
+        """Add a graph."""
+        self._define(graph.inputs)
+        for operation in graph.operations:
+            self._add((operation.kind, [self._numbers[value] for value in operation.operands],
+                       operation.location))
+            for name, value in sorted(operation.attributes.items()):
+                self._add(name)
+                self._attribute(value)
+            for region in operation.regions:
+                self.graph(region)
+            self._define(operation.results)
+        self._add([self._numbers[value] for value in graph.outputs])
+
+    def _define(self, values: Any) -> None:
+        for value in values:
+            self._numbers[value] = len(self._numbers)
+            self._add((value.shape, value.dtype.value))
+
+    def _attribute(self, value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            self._add((str(value.dtype), value.shape))
+            self._state.update(np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, Enum):
+            self._add((type(value).__name__, value.name))
+        else:
+            self._add(value)
+
+    def _add(self, value: object) -> None:
+        self._state.update(repr(value).encode() + b"\0")

@@ -1,0 +1,122 @@
+"""Compiled programs on disk."""
+
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph, Location
+from sim.compiler.program import cache, compiled
+from sim.compiler.program.cache import cache_folder, compile_cached, digest
+from sim.compiler.program.compiled import compiled_of, load, save
+from sim.compiler.program.driver import compile_graph
+from systolith import Device
+from verif.sim.compiler.program.common import TINY, Maker, arrays_for, f32, s32
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
+    monkeypatch.delenv("SYSTOLITH_DUMP", raising=False)
+
+
+def example(constant: float = 2, kind: str = "add", shape: tuple[int, ...] = (3, 5),
+            line: int = 7) -> Graph:
+    m = Maker(f32(*shape), s32(2))
+    table = np.arange(m.inputs[0].type.size, dtype=np.float32).reshape(shape) + constant
+    total = m.op(kind, m.inputs[0], m.constant(table, f32(*shape)))
+    m.graph.operations[-1].location = Location("model.py", line, "total")
+    return m.returns(total, m.inputs[1])
+
+
+def run(executable: compiled.Executable) -> list[np.ndarray]:
+    with Device.open("tiny", "golden") as device:
+        return list(device.execute(executable, *arrays_for(example())))
+
+
+def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    assert len(one) == len(other) == 2
+    for first, second in zip(one, other, strict=True):
+        assert first.dtype == second.dtype
+        assert np.array_equal(first, second)
+
+
+def refuse(*arguments: object, **options: object) -> None:
+    raise AssertionError("nothing must be compiled")
+
+
+def test_saved_program_is_the_same(tmp_path: pathlib.Path) -> None:
+    made = compile_graph(example(), TINY, name="sum of a table")
+    path = tmp_path / "program.npz"
+    save(compiled_of(made), path)
+    read = load(path)
+    assert read.name == "sum of a table"
+    assert read.config == TINY
+    assert read.kernels == compiled_of(made).kernels
+    assert read.kernels[0].location == Location("model.py", 7, "total")
+    assert_same(run(read.executable()), run(made))
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["program.npz"]
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda data: data[:len(data) // 2], lambda data: b"", lambda data: b"PK" + data[40:],
+    lambda data: data[:200] + bytes(400) + data[600:]])
+def test_damaged_file_is_refused_and_compiled_again(tmp_path: pathlib.Path,
+                                                    spoil: Callable[[bytes], bytes]) -> None:
+    first = compile_cached(example(), TINY)
+    [path] = cache_folder().iterdir()
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(ValueError, match="must be a compiled program"):
+        load(path)
+    assert_same(run(compile_cached(example(), TINY)), run(first))
+    assert load(path).name == "main"
+
+
+def test_equal_graph_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compile_cached(example(), TINY)
+    monkeypatch.setattr(cache, "compile_graph", refuse)
+    assert_same(run(compile_cached(example(), TINY)), run(first))
+
+
+def test_dump_compiles_in_any_case(monkeypatch: pytest.MonkeyPatch,
+                                   tmp_path: pathlib.Path) -> None:
+    compile_cached(example(), TINY)
+    monkeypatch.setenv("SYSTOLITH_DUMP", str(tmp_path / "dump"))
+    compile_cached(example(), TINY)
+    texts = sorted(path.name for path in (tmp_path / "dump" / "main").iterdir())
+    assert texts[0] == "00-graph.txt"
+    assert len(texts) > 1
+
+
+def test_digest_depends_on_all_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [digest(example(), TINY), digest(example(constant=3), TINY),
+             digest(example(kind="subtract"), TINY), digest(example(shape=(5, 3)), TINY),
+             digest(example(line=8), TINY), digest(example(), TINY, "other"),
+             digest(example(), Config.preset("small"))]
+    monkeypatch.setattr(cache, "_source_digest", lambda: b"another compiler")
+    found.append(digest(example(), TINY))
+    assert len(set(found)) == len(found)
+    assert digest(example(), TINY) == found[-1]
+
+
+def test_interrupted_save_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(file: object, **parts: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled.np, "savez", stop)
+        with pytest.raises(KeyboardInterrupt):
+            compile_cached(example(), TINY)
+    assert list(cache_folder().iterdir()) == []
+    compile_cached(example(), TINY)
+    assert len(list(cache_folder().iterdir())) == 1
+
+
+def test_disk_that_refuses_does_not_prevent_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(cache, "save", full)
+    assert_same(run(compile_cached(example(), TINY)), run(compile_graph(example(), TINY)))
