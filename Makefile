@@ -26,7 +26,7 @@ setup: $(VENV)/.ready  ## install everything into .venv, once
 $(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
 	@PYTHON="$(PYTHON)" sh .ci/check_host.sh
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint,jax]'
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready

@@ -1,10 +1,12 @@
-"""Errors that end a run: a core's fault, a stop by the host, a timeout."""
+"""Errors that end a run (a core's fault, a stop by the host, a timeout) or prevent it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hdl.isa import FAULTS, Fault
 
-__all__ = ["CoreFaultError", "CoreState", "CoreStoppedError", "DeviceTimeoutError"]
+__all__ = ["CoreFaultError", "CoreState", "CoreStoppedError", "DeviceTimeoutError", "Unsupported",
+           "UnsupportedError"]
 
 
 class CoreFaultError(RuntimeError):
@@ -89,3 +91,40 @@ class DeviceTimeoutError(TimeoutError):
     def __init__(self, message: str, states: dict[int, CoreState], stuck: bool) -> None:
         self.states, self.stuck = states, stuck
         super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Something in a program that the compiler does not support.
+
+    Attributes
+    ----------
+    what : str
+        What it is: ``fft``, ``argument 1 of type f64``.
+    where : str
+        The user's file and line and the operation's name, as far as they are known.
+    advice : str
+        What to write instead.
+    """
+
+    what: str
+    where: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.where + ': ' if self.where else ''}{self.what}: {self.advice}"
+
+
+class UnsupportedError(NotImplementedError):
+    """A program contains what the compiler does not support.
+
+    Attributes
+    ----------
+    found : tuple of Unsupported
+        All of it, in the order of the program, once each.
+    """
+
+    def __init__(self, found: Sequence[Unsupported]) -> None:
+        self.found = tuple(dict.fromkeys(found))
+        super().__init__("the program contains what is not supported\n"
+                         + "\n".join(f"  {item}" for item in self.found))

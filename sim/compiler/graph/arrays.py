@@ -16,7 +16,7 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.F32: np.dtype(np.float32), DType.BF16: np.dtype(ml_dtypes.bfloat16),
     DType.S32: np.dtype(np.int32), DType.U32: np.dtype(np.uint32), DType.PRED: np.dtype(np.bool_),
     DType.S8: np.dtype(np.int8), DType.U8: np.dtype(np.uint8), DType.S16: np.dtype(np.int16),
-    DType.U16: np.dtype(np.uint16), DType.S64: np.dtype(np.int64), DType.U64: np.dtype(np.uint64),
+    DType.U16: np.dtype(np.uint16),
 }
 _DTYPES = {dtype: name for name, dtype in _NUMPY.items()}
 

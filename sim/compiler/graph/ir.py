@@ -20,8 +20,7 @@ class DType(Enum):
     """Types of elements, by their names in StableHLO.
 
     On the device every element is a word of 32 bits: a bf16 number as the fp32 number of the same
-    value, an integer extended to 32 bits, a predicate as 0 or 1. Integers of 64 bits are for
-    constants while a program is imported: what computes with them must be known by then.
+    value, an integer extended to 32 bits, a predicate as 0 or 1.
     """
 
     F32 = "f32"
@@ -33,8 +32,6 @@ class DType(Enum):
     U8 = "ui8"
     S16 = "i16"
     U16 = "ui16"
-    S64 = "i64"
-    U64 = "ui64"
 
     @property
     def is_float(self) -> bool:
@@ -49,13 +46,13 @@ class DType(Enum):
     @property
     def is_signed(self) -> bool:
         """Whether it is a signed integer type."""
-        return self in (DType.S8, DType.S16, DType.S32, DType.S64)
+        return self in (DType.S8, DType.S16, DType.S32)
 
     @property
     def bits(self) -> int:
         """Width in bits, as the user sees it; 1 for a predicate."""
         return {DType.PRED: 1, DType.BF16: 16, DType.S8: 8, DType.U8: 8, DType.S16: 16,
-                DType.U16: 16, DType.S64: 64, DType.U64: 64}.get(self, 32)
+                DType.U16: 16}.get(self, 32)
 
 
 @dataclass(frozen=True)

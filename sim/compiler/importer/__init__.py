@@ -1,0 +1,1 @@
+"""From StableHLO to the graph. Needs jaxlib's bindings (the extra ``jax``)."""

@@ -1,0 +1,61 @@
+"""What to write instead of what is not supported."""
+
+__all__ = ["advice_for_operation", "advice_for_type"]
+
+_COLLECTIVES = frozenset({
+    "all_reduce", "all_gather", "all_to_all", "reduce_scatter", "collective_permute",
+    "collective_broadcast", "partition_id", "replica_id", "cross-replica-sum"})
+_DYNAMIC = frozenset({
+    "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",
+    "dynamic_reshape", "real_dynamic_slice", "get_dimension_size", "set_dimension_size"})
+_ADVICE = {
+    "fft": "write it as a product with the matrix of the transform",
+    "cholesky": "factor on the host, and pass the factor",
+    "triangular_solve": "solve on the host, or by a loop over rows",
+    "rng": "use jax.random, or pass random numbers as an argument",
+    "rng_bit_generator": "use jax.random with its default generator, threefry2x32",
+    "custom_call": "use operations of jax.numpy and jax.lax",
+    "complex": "compute with real and imaginary parts",
+    "real": "compute with real and imaginary parts",
+    "imag": "compute with real and imaginary parts",
+    "infeed": "pass it as an argument", "outfeed": "return it as a result",
+    "send": "return it as a result", "recv": "pass it as an argument",
+    "uniform_quantize": "scale, round and clamp", "uniform_dequantize": "subtract and scale",
+    "batch_norm_training": "write it with mean, variance and rsqrt",
+    "batch_norm_inference": "write it with rsqrt",
+    "batch_norm_grad": "write batch normalisation with mean, variance and rsqrt",
+}
+
+
+def advice_for_operation(name: str, target: str = "") -> str:
+    """Advice for an operation.
+
+    Parameters
+    ----------
+    name : str
+        An operation of StableHLO, without the dialect, or of another dialect.
+    target : str
+        What a custom call calls.
+    """
+    if target.startswith("lapack"):
+        return "factor and solve on the host, and pass the result"
+    if name in _COLLECTIVES or name.startswith("sdy."):
+        return "compile for one core, without shardings and collectives"
+    if name in _DYNAMIC:
+        return "give all arrays static shapes"
+    return _ADVICE.get(name, "use operations of jax.numpy and jax.lax that are supported")
+
+
+def advice_for_type(name: str) -> str:
+    """Advice for a type of elements, by its name in MLIR."""
+    if "?" in name:
+        return "give all arrays static shapes"
+    if name == "f64":
+        return "cast to float32, or leave JAX's option jax_enable_x64 off"
+    if name in ("i64", "ui64"):
+        return "cast to int32 or uint32, or leave JAX's option jax_enable_x64 off"
+    if name.startswith("complex"):
+        return "compute with real and imaginary parts"
+    if name == "f16" or name.startswith("f8"):
+        return "cast to bfloat16 or float32"
+    return "cast to float32, bfloat16, int32, uint32 or bool"

@@ -1,0 +1,300 @@
+"""From a StableHLO module to a graph."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.ir import DType, Graph, Location, TensorType, Value
+from sim.compiler.graph.verify import verify
+from sim.compiler.importer.advice import advice_for_operation, advice_for_type
+from sim.compiler.importer.attributes import python
+from sim.compiler.importer.locations import location_of
+from sim.compiler.importer.module import read
+from sim.compiler.importer.rules import RULES
+from sim.compiler.importer.scope import Scope
+from sim.compiler.importer.wide import Range, narrow, range_of
+from sim.errors import Unsupported, UnsupportedError
+
+__all__ = ["import_stablehlo"]
+
+_DTYPES = {dtype.value: dtype for dtype in DType} | {"si32": DType.S32}
+_WIDE = ("i64", "ui64")
+_IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding", "annotate_device_placement"})
+"""Custom calls that return their operand when there is one device."""
+
+
+def import_stablehlo(source: Any) -> Graph:
+    """Make a graph of a program.
+
+    Calls are inlined; values that regions read become operands. Integers of 64 bits that need only
+    32 become such. Operations know the user's source lines.
+
+    Parameters
+    ----------
+    source : str, bytes, pathlib.Path, or jaxlib.mlir.ir.Module
+        The program; see `sim.compiler.importer.module.read`.
+
+    Returns
+    -------
+    Graph
+        Verified; its inputs and outputs are those of the function ``main``, or of the only public
+        function.
+
+    Raises
+    ------
+    UnsupportedError
+        If the program contains what is not supported: all of it.
+    ValueError
+        If the source is not a program.
+    """
+    return _Importer(read(source)).run()
+
+
+@dataclass
+class _Importer:
+    module: Any
+    found: list[Unsupported] = field(default_factory=list)
+    ranges: dict[Value, Range] = field(default_factory=dict)
+
+    def run(self) -> Graph:
+        functions = {python(operation.attributes["sym_name"]): operation
+                     for operation in self.module.body.operations
+                     if operation.operation.name == "func.func"}
+        public = [name for name, operation in functions.items()
+                  if "sym_visibility" not in operation.attributes
+                  or python(operation.attributes["sym_visibility"]) == "public"]
+        name = "main" if "main" in functions else public[0] if len(public) == 1 else None
+        if name is None:
+            raise ValueError("a program must have a function main, or one public function, "
+                             f"not {', '.join(functions) or 'none'}")
+        self.functions = functions
+        graph = Graph(name=name)
+        scope = Scope(graph)
+        [block] = functions[name].regions[0].blocks
+        for number, argument in enumerate(block.arguments):
+            type = self.type(argument.type, f"argument {number}", None)
+            value = None if type is None else Value(type, f"arg{number}")
+            if value is not None:
+                graph.inputs.append(value)
+            scope.define(argument, value)
+        outputs = self.block(block, scope, None)
+        if self.found:
+            raise UnsupportedError(self.found)
+        graph.outputs = [value for value in outputs if value is not None]
+        verify(graph)
+        return graph
+
+    # Refusals
+
+    def refuse(self, what: str, location: Location | None, advice: str) -> None:
+        self.found.append(Unsupported(what, str(location or ""), advice))
+
+    def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
+        """The graph's type of an MLIR type; None, and refused, if there is none."""
+        from jaxlib.mlir import ir
+
+        name = str(type.element_type) if isinstance(type, ir.RankedTensorType) else str(type)
+        static = isinstance(type, ir.RankedTensorType) and type.has_static_shape
+        if static and name in _DTYPES:
+            return TensorType(tuple(type.shape), _DTYPES[name])
+        if isinstance(type, ir.RankedTensorType) and not static:
+            name = "?"
+            self.refuse(f"{what} of the dynamic shape {type}", location, advice_for_type(name))
+        else:
+            self.refuse(f"{what} of type {name}", location, advice_for_type(name))
+        return None
+
+    # Structure
+
+    def block(self, block: Any, scope: Scope, call: Location | None) -> list[Value | None]:
+        """Import the operations of a block; returns what it returns."""
+        for view in block.operations:
+            operation = view.operation
+            if operation.name in ("func.return", "stablehlo.return"):
+                return [scope.find(value) for value in operation.operands]
+            results = self.operation(operation, scope, location_of(operation.location, call))
+            for value, known in zip(operation.results, results, strict=True):
+                scope.define(value, known)
+        raise ValueError("a block must end with a return")
+
+    def operation(self, operation: Any, scope: Scope,
+                  location: Location | None) -> Sequence[Value | None]:
+        """Import an operation; returns its results."""
+        name = operation.name.removeprefix("stablehlo.").removeprefix("func.")
+        nothing = [None] * len(operation.results)
+        if name == "sdy.sharding_constraint" or (
+                name == "custom_call"
+                and python(operation.attributes["call_target_name"]) in _IDENTITIES):
+            return [scope.find(value) for value in operation.operands]
+        if name in ("call", "composite"):
+            return self.call(operation, scope, location)
+        if name not in RULES and name not in ("while", "case", "if"):
+            target = (python(operation.attributes["call_target_name"])
+                      if name == "custom_call" else "")
+            self.refuse(f"{name} {target}".strip(), location, advice_for_operation(name, target))
+            return nothing
+        operands = [scope.find(value) for value in operation.operands]
+        known = [value for value in operands if value is not None]
+        if len(known) < len(operands):
+            return nothing
+        if name in ("while", "case", "if"):
+            return self.control(name, operation, known, scope, location)
+        if any(_is_wide(value) for value in operation.results) or any(
+                _is_wide(value) for value in operation.operands):
+            return self.wide(name, operation, known, scope, location)
+        types = [self.type(value.type, name, location) for value in operation.results]
+        if any(type is None for type in types):
+            return nothing
+        return self.add(name, operation, known, [type for type in types if type is not None],
+                        scope, location)
+
+    def add(self, name: str, operation: Any, operands: list[Value], types: list[TensorType],
+            scope: Scope, location: Location | None) -> Sequence[Value | None]:
+        """Append an operation that is imported one for one."""
+        regions = [self.region(region, scope, location) for region in operation.regions]
+        if any(graph is None for graph, _ in regions):
+            return [None] * len(types)
+        for _, captured in regions:
+            if captured:
+                self.refuse(f"{name} whose function reads a value from around it", location,
+                            "pass it as an operand, or make it a constant")
+                return [None] * len(types)
+        attributes = RULES[name](operation, operands, [Value(type) for type in types])
+        made = scope.graph.add(name, operands, types, attributes,
+                               [graph for graph, _ in regions if graph is not None], location)
+        if name == "constant":
+            scope.add_constant(made)
+        return made.results
+
+    def call(self, operation: Any, scope: Scope,
+             location: Location | None) -> Sequence[Value | None]:
+        """Inline a call."""
+        attribute = "callee" if "callee" in operation.attributes else "decomposition"
+        [block] = self.functions[python(operation.attributes[attribute])].regions[0].blocks
+        for argument, value in zip(block.arguments, operation.operands, strict=True):
+            scope.define(argument, scope.find(value))
+        return self.block(block, scope, location)
+
+    def region(self, region: Any, scope: Scope,
+               location: Location | None) -> tuple[Graph | None, dict[Value, Value]]:
+        """Import a region: its graph (None if it is not supported), and what it captures."""
+        graph = Graph(name="region")
+        inner = Scope(graph, scope)
+        [block] = region.blocks
+        for argument in block.arguments:
+            type = self.type(argument.type, "a value carried", location)
+            value = None if type is None else Value(type)
+            graph.inputs.extend([] if value is None else [value])
+            inner.define(argument, value)
+        outputs = self.block(block, inner, location)
+        graph.outputs = [value for value in outputs if value is not None]
+        whole = len(graph.outputs) == len(outputs) and len(graph.inputs) == len(block.arguments)
+        return graph if whole else None, inner.captures
+
+    def control(self, name: str, operation: Any, operands: list[Value], scope: Scope,
+                location: Location | None) -> Sequence[Value | None]:
+        """Import a loop or a conditional; what its regions capture becomes operands."""
+        types = [self.type(value.type, name, location) for value in operation.results]
+        imported = [self.region(region, scope, location) for region in operation.regions]
+        captured = list(dict.fromkeys(outer for _, captures in imported for outer in captures))
+        graphs = []
+        for graph, captures in imported:
+            if graph is None or any(type is None for type in types):
+                return [None] * len(types)
+            added = [captures.get(outer) or Value(outer.type, outer.name) for outer in captured]
+            graph.inputs.extend(added)
+            graphs.append(graph)
+        known = [type for type in types if type is not None]
+        if name == "while":
+            graphs[0].name, graphs[1].name = "condition", "body"
+            carried = len(operands)
+            graphs[1].outputs.extend(graphs[1].inputs[carried:])
+            known += [value.type for value in captured]
+            return scope.graph.add("while", [*operands, *captured], known, {}, graphs,
+                                   location).results[:carried]
+        [index] = operands
+        if name == "if":
+            graphs.reverse()
+            index = scope.graph.add("convert", [index], TensorType((), DType.S32), {}, (),
+                                    location).result
+        for number, graph in enumerate(graphs):
+            graph.name = f"branch{number}"
+        return scope.graph.add("case", [index, *captured], known, {}, graphs, location).results
+
+    # Integers of 64 bits
+
+    def wide(self, name: str, operation: Any, operands: list[Value], scope: Scope,
+             location: Location | None) -> Sequence[Value | None]:
+        """Import an operation with integers of 64 bits as one with 32."""
+        nothing = [None] * len(operation.results)
+        bounds = self.bounds(name, operation, operands)
+        for value in operation.results:
+            if _is_wide(value) and narrow(bounds) is None:
+                self.type(value.type, f"result of {name}", location)
+                return nothing
+        if bounds is not None and bounds[0] == bounds[1] and name != "constant":
+            return [self.splat(bounds, tuple(operation.results[0].type.shape), scope, location)]
+        wide = {value for value, source in zip(operands, operation.operands, strict=True)
+                if _is_wide(source)}
+        joined = [self.ranges[value] for value in wide]
+        joined += [bounds] if bounds is not None and (name != "convert" or not wide) else []
+        dtype = narrow((min(low for low, _ in joined), max(high for _, high in joined)))
+        if dtype is None:
+            self.refuse(f"{name} of type i64", location, advice_for_type("i64"))
+            return nothing
+        types = [TensorType(tuple(value.type.shape), dtype) if _is_wide(value) else
+                 self.type(value.type, name, location) for value in operation.results]
+        if any(type is None for type in types):
+            return nothing
+        operands = [scope.graph.add("convert", [value], TensorType(value.shape, dtype), {}, (),
+                                    location).result
+                    if value in wide and value.dtype is not dtype else value for value in operands]
+        added = self.add(name, operation, operands, [type for type in types if type is not None],
+                         scope, location)
+        if bounds is not None and added[0] is not None:
+            self.ranges[added[0]] = bounds
+        return added
+
+    def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
+              location: Location | None) -> Value:
+        """A constant whose elements all are the one number in a range."""
+        type = TensorType(shape, narrow(bounds) or DType.S32)
+        value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
+        made = scope.graph.add("constant", (), type, {"value": value}, (), location)
+        scope.add_constant(made)
+        self.ranges[made.result] = bounds
+        return made.result
+
+    def bounds(self, name: str, operation: Any, operands: list[Value]) -> Range | None:
+        """The range of a result of 64 bits, if it is known."""
+        [result] = operation.results if len(operation.results) == 1 else [None]
+        if result is None or not _is_wide(result):
+            return None
+        if name == "iota":
+            return 0, max(tuple(result.type.shape)[python(operation.attributes["iota_dimension"])]
+                          - 1, 0)
+        if name == "constant":
+            values = np.asarray(np.array(operation.attributes["value"]))
+            return (int(values.min()), int(values.max())) if values.size else (0, 0)
+        known = [self.ranges.get(value, _limits(value.dtype)) for value in operands
+                 if value.dtype.is_integer]
+        if name == "convert":
+            signed = str(result.type.element_type) == "i64"
+            return known[0] if known and (signed or known[0][0] >= 0) else None
+        if name in ("dynamic_slice", "gather"):
+            known = known[:1]
+        elif name == "dynamic_update_slice":
+            known = known[:2]
+        return range_of(name, known)
+
+
+def _is_wide(value: Any) -> bool:
+    return str(getattr(value.type, "element_type", "")) in _WIDE
+
+
+def _limits(dtype: DType) -> Range:
+    bits = dtype.bits
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)

@@ -1,0 +1,89 @@
+"""Read StableHLO of any form: text, bytecode, portable artifacts, files, modules."""
+
+import pathlib
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+__all__ = ["read"]
+
+_PORTABLE = b"StableHLO_v"
+"""What the header of a portable artifact contains; other bytecode names MLIR's version."""
+_HEADER = 64
+"""Bytes in which it is."""
+_PIPELINE = ("builtin.module(func.func(chlo-legalize-to-stablehlo),"
+             "func.func(stablehlo-legalize-deprecated-ops))")
+"""Passes that express operations of other dialects, and deprecated ones, by StableHLO's."""
+
+
+@cache
+def _bindings() -> Any:
+    try:
+        from jaxlib.mlir import ir
+        from jaxlib.mlir.dialects import stablehlo
+    except ImportError as error:
+        raise ImportError("reading StableHLO needs jaxlib: pip install 'systolith[jax]'") from error
+    stablehlo.register_stablehlo_passes()
+    return ir
+
+
+def _new_context() -> Any:
+    """A context that knows the dialects of programs."""
+    ir = _bindings()
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import chlo, sdy, stablehlo
+
+    context, registry = ir.Context(), ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    for dialect in (sdy, chlo, stablehlo):
+        dialect.register_dialect(context)
+    return context
+
+
+def read(source: Any) -> Any:
+    """Parse a program, and legalise what StableHLO expresses by simpler operations.
+
+    Parameters
+    ----------
+    source : str, bytes, pathlib.Path, or jaxlib.mlir.ir.Module
+        Text; bytecode or a portable artifact; the path of a file of either; or a module, which is
+        copied.
+
+    Returns
+    -------
+    jaxlib.mlir.ir.Module
+        Of operations of StableHLO and ``func``, in a context of its own.
+
+    Raises
+    ------
+    ImportError
+        If jaxlib is not installed.
+    TypeError
+        If the source is of another type.
+    ValueError
+        If it is not a program.
+    """
+    ir = _bindings()
+    if isinstance(source, pathlib.Path):
+        source = source.read_bytes()
+    elif isinstance(source, ir.Module):
+        buffer = BytesIO()
+        source.operation.write_bytecode(buffer)
+        source = buffer.getvalue()
+    if not isinstance(source, str | bytes):
+        raise TypeError("source must be text, bytes, a path, or a module, "
+                        f"not {type(source).__name__}")
+    from jaxlib.mlir.dialects import stablehlo
+    from jaxlib.mlir.passmanager import PassManager
+    with _new_context() as context:
+        try:
+            if isinstance(source, bytes) and _PORTABLE in source[:_HEADER]:
+                module = stablehlo.deserialize_portable_artifact(context, source)
+            else:
+                module = ir.Module.parse(source, context)
+            PassManager.parse(_PIPELINE).run(module.operation)
+        except ir.MLIRError as error:
+            raise ValueError(f"source must be a StableHLO program: {error}") from error
+    return module

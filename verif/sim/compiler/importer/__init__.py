@@ -1,0 +1,1 @@
+"""Tests of the import of StableHLO. They need JAX."""
