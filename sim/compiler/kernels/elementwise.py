@@ -12,11 +12,11 @@ from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.elements.expression import Elements, Node
 from sim.compiler.kernels.elements.writing import Writer
 from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
-from sim.compiler.machine import Builder
+from sim.compiler.machine import Builder, VReg
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import to_words
 
-__all__ = ["FUSIBLE", "broadcast_tiling", "expand_region", "region_of"]
+__all__ = ["FUSIBLE", "broadcast_tiling", "emit_region", "expand_region", "region_of"]
 
 FUSIBLE = table.KINDS | {"iota", "constant", "broadcast_in_dim"}
 """Kinds of operations that a fusion may hold."""
@@ -107,6 +107,33 @@ def expand_region(region: Graph) -> tuple[Elements, list[Node | int]]:
     """The expressions of a region's outputs, for an estimate of its cost."""
     expanded = _Region(region)
     return expanded.elements, expanded.outputs
+
+
+def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]:
+    """Write a region of elementwise operations on scalars, applied to all elements of vectors.
+
+    Parameters
+    ----------
+    b : Builder
+    region : Graph
+        For instance the reducer of a reduction.
+    inputs : sequence of VReg
+        One for each of the region's inputs; predicates as 0 or 1.
+
+    Returns
+    -------
+    list of VReg
+        One for each of the region's outputs; predicates as 0 or 1.
+    """
+    expanded = _Region(region)
+    leaves: dict[Node, Any] = {}
+    for leaf, node in expanded.leaves.items():
+        assert leaf.operand is not None
+        leaves[node] = 0, lambda *_, register=inputs[leaf.operand]: register
+    writer = Writer(b, expanded.elements, expanded.outputs, leaves, 0)
+    writer.write(0, ())
+    found = [writer.register(output, ()) for output in expanded.outputs]
+    return [b.splat(register) if isinstance(register, int) else register for register in found]
 
 
 # Where it lies.

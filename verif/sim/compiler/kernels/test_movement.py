@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pytest
 
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
-from sim.compiler.kernels import movement, reshape  # noqa: F401
 from sim.compiler.kernels.lowering import Choice
 from sim.compiler.tiling import Tiling, standard
 from verif.sim.compiler.kernels.harness import CONFIG, build_as, execute, run

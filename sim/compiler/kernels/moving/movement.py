@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Lowering, Place, lowers
-from sim.compiler.kernels.moving import Axis, copy, relayout
+from sim.compiler.kernels.moving.copy import Axis, copy, relayout
 from sim.compiler.machine import Index
 from sim.compiler.machine.ir import IndexLike
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from sim.compiler.graph.ir import Operation
 from sim.compiler.kernels.lowering import Lowering, Place, lowers
-from sim.compiler.kernels.moving import Axis, copy
+from sim.compiler.kernels.moving.copy import Axis, copy
 from sim.compiler.tiling import standard
 
 __all__ = ["reshape", "reshape_axes"]
