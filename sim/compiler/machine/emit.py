@@ -10,6 +10,7 @@ from sim.asm.assembler import Assembler
 from sim.compiler.machine.addresses import lower_addresses
 from sim.compiler.machine.ir import Line, MachineCode, MReg, SReg, VReg
 from sim.compiler.machine.layout import Loops, Options, lay_out
+from sim.compiler.machine.loops import hoist, unroll
 from sim.compiler.machine.registers import Allocation, RegisterPressureError, allocate
 
 __all__ = ["Code", "Loops", "emit"]
@@ -69,8 +70,10 @@ class Code:
             asm.label(name)
 
 
-_LADDER = (Options(), Options(constants=0), Options(pipeline=False, constants=0),
-           Options(pipeline=False, ahead=False, constants=0))
+_LADDER = (
+    Options(), Options(constants=4, invariants=False),
+    Options(constants=0, invariants=False, pipeline=False),
+    Options(constants=0, invariants=False, pipeline=False, ahead=False))
 """Ways to schedule, each with fewer registers than the one before."""
 
 
@@ -95,9 +98,9 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True) -> Code:
     if code.config != config:
         raise ValueError(f"config must be {code.config!r}, for which the code was built, "
                          f"not {config!r}")
-    for options in _LADDER if schedule else (Options(schedule=False, constants=0),):
+    for options in _LADDER if schedule else (Options(schedule=False),):
         try:
-            layout = lay_out(lower_addresses(code), options)
+            layout = lay_out(_prepared(code, options), options)
             allocation = allocate(layout.lines, layout.labels)
         except RegisterPressureError as failure:
             error = failure
@@ -105,6 +108,15 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True) -> Code:
         return Code(config, tuple(_bundle(line, allocation) for line in layout.lines),
                     layout.labels, tuple(layout.atoms), tuple(layout.loops), allocation.live)
     raise error
+
+
+def _prepared(code: MachineCode, options: Options) -> MachineCode:
+    """The code with addresses in registers, and transformed loops."""
+    if not options.schedule:
+        return lower_addresses(code)
+    if options.pipeline:
+        code = unroll(code)
+    return hoist(lower_addresses(code), constants=options.constants, invariants=options.invariants)
 
 
 def _bundle(line: Line, allocation: Allocation) -> tuple[tuple[Slot, str, tuple[Any, ...]], ...]:

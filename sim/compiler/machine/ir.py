@@ -169,6 +169,15 @@ class Access:
     buffer: VmemBuffer | None
     index: Index
 
+    def replaced(self, registers: "Mapping[Register, Register]") -> "Access":
+        """The access with other registers."""
+        terms: dict[Term, int] = {}
+        for term, factor in self.index.terms.items():
+            other = registers.get(term, term) if isinstance(term, SReg) else term
+            assert isinstance(other, (SReg, LoopVariable))
+            terms[other] = factor
+        return Access(self.buffer, Index(self.index.constant, terms))
+
     @property
     def address(self) -> Index:
         """The index plus the buffer's address."""
@@ -220,7 +229,8 @@ class Op:
         """The operation with other registers."""
         return Op(self.operation,
                   tuple(registers.get(value, value) if isinstance(value, (VReg, MReg, SReg))
-                        else value for value in self.operands), self.access)
+                        else value for value in self.operands),
+                  None if self.access is None else self.access.replaced(registers))
 
 
 Line: TypeAlias = list[tuple[Slot, Op]]

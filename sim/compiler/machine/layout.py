@@ -20,7 +20,7 @@ from sim.compiler.machine.ir import (
 )
 from sim.compiler.machine.overlap import Usage, overlap
 from sim.compiler.machine.schedule.pipeline import Pipeline
-from sim.compiler.machine.schedule.straight import schedule_block
+from sim.compiler.machine.schedule.straight import schedule_block, single_writes
 
 __all__ = ["Layout", "Loops", "Options", "lay_out"]
 
@@ -44,12 +44,15 @@ class Options:
         Whether operations of a block may pass those before them.
     constants : int
         Scalar registers for constants of loops.
+    invariants : bool
+        Whether operations that do not change move out of loops.
     """
 
     schedule: bool = True
     pipeline: bool = True
     ahead: bool = True
     constants: int = 12
+    invariants: bool = True
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,9 @@ class Layout:
     def run(self, ops: Sequence[Op], last: Op | None = None) -> None:
         """Append operations without control flow, and a branch as the last one."""
         if self.options.schedule:
+            if self.options.ahead:
+                renamed = single_writes([*ops, *([last] if last is not None else [])], self.numbers)
+                ops, last = renamed[:len(ops)], renamed[-1] if last is not None else None
             self.lines += schedule_block(ops, self.config, last, ahead=self.options.ahead)
         else:
             self.lines += [[(op.operation.slots[0], op)]

@@ -6,16 +6,13 @@ from collections.abc import Iterable, Iterator
 from hdl.config import Config
 from hdl.isa import ScalarOp
 from sim.compiler.machine.ir import (
-    WRITTEN,
     ZERO,
     Block,
     Condition,
     Loop,
-    MReg,
     Op,
     Register,
     SReg,
-    VReg,
     operations,
     scalar_operation,
 )
@@ -29,7 +26,7 @@ from sim.compiler.machine.schedule.modulo import (
 )
 from sim.compiler.machine.schedule.pipeline import Pipeline, plan_pipeline
 from sim.compiler.machine.schedule.resources import Node, follows
-from sim.compiler.machine.schedule.straight import heights
+from sim.compiler.machine.schedule.straight import heights, single_writes
 
 __all__ = ["Usage", "overlap"]
 
@@ -117,7 +114,7 @@ def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) 
             or any(is_barrier(op) for op in ops):
         return None
     moving = [register for register, _ in loop.steps]
-    ops = _single_writes(_own_offsets(ops, moving, numbers), numbers)
+    ops = single_writes(_own_offsets(ops, moving, numbers), numbers)
     nodes = [Node.of(op, config, moving) for op in ops]
     kept = usage.read_elsewhere(loop)
     number = loop.count if isinstance(loop.count, int) else None
@@ -170,27 +167,4 @@ def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> l
                 copies[register] = SReg(next(numbers))
                 found.append(Op(_ADD, (copies[register], register, 0)))
         found.append(op.replaced(copies) if copies else op)
-    return found
-
-
-def _single_writes(ops: list[Op], numbers: Iterator[int]) -> list[Op]:
-    """The operations, with a register of its own for each write but the last."""
-    left = Counter(register for op in ops for register in op.writes)
-    if max(left.values(), default=0) < 2:
-        return ops
-    names: dict[Register, Register] = {}
-    found = []
-    for op in ops:
-        written = set(op.writes)
-        old = {register: names.get(register, register) for register in op.reads}
-        for register in written:
-            left[register] -= 1
-            names[register] = type(register)(next(numbers)) if left[register] else register
-        operands = list(op.operands)
-        for position, (operand, value) in enumerate(
-                zip(op.operation.operands, op.operands, strict=True)):
-            if isinstance(value, (VReg, MReg, SReg)):
-                table = names if operand.kind in WRITTEN and value in written else old
-                operands[position] = table.get(value, value)
-        found.append(Op(op.operation, tuple(operands), op.access))
     return found

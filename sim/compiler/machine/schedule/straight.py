@@ -1,14 +1,15 @@
 """List scheduling: operations without control flow, by critical path."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from hdl.config import Config
 from hdl.isa import Slot
-from sim.compiler.machine.ir import MReg, Op, Register, SReg, VReg
+from sim.compiler.machine.ir import WRITTEN, MReg, Op, Register, SReg, VReg
 from sim.compiler.machine.schedule.dependences import Graph, block_graph
 from sim.compiler.machine.schedule.resources import Node, Table
 
-__all__ = ["PRESSURE", "heights", "schedule_block"]
+__all__ = ["PRESSURE", "heights", "schedule_block", "single_writes"]
 
 PRESSURE: dict[type, int] = {VReg: 26, MReg: 5, SReg: 22}
 """Registers of each kind that a block may fill before it stops to run ahead."""
@@ -47,6 +48,31 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
     for number, (slot, cycle) in enumerate(times):
         rows.setdefault(cycle, []).append((slot, nodes[number].op))
     return [rows[cycle] for cycle in sorted(rows)]
+
+
+def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
+    """The operations, with a register of its own for each write but the last."""
+    left = Counter(register for op in ops for register in op.writes)
+    if max(left.values(), default=0) < 2:
+        return list(ops)
+    names: dict[Register, Register] = {}
+    found = []
+    for op in ops:
+        written = op.writes
+        fresh: dict[Register, Register] = {}
+        for register in written:
+            left[register] -= 1
+            fresh[register] = type(register)(next(numbers)) if left[register] else register
+        operands = list(op.operands)
+        for position, (operand, value) in enumerate(
+                zip(op.operation.operands, op.operands, strict=True)):
+            if isinstance(value, (VReg, MReg, SReg)):
+                table = fresh if operand.kind in WRITTEN and value in fresh else names
+                operands[position] = table.get(value, value)
+        access = None if op.access is None else op.access.replaced(names)
+        found.append(Op(op.operation, tuple(operands), access))
+        names.update(fresh)
+    return found
 
 
 class _Scheduler:

@@ -1,0 +1,153 @@
+"""Estimate of the cycles that code takes, from latencies and interlocks.
+
+Follows docs/core.md (One bundle, Chains): a bundle issues when its registers, write ports and units
+are free. Loops are followed until their period is known. Transfers and semaphores take no time, and
+conditional branches out of loops are not taken.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from hdl import isa
+from hdl.config import Config
+from hdl.isa import Slot, Unit
+from sim.asm.operands import Mask, Register, Scalar, Vector
+from sim.compiler.machine.emit import Code
+from sim.compiler.machine.ir import WRITTEN, Op
+from sim.compiler.machine.layout import Loops
+from sim.compiler.machine.schedule.resources import latency, occupancy
+
+__all__ = ["estimate"]
+
+_BY_NAME = {(slot, operation.name): operation
+            for operation in isa.OPERATIONS for slot in operation.slots}
+_PASSES = 6
+"""Iterations of a loop that are followed; the others take as long as the last of them."""
+_CHAIN = 2
+"""Cycles from a result row in the collector to the register."""
+
+
+@dataclass(slots=True)
+class _Effect:
+    """What an operation waits for and occupies."""
+
+    slot: Slot
+    registers: tuple[Register, ...]
+    results: tuple[Register, ...]
+    latency: int
+    unit: str | None
+    busy: int
+    port: bool
+    swaps: bool
+    jump: str | None
+
+
+@dataclass
+class _Core:
+    """Times at which registers and units are free.
+
+    A unit has the cycle in which its last operation starts, and the one in which it is free again:
+    one operation can wait, so the next issues from the former on.
+    """
+
+    config: Config
+    cycle: int = 0
+    ready: dict[Register, int] = field(default_factory=dict)
+    ports: set[tuple[Slot, int]] = field(default_factory=set)
+    starts: dict[str, int] = field(default_factory=dict)
+    free: dict[str, int] = field(default_factory=dict)
+    results: deque[int] = field(default_factory=deque)
+
+    def issue(self, effects: list[_Effect]) -> None:
+        """Execute a bundle."""
+        cycle = self.cycle
+        for effect in effects:
+            for register in effect.registers:
+                cycle = max(cycle, self.ready.get(register, 0))
+            if effect.unit is not None:
+                cycle = max(cycle, self.starts.get(effect.unit, 0))
+        while any(effect.port and (effect.slot, cycle + effect.latency) in self.ports
+                  for effect in effects):
+            cycle += 1
+        for effect in effects:
+            self._execute(effect, cycle)
+        self.cycle = cycle + 1
+        if len(self.ports) > 256:
+            self.ports = {port for port in self.ports if port[1] >= cycle}
+
+    def _execute(self, effect: _Effect, cycle: int) -> None:
+        start = cycle
+        if effect.port:
+            self.ports.add((effect.slot, cycle + effect.latency))
+        if effect.unit is not None:
+            start = max(cycle, self.free.get(effect.unit, 0))
+            if effect.swaps:
+                start = max(start, self.free.get("weights", 0))
+            if effect.unit == "pop" and self.results:
+                start = max(start, self.results.popleft())
+            if effect.unit == "rows":
+                self.results.append(start + effect.busy + self.config.array_latency
+                                    + _CHAIN - effect.latency)
+            self.starts[effect.unit] = start
+            self.free[effect.unit] = start + effect.busy
+        for register in effect.results:
+            self.ready[register] = start + effect.latency
+
+
+def estimate(code: Code, unknown: int = 1) -> int:
+    """Cycles from the first bundle to the one behind the last.
+
+    Parameters
+    ----------
+    code : Code
+    unknown : int
+        Iterations of loops whose number is known at run time only.
+    """
+    effects = [[_effect(slot, name, operands, code.config) for slot, name, operands in bundle]
+               for bundle in code.bundles]
+    loops: dict[int, list[Loops]] = {}
+    for loop in sorted(code.loops, key=lambda loop: loop.end):
+        loops.setdefault(loop.first, []).append(loop)
+    core = _Core(code.config)
+    return _follow(code, effects, loops, core, (0, len(effects)), unknown) + core.cycle
+
+
+def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loops]], core: _Core,
+            extent: tuple[int, int], unknown: int) -> int:
+    """Execute bundles; the number of cycles that are not simulated but skipped."""
+    at, end = extent
+    skipped = 0
+    while at < end:
+        starting = loops.get(at, [])
+        if starting:
+            loop = starting[-1]
+            inner = {**loops, at: starting[:-1]}
+            count = unknown if loop.count is None else loop.count
+            period, before = 0, 0
+            for _ in range(min(count, _PASSES)):
+                before = core.cycle + skipped
+                skipped += _follow(code, effects, inner, core, (at, loop.end), unknown)
+                period = core.cycle + skipped - before
+            skipped += max(0, count - _PASSES) * period
+            at = loop.end
+            continue
+        core.issue(effects[at])
+        jump = next((effect.jump for effect in effects[at] if effect.jump is not None), None)
+        at = at + 1 if jump is None else code.labels[jump]
+    return skipped
+
+
+def _effect(slot: Slot, name: str, operands: tuple[Any, ...], config: Config) -> _Effect:
+    operation = _BY_NAME[slot, name]
+    op = Op(operation, operands)
+    pairs = list(zip(operation.operands, operands, strict=True))
+    registers = tuple(value for _, value in pairs if isinstance(value, (Scalar, Vector, Mask))
+                      and not (value.number == 0 and not isinstance(value, Vector)))
+    results = tuple(value for operand, value in pairs
+                    if operand.kind in WRITTEN and value in registers)
+    unit, busy = occupancy(op, config) or (None, 0)
+    jump = operands[-1] if name == "jump" else None
+    return _Effect(slot, registers, results, latency(op, config), unit, busy,
+                   operation.unit in (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL),
+                   name == "rows_swap", jump)

@@ -1,0 +1,275 @@
+"""Transformations of loops: short ones are unrolled, and what does not change moves out of them.
+
+- A short loop within a loop becomes straight code, so that iterations of the loop around it can
+  overlap.
+- An operation whose sources do not change moves in front of the loop, within a budget of registers.
+- Constants of which a loop's bundles would need too many immediates move to scalar registers.
+"""
+
+from collections import Counter
+from itertools import count
+
+from hdl import isa
+from hdl.isa import Kind, ScalarOp, Unit
+from sim.compiler.machine.ir import (
+    ZERO,
+    Access,
+    Block,
+    Branch,
+    Index,
+    Loop,
+    LoopVariable,
+    MachineCode,
+    MReg,
+    Op,
+    Register,
+    SReg,
+    VReg,
+    operations,
+    scalar_operation,
+)
+from sim.compiler.machine.schedule.dependences import is_barrier
+from sim.compiler.machine.schedule.modulo import least_interval
+from sim.compiler.machine.schedule.resources import Node, is_inline
+
+__all__ = ["hoist", "unroll"]
+
+_COUNT, _OPERATIONS = 8, 48
+"""Most iterations, and most operations of all iterations, of a loop that is unrolled."""
+_INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
+"""Registers of each kind that may hold what moved out of a nest of loops."""
+_PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
+_MEMORY = (Unit.VMEM, Unit.SMEM)
+_ADD = scalar_operation(ScalarOp.ADD)
+
+
+def unroll(code: MachineCode) -> MachineCode:
+    """The code with short innermost loops of other loops unrolled."""
+    reads = Counter(register for op in operations(code.body) for register in op.reads)
+    writes = Counter(register for op in operations(code.body) for register in op.writes)
+    _count_control(code.body, reads)
+    numbers = count(code.registers + 1)
+
+    def block(items: Block, inside: bool) -> Block:
+        found: Block = []
+        for item in items:
+            if isinstance(item, Op):
+                found.append(item)
+            elif isinstance(item, Branch):
+                found.append(Branch(item.condition, block(item.then, inside),
+                                    block(item.otherwise, inside)))
+            else:
+                body = block(item.body, True)
+                if inside and _is_short(item, body):
+                    found += copies(item, body)
+                else:
+                    found.append(Loop(item.variable, item.count, body, item.again))
+        return found
+
+    def copies(loop: Loop, body: Block) -> Block:
+        ops = [op for op in body if isinstance(op, Op)]
+        local = _local(ops, reads, writes)
+        found: Block = []
+        assert isinstance(loop.count, int)
+        for iteration in range(loop.count):
+            names: dict[Register, Register] = {
+                register: type(register)(next(numbers)) for register in local}
+            found += [_at(op, loop.variable, iteration).replaced(names) for op in ops]
+        return found
+
+    body = block(code.body, False)
+    return MachineCode(code.config, body, next(numbers))
+
+
+def _count_control(block: Block, reads: "Counter[Register]") -> None:
+    """Count what loops, branches and indexes read."""
+    for item in block:
+        if isinstance(item, Op):
+            if item.access is not None:
+                reads.update(term for term in item.access.index.terms if isinstance(term, SReg))
+            continue
+        conditions = [item.condition] if isinstance(item, Branch) else \
+            [item.again] if item.again is not None else []
+        for condition in conditions:
+            reads.update(value for value in (condition.a, condition.b) if isinstance(value, SReg))
+        if isinstance(item, Loop):
+            if isinstance(item.count, SReg):
+                reads[item.count] += 1
+            _count_control(item.body, reads)
+        else:
+            _count_control(item.then, reads)
+            _count_control(item.otherwise, reads)
+
+
+def _is_short(loop: Loop, body: Block) -> bool:
+    return isinstance(loop.count, int) and loop.count <= _COUNT and \
+        loop.count * len(body) <= _OPERATIONS and all(isinstance(item, Op) for item in body)
+
+
+def _local(ops: list[Op], reads: "Counter[Register]", writes: "Counter[Register]") \
+        -> list[Register]:
+    """Registers that the operations write once, and only they read, afterwards."""
+    inside: Counter[Register] = Counter()
+    early: set[Register] = set()
+    written: list[Register] = []
+    for op in ops:
+        used = [*op.reads, *([term for term in op.access.index.terms if isinstance(term, SReg)]
+                             if op.access is not None else [])]
+        inside.update(used)
+        early.update(register for register in used if register not in written)
+        written += op.writes
+    return [register for register in written if writes[register] == 1
+            and register not in early and inside[register] == reads[register]]
+
+
+def _at(op: Op, variable: LoopVariable, iteration: int) -> Op:
+    """The operation in an iteration."""
+    if op.access is None or variable not in op.access.index.terms:
+        return op
+    index = op.access.index
+    terms = {term: factor for term, factor in index.terms.items() if term is not variable}
+    moved = Index(index.constant + iteration * index.terms[variable], terms)
+    return Op(op.operation, op.operands, Access(op.access.buffer, moved))
+
+
+def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode:
+    """The code, whose indexes `addresses` has lowered, with less in its loops.
+
+    Parameters
+    ----------
+    code : MachineCode
+    constants : int
+        Scalar registers for constants of a nest of loops.
+    invariants : bool
+        Whether operations move.
+    """
+    writes = Counter(register for op in operations(code.body) for register in op.writes)
+    _count_steps(code.body, writes)
+    numbers = count(code.registers + 1)
+    body = _Hoisting(code, writes, numbers, constants, invariants).top(code.body)
+    return MachineCode(code.config, body, next(numbers))
+
+
+def _count_steps(block: Block, writes: "Counter[Register]") -> None:
+    """Count the registers that loops advance as written."""
+    for item in block:
+        if isinstance(item, Loop):
+            writes.update(register for register, _ in item.steps)
+            _count_steps(item.body, writes)
+        elif isinstance(item, Branch):
+            _count_steps(item.then, writes)
+            _count_steps(item.otherwise, writes)
+
+
+class _Hoisting:
+    def __init__(self, code: MachineCode, writes: "Counter[Register]", numbers: "count[int]",
+                 constants: int, invariants: bool) -> None:
+        self._config = code.config
+        self._writes = writes
+        self._numbers = numbers
+        self._constants = constants
+        self._invariants = invariants
+        self._left: dict[type, int] = {}
+        self._held: dict[int, SReg] = {}
+
+    def top(self, block: Block) -> Block:
+        """A block outside of loops."""
+        found: Block = []
+        for item in block:
+            if isinstance(item, Loop):
+                self._left = dict(_INVARIANTS) if self._invariants else dict.fromkeys(
+                    _INVARIANTS, 0)
+                self._held = {}
+                front, loop = self._loop(item)
+                found += [Op(_ADD, (register, ZERO, value))
+                          for value, register in self._held.items()]
+                found += [*front, loop]
+            elif isinstance(item, Branch):
+                found.append(Branch(item.condition, self.top(item.then), self.top(item.otherwise)))
+            else:
+                found.append(item)
+        return found
+
+    def _loop(self, loop: Loop) -> tuple[list[Op], Loop]:
+        """Operations that move in front of a loop, and the rest of it."""
+        body = self._inside(loop.body)
+        ops = [item for item in body if isinstance(item, Op)]
+        if len(ops) == len(body):
+            body = list(self._immediates(ops, loop))
+        front: list[Op] = []
+        written = {register for op in operations(body) for register in op.writes}
+        written |= {register for register, _ in loop.steps}
+        stores = {op.access.buffer for op in operations(body)
+                  if op.access is not None and op.operation.unit in _MEMORY and not op.writes}
+        fixed = any(map(is_barrier, operations(body)))
+        rest: Block = []
+        for item in body:
+            if isinstance(item, Op) and self._moves(item, written) and not (
+                    item.operation.unit in _MEMORY and (
+                        fixed or item.access is None or item.access.buffer in stores)):
+                front.append(item)
+                written -= set(item.writes)
+                for register in item.writes:
+                    self._left[type(register)] -= 1
+            else:
+                rest.append(item)
+        return front, Loop(loop.variable, loop.count, rest, loop.again, loop.steps)
+
+    def _inside(self, block: Block) -> Block:
+        found: Block = []
+        for item in block:
+            if isinstance(item, Loop):
+                front, loop = self._loop(item)
+                for op in front:
+                    for register in op.writes:
+                        self._left[type(register)] += 1
+                found += [*front, loop]
+            elif isinstance(item, Branch):
+                found.append(Branch(item.condition, self._inside(item.then),
+                                    self._inside(item.otherwise)))
+            else:
+                found.append(item)
+        return found
+
+    def _moves(self, op: Op, written: set[Register]) -> bool:
+        if op.operation.unit not in _PURE + _MEMORY or not op.writes:
+            return False
+        [register] = op.writes
+        return self._left[type(register)] > 0 and self._writes[register] == 1 \
+            and not any(source in written for source in op.reads)
+
+    def _immediates(self, ops: list[Op], loop: Loop) -> list[Op]:
+        """The operations with scalar registers in place of constants, if there are too many."""
+        moving = [register for register, _ in loop.steps]
+        nodes = [Node.of(op, self._config, moving) for op in ops]
+        uses: Counter[int] = Counter()
+        for node in nodes:
+            if node.op.access is None:
+                uses.update(value for value in node.constants if isinstance(value, int))
+        if not uses:
+            return ops
+        needed = 1 + len(uses) + sum(len(node.constants) for node in nodes
+                                     if node.op.access is not None)
+        bare = [Node.of(op, self._config) for op in ops]
+        for node in bare:
+            node.constants = set()
+        excess = needed - (isa.IMMEDIATES - 1) * least_interval(bare)
+        chosen = [value for value, _ in uses.most_common(max(0, excess))]
+        table = {}
+        for value in chosen:
+            if value not in self._held:
+                if len(self._held) >= self._constants:
+                    continue
+                self._held[value] = SReg(next(self._numbers))
+            table[value] = self._held[value]
+        return [_with_registers(op, table) if op.access is None else op for op in ops]
+
+
+def _with_registers(op: Op, table: dict[int, SReg]) -> Op:
+    if not table:
+        return op
+    return Op(op.operation, tuple(
+        table.get(value, value)
+        if operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE) and isinstance(value, int)
+        and not is_inline(value) else value
+        for operand, value in zip(op.operation.operands, op.operands, strict=True)), op.access)
