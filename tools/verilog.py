@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 
 from hdl.config import PRESETS, Config
-from hdl.verilog import LINT_WAIVERS, Export, export
+from hdl.lint import LINT_WAIVERS
+from hdl.verilog import Export, export
 from sim.verilated.toolchain import Toolchain, build_folder
 
 __all__ = ["lint", "main", "write"]

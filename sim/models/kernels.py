@@ -1,6 +1,6 @@
 """Sources of a model in which tile kernels simulate the grids."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from amaranth.lib import wiring
@@ -25,7 +25,7 @@ class ModelSources(TypedDict):
 
 
 def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence[TileGrid] = (),
-                 *, cpp: Mapping[str, str] | None = None, parallel: bool = False) -> ModelSources:
+                 *, parallel: bool = False) -> ModelSources:
     """Writes a design as Verilog, with a tile kernel in place of each of ``grids``.
 
     Parameters
@@ -36,8 +36,6 @@ def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence
         Builds the design.
     grids : sequence of TileGrid
         Grids of the design to compile to kernels. Everything else is pure Verilog.
-    cpp : mapping of str to str, optional
-        Further C++ files of the model.
     parallel : bool
         As in `sim.kernel.compile_grid`.
 
@@ -47,7 +45,7 @@ def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence
         Verilog by module name, a shim for each grid; C++ by file name.
     """
     verilog = VerilogLibrary().write(top, make, leave_out=[grid.module for grid in grids])
-    files = dict(cpp or {})
+    files: dict[str, str] = {}
     for grid in grids:
         tile = VerilogLibrary().write(grid.tile_module, grid.make_tile)
         kernel = compile_grid(grid, "\n".join(tile.values()), parallel=parallel)

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.mxu.mxu import Mxu
-from hdl.verilog import LINT_WAIVERS
 from sim.closing import Closeable
 from sim.models.kernels import ModelSources, with_kernels
 from sim.verilated.build import build_model
@@ -30,8 +30,7 @@ _CYCLES_PER_CALL = 4096
 
 def _sources(config: Config, kernels: bool) -> ModelSources:
     grids = (mac_grid(config), mxu_lanes(config)) if kernels else ()
-    return with_kernels(_TOP, lambda: Mxu(config), grids,
-                        cpp={_DRIVER.name: _DRIVER.read_text()})
+    return with_kernels(_TOP, lambda: Mxu(config), grids)
 
 
 def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
@@ -54,7 +53,8 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     name = f"mxu-{'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module]
-    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
+    cpp = sources["cpp"] | {_DRIVER.name: _DRIVER.read_text()}
+    return build_model(_TOP, sources["verilog"], cpp=cpp, waivers=LINT_WAIVERS,
                        hierarchical=blocks, optimise=kernels)
 
 

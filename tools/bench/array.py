@@ -12,8 +12,8 @@ from tqdm import tqdm
 from golden.mxu import tile_matmul
 from golden.numerics import bits, to_bf16
 from hdl.config import Config
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
-from hdl.verilog import LINT_WAIVERS
 from sim.models.kernels import ModelSources, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json

@@ -2,12 +2,11 @@
 
 import contextlib
 import fcntl
-import hashlib
 import inspect
-import json
 import pathlib
-import secrets
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,15 +21,15 @@ from hdl.chip.chip import Chip
 from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.sequencer import Sequencer
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.cell import MacCell
 from hdl.mxu.mxu import Mxu
+from hdl.store import digest, keep
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.vpu import Vpu
 from hdl.xlu.xlu import Xlu
 from sim.verilated.cache import cached_json
 from sim.verilated.toolchain import Toolchain, build_folder
-from verif.benches.axi import tops as axi_tops
 from verif.benches.axi.tops import ControlTop, HbmPortTop
 
 __all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "run"]
@@ -53,7 +52,7 @@ _MODULES = {top: f"verif.benches.{folder}.bench_{top}"
 
 # The random initial contents of a design's memories follow from the run's seed.
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
-                    "--no-public-flat-rw")
+                    "--no-public-flat-rw", "--output-split", "0")
 
 # Most benches are short: a faster model would not make up for the time that its build takes. Code
 # shared by all designs, mostly the access to signals, is compiled only once.
@@ -132,9 +131,8 @@ def design(bench: Bench) -> Design:
         top = library.modules[bench.top]
         return {"sources": sources, "ports": [*top.inputs, *top.outputs]}
 
-    # Some top modules are defined among the benches, whose sources no cache key includes.
-    parameters = [bench.top, bench.preset, bench.mac_latency, inspect.getsource(axi_tops)]
-    return Design(**cached_json("bench", parameters, write))
+    parameters = [bench.top, bench.preset, bench.mac_latency, inspect.getsource(design)]
+    return Design(**cached_json("bench", parameters, write, code=_TOPS[bench.top]))
 
 
 def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path:
@@ -146,37 +144,43 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
         If a tool is missing or fails; with the last lines of the build's output.
     """
     tools = Toolchain.find()
-    fast = "-O1" if bench.top in _LONG else "-O0"
-    variables = {**tools.make_variables(), **_OPTIMISATION, "OPT_FAST": fast}
-    recipe = [tools.identity(), {**variables, "OPT_FAST": ""}, _VERILATOR_FLAGS, waves,
-              version("cocotb"), str(cocotb_tools.config.libs_dir), _BLOCKS, LINT_WAIVERS,
-              *(inspect.getsource(part) for part in (build, _BlockRunner, _build, _keep_common))]
-    # The parts of the simulator that are the same for all designs take longest to compile.
-    common = build_folder() / "cocotb" / f"common-{_digest(recipe)}"
-    folder = build_folder() / "cocotb" / f"{bench}-{_digest([*recipe, fast, vars(verilog)])}"
-    with _locked(folder):
-        if folder.is_dir():
-            return folder
-        for left in folder.parent.glob(f"{folder.name}.partial-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
-        partial.mkdir()
-        arguments = [*_VERILATOR_FLAGS]
-        if common.is_dir():
-            variables |= {"VM_GLOBAL_FAST": "", "VM_GLOBAL_SLOW": ""}
-            arguments += ["-LDFLAGS", " ".join(str(part) for part in sorted(common.iterdir()))]
-        _build(partial, tools, variables, arguments, bench, verilog, waves)
-        if not common.is_dir():
-            _keep_common(partial, common)
-        # Precompiled headers take most of the space, and are not needed any more.
-        for header in partial.rglob("*.gch"):
-            header.unlink()
-        partial.rename(folder)
-    return folder
+    settings = {**tools.make_settings(), **_OPTIMISATION,
+                "OPT_FAST": "-O1" if bench.top in _LONG else "-O0"}
+    recipe = [tools.identity(), settings, _VERILATOR_FLAGS, waves, version("cocotb"),
+              sys.version_info[:2], _BLOCKS, LINT_WAIVERS,
+              *(inspect.getsource(part) for part in (build, _common, _BlockRunner, _build))]
+
+    def make(folder: pathlib.Path) -> None:
+        common = _common(tools, settings, waves)
+        _build(folder, tools,
+               tools.make_variables() | settings | {"VM_GLOBAL_FAST": "", "VM_GLOBAL_SLOW": ""},
+               ["-LDFLAGS", " ".join(str(part) for part in sorted(common.glob("*.o")))],
+               bench, verilog, waves)
+
+    return keep("cocotb", str(bench), digest([*recipe, vars(verilog)]), make)
 
 
-def _digest(recipe: object) -> str:
-    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+def _common(tools: Toolchain, settings: Mapping[str, str], waves: bool) -> pathlib.Path:
+    """A folder with the objects of Verilator's run-time library.
+
+    They are the same for all designs and take longest to compile, so they are compiled once, with
+    an empty design.
+    """
+    settings = {**settings, "OPT_FAST": ""}
+    recipe = [tools.identity(), settings, _VERILATOR_FLAGS, waves, version("cocotb"),
+              *(inspect.getsource(part) for part in (_common, _build))]
+    empty = Design({"empty": "module empty(input clk);\nendmodule\n"}, ["clk"])
+
+    def make(folder: pathlib.Path) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            built = pathlib.Path(name) / "empty"
+            _build(built, tools, tools.make_variables() | settings, [], Bench("empty", "tiny", 2),
+                   empty, waves)
+            folder.mkdir()
+            for part in built.glob("verilated*.o"):
+                shutil.copyfile(part, folder / part.name)
+
+    return keep("cocotb", "common", digest(recipe), make)
 
 
 class _BlockRunner(Verilator):
@@ -204,15 +208,16 @@ class _BlockRunner(Verilator):
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Holds the lock of a build folder, waiting for others; a killed holder releases it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as file:
+    """Holds the lock of a run's folder, waiting for others; a killed holder releases it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
            arguments: Sequence[str], bench: Bench, verilog: Design, waves: bool) -> None:
+    folder.mkdir()
     blocks = [name for name in _BLOCKS if name in verilog.sources and name != bench.top]
     # Without this list cocotb would have every signal of the design visible, and unoptimised.
     visible = [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in verilog.ports]
@@ -231,23 +236,14 @@ def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
     with _environment(tools, {"MAKEFLAGS": " ".join(["--", *escaped])}):
         try:
             _BlockRunner(blocks).build(
-                sources=sources, hdl_toplevel=bench.top, build_args=arguments,
+                sources=sources, hdl_toplevel=bench.top, build_args=[*_VERILATOR_FLAGS, *arguments],
                 build_dir=folder, timescale=("1ns", "1ns"), waves=waves, log_file=log)
         except RuntimeError as error:
             raise RuntimeError(f"{bench} was not built; the whole output is in {log}\n"
                                f"{_tail(log)}") from error
-
-
-def _keep_common(folder: pathlib.Path, common: pathlib.Path) -> None:
-    """Keeps the objects of Verilator's run-time library for the next build."""
-    partial = common.with_name(f"{common.name}.partial-{secrets.token_hex(4)}")
-    partial.mkdir()
-    for part in folder.glob("verilated*.o"):
-        shutil.copyfile(part, partial / part.name)
-    # Another process may have been first.
-    with contextlib.suppress(OSError):
-        partial.rename(common)
-    shutil.rmtree(partial, ignore_errors=True)
+    # Precompiled headers take most of the space, and are not needed any more.
+    for header in folder.rglob("*.gch"):
+        header.unlink()
 
 
 def _environment(tools: Toolchain, changes: Mapping[str, str]) -> contextlib.AbstractContextManager:
@@ -269,7 +265,7 @@ def _tail(log: pathlib.Path) -> str:
 
 def check(bench: Bench, folder: pathlib.Path, *, seed: int = SEED,
           waves: bool = False) -> list[str]:
-    """Runs a bench's tests on a simulator.
+    """Runs a bench's tests on a simulator, in a folder ``cocotb/BENCH`` that keeps its log.
 
     Parameters
     ----------
@@ -280,7 +276,7 @@ def check(bench: Bench, folder: pathlib.Path, *, seed: int = SEED,
     seed : int
         Seed of everything random.
     waves : bool
-        Write waveforms to ``dump.vcd`` in the folder.
+        Write waveforms to ``dump.vcd`` in the run's folder.
 
     Returns
     -------
@@ -292,13 +288,18 @@ def check(bench: Bench, folder: pathlib.Path, *, seed: int = SEED,
     RuntimeError
         If a test failed or none ran. The message names the bench, its seed and the tests.
     """
-    log, results = folder / "run.log", folder / "results.xml"
-    with _locked(folder), _environment(Toolchain.find(), {
-            "COCOTB_RANDOM_SEED": str(seed), "PYTHONWARNINGS": _WARNINGS}):
+    # Names of entries of the cache end with a digest; none of them is called like a bench.
+    here = build_folder() / "cocotb" / str(bench)
+    log, results = here / "run.log", here / "results.xml"
+    with _locked(here), _environment(Toolchain.find(), {
+            "COCOTB_RANDOM_SEED": str(seed), "PYTHONWARNINGS": _WARNINGS,
+            # The simulator may have been built by another checkout, for its own cocotb.
+            "LD_LIBRARY_PATH": str(cocotb_tools.config.libs_dir)}):
         try:
             get_runner("verilator").test(
                 test_module=_MODULES[bench.top], hdl_toplevel=bench.top,
-                hdl_toplevel_lang="verilog", build_dir=folder, results_xml=str(results),
+                hdl_toplevel_lang="verilog", build_dir=folder, test_dir=here,
+                results_xml=str(results),
                 log_file=log, waves=waves,
                 plusargs=[f"+preset={bench.preset}", f"+mac_latency={bench.mac_latency}",
                           "+verilator+rand+reset+2", f"+verilator+seed+{seed % (1 << 31) or 1}"])

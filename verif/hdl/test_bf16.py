@@ -4,8 +4,8 @@ import numpy as np
 
 from golden.numerics import bits, from_bits, to_bf16
 from hdl.bf16 import RoundToBf16
+from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 

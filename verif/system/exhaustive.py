@@ -21,9 +21,9 @@ from tqdm import tqdm
 from golden.numerics import bf16_product, bits, from_bits, mac
 from golden.stimulus import mac_operands
 from hdl.config import Config
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.cell import MacCell
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from sim.verilated.toolchain import build_folder

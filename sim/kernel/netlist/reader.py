@@ -6,8 +6,6 @@ left out, because numbers are what vector instructions compute. The netlist conn
 """
 
 import json
-import pathlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,12 +38,7 @@ def read_tile(verilog: str, module: str, *, clock: str = "clk", passes: str = PA
     ValueError
         If the module has something that kernels cannot have; the message names the cell.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder)
-        (path / "tile.v").write_text(verilog)
-        yosys.run(f"read_verilog -sv tile.v\nhierarchy -check -top {module}\n{passes}"
-                  "write_json tile.json\n", cwd=path)
-        netlist = json.loads((path / "tile.json").read_text())
+    netlist = json.loads(yosys.netlist(verilog, module, passes))
     return _Reader(netlist["modules"][module], module, clock).tile()
 
 

@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 from hdl.chip.chip import Chip
 from hdl.config import Config
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
-from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
-from sim.models.core import core_grids
+from sim.models.core.library import core_grids
 from sim.models.hbm import HBM_SOURCES
 from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
 from sim.trace.probes import Probes, hide
@@ -22,10 +22,9 @@ _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
 
 
 def _sources(config: Config, kernels: bool, trace: bool) -> ModelSources:
-    cpp = {name: (_CPP / name).read_text() for name in ("chip.cpp", "watch.hpp")}
     return with_kernels(
         _TOP, lambda: Chip(config, status=True, probes=Probes(config, _TOP) if trace else None),
-        core_grids(config) if kernels else [], cpp=cpp | HBM_SOURCES, parallel=True)
+        core_grids(config) if kernels else [], parallel=True)
 
 
 def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -> pathlib.Path:
@@ -58,5 +57,6 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
     if trace:
         waivers += hide(sources["verilog"], (
             Probes.module, *(grid.module for grid in core_grids(config))))
-    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"], waivers=waivers,
+    cpp = {name: (_CPP / name).read_text() for name in ("chip.cpp", "watch.hpp")} | HBM_SOURCES
+    return build_model(_TOP, sources["verilog"], cpp=cpp | sources["cpp"], waivers=waivers,
                        hierarchical=blocks, optimise=kernels, trace=trace)

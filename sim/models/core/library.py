@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 from hdl.config import Config
 from hdl.core.core import Core
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.tiles import TileGrid
-from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from hdl.xlu.reduce import reduce_nodes
 from hdl.xlu.transpose import transpose_banks
@@ -29,10 +29,9 @@ def core_grids(config: Config) -> list[TileGrid]:
 
 
 def _sources(config: Config, kernels: bool) -> ModelSources:
-    cpp = {name: (_CPP / name).read_text() for name in ("core.cpp", "watch.hpp")}
     # Parallel, so that the chip's kernels are the same and are compiled only once.
     return with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
-                        cpp=cpp, parallel=True)
+                        parallel=True)
 
 
 def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
@@ -55,6 +54,7 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     name = f"core-{'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    return build_model(_TOP, sources["verilog"], cpp=sources["cpp"],
+    cpp = {name: (_CPP / name).read_text() for name in ("core.cpp", "watch.hpp")}
+    return build_model(_TOP, sources["verilog"], cpp=cpp | sources["cpp"],
                        waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""),
                        hierarchical=blocks, optimise=kernels)

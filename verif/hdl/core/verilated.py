@@ -9,8 +9,8 @@ from hdl.core.interface import Space
 from hdl.core.sequencer import Sequencer
 from hdl.encoding import bundle_words
 from hdl.isa import SEMAPHORES, Fault
+from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from verif.models.sequencer import SequencerChecker, UnitTiming

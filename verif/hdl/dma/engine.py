@@ -12,8 +12,8 @@ from hdl.core.interface import Space
 from hdl.dma.engine import DmaEngine
 from hdl.dma.format import DESCRIPTOR_WORDS, DMA_DESTINATIONS, DMA_SOURCES, DmaSpace
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, VECTOR_REGISTERS, Fault
+from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.interface import HostSpace
 from sim.verilated.build import build_model
 from sim.verilated.model import Model

@@ -13,8 +13,8 @@ from hdl.dma.engine import DmaEngine
 from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DMA_SPACES, DmaSpace
 from hdl.dma.interface import QUEUE_DEPTH
 from hdl.isa import Fault
+from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from verif.hdl.dma.engine import CONFIG, AgentTiming, Job, Transfers, VerilatedDma, open_engine

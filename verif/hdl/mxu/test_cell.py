@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from golden.numerics import bf16_product, bits, from_bits, mac
 from golden.stimulus import mac_operands
 from hdl.config import Config
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.cell import MacCell
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 

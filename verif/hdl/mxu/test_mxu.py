@@ -7,9 +7,9 @@ import pytest
 
 from golden.mxu import tile_matmul
 from hdl.config import Config
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.mxu import Mxu
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 

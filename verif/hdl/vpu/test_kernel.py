@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
-from hdl.verilog import LINT_WAIVERS
+from hdl.lint import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from sim.kernel.netlist.reader import read_tile
 from sim.kernel.plan.plan import Plan

@@ -16,8 +16,8 @@ import verif.system.transcendental_error as error_sweep
 from golden import transcendental
 from golden.numerics import F32_INF, F32_NAN, bits, from_bits
 from golden.transcendental import evaluate
+from hdl.lint import LINT_WAIVERS
 from hdl.tiles import Each, Shared, TileGrid
-from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.tables import (
     C0_BITS,
     C1_BITS,

@@ -7,8 +7,8 @@ import numpy as np
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
+from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hdl.config import Config
 from hdl.isa import TRANSCENDENTAL_LATENCY, Slot
-from hdl.verilog import LINT_WAIVERS
+from hdl.lint import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.vpu import Vpu

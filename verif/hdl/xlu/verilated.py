@@ -1,7 +1,7 @@
 """The cross-lane unit as a verilated model between the checker's chains and registers."""
 
 from hdl.config import Config
-from hdl.verilog import LINT_WAIVERS
+from hdl.lint import LINT_WAIVERS
 from hdl.xlu.reduce import reduce_nodes
 from hdl.xlu.transpose import transpose_banks
 from hdl.xlu.xlu import Xlu

@@ -12,9 +12,9 @@ from hdl.config import Config
 from hdl.core.core import Core
 from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
 from hdl.encoding import bundle_words
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
 from hdl.tiles import place
-from hdl.verilog import LINT_WAIVERS
 from hdl.vpu.element import vpu_grid
 from sim.models.core import core_grids
 from sim.models.kernels import BLOCK_WAIVERS, with_kernels

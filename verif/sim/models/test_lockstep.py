@@ -7,11 +7,11 @@ import pytest
 
 from golden.mxu import tile_matmul
 from hdl.config import Config
+from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.mxu.mxu import Mxu
 from hdl.tiles import TileGrid, VerilogLibrary
-from hdl.verilog import LINT_WAIVERS
 from sim.kernel import compile_grid
 from sim.models.kernels import with_kernels
 from sim.models.mxu import MxuModel, mxu_library

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hdl import yosys
+from hdl.store import cache_folder
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from sim.verilated.toolchain import Toolchain, build_folder
@@ -34,20 +35,19 @@ endmodule
 
 @pytest.fixture
 def own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A build folder with nothing but Verilator's run-time objects, which are slow to make."""
-    shared = build_folder() / "models"
+    """A cache with nothing but Verilator's run-time objects, which are slow to make."""
+    shared = cache_folder() / "objects"
     build_model("counter", {"counter": COUNTER}, optimise=False)
-    models = tmp_path / "build" / "models"
-    models.mkdir(parents=True)
-    for runtime in shared.glob("runtime-*"):
-        if runtime.is_dir():
-            (models / runtime.name).symlink_to(runtime)
+    objects = tmp_path / "build" / "objects"
+    objects.mkdir(parents=True)
+    for runtime in shared.glob("verilated*.o"):
+        (objects / runtime.name).symlink_to(runtime)
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
-    return models
+    return tmp_path / "build" / "models"
 
 
 def snapshot(folder: pathlib.Path) -> dict[pathlib.Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
 def finished(models: pathlib.Path) -> list[str]:
@@ -295,22 +295,24 @@ def test_build_folder_with_space_is_rejected(monkeypatch: pytest.MonkeyPatch,
                                              tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "a b"))
     with pytest.raises(RuntimeError, match=r"no white space in its path, not '.*a b'"):
-        build_folder()
+        cache_folder()
 
 
-def test_build_folder_of_an_installed_package_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch,
+def test_checkouts_and_installations_share_the_users_cache(monkeypatch: pytest.MonkeyPatch,
                                                                     tmp_path: pathlib.Path) -> None:
-    monkeypatch.setattr("sim.verilated.toolchain.__file__",
-                        str(tmp_path / "site-packages" / "sim" / "verilated" / "toolchain.py"))
     monkeypatch.delenv("SYSTOLITH_BUILD", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for cache in ("", "not/absolute"):
         monkeypatch.setenv("XDG_CACHE_HOME", cache)
-        assert build_folder() == tmp_path / "home" / ".cache" / "systolith"
+        assert cache_folder() == tmp_path / "home" / ".cache" / "systolith"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert build_folder() == tmp_path / "cache" / "systolith"
+    assert cache_folder() == tmp_path / "cache" / "systolith"
+    assert build_folder() == pathlib.Path(__file__).resolve().parents[3] / "build"
+    monkeypatch.setattr("sim.verilated.toolchain.__file__",
+                        str(tmp_path / "site-packages" / "sim" / "verilated" / "toolchain.py"))
+    assert build_folder() == cache_folder()
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
-    assert build_folder() == tmp_path / "build"
+    assert build_folder() == cache_folder() == tmp_path / "build"
 
 
 def test_yosys_runs_commands_and_returns_their_output(tmp_path: pathlib.Path) -> None:

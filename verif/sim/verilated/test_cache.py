@@ -1,7 +1,7 @@
 """Cached results are made once for each set of parameters and each state of the code."""
 
 import importlib
-import linecache
+import importlib.util
 import os
 import pathlib
 import sys
@@ -32,7 +32,8 @@ class Maker:
 
 
 def files(folder: pathlib.Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+    return sorted(path.name for path in folder.rglob("*")
+                  if path.is_file() and path.suffix != ".lock")
 
 
 def test_result_is_reused_for_equal_parameters(folder: pathlib.Path) -> None:
@@ -57,37 +58,49 @@ def test_result_is_made_for_other_parameters(folder: pathlib.Path, name: str,
     assert len(files(folder)) == 2
 
 
-def test_result_is_remade_when_the_code_has_changed(folder: pathlib.Path,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    results: list[str] = []
-    for digest in ("old", "new", "old"):
-        monkeypatch.setattr(cache, "_code_digest", lambda digest=digest: digest)
-        results.append(cache.cached_json("grid", 1, Maker(f"{digest} {len(results)}")))
-    assert results == ["old 0", "new 1", "old 0"]
-
-
-def test_code_digest_sees_every_source_file_and_nothing_else(
-        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_ROOT", tmp_path)
+def test_result_depends_on_what_its_maker_imports_and_on_nothing_else(
+        folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    monkeypatch.setattr(cache, "_ROOT", project)
+    monkeypatch.syspath_prepend(project)
+    calls: list[int] = []
 
     def write(path: str, text: str) -> None:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+        (project / path).parent.mkdir(parents=True, exist_ok=True)
+        (project / path).write_text(text)
+        os.utime(project / path, ns=(len(calls), len(calls)))
 
-    seen = [cache._code_digest()]
-    for path, text in (("hdl/mxu/cell.py", "a = 1"), ("hdl/mxu/cell.py", "a = 2"),
-                       ("sim/kernel/vec.hpp", ""), ("sim/models/cpp/mxu.cpp", ""),
-                       ("sim/trace/other.py", "")):
+    def remade() -> bool:
+        """Whether the result is made anew."""
+        spec = importlib.util.spec_from_file_location("maker", project / "hdl/maker.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "maker", module)
+        spec.loader.exec_module(module)
+        before = len(calls)
+        cache.cached_json("grid", 1, lambda: calls.append(1), code=module.make)
+        return len(calls) > before
+
+    write("hdl/maker.py", "import numpy\ndef make():\n    from .mxu import cell\n"
+                          "    from sim.kernel import emit\n    import sim.verilated.build\n")
+    for path, text in (("hdl/mxu/cell.py", "import hdl.isa\n"), ("hdl/mxu/lane.py", ""),
+                       ("hdl/isa.py", "A = 1\n"), ("sim/kernel/__init__.py", "import sim.tree\n"),
+                       ("sim/tree.py", ""), ("sim/kernel/emit.py", ""), ("sim/kernel/vec.hpp", ""),
+                       ("sim/verilated/build.py", "")):
         write(path, text)
-        seen.append(cache._code_digest())
-    (tmp_path / "sim/trace/other.py").rename(tmp_path / "sim/trace/renamed.py")
-    seen.append(cache._code_digest())
-    assert len(set(seen)) == len(seen)
-    for path, text in (("hdl/notes.txt", "something"), ("hdl/mxu/cell.pyc", "something"),
-                       ("setup.py", "something"), ("tools/docs/isa.py", "something"),
-                       ("hdl/mxu/cell.py", '"""A cell."""\n\na = 2  # of two\n"""A number."""\n')):
+    assert remade()
+    for path, text in (("hdl/mxu/cell.py", "import hdl.isa\nB = 2\n"), ("hdl/isa.py", "A = 2\n"),
+                       ("sim/kernel/emit.py", "C = 3\n"), ("sim/tree.py", "D = 4\n"),
+                       ("sim/kernel/vec.hpp", "int x;\n")):
         write(path, text)
-        assert cache._code_digest() == seen[-1]
+        assert remade(), path
+        assert not remade(), path
+    for path, text in (("hdl/mxu/lane.py", "E = 5\n"), ("sim/verilated/build.py", "F = 6\n"),
+                       ("tools/docs/isa.py", "G = 7\n"), ("verif/hdl/test_isa.py", "H = 8\n"),
+                       ("hdl/isa.py", '"""Codes."""\n\nA = 2  # of two\n"""A number."""\n')):
+        write(path, text)
+        assert not remade(), path
 
 
 def test_result_is_remade_when_its_maker_has_changed(folder: pathlib.Path, tmp_path: pathlib.Path,
@@ -98,7 +111,6 @@ def test_result_is_remade_when_its_maker_has_changed(folder: pathlib.Path, tmp_p
         (tmp_path / "maker.py").write_text(f"def make():\n    {text}\n")
         monkeypatch.delitem(sys.modules, "maker", raising=False)
         importlib.invalidate_caches()
-        linecache.clearcache()
         os.utime(tmp_path / "maker.py", (number, number))
         results.append(cache.cached_json("grid", 1, importlib.import_module("maker").make))
     assert results == [1, 2, 2]

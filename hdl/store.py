@@ -1,0 +1,299 @@
+"""A bounded cache on disk for what is generated from the design: sources, objects, models.
+
+All checkouts and installations of a user share it, and several users can. An entry is a file or a
+folder whose name holds a digest of everything that it depends on, so it never changes and is never
+out of date. When the cache outgrows its limit, the entries that were used least recently go, but
+never one that a running process uses.
+
+Two environment variables override defaults:
+
+``SYSTOLITH_BUILD``
+    The folder of the cache. Default: ``systolith`` in the user's cache, which is
+    ``$XDG_CACHE_HOME`` or ``~/.cache``.
+``SYSTOLITH_CACHE_GB``
+    The limit, in units of 10^9 bytes. Default: 5.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import pathlib
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+
+__all__ = ["cache_folder", "digest", "entry", "keep", "keep_text", "kept_text", "size_limit"]
+
+_DEFAULT_GB = "5"
+_LOCK = ".lock"
+_PARTIAL = ".partial-"
+_SCAN_SHARE = 50
+"""A process looks at the whole cache when it has added one part in so many of the limit."""
+
+_used: dict[pathlib.Path, contextlib.ExitStack] = {}
+"""Entries that this process uses until it ends, each with what holds a lock on it."""
+_guard = threading.Lock()
+
+
+class _Added:
+    """Bytes that this process has added since it looked at the whole cache."""
+
+    bytes = math.inf
+
+
+def cache_folder() -> pathlib.Path:
+    """The folder of the cache; it need not exist yet.
+
+    Raises
+    ------
+    RuntimeError
+        If its path contains white space, which make does not support.
+    """
+    chosen = os.environ.get("SYSTOLITH_BUILD")
+    if chosen:
+        folder = pathlib.Path(chosen).resolve()
+    else:
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "relative")
+        # As the XDG standard says: a relative path counts as none.
+        folder = (cache if cache.is_absolute() else pathlib.Path.home() / ".cache") / "systolith"
+    if len(str(folder).split()) != 1:
+        raise RuntimeError(f"the build folder must have no white space in its path, not "
+                           f"{str(folder)!r}: set SYSTOLITH_BUILD to another one")
+    return folder
+
+
+def size_limit() -> int:
+    """The size of the cache, in bytes, above which it shrinks.
+
+    Raises
+    ------
+    RuntimeError
+        If ``SYSTOLITH_CACHE_GB`` is not a positive number.
+    """
+    chosen = os.environ.get("SYSTOLITH_CACHE_GB") or _DEFAULT_GB
+    try:
+        limit = float(chosen) * 1e9
+    except ValueError:
+        limit = math.nan
+    if not 0 < limit < math.inf:
+        raise RuntimeError(f"SYSTOLITH_CACHE_GB must be a positive number, not {chosen!r}")
+    return int(limit)
+
+
+def digest(content: object) -> str:
+    """A digest of ``content``, which JSON must be able to hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def kept_text(kind: str, name: str, key: str) -> str | None:
+    """The text that `keep_text` has kept under ``kind``, ``name`` and ``key``, if it is there."""
+    path = _path(kind, name, key)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    _touch(path)
+    return text
+
+
+def keep_text(kind: str, name: str, key: str, text: str) -> None:
+    """Keep a text. Arguments are as those of `entry`."""
+    path = _path(kind, name, key)
+    _make_folder(path.parent)
+    with _building(path):
+        if not path.exists():
+            _make(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+            _count(path)
+
+
+def keep(kind: str, name: str, key: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
+    """As `entry`; this process uses the entry until it ends."""
+    path = _path(kind, name, key)
+    if path not in _used or not path.exists():
+        with contextlib.ExitStack() as use:
+            use.enter_context(entry(kind, name, key, make))
+            _used[path] = use.pop_all()
+    return path
+
+
+@contextlib.contextmanager
+def entry(kind: str, name: str, key: str,
+          make: Callable[[pathlib.Path], object]) -> Iterator[pathlib.Path]:
+    """The entry of ``key``, which stays while the context is open; makes it unless it exists.
+
+    Concurrent callers, in this process or others, wait for one of them to make it. What a killed
+    process was making is made anew; what ``make`` leaves behind when it fails, such as a log, stays
+    until then.
+
+    Parameters
+    ----------
+    kind : str
+        Folder of the entry within the cache.
+    name : str
+        Beginning and extension of the entry's name.
+    key : str
+        A `digest` of everything on which the entry depends.
+    make : callable
+        Creates the file or folder whose path it is given.
+    """
+    path = _path(kind, name, key)
+    _make_folder(path.parent)
+    with contextlib.ExitStack() as use:
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                use.enter_context(_held(path, fcntl.LOCK_SH))
+                break
+            with _building(path):
+                if not path.exists():
+                    _make(path, make)
+                    _count(path)
+        _touch(path)
+        yield path
+
+
+def _path(kind: str, name: str, key: str) -> pathlib.Path:
+    stem, dot, extension = name.partition(".")
+    return cache_folder() / kind / f"{stem}-{key}{dot}{extension}"
+
+
+def _make_folder(folder: pathlib.Path) -> None:
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    # Whoever may write to the cache may write to each of its folders.
+    with contextlib.suppress(PermissionError):
+        folder.chmod(folder.parent.stat().st_mode & 0o7777)
+
+
+def _make(path: pathlib.Path, make: Callable[[pathlib.Path], object]) -> None:
+    """Makes the locked entry ``path``."""
+    for left in path.parent.glob(f"{path.name}{_PARTIAL}*"):
+        _remove(left)
+    # A new name: compilers that outlived a killed build may still write to the old one.
+    partial = _partial(path)
+    make(partial)
+    # Renamed into place, so that a killed process leaves no incomplete entry.
+    partial.rename(path)
+
+
+def _partial(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.name}{_PARTIAL}{secrets.token_hex(4)}")
+
+
+def _lock_file(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.name}{_LOCK}")
+
+
+def _touch(path: pathlib.Path) -> None:
+    """Records that an entry is used now: in its modification time."""
+    # Another user's entry cannot be touched, and an entry may be removed at any moment.
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        os.utime(path)
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _held(file: pathlib.Path, operation: int) -> Iterator[None]:
+    """Holds a lock of an existing file or folder; a killed holder releases it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it does not exist, or vanishes.
+    BlockingIOError
+        If ``operation`` does not wait, and another holds a lock.
+    """
+    # For reading only: another user's file may be locked but not written.
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, operation)
+        if not os.path.samestat(file.stat(), os.fstat(descriptor)):
+            raise FileNotFoundError(file)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _building(path: pathlib.Path, wait: bool = True) -> Iterator[None]:
+    """Holds the right to make and remove the entry ``path``."""
+    file = _lock_file(path)
+    with contextlib.ExitStack() as lock:
+        while True:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(file, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            with contextlib.suppress(FileNotFoundError):
+                lock.enter_context(_held(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)))
+                break
+        yield
+
+
+def _count(path: pathlib.Path) -> None:
+    """Counts the bytes of a new entry; shrinks the cache now and then."""
+    limit = size_limit()
+    with _guard:
+        _Added.bytes += _size(path)
+        if _Added.bytes < limit / _SCAN_SHARE:
+            return
+        _Added.bytes = 0
+    _shrink(cache_folder(), limit, path)
+
+
+def _size(path: pathlib.Path) -> int:
+    """Bytes of disk that an entry takes; of those that vanish meanwhile, none."""
+    with contextlib.suppress(FileNotFoundError):
+        if not path.is_dir():
+            return path.lstat().st_blocks * 512
+        with os.scandir(path) as files:
+            return sum(_size(pathlib.Path(file.path)) for file in files)
+    return 0
+
+
+def _shrink(folder: pathlib.Path, limit: int, new: pathlib.Path) -> None:
+    """Removes the entries used least recently, except ``new`` and those in use, down to a limit."""
+    found = []
+    for path in folder.glob("*/*"):
+        # Reports and the like may share the folder: an entry's name ends with its digest.
+        if len(path.name.partition(".")[0].rpartition("-")[2]) != len(digest(0)):
+            continue
+        if path.suffix == _LOCK:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime_ns, _size(path), path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= limit:
+            break
+        if path != new and _evict(path):
+            total -= size
+
+
+def _evict(path: pathlib.Path) -> bool:
+    """Removes an entry unless a process uses or makes it; returns whether it is gone."""
+    made, partial, _ = path.name.partition(_PARTIAL)
+    try:
+        with _building(path.with_name(made), wait=False):
+            if partial:
+                _remove(path)
+                return True
+            with _held(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                # Renamed first, so that a killed process leaves nothing that looks complete.
+                gone = _partial(path)
+                path.rename(gone)
+            _remove(gone)
+            _remove(_lock_file(path))
+    except (BlockingIOError, FileNotFoundError, PermissionError):
+        return False
+    return True
