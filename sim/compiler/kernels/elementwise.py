@@ -16,10 +16,7 @@ from sim.compiler.machine import Builder, VReg
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import to_words
 
-__all__ = ["FUSIBLE", "broadcast_tiling", "emit_region", "expand_region", "region_of"]
-
-FUSIBLE = table.KINDS | {"iota", "constant", "broadcast_in_dim"}
-"""Kinds of operations that a fusion may hold."""
+__all__ = ["broadcast_tiling", "emit_region", "expand_region", "is_readable"]
 
 Dimensions = tuple[int, ...]
 
@@ -43,7 +40,7 @@ class Leaf:
     dimensions: Dimensions
 
 
-def region_of(operation: Operation) -> Graph:
+def _region_of(operation: Operation) -> Graph:
     """The region of a fusion; for another operation, one that holds it alone."""
     if operation.kind == "fusion":
         return operation.regions[0]
@@ -82,7 +79,8 @@ class _Region:
 
     def _expand(self, operation: Operation) -> Any:
         if operation.kind == "constant":
-            return int(to_words(np.asarray(operation.attributes["value"])).reshape(-1)[0])
+            value = np.asarray(operation.attributes["value"])
+            return int(to_words(value[(0,) * value.ndim].reshape(1))[0])
         if operation.kind == "iota":
             return self._iota(operation)
         if operation.kind == "broadcast_in_dim":
@@ -178,7 +176,7 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
 
 def _leaves_of(operation: Operation) -> list[tuple[int, Leaf]]:
     """Leaves that are operands, with the numbers of the region's inputs."""
-    return [(leaf.operand, leaf) for leaf in _Region(region_of(operation)).leaves
+    return [(leaf.operand, leaf) for leaf in _Region(_region_of(operation)).leaves
             if leaf.operand is not None]
 
 
@@ -203,6 +201,11 @@ def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config)
         choice = _choose_for(operation, plain)
     assert choice is not None, "operands of a fusion must be readable"
     return choice
+
+
+def is_readable(operation: Operation, config: Config) -> bool:
+    """Whether a fusion can read its operands while its results have the standard tiling."""
+    return _choose_for(operation, standard(operation.results[0].shape, config)) is not None
 
 
 def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
@@ -278,7 +281,7 @@ class _Kernel:
 
     def __init__(self, operation: Operation, at: Lowering) -> None:
         self._at = at
-        self._region = _Region(region_of(operation))
+        self._region = _Region(_region_of(operation))
         self._results = [at.place(value) for value in operation.results]
         self._tiling = self._results[0].tiling
         numbers = _operand_numbers(operation)

@@ -1,0 +1,325 @@
+"""Groups elementwise operations into fusions, each of which becomes one loop nest.
+
+A group grows from producers to consumers of one shape, without a path that leaves it and returns.
+What costs nothing inside a loop nest is copied into each group that uses it: constants of equal
+elements, iotas, and broadcasts of operands that can be read repeatedly.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.kernels.elements import table
+from sim.compiler.kernels.elements.expression import Elements, Node
+from sim.compiler.kernels.elements.writing import needed
+from sim.compiler.kernels.elementwise import broadcast_tiling, expand_region, is_readable
+from sim.compiler.tiling import standard
+
+__all__ = ["fuse"]
+
+_TYPES = (DType.F32, DType.BF16, DType.S32, DType.U32, DType.PRED, DType.S8, DType.U8, DType.S16,
+          DType.U16)
+_MOST_NODES = 256
+_MOST_VECTORS, _MOST_MASKS = 20, 5
+"""Registers that may be live at once, of 32 and 7."""
+_MOST_VALUES = 12
+"""Operands and results, each of which needs an address."""
+
+
+def fuse(graph: Graph, config: Config) -> None:
+    """Fuse the operations of a graph, and of the regions of its loops and branches.
+
+    Parameters
+    ----------
+    graph : Graph
+        Changed in place.
+    config : Config
+        The chip, whose instruction memory bounds the size of a fusion.
+    """
+    for operation in graph.operations:
+        if operation.kind in ("while", "case"):
+            for region in operation.regions:
+                fuse(region, config)
+    _Fusion(graph, config).apply()
+
+
+# What costs nothing.
+
+
+@dataclass(frozen=True)
+class _View:
+    """A value that is a constant, an iota, or a broadcast of another one.
+
+    Attributes
+    ----------
+    source : Value or None
+        What is broadcast.
+    dimensions : tuple of int
+        The result's dimension for each of the source's; of an iota, its dimension.
+    element : array or None
+        Of a constant, its only element.
+    """
+
+    source: Value | None
+    dimensions: tuple[int, ...]
+    element: Any = None
+
+    def write(self, region: Graph, type: TensorType, operand: Value | None) -> Value:
+        """Append the operation to a region."""
+        if self.element is not None:
+            return region.add("constant", (), type,
+                              {"value": np.broadcast_to(self.element, type.shape)}).result
+        if self.source is None:
+            return region.add("iota", (), type, {"iota_dimension": self.dimensions[0]}).result
+        assert operand is not None
+        return region.add("broadcast_in_dim", (operand,), type,
+                          {"broadcast_dimensions": self.dimensions}).result
+
+
+def _views(graph: Graph, config: Config) -> dict[Value, _View]:
+    """The values of a graph that cost nothing."""
+    found: dict[Value, _View] = {}
+    for operation in graph.operations:
+        view = _view(operation, found)
+        if view is None:
+            continue
+        shape = operation.result.shape
+        if view.source is not None and (0 in shape or broadcast_tiling(
+                view.source.shape, view.dimensions, standard(shape, config)) is None):
+            continue
+        found[operation.result] = view
+    return found
+
+
+def _view(operation: Operation, views: dict[Value, _View]) -> _View | None:
+    if not all(value.dtype in _TYPES for value in (*operation.operands, *operation.results)):
+        return None
+    if operation.kind == "constant":
+        value = np.asarray(operation.attributes["value"]).reshape(-1)
+        octets = value.view(np.uint8).reshape(max(value.size, 1), -1)
+        return _View(None, (), value[0]) if value.size and (octets == octets[0]).all() else None
+    if operation.kind == "iota":
+        return _View(None, (operation.attributes["iota_dimension"],))
+    if operation.kind != "broadcast_in_dim":
+        return None
+    [source] = operation.operands
+    dimensions = tuple(operation.attributes["broadcast_dimensions"])
+    inner = views.get(source)
+    if inner is None:
+        return _View(source, dimensions)
+    if inner.element is None and inner.source is None and source.shape[inner.dimensions[0]] != (
+            operation.result.shape[dimensions[inner.dimensions[0]]]):
+        return _View(source, dimensions)  # an iota of one element, repeated
+    return _View(inner.source, tuple(dimensions[number] for number in inner.dimensions),
+                 inner.element)
+
+
+# Groups.
+
+
+@dataclass(eq=False)
+class _Group:
+    """Operations that become one; ``ancestors`` are the bits of groups before it."""
+
+    number: int
+    operations: list[Operation]
+    ancestors: int = 0
+    nodes: int = 0  # 0: it cannot be part of a fusion
+
+    @property
+    def bit(self) -> int:
+        """The group's bit in sets of groups."""
+        return 1 << self.number
+
+
+class _Fusion:
+    """Forms groups of a graph's operations, and replaces the operations by them."""
+
+    def __init__(self, graph: Graph, config: Config) -> None:
+        self._graph = graph
+        self._config = config
+        self._views = _views(graph, config)
+        self._users = graph.users()
+        self._returned = set(graph.outputs)
+        self._positions = {operation: at for at, operation in enumerate(graph.operations)}
+        self._limit = min(_MOST_NODES, config.imem_bundles * 3 // 8)
+        self._groups: dict[int, _Group] = {}
+        self._home: dict[Value, _Group] = {}
+
+    def apply(self) -> None:
+        """Replace the graph's operations."""
+        for number, operation in enumerate(self._graph.operations):
+            group = self._groups[number] = _Group(number, [operation])
+            for producer in self._producers(operation):
+                group.ancestors |= producer.ancestors | producer.bit
+            self._home.update(dict.fromkeys(operation.results, group))
+            if self._fusible(operation):
+                group.nodes = self._count(operation)
+                for value in operation.operands:
+                    if value not in self._views and value in self._home:
+                        group = self._merged(self._home[value], group)
+        operations = [self._replacement(group) for group in self._groups.values()]
+        self._graph.operations[:] = self._used(list(_sorted(operations)))
+
+    def _producers(self, operation: Operation) -> Iterator[_Group]:
+        """Groups whose results an operation reads."""
+        for value in operation.operands:
+            view = self._views.get(value)
+            for read in (value, None if view is None else view.source):
+                if read in self._home:
+                    yield self._home[read]
+
+    def _fusible(self, operation: Operation) -> bool:
+        if operation.kind not in table.KINDS or not (
+                operation.result in self._users or operation.result in self._returned):
+            return False
+        return not any(
+            value.dtype not in _TYPES or 0 in value.shape
+            for value in (*operation.operands, *operation.results)) and all(
+            value.shape in ((), operation.result.shape) for value in operation.operands)
+
+    def _merged(self, first: _Group, second: _Group) -> _Group:
+        """The group of two, the second of which reads the first; the second if that cannot be."""
+        if first is second or not first.nodes or (
+                first.operations[0].result.shape != second.operations[0].result.shape):
+            return second
+        if any(producer not in (first, second) and producer.ancestors & first.bit
+               for operation in second.operations for producer in self._producers(operation)):
+            return second  # a third group lies between them
+        joined = sorted((*first.operations, *second.operations), key=self._positions.__getitem__)
+        if first.nodes + second.nodes > self._limit or not self._fits(joined):
+            return second
+        self._join(first, second)
+        first.operations = joined
+        return first
+
+    def _join(self, first: _Group, second: _Group) -> None:
+        del self._groups[second.number]
+        first.nodes += second.nodes
+        first.ancestors |= second.ancestors & ~first.bit
+        for operation in second.operations:
+            self._home[operation.result] = first
+        for group in self._groups.values():
+            if group is not first and group.ancestors & (first.bit | second.bit):
+                group.ancestors = (group.ancestors & ~second.bit) | first.bit | first.ancestors
+
+    def _count(self, operation: Operation) -> int:
+        """Nodes of an operation; 0 if it cannot be part of a fusion."""
+        if not self._fits([operation]):
+            return 0
+        elements, outputs = expand_region(self._region([operation])[0])
+        return max(len(needed(elements, outputs)), 1)
+
+    def _fits(self, operations: Sequence[Operation]) -> bool:
+        fused = self._fused(operations)
+        if len(fused.operands) + len(fused.results) > _MOST_VALUES or not is_readable(
+                fused, self._config):
+            return False
+        vectors, masks = _pressure(*expand_region(fused.regions[0]))
+        return vectors <= _MOST_VECTORS and masks <= _MOST_MASKS
+
+    # What comes of them.
+
+    def _region(self, operations: Sequence[Operation]) -> tuple[Graph, list[Value], list[Value]]:
+        """The region of a fusion of operations, its operands, and its results."""
+        region = Graph(name="fusion")
+        inside: dict[Value, Value] = {}
+        operands: dict[Value, Value] = {}
+        members = set(operations)
+
+        def outer(value: Value) -> Value:
+            if value not in operands:
+                operands[value] = Value(value.type, value.name)
+            return operands[value]
+
+        def read(value: Value) -> Value:
+            view = self._views.get(value)
+            if value in inside or view is None:
+                return inside[value] if value in inside else outer(value)
+            if view.source in inside:
+                return inside[view.source]  # of the same shape
+            source = None if view.source is None else outer(view.source)
+            inside[value] = view.write(region, value.type, source)
+            return inside[value]
+
+        results = []
+        for operation in operations:
+            sources = [read(value) for value in operation.operands]
+            copy = region.add(operation.kind, sources, operation.result.type, operation.attributes,
+                              operation.regions, operation.location)
+            inside[operation.result] = copy.result
+            if operation.result in self._returned or any(
+                    user not in members for user in self._users.get(operation.result, ())):
+                results.append(operation.result)
+        region.inputs = list(operands.values())
+        region.outputs = [inside[value] for value in results]
+        return region, list(operands), results
+
+    def _fused(self, operations: Sequence[Operation]) -> Operation:
+        region, operands, results = self._region(operations)
+        return Operation("fusion", tuple(operands), tuple(results), {}, (region,),
+                         operations[-1].location)
+
+    def _replacement(self, group: _Group) -> Operation:
+        only = group.operations[0]
+        if not group.nodes or (len(group.operations) == 1 and not any(
+                value in self._views for value in only.operands)):
+            return only
+        return self._fused(group.operations)
+
+    def _used(self, operations: list[Operation]) -> list[Operation]:
+        """Operations without the constants, iotas and broadcasts that only fusions read."""
+        read, kept = set(self._returned), []
+        for operation in reversed(operations):
+            if not operation.results or operation.results[0] not in self._views or (
+                    operation.results[0] in read):
+                kept.append(operation)
+                read.update(operation.operands)
+        return kept[::-1]
+
+
+def _sorted(operations: Sequence[Operation]) -> Iterator[Operation]:
+    """Operations in an order in which each follows what it reads, near to the one they have."""
+    made_by = {result: operation for operation in operations for result in operation.results}
+    done: set[Operation] = set()
+    for operation in operations:
+        stack = [operation]
+        while stack:
+            top = stack[-1]
+            waiting = [made_by[value] for value in top.operands
+                       if value in made_by and made_by[value] not in done]
+            if waiting and top not in done:
+                stack.extend(waiting)
+                continue
+            stack.pop()
+            if top not in done:
+                done.add(top)
+                yield top
+
+
+def _pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
+    """Most vectors and masks that are live at once, in the order of the nodes."""
+    nodes = needed(elements, outputs)
+    last: dict[Node, int] = {}
+    for number, node in enumerate(nodes):
+        last.update((source, number) for source in node.sources if isinstance(source, Node))
+    last.update((output, len(nodes)) for output in outputs if isinstance(output, Node))
+    last.pop(Elements.ALL, None)
+    ends: dict[int, list[Node]] = {}
+    for node, number in last.items():
+        ends.setdefault(number, []).append(node)
+    live: set[Node] = set()
+    most = [0, 0]
+    for number, node in enumerate(nodes):
+        live.update(source for source in node.sources if isinstance(source, Node)
+                    and source in last)
+        live.difference_update(ends.get(number, ()))
+        if node in last:
+            live.add(node)
+        masks = sum(value.is_mask for value in live)
+        most = [max(most[0], len(live) - masks), max(most[1], masks)]
+    return most[0], most[1]
