@@ -17,6 +17,7 @@ from sim.compiler.graph.verify import verify
 from sim.compiler.passes.drop_empty import drop_empty
 from sim.compiler.passes.expand_convolutions import expand_convolutions
 from sim.compiler.passes.expand_products import expand_products
+from sim.compiler.passes.fuse import fuse
 
 __all__ = ["PASSES", "run_passes"]
 
@@ -24,6 +25,7 @@ PASSES: tuple[tuple[str, Callable[[Graph, Config], None]], ...] = (
     ("expand_convolutions", expand_convolutions),
     ("expand_products", lambda graph, config: expand_products(graph)),
     ("drop_empty", lambda graph, config: drop_empty(graph)),
+    ("fuse", fuse),
 )
 """All passes by name, in order. Each changes the graph."""
 

@@ -219,8 +219,14 @@ class _Fusion:
         if len(fused.operands) + len(fused.results) > _MOST_VALUES or not is_readable(
                 fused, self._config):
             return False
+        if len(operations) > 1 and self._vectors(fused) > self._config.vmem_vectors // 2:
+            return False
         vectors, masks = _pressure(*expand_region(fused.regions[0]))
         return vectors <= _MOST_VECTORS and masks <= _MOST_MASKS
+
+    def _vectors(self, fused: Operation) -> int:
+        return sum(standard(value.shape, self._config).vectors
+                   for value in (*fused.operands, *fused.results))
 
     # What comes of them.
 

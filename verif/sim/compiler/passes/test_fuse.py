@@ -125,6 +125,8 @@ def test_many_masks_are_split() -> None:
     m.fused(value)
 
 
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "reverse": {"dimensions": (0,)}, "transpose": {"permutation": (1, 0)}}
 OPERATIONS: list[tuple[str, int]] = [
     ("add", 2), ("multiply", 2), ("subtract", 2), ("maximum", 2), ("tanh", 1), ("negate", 1),
     ("abs", 1), ("reverse", 1), ("transpose", 1)]
@@ -138,8 +140,7 @@ def test_random_graphs(seed: int) -> None:
     for _ in range(25):
         kind, count = OPERATIONS[int(rng.integers(len(OPERATIONS)))]
         operands = [pick(rng, m, values) for _ in range(count)]
-        attributes: dict[str, Any] = {
-            "reverse": {"dimensions": (0,)}, "transpose": {"permutation": (1, 0)}}.get(kind, {})
+        attributes = ATTRIBUTES.get(kind, {})
         values.append(m(kind, *operands, **attributes))
     m.fused(values[-1], values[int(rng.integers(2, len(values)))])
 

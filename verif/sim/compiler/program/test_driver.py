@@ -49,7 +49,7 @@ def test_program_larger_than_instruction_memory(device: Device) -> None:
 @pytest.mark.parametrize("shape", [(20, 12), (31, 17)])
 def test_values_that_do_not_fit_vector_memory_are_spilled(device: Device,
                                                           shape: tuple[int, int]) -> None:
-    executable = check(chain(24, shape), device)
+    executable = check(chain(60, shape), device)
     assert any(spec.role is Role.SCRATCH for spec in executable.buffers)
 
 
