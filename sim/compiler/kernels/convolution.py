@@ -25,7 +25,8 @@ from sim.compiler.kernels.dot import (
 )
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
 from sim.compiler.kernels.pieces import scheme
-from sim.compiler.kernels.product import Finish, Level, Product, write_product
+from sim.compiler.kernels.product import Finish, Level, Product
+from sim.compiler.kernels.steps import write_product
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.tiling import Tiling, standard
 

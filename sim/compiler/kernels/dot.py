@@ -17,7 +17,8 @@ from hdl.config import Config
 from sim.compiler.graph.ir import DType, Operation
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
 from sim.compiler.kernels.pieces import scheme
-from sim.compiler.kernels.product import Finish, Level, Product, write_product
+from sim.compiler.kernels.product import Finish, Level, Product
+from sim.compiler.kernels.steps import write_product
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import VmemBuffer, VReg
 from sim.compiler.tiling import Tiling

@@ -118,7 +118,9 @@ class _Interference:
         """Physical numbers of the registers of a kind."""
         members = [number for number, register in enumerate(self._registers)
                    if isinstance(register, kind)]
-        colors = self._greedy(members, COLORS[kind])
+        colors = self._greedy(members, COLORS[kind], spread=kind is VReg)
+        if colors is None:
+            colors = self._greedy(members, COLORS[kind])
         if colors is None:
             colors = self._greedy(self._smallest_last(members), COLORS[kind])
         if colors is None:
@@ -177,12 +179,19 @@ class _Interference:
             edges[first] |= self.live[0] & ~(1 << first)
         return edges
 
-    def _greedy(self, members: Sequence[int], colors: range) -> dict[int, int] | None:
+    def _greedy(self, members: Sequence[int], colors: range, *, spread: bool = False
+                ) -> dict[int, int] | None:
+        """Color registers in this order.
+
+        With ``spread``, a color is taken again as late as possible: a unit that reads a register
+        row by row holds a bundle that overwrites it too early.
+        """
         chosen: dict[int, int] = {}
         holders = dict.fromkeys(colors, 0)
+        order = list(colors)
         for number in members:
             edges = self._edges[number]
-            free = [color for color in colors if not edges & holders[color]]
+            free = [color for color in order if not edges & holders[color]]
             if not free:
                 return None
             wanted = [chosen[partner] for partner in self._partners.get(number, ())
@@ -190,6 +199,9 @@ class _Interference:
             color = wanted[0] if wanted else free[0]
             chosen[number] = color
             holders[color] |= 1 << number
+            if spread:
+                order.remove(color)
+                order.append(color)
         return chosen
 
     def _smallest_last(self, members: Sequence[int]) -> list[int]:

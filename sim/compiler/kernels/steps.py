@@ -1,0 +1,387 @@
+"""The code of a product: all steps of the array in one loop.
+
+An iteration of the loop
+
+- pushes the rows of a step, with the swap to the step's weights,
+- pushes the weights of the next step, spread between the rows,
+- pops the results of an earlier step (`Product.lag` steps ago, by then they are ready), adds them
+  to their sums, and stores the sums.
+
+Scalar code between the pushes counts the levels, without branches. So that the array need not wait
+between iterations, the first vectors of rows and weights are loaded in the iteration before, and
+the last results are added in the iteration after.
+"""
+
+from dataclasses import dataclass, field
+
+from sim.compiler.kernels.pieces import ROWS, WEIGHTS, Number
+from sim.compiler.kernels.product import Level, Product
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
+
+__all__ = ["write_product"]
+
+_TAG_BITS = 6
+"""A tag holds a result's place, the scheme's setting of 5 bits, and whether its sum has begun."""
+
+
+def write_product(b: Builder, product: Product) -> None:
+    """Write the code of a product."""
+    _Writer(b, product).write()
+
+
+@dataclass
+class _Counters:
+    """The levels' counters, in scalar registers, and what follows from them."""
+
+    b: Builder
+    product: Product
+    levels: list[tuple[str, Level, SReg]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        product = self.product
+        nest = [("sum", level) for level in product.sums]
+        nest += [("pass", Level(product.scheme.passes)),
+                 ("block", Level(product.blocks(product.block_rows)))]
+        nest += [("other", level) for level in product.others]
+        self.levels = [(kind, level, self.b.scalar_variable(0)) for kind, level in nest
+                       if level.count > 1]
+
+    def advance(self) -> None:
+        """Go to the next step. Behind the last one, only the outermost counter is out of range."""
+        b, carry = self.b, None
+        for number, (_, level, counter) in enumerate(self.levels):
+            following = b.scalar("add", counter, 1 if carry is None else carry)
+            if number + 1 < len(self.levels):
+                carry = b.scalar("eq", following, level.count)
+                b.scalar("and", following, b.scalar("sub", carry, 1), into=counter)
+            else:
+                b.value(following, into=counter)
+
+    def place(self, name: str) -> Index:
+        """Sum of the counters times the levels' distances."""
+        total = Index(0)
+        for kind, level, counter in self.levels:
+            if kind == "block":
+                total = total + self._block() * getattr(self.product.block, name)
+            elif getattr(level, name):
+                total = total + counter * getattr(level, name)
+        return total
+
+    def _block(self) -> Index:
+        """Number of the block's first vector; the last block ends at the last vector."""
+        product, b = self.product, self.b
+        counter = next(counter for kind, _, counter in self.levels if kind == "block")
+        rows = product.block_rows
+        if product.block.count % rows == 0:
+            return counter * rows
+        return Index.of(b.scalar("min", b.scalar("mul", counter, rows), product.block.count - rows))
+
+    @property
+    def number(self) -> Number:
+        """Number of the pass."""
+        return next((counter for kind, _, counter in self.levels if kind == "pass"), 0)
+
+    def started(self) -> Number:
+        """Not 0 where the sum has begun."""
+        counters = [counter for kind, _, counter in self.levels if kind in ("sum", "pass")]
+        total: Number = 0
+        for counter in counters:
+            total = self.b.scalar("or", counter, total) if total else counter
+        return total
+
+
+class _Writer:
+    """Writes a product.
+
+    While a step runs, ``_rows`` describes that step, ``_weights`` the next one, and ``_tags[n]``
+    the step n before.
+    """
+
+    def __init__(self, b: Builder, product: Product) -> None:
+        self._b = b
+        self._product = product
+        self._tile = product.config.tile_vregs
+        self._sublanes = product.config.sublanes
+        self._rest = product.depth % product.config.lanes
+        self._one_tile = not any(level.depth for level in product.levels)
+        self._one_row = not any(level.weight_row for level in product.levels)
+        self._counts_depth = bool(self._rest) and not self._one_tile
+        self._counts_most = not self._one_row and product.weight_rows % self._tile > 0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Compute what no step changes."""
+        b, product = self._b, self._product
+        first = min(self._tile, product.weight_rows)
+        # Columns beyond the last are its copies: where there is one, all are to be equal.
+        self._constant = (b.splat(WEIGHTS.padding)
+                          if first < self._tile and not product.transposed else None)
+        self._lane = self._sublane = None
+        self._lane_mask = self._sublane_mask = None
+        if self._rest:
+            self._lane = b.vector("lane")
+            if self._one_tile:
+                self._lane_mask = b.compare("lt", self._lane, self._rest)
+            if not product.transposed:
+                self._sublane = b.vector("sublane")
+                rest = self._rest % self._sublanes
+                if self._one_tile and rest:
+                    self._sublane_mask = b.compare("lt", self._sublane, rest)
+        self._sums: list[VReg] | None = None
+
+    def write(self) -> None:
+        """Write the code."""
+        b, product = self._b, self._product
+        self._first_weights()
+        self._rows = _Operand(0, None, None, product.scheme.settings(b, ROWS, 0))
+        if product.steps == 1:
+            self._last_rows(self._row(0, self._depth_mask(self._rows)))
+            self._results(_Results(b.zero, None, None))
+            return
+        self._begin()
+        if product.lag:
+            with b.loop(product.lag):
+                self._step(None)
+        self._begin_sums()
+        results = self._decoded()
+        count = product.steps - 1 - product.lag
+        if count:
+            self._pending = b.variable(0)
+            with b.loop(count):
+                self._step(results)
+            self._add(self._pending, product.block_rows - 1, results)
+        self._last_rows(self._first_row)
+        with b.loop(product.lag + 1):
+            self._decoded(results)
+            self._results(results)
+            self._shift_tags()
+
+    def _begin_sums(self) -> None:
+        """Allocate the sums: no earlier than they are needed, because registers are scarce."""
+        if self._product.adds:
+            self._zero = self._b.splat(0)
+            self._sums = [self._b.variable(0) for _ in range(self._product.block_rows)]
+
+    def _begin(self) -> None:
+        """Put the state of the first step into registers."""
+        b, product = self._b, self._product
+        self._counters = _Counters(b, product)
+        self._rows = _Operand(0, product.depth if self._counts_depth else None, None,
+                              self._rows.settings).variables(b)
+        self._tags = [b.scalar_variable(self._tag()) for _ in range(product.lag + 1)]
+        self._counters.advance()
+        self._weights = self._next_weights().variables(b)
+        self._first_row = b.variable(self._row(0, self._depth_mask(self._rows)))
+        self._first_weight = b.variable(self._weight(0, self._weight_mask()))
+
+    def _advance(self) -> None:
+        """Go to the next step."""
+        b = self._b
+        rows = _Operand(self._counters.place("rows"), self._weights.depth, None,
+                        self._product.scheme.settings(b, ROWS, self._counters.number))
+        tag = self._tag()
+        self._rows.assign(b, rows)
+        self._shift_tags()
+        b.assign(self._tags[0], tag)
+        self._counters.advance()
+        self._weights.assign(b, self._next_weights())
+
+    def _next_weights(self) -> "_Operand":
+        b, product, counters = self._b, self._product, self._counters
+        row = counters.place("weight_row")
+        depth = product.depth - counters.place("depth") if self._counts_depth else None
+        most = product.weight_rows - 1 - row if self._counts_most else None
+        return _Operand(counters.place("weights") + row, depth, most,
+                        product.scheme.settings(b, WEIGHTS, counters.number))
+
+    def _shift_tags(self) -> None:
+        for older, newer in zip(self._tags[:0:-1], self._tags[-2::-1], strict=True):
+            self._b.assign(older, newer)
+
+    def _tag(self) -> SReg | Index:
+        """Encode what the results of the counters' step need."""
+        b, product, counters = self._b, self._product, self._counters
+        place = counters.place("results")
+        if not product.adds:
+            return place
+        tag: Index = place * (1 << _TAG_BITS)
+        tag = tag + b.scalar("ne", counters.started() or b.zero, 0)
+        setting = product.scheme.tag(b, counters.number)
+        return tag if setting is None else tag + Index.of(setting) * 2
+
+    def _step(self, results: "_Results | None") -> None:
+        """Write a step, with the weights of the next one, and results of an earlier one."""
+        b, product = self._b, self._product
+        rows = product.block_rows
+        row_mask, weight_mask = self._depth_mask(self._rows), self._weight_mask()
+        pushed = 0
+        last: VReg | None = None
+        for number in range(rows):
+            row = self._row(number, row_mask) if number else self._first_row
+            b.push("rows" if number else "rows_swap", row)
+            until = (number + 1) * self._tile // rows
+            for weight in range(pushed, until):
+                b.push(self._kind, self._weight(weight, weight_mask) if weight
+                       else self._first_weight)
+            pushed = until
+            if results is not None:
+                if not number:
+                    self._add(self._pending, rows - 1, results)
+                    self._decoded(results)
+                popped = b.pop(into=None if number + 1 < rows else self._pending)
+                # Results take longer than the next pop may wait.
+                if last is not None:
+                    self._add(last, number - 1, results)
+                last = popped
+        self._advance()
+        b.assign(self._first_row, self._row(0, self._depth_mask(self._rows)))
+        b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
+
+    def _last_rows(self, first: VReg) -> None:
+        b, product = self._b, self._product
+        mask = self._depth_mask(self._rows)
+        b.push("rows_swap", first)
+        if product.block_rows > 1:
+            with b.loop(product.block_rows - 1) as number:
+                b.push("rows", self._row(number + 1, mask))
+
+    def _depth_mask(self, operand: "_Operand") -> MReg | None:
+        """The lanes within the depth."""
+        if not self._counts_depth:
+            return self._lane_mask
+        assert self._lane is not None
+        assert operand.depth is not None
+        return self._b.compare("lt", self._lane, operand.depth)
+
+    def _weight_mask(self) -> MReg | None:
+        return self._depth_mask(self._weights) if self._product.transposed else None
+
+    def _row(self, number: int | Index, mask: MReg | None) -> VReg:
+        """What is pushed for a vector of a step's rows."""
+        b, product = self._b, self._product
+        vector = b.load(product.rows, self._rows.at + number * product.block.rows)
+        return product.scheme.piece(b, ROWS, vector, self._rows.settings, mask)
+
+    def _weight(self, number: int, mask: MReg | None, *, last: bool = False) -> VReg:
+        """What is pushed for a vector of the next step's weights.
+
+        With ``last``, there may be no such step: then it can be anything.
+        """
+        b, product = self._b, self._product
+        place: Number = number
+        if self._counts_most and number >= product.weight_rows % self._tile:
+            assert self._weights.most is not None
+            place = b.scalar("min", self._weights.most, number)
+        elif number >= product.weight_rows:
+            if self._constant is not None:
+                return self._constant
+            place = product.weight_rows - 1
+        if not product.transposed and self._rest:
+            end = (number + 1) * self._sublanes
+            if self._one_tile:
+                mask = self._sublane_mask if end > self._rest else None
+            elif end > self._rest:
+                assert self._sublane is not None
+                assert self._weights.depth is not None
+                left = b.scalar("sub", self._weights.depth, number * self._sublanes)
+                mask = b.compare("lt", self._sublane, left)
+        at = self._weights.at + place
+        if last:
+            at = Index.of(b.scalar("min", at, product.weights.vectors - 1))
+        vector = b.load(product.weights, at)
+        return product.scheme.piece(b, WEIGHTS, vector, self._weights.settings, mask)
+
+    @property
+    def _kind(self) -> str:
+        return "weights_t" if self._product.transposed else "weights"
+
+    def _first_weights(self) -> None:
+        """Push the first step's weights."""
+        b, product = self._b, self._product
+        settings = product.scheme.settings(b, WEIGHTS, 0)
+        valid = min(self._tile, product.weight_rows)
+        mask = self._lane_mask if product.transposed else None
+        whole = valid - (self._sublane_mask is not None)
+
+        def push(number: int | LoopVariable, mask: MReg | None) -> None:
+            vector = b.load(product.weights, number)
+            b.push(self._kind, product.scheme.piece(b, WEIGHTS, vector, settings, mask))
+
+        if whole:
+            with b.loop(whole) as number:
+                push(number, mask)
+        if whole < valid:
+            push(whole, self._sublane_mask)
+        if valid < self._tile:
+            with b.loop(self._tile - valid):
+                if self._constant is None:
+                    push(valid - 1, mask)
+                else:
+                    b.push(self._kind, self._constant)
+
+    def _results(self, results: "_Results") -> None:
+        """Take all results of a step."""
+        for number in range(self._product.block_rows):
+            self._add(self._b.pop(), number, results)
+
+    def _decoded(self, into: "_Results | None" = None) -> "_Results":
+        """What the oldest tag says, in registers."""
+        b, product, tag = self._b, self._product, self._tags[-1]
+        found = into or _Results(b.scalar_variable(0), None, None)
+        if not product.adds:
+            b.assign(found.at, tag)
+            return found
+        b.scalar("shr", tag, _TAG_BITS, into=found.at)
+        if product.scheme.tag(b, 0) is not None:
+            found.setting = b.scalar("and", b.scalar("shr", tag, 1), 31, into=found.setting)
+        found.started = b.compare("ne", self._zero, b.scalar("and", tag, 1), into=found.started)
+        return found
+
+    def _add(self, result: VReg, number: int, results: "_Results") -> None:
+        """Add a vector of results to its sum, and store it."""
+        b, product = self._b, self._product
+        sum = None if self._sums is None else self._sums[number]
+        total = product.scheme.total(b, result, sum, results.started, results.setting, sum)
+        if product.finish is not None:
+            total = product.finish(b, total)
+        b.store(total, product.results, results.at + number * product.block.results)
+
+
+@dataclass
+class _Results:
+    """Where a step's results go, the scheme's setting for them, and where their sums have begun."""
+
+    at: SReg
+    setting: SReg | None
+    started: MReg | None
+
+
+@dataclass
+class _Operand:
+    """Where a step finds an operand.
+
+    ``depth`` is the number of elements along the depth that are left, and ``most`` the number of
+    the last vector that the operand has; None if nothing depends on it.
+    """
+
+    at: Number | Index
+    depth: Number | Index | None
+    most: Number | Index | None
+    settings: list[Number]
+
+    def variables(self, b: Builder) -> "_Operand":
+        """The same in variables."""
+        depth, most = (None if value is None else b.scalar_variable(value)
+                       for value in (self.depth, self.most))
+        return _Operand(b.scalar_variable(self.at), depth, most,
+                        [b.scalar_variable(value) for value in self.settings])
+
+    def assign(self, b: Builder, other: "_Operand") -> None:
+        """Assign the other's numbers to the variables that this one holds."""
+        for variable, value in zip((self.at, self.depth, self.most, *self.settings),
+                                   (other.at, other.depth, other.most, *other.settings),
+                                   strict=True):
+            if isinstance(variable, SReg):
+                assert value is not None
+                b.assign(variable, value)
