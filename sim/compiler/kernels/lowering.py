@@ -69,6 +69,13 @@ class Lowering(Protocol):
     def scalar(self, value: Value) -> Any:
         """Write code that reads an operand of one element into a scalar register, and return it."""
 
+    def scalars(self, buffer: Any, index: Any) -> int:
+        """Write code that copies a vector to scalar memory, and return its address there.
+
+        Element (sublane, lane) lies at the address plus sublane * lanes + lane, until the next
+        call of this method or of `scalar` has the next vector copied.
+        """
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -10,7 +10,7 @@ from sim.compiler.machine import MReg
 from sim.compiler.machine.ir import IndexLike
 from sim.compiler.tiling import Tiling
 
-__all__ = ["Axis", "copy", "relayout"]
+__all__ = ["Axis", "copy", "prepared", "relayout"]
 
 Starts = tuple[Sequence[IndexLike], Sequence[IndexLike]]
 
@@ -44,7 +44,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
         Elements of a vector that may be stored; all if None.
     """
     axes = [axis for axis in axes if axis.size > 1]
-    source = _prepared(at, source, destination.tiling, axes)
+    source = prepared(at, source, destination.tiling, axes)
     copy_blocks(at.builder, source, destination, axes, starts, combine=combine, mask=mask)
 
 
@@ -54,8 +54,12 @@ def relayout(at: Lowering, source: Place, destination: Place) -> None:
          [Axis(size, d, d) for d, size in enumerate(source.tiling.shape)])
 
 
-def _prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
-    """The source in a tiling whose lanes are those of the destination, if that pays off."""
+def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
+    """The source of a copy, brought to a tiling from which blocks can be copied.
+
+    That is one whose lanes are those of the destination, ``new``; the source as it is, if it has
+    such a tiling, or none exists.
+    """
     old = source.tiling
     lane = _longest(axes, "destination", new.lane_dimension)
     row = _longest(axes, "destination", new.sublane_dimension)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.graph.ir import DType, Operation, Value
 from sim.compiler.kernels.lowering import Lowering, Place, lowers
 from sim.compiler.kernels.moving.copy import Axis, copy, relayout
-from sim.compiler.machine import Index
+from sim.compiler.machine import Builder, SReg
 from sim.compiler.machine.ir import IndexLike
 
-__all__: list[str] = []
+__all__ = ["clamped", "fill"]
 
 
 def fill(at: Lowering, destination: Place, value: Value) -> None:
@@ -87,24 +87,21 @@ def _relayout(op: Operation, at: Lowering) -> None:
     relayout(at, at.place(op.operands[0]), at.place(op.result))
 
 
-def clamped_starts(at: Lowering, starts: Sequence[Value], shape: Sequence[int],
-                   sizes: Sequence[int]) -> list[IndexLike]:
+def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
+    """A start index kept from 0 to ``limit``."""
+    if dtype is DType.U32:
+        # Numbers from 2**31 on are large, not negative.
+        high = b.scalar("sar", start, 31)
+        start = b.scalar("xor", b.scalar("or", start, high), b.scalar("shl", high, 31))
+    return b.scalar("min", b.scalar("max", start, 0), limit)
+
+
+def _starts(at: Lowering, starts: Sequence[Value], shape: Sequence[int],
+            sizes: Sequence[int]) -> list[IndexLike]:
     """Start indices from scalars, moved so that a slice of ``sizes`` lies within ``shape``."""
-    found: list[IndexLike] = []
-    for value, whole, part in zip(starts, shape, sizes, strict=True):
-        if whole == part:
-            found.append(0)
-            continue
-        start, limit = at.scalar(value), whole - part
-        if value.dtype.is_integer and not value.dtype.is_signed and value.dtype.bits == 32:
-            # Unsigned numbers from 2**31 on are large, not negative.
-            high = at.builder.scalar("shr", start, 31)
-            start = at.builder.scalar("or", at.builder.scalar("mul", high, limit),
-                                      at.builder.scalar("mul", start,
-                                                        at.builder.scalar("xor", high, 1)))
-        start = at.builder.scalar("min", at.builder.scalar("max", start, 0), limit)
-        found.append(Index.of(start))
-    return found
+    return [0 if whole == part else
+            clamped(at.builder, at.scalar(value), whole - part, value.dtype)
+            for value, whole, part in zip(starts, shape, sizes, strict=True)]
 
 
 @lowers("dynamic_slice")
@@ -113,7 +110,7 @@ def _dynamic_slice(op: Operation, at: Lowering) -> None:
     shape = op.result.shape
     copy(at, at.place(operand), at.place(op.result),
          [Axis(size, d, d) for d, size in enumerate(shape)],
-         (clamped_starts(at, starts, operand.shape, shape), [0] * len(shape)))
+         (_starts(at, starts, operand.shape, shape), [0] * len(shape)))
 
 
 @lowers("dynamic_update_slice")
@@ -122,4 +119,4 @@ def _dynamic_update_slice(op: Operation, at: Lowering) -> None:
     destination, shape = at.place(op.result), update.shape
     relayout(at, at.place(operand), destination)
     copy(at, at.place(update), destination, [Axis(size, d, d) for d, size in enumerate(shape)],
-         ([0] * len(shape), clamped_starts(at, starts, operand.shape, shape)))
+         ([0] * len(shape), _starts(at, starts, operand.shape, shape)))

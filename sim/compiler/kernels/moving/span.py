@@ -16,7 +16,7 @@ __all__ = ["Counts", "Loops", "Position", "Span", "clamp", "divide",
            "source_of"]
 
 Counts = Mapping[LoopVariable, int]
-"""Number of iterations of each open loop."""
+"""Number of iterations of open loops."""
 Loops = Mapping[int, LoopVariable]
 """The open loop of each axis."""
 
@@ -105,7 +105,7 @@ def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
     """An index kept from 0 to ``size`` - 1, with code only where it may lie outside."""
     low = high = float(index.constant)
     for term, factor in index.terms.items():
-        if isinstance(term, SReg):
+        if isinstance(term, SReg) or term not in counts:
             low, high = -math.inf, math.inf
         else:
             low += min(0, factor * (counts[term] - 1))
