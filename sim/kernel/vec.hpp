@@ -174,6 +174,7 @@ template <int E> inline Vec<E> sel(Bits<E> k, Vec<E> a, Vec<E> b) {
     else if constexpr (E == 32) return {_mm512_mask_blend_epi32(k.m, b.v, a.v)};
     else return {_mm512_mask_blend_epi64(k.m, b.v, a.v)};
 }
+template <int E> inline Vec<E> unless(Bits<E> k, Vec<E> a) { return sel(k, zero<E>(), a); }
 template <int E> inline Vec<E> only(Bits<E> k, Vec<E> a) {
     if constexpr (E == 16) return {_mm512_maskz_mov_epi16(k.m, a.v)};
     else if constexpr (E == 32) return {_mm512_maskz_mov_epi32(k.m, a.v)};
@@ -189,6 +190,15 @@ template <int E> inline Vec<E> add_if(Vec<E> a, Bits<E> k, Vec<E> b) {
     if constexpr (E == 16) return {_mm512_mask_add_epi16(a.v, k.m, a.v, b.v)};
     else if constexpr (E == 32) return {_mm512_mask_add_epi32(a.v, k.m, a.v, b.v)};
     else return {_mm512_mask_add_epi64(a.v, k.m, a.v, b.v)};
+}
+
+template <int E> inline Vec<E> xor_if(Vec<E> a, Bits<E> k, Vec<E> b) {
+    if constexpr (E == 16) return xor_(a, only(k, b));
+    else if constexpr (E == 32) return {_mm512_mask_xor_epi32(a.v, k.m, a.v, b.v)};
+    else return {_mm512_mask_xor_epi64(a.v, k.m, a.v, b.v)};
+}
+template <int E> inline Vec<E> add_one_if(Vec<E> a, Bits<E> k, Vec<E> one) {
+    return add_if(a, k, one);
 }
 
 // As `scalar_clz`. A one below the bits that count ends the count at MOST.
@@ -229,9 +239,28 @@ SYSTOLITH_COMPARE(eq, cmpeq, epi)
 SYSTOLITH_COMPARE(ne, cmpneq, epi)
 SYSTOLITH_COMPARE(ltu, cmplt, epu)
 SYSTOLITH_COMPARE(geu, cmpge, epu)
+SYSTOLITH_COMPARE(lts, cmplt, epi)
+SYSTOLITH_COMPARE(ges, cmpge, epi)
 SYSTOLITH_COMPARE(test, test, epi)
 SYSTOLITH_COMPARE(testn, testn, epi)
 #undef SYSTOLITH_COMPARE
+// Whether the highest bit is one, or zero.
+template <int E> inline Bits<E> negative(Vec<E> a) { return lts(a, zero<E>()); }
+template <int E> inline Bits<E> positive(Vec<E> a) { return ges(a, zero<E>()); }
+
+// `test` and `testn`; `field` is a, without the bits that are not tested, shifted to the right.
+template <int E> inline Bits<E> test_field(Vec<E> a, Vec<E> mask, Vec<E>) { return test(a, mask); }
+template <int E> inline Bits<E> testn_field(Vec<E> a, Vec<E> mask, Vec<E>) {
+    return testn(a, mask);
+}
+// Whether a bit of some lane is set.
+template <int E> inline bool any(Bits<E> k) { return k.m != 0; }
+
+// Both choices between two numbers.
+template <int E> struct Pair { Vec<E> first, second; };
+template <int E> inline Pair<E> exchange(Bits<E> k, Vec<E> a, Vec<E> b) {
+    return {sel(k, a, b), sel(k, b, a)};
+}
 
 #define SYSTOLITH_MASK(name, intrinsic) \
     template <int E> inline Bits<E> name(Bits<E> a, Bits<E> b) { \
@@ -277,6 +306,12 @@ template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
         _mm256_mask_storeu_epi32(to, k.m, _mm512_cvtepi64_epi32(a.v));
     }
 }
+template <int E, typename T> inline void store(T* to, uint64_t present, Vec<E> a) {
+    store(to, bits_at<E>(present, 0), a);
+}
+template <int E, typename T> inline void store(T* to, Vec<E> a) {
+    store(to, bits_at<E>(~uint64_t(0), 0), a);
+}
 template <int E> inline void spill(Number<E>* to, Vec<E> a) { _mm512_storeu_si512(to, a.v); }
 
 #else
@@ -294,10 +329,13 @@ template <int E> inline constexpr int LANES = BYTES * 8 / E;
 using Numbers16 = uint16_t __attribute__((vector_size(BYTES)));
 using Numbers32 = uint32_t __attribute__((vector_size(BYTES)));
 using Numbers64 = uint64_t __attribute__((vector_size(BYTES)));
+using Signed16 = int16_t __attribute__((vector_size(BYTES)));
+using Signed32 = int32_t __attribute__((vector_size(BYTES)));
+using Signed64 = int64_t __attribute__((vector_size(BYTES)));
 template <int E> struct Native;
-template <> struct Native<16> { using Type = Numbers16; };
-template <> struct Native<32> { using Type = Numbers32; };
-template <> struct Native<64> { using Type = Numbers64; };
+template <> struct Native<16> { using Type = Numbers16; using Signed = Signed16; };
+template <> struct Native<32> { using Type = Numbers32; using Signed = Signed32; };
+template <> struct Native<64> { using Type = Numbers64; using Signed = Signed64; };
 
 template <int E> struct Vec { typename Native<E>::Type v; };
 // ~0 for true and 0 for false; with INVERTED, the opposite. Few comparisons exist in both forms,
@@ -397,11 +435,28 @@ template <int E, bool N> inline Vec<E> only(Bits<E, N> k, Vec<E> a) {
     if constexpr (N) return {a.v & ~k.v};
     else return {a.v & k.v};
 }
+template <int E, bool N> inline Vec<E> unless(Bits<E, N> k, Vec<E> a) { return only(notb(k), a); }
 template <int E, bool N> inline Vec<E> or_if(Vec<E> a, Bits<E, N> k, Vec<E> b) {
     return or_(a, only(k, b));
 }
+template <int E, bool N> inline Vec<E> xor_if(Vec<E> a, Bits<E, N> k, Vec<E> b) {
+    return xor_(a, only(k, b));
+}
 template <int E, bool N> inline Vec<E> add_if(Vec<E> a, Bits<E, N> k, Vec<E> b) {
     return add(a, only(k, b));
+}
+
+// Both choices between two numbers.
+template <int E> struct Pair { Vec<E> first, second; };
+template <int E, bool N> inline Pair<E> exchange(Bits<E, N> k, Vec<E> a, Vec<E> b) {
+    const Vec<E> differ = only(k, xor_(a, b));
+    return {xor_(b, differ), xor_(a, differ)};
+}
+
+// `one` is 1 in each lane. A mask is -1.
+template <int E, bool N> inline Vec<E> add_one_if(Vec<E> a, Bits<E, N> k, Vec<E> one) {
+    if constexpr (N) return add_if(a, k, one);
+    else return {a.v - k.v};
 }
 
 template <int E> inline Bits<E> eq(Vec<E> a, Vec<E> b) {
@@ -412,8 +467,35 @@ template <int E> inline Bits<E> geu(Vec<E> a, Vec<E> b) {
     return {typename Native<E>::Type(a.v >= b.v)};
 }
 template <int E> inline Bits<E, true> ltu(Vec<E> a, Vec<E> b) { return notb(geu(a, b)); }
+// Comparisons of signed numbers: cheaper where the sign is known.
+template <int E> inline Bits<E> lts(Vec<E> a, Vec<E> b) {
+    using Signed = typename Native<E>::Signed;
+    return {typename Native<E>::Type(Signed(a.v) < Signed(b.v))};
+}
+template <int E> inline Bits<E, true> ges(Vec<E> a, Vec<E> b) { return notb(lts(a, b)); }
+// Whether the highest bit is one, or zero.
+template <int E> inline Bits<E> negative(Vec<E> a) { return lts(a, zero<E>()); }
+template <int E> inline Bits<E, true> positive(Vec<E> a) { return ges(a, zero<E>()); }
 template <int E> inline Bits<E> testn(Vec<E> a, Vec<E> b) { return eq(and_(a, b), zero<E>()); }
 template <int E> inline Bits<E, true> test(Vec<E> a, Vec<E> b) { return notb(testn(a, b)); }
+// `test` and `testn`; `field` is a, without the bits that are not tested, shifted to the right.
+template <int E> inline Bits<E, true> test_field(Vec<E>, Vec<E>, Vec<E> field) {
+    return ne(field, zero<E>());
+}
+template <int E> inline Bits<E> testn_field(Vec<E>, Vec<E>, Vec<E> field) {
+    return eq(field, zero<E>());
+}
+// Whether a bit of some lane is set.
+template <int E, bool N> inline bool any(Bits<E, N> k) {
+#if defined(SYSTOLITH_AVX2)
+    return _mm256_movemask_epi8((__m256i)k.v) != (N ? -1 : 0);
+#else
+    const auto words = Numbers64(k.v);
+    uint64_t set = 0;
+    for (int i = 0; i < BYTES / 8; ++i) set |= N ? ~words[i] : words[i];
+    return set != 0;
+#endif
+}
 // The same comparisons under a mask.
 #define SYSTOLITH_COMPARE(name) \
     template <int E, bool N> inline auto name(Bits<E, N> k, Vec<E> a, Vec<E> b) { \
@@ -423,6 +505,8 @@ SYSTOLITH_COMPARE(eq)
 SYSTOLITH_COMPARE(ne)
 SYSTOLITH_COMPARE(ltu)
 SYSTOLITH_COMPARE(geu)
+SYSTOLITH_COMPARE(lts)
+SYSTOLITH_COMPARE(ges)
 SYSTOLITH_COMPARE(test)
 SYSTOLITH_COMPARE(testn)
 #undef SYSTOLITH_COMPARE
@@ -455,9 +539,8 @@ template <int WIDTH, int MOST, int E> inline Vec<E> clean_clz(Vec<E> a) {
 #if defined(SYSTOLITH_AVX2)
         const Vec<E> real = vec<E>((__m256i)_mm256_cvtepi32_ps(raw(word)));
 #else
-        using Signed = int32_t __attribute__((vector_size(BYTES)));
         using Real = float __attribute__((vector_size(BYTES)));
-        const Vec<E> real{Numbers32(__builtin_convertvector(Signed(word.v), Real))};
+        const Vec<E> real{Numbers32(__builtin_convertvector(Signed32(word.v), Real))};
 #endif
         return lower(sub(bcast<E>(126 + WIDTH - SPARE), shr<23>(real)), bcast<E>(MOST));
     } else {
@@ -476,7 +559,31 @@ template <int E> inline typename Native<E>::Type lane_bit() {
     for (int i = 0; i < LANES<E>; ++i) bit[i] = Number<E>(uint64_t(1) << i);
     return bit;
 }
-template <int E> inline Bits<E> bits_at(uint64_t mask, int lane) {
+#if defined(SYSTOLITH_AVX2)
+// For each byte, its bits as eight bytes of 0 or ~0: a load extends them to lanes.
+struct ByteMasks {
+    uint64_t masks[256];
+    constexpr ByteMasks() : masks() {
+        for (int byte = 0; byte < 256; ++byte)
+            for (int i = 0; i < 8; ++i)
+                if (byte >> i & 1) masks[byte] |= uint64_t(0xff) << (8 * i);
+    }
+};
+inline constexpr ByteMasks BYTE_MASKS;
+#endif
+// Bits [lane, lane + LANES) of a 64-bit mask.
+template <int E> [[gnu::always_inline]] inline Bits<E> bits_at(uint64_t mask, int lane) {
+#if defined(SYSTOLITH_AVX2)
+    if constexpr (E == 32) {
+        const __m128i bytes = _mm_loadl_epi64(
+            (const __m128i*)&BYTE_MASKS.masks[uint8_t(mask >> lane)]);
+        return {vec<E>(_mm256_cvtepi8_epi32(bytes)).v};
+    }
+    if constexpr (E == 64) {
+        const __m128i bytes = _mm_loadu_si32(&BYTE_MASKS.masks[(mask >> lane) & 15]);
+        return {vec<E>(_mm256_cvtepi8_epi64(bytes)).v};
+    }
+#endif
     const auto all = typename Native<E>::Type{} + Number<E>(mask >> lane);
     return {typename Native<E>::Type((all & lane_bit<E>()) == lane_bit<E>())};
 }
@@ -523,15 +630,19 @@ template <int E, typename T> inline Vec<E> load(const T* from) {
     }
 #endif
 }
-template <int E, bool N, typename T> inline void store(T* to, Bits<E, N> k, Vec<E> a) {
-    const Vec<E> mixed = sel(k, a, load<E>(to));
+template <int E, typename T> inline void store(T* to, Vec<E> a) {
     if constexpr (sizeof(T) * 8 == E) {
-        std::memcpy(to, &mixed.v, sizeof mixed.v);
+        std::memcpy(to, &a.v, sizeof a.v);
     } else {
         T part[LANES<E>];
-        for (int i = 0; i < LANES<E>; ++i) part[i] = T(mixed.v[i]);
+        for (int i = 0; i < LANES<E>; ++i) part[i] = T(a.v[i]);
         std::memcpy(to, part, sizeof part);
     }
+}
+// Only the lanes `present`: mostly all of them.
+template <int E, typename T> inline void store(T* to, uint64_t present, Vec<E> a) {
+    if (present == (uint64_t(1) << LANES<E>) - 1) store(to, a);
+    else store(to, sel(bits_at<E>(present, 0), a, load<E>(to)));
 }
 template <int E> inline void spill(Number<E>* to, Vec<E> a) { std::memcpy(to, &a.v, sizeof a.v); }
 

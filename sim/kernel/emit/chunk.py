@@ -1,8 +1,13 @@
 """The C++ function that steps one chunk: 64 adjacent tiles of a row."""
 
+import functools
+from collections.abc import Iterator, Sequence
+
 from sim.kernel.emit.lanes import LaneValues
 from sim.kernel.emit.layout import register_pointer, storage_type
+from sim.kernel.emit.rare import rare_bits, without
 from sim.kernel.emit.values import ChunkBits, Constants, Scope, UniformValues
+from sim.kernel.ir import Node
 from sim.kernel.plan.plan import Group, MemoryWrite, Plan, Update, lane_for, storage
 
 __all__ = ["chunk_body"]
@@ -83,45 +88,72 @@ class _Chunk:
     def _group(self, group: Group) -> list[str]:
         """Computes and stores a group, a vector of tiles at a time."""
         lane = group.lane
-        values = LaneValues(self._scope, lane, list(group.values()))
         enable = self._bits.name(group.enable)
         inner = [f"const uint64_t present = part<{lane}>(enable, s);",
                  "if (!present) continue;",
-                 "[[maybe_unused]] const int lane = 64 * c + s;", *values.lines]
+                 "[[maybe_unused]] const int lane = 64 * c + s;", *self._vector(group)]
+        return [*(f"{line};" for line in self._buffers(group)),
+                f"if (const uint64_t enable = {enable} & valid) {{",
+                f"  for (int s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
+                *(f"    {line}" for line in inner), "  }", "}"]
+
+    def _vector(self, group: Group) -> list[str]:
+        """Computes and stores a vector of a group; a simpler one if no rare bit is set."""
+        graph, roots = self._plan.graph, list(group.values())
+        rare = rare_bits(graph, [value for value, _ in roots], self._outside)
+        values = LaneValues(self._scope, group.lane, roots)
+        stores = self._stores(group, [value for value, _ in roots], values)
+        if not rare:
+            return [*values.lines, *stores]
+        simple = without(graph, [value for value, _ in roots], rare)
+        masks = [mask for _, mask in roots]
+        fast = LaneValues(self._scope, group.lane, [
+            *zip(simple, masks, strict=True), *((bit, 1) for bit in rare)])
+        some = functools.reduce(lambda one, other: f"orb({one}, {other})", map(fast.name, rare))
+        return [*fast.lines, f"if (any({some})) [[unlikely]] {{",
+                *(f"  {line}" for line in (*values.lines, *stores)), "} else {",
+                *(f"  {line}" for line in self._stores(group, simple, fast)), "}"]
+
+    def _outside(self, node: Node) -> bool:
+        return self._plan.pure(node) or self._plan.uniform(node)
+
+    def _stores(self, group: Group, roots: Sequence[Node], values: LaneValues) -> list[str]:
+        """Stores of all tasks of a group; ``roots`` are their values, as `Group.values` orders."""
+        names = map(values.name, roots)
+        lines = []
         for index, task in enumerate(group.tasks):
             if task.enable is group.enable:
                 present = "present"
             else:
                 present = f"present{index}"
                 own = self._bits.name(task.enable)
-                inner.append(f"const uint64_t {present} = part<{lane}>({own}{self._valid}, s);")
-            inner.append(self._update(group, task, values, present) if isinstance(task, Update)
-                         else self._write(group, task, values, present))
-        return [*(f"{line};" for line in self._buffers(group)),
-                f"if (const uint64_t enable = {enable} & valid) {{",
-                f"  for (int s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
-                *(f"    {line}" for line in inner), "  }", "}"]
+                lines.append(f"const uint64_t {present} = part<{group.lane}>({own}{self._valid}, "
+                             "s);")
+            lines.append(self._update(group, task, next(names), present)
+                         if isinstance(task, Update) else
+                         self._write(group, task, names, present))
+        return lines
 
-    def _update(self, group: Group, update: Update, values: LaneValues, present: str) -> str:
+    def _update(self, group: Group, update: Update, value: str, present: str) -> str:
         """Stores a register, or its buffer if the group stores late."""
-        value = values.name(update.value)
         if update.width == 1:
             place = self._buffer(group, update) if group.late else \
                 f"g.b{update.register}[row + 1][c]"
             return f"put_at({place}, s, {present}, {value});"
-        place = f"&{self._buffer(group, update)}[s]" if group.late else \
-            register_pointer(self._plan, update.register)
-        return f"store({place}, bits_at<{group.lane}>({present}, 0), {value});"
+        if group.late:
+            # All lanes: those that are not present never leave the buffer.
+            return f"store(&{self._buffer(group, update)}[s], {value});"
+        return f"store({register_pointer(self._plan, update.register)}, {present}, {value});"
 
-    def _write(self, group: Group, write: MemoryWrite, values: LaneValues, present: str) -> str:
-        """Stores an entry of a memory."""
+    def _write(self, group: Group, write: MemoryWrite, names: Iterator[str], present: str) -> str:
+        """Stores an entry of a memory; ``names`` yields its address, data and mask."""
         memory = f"g.m{write.memory}[row]"
-        data = values.name(write.data)
+        address, data = next(names), next(names)
+        mask = "" if write.mask is None else f", {next(names)}"
         if self._plan.uniform(write.address) and write.mask is None:
             return (f"store(&{memory}[{self._scope.uniform.name(write.address)}][lane], "
-                    f"bits_at<{group.lane}>({present}, 0), {data});")
-        mask = "" if write.mask is None else f", {values.name(write.mask)}"
-        return (f"scatter(&{memory}[0][lane], LANES_PER_ROW, {values.name(write.address)}, "
+                    f"{present}, {data});")
+        return (f"scatter(&{memory}[0][lane], LANES_PER_ROW, {address}, "
                 f"{present}, {data}{mask});")
 
     # Groups that store late
@@ -153,6 +185,5 @@ class _Chunk:
             lane = storage(update.width)
             place = register_pointer(self._plan, update.register, lane="64 * c + s")
             inner += [f"  for (int s = 0; s < 64; s += LANES<{lane}>)",
-                      f"    store({place}, bits_at<{lane}>(part<{lane}>({own}, s), 0), "
-                      f"load<{lane}>(&{kept}[s]));"]
+                      f"    store({place}, part<{lane}>({own}, s), load<{lane}>(&{kept}[s]));"]
         return [f"if (({enable}) & valid) {{", *inner, "}"]

@@ -40,6 +40,8 @@ class Fusion:
         For a sum or an or, the choice between a value and zero that it adds under a mask.
     masked : dict of Node to Node
         For a conjunction, the comparison that is evaluated under the other operand.
+    flipped : dict of Node to Node
+        For a choice between a value and its exclusive or with a constant, the latter.
     inverted : set of Node
         Comparisons whose opposite is computed.
     """
@@ -56,6 +58,7 @@ class Fusion:
         self.logic: dict[Node, list[Node]] = {}
         self.conditional: dict[Node, Node] = {}
         self.masked: dict[Node, Node] = {}
+        self.flipped: dict[Node, Node] = {}
         self.inverted = self._inverted(nodes, roots)
         for node in nodes:
             if not outside(node):
@@ -65,6 +68,11 @@ class Fusion:
         """What a choice yields if the variable of its bit is set, and if it is clear."""
         bit, x, y = node.args
         return (y, x) if bit in self.inverted else (x, y)
+
+    def is_plain(self, choice: Node) -> bool:
+        """Whether a choice between two numbers is a statement of its own."""
+        return choice not in self.merged and choice not in self.flipped \
+            and not any(map(is_zero, choice.args[1:]))
 
     def _single(self, node: Node) -> bool:
         """Whether a node has one user and belongs to the vector code."""
@@ -92,6 +100,8 @@ class Fusion:
             self.merged.add(node.args[0])
         elif node.op == "andb":
             self._fuse_conjunction(node)
+        elif node.op == "sel":
+            self._fuse_choice(node)
         elif node.op in ("or", "add"):
             for arg in node.args:
                 if arg.op == "sel" and self._single(arg) and is_zero(self.arms(arg)[1]):
@@ -100,6 +110,15 @@ class Fusion:
                     break
         if node.op in _LOGIC and node not in self.conditional:
             self._fuse_logic(node)
+
+    def _fuse_choice(self, node: Node) -> None:
+        """Makes a choice that only inverts bits an exclusive or under a mask."""
+        _, x, y = node.args
+        for one, other in ((x, y), (y, x)):
+            if (one.op == "xor" and one.args[0] is other and one.args[1].op == "const"
+                    and self._single(one)):
+                self.flipped[node] = one
+                self.merged.add(one)
 
     def _fuse_conjunction(self, node: Node) -> None:
         """Makes a conjunction a comparison under a mask, or else an and-not."""

@@ -34,10 +34,17 @@ class LaneValues:
         self._lane = lane
         self._needed = demands(roots, self._outside)
         self._fusion = Fusion(self._needed, (root for root, _ in roots), self._outside)
+        inside = [node for node in self._needed if not self._outside(node)]
+        self._differences = {frozenset(node.args): node for node in inside if node.op == "xorb"}
+        self._fields = {(node.args[0], node.bits << node.number): node for node in inside
+                        if node.op == "shr"}
+        self._choices = {node.args: node for node in inside
+                         if node.op == "sel" and self._fusion.is_plain(node)}
         self._names: dict[Node, str] = {}
         self.lines: list[str] = []
         for node in self._needed:
-            if node not in self._fusion.merged:
+            if node not in self._fusion.merged and node not in self._names \
+                    and not self._exchange(node):
                 self._names[node] = self._add(node)
 
     def name(self, node: Node) -> str:
@@ -54,6 +61,21 @@ class LaneValues:
         name = f"v{node.index}"
         self.lines.append(f"const auto {name} = {expression};")
         return name
+
+    def _exchange(self, node: Node) -> bool:
+        """Whether a choice was computed along with the opposite choice between the same values."""
+        if self._choices.get(node.args) is not node:
+            return False
+        bit, x, y = node.args
+        other = self._choices.get((bit, y, x))
+        if other is None:
+            return False
+        operands = [self._names[arg] for arg in (bit, *self._fusion.arms(node))]
+        names = f"v{node.index}", f"v{other.index}"
+        self.lines.append(
+            f"const auto [{', '.join(names)}] = exchange({', '.join(operands)});")
+        self._names[node], self._names[other] = names
+        return True
 
     # Numbers
 
@@ -76,8 +98,12 @@ class LaneValues:
         """A sum or an or of which one operand counts only under a mask."""
         chosen = self._fusion.conditional[node]
         other = node.args[1] if node.args[0] is chosen else node.args[0]
-        return (f"{node.op}_if({self._names[other]}, {self._names[chosen.args[0]]}, "
-                f"{self._names[self._fusion.arms(chosen)[0]]})")
+        value = self._fusion.arms(chosen)[0]
+        counts = value.op == "const" and value.number == 1 and (
+            node.op == "add" or not other.bits & 1)
+        function = "add_one_if" if counts else f"{node.op}_if"
+        return (f"{function}({self._names[other]}, {self._names[chosen.args[0]]}, "
+                f"{self._names[value]})")
 
     def _logic(self, node: Node) -> str:
         """A bitwise operation: with three operands, a truth table."""
@@ -95,6 +121,8 @@ class LaneValues:
         return f"{node.op}_({args[0]}, {args[1]})"
 
     def _operation(self, node: Node) -> str:
+        if node.op == "sel":
+            return self._choice(node)
         args = [self._names[arg] for arg in node.args]
         match node.op:
             case "leaf":
@@ -109,13 +137,21 @@ class LaneValues:
                 width, most = node.counted
                 kind = "" if node.args[0].bits & ~low(width) else "clean_"
                 return f"{kind}clz<{width}, {most}>({args[0]})"
-            case "sel":
-                x, y = self._fusion.arms(node)
-                if is_zero(y):
-                    return f"only({args[0]}, {self._names[x]})"
-                return f"sel({args[0]}, {self._names[x]}, {self._names[y]})"
             case _:
                 return self._read(node)
+
+    def _choice(self, node: Node) -> str:
+        bit = self._names[node.args[0]]
+        x, y = self._fusion.arms(node)
+        if (inverse := self._fusion.flipped.get(node)) is not None:
+            value, constant = inverse.args
+            where = bit if inverse is x else f"notb({bit})"
+            return f"xor_if({self._names[value]}, {where}, {self._const(constant.number)})"
+        if is_zero(y):
+            return f"only({bit}, {self._names[x]})"
+        if is_zero(x):
+            return f"unless({bit}, {self._names[y]})"
+        return f"sel({bit}, {self._names[x]}, {self._names[y]})"
 
     def _mul(self, node: Node) -> str:
         """The cheapest function that multiplies operands of these sizes."""
@@ -175,6 +211,10 @@ class LaneValues:
                     return f"andnb({self._names[one.args[0]]}, {self._names[other]})"
         args = [self._names[arg] for arg in node.args]
         if node.op == "selb":
+            _, x, y = node.args
+            differ = self._differences.get(frozenset((x, y)))
+            if differ in self._names:
+                return f"xorb({args[2]}, andb({args[0]}, {self._names[differ]}))"
             return f"orb(andb({args[0]}, {args[1]}), andnb({args[0]}, {args[2]}))"
         return f"{node.op}({', '.join(args)})"
 
@@ -185,9 +225,23 @@ class LaneValues:
             node = node.args[0]
         operation = COMPARES[node.op][inverted]
         operands = [self._names[arg] for arg in node.args]
+        sign = 1 << (self._lane - 1)
         if node.op == "test":
-            operands.append(self._const(node.number))
-        return f"{operation}({under}{operands[0]}, {operands[1]})"
+            seen = node.args[0].bits & low(self._lane)
+            if not under and node.number & low(self._lane) == sign:
+                return f"{('negative', 'positive')[inverted]}({operands[0]})"
+            field = self._fields.get((node.args[0], node.number))
+            if field in self._names and not under:
+                operation += "_field"
+                operands += [self._const(node.number), self._names[field]]
+            elif seen & ~node.number:
+                operands.append(self._const(node.number))
+            else:
+                operation = ("ne", "eq")[inverted]
+                operands.append(self._const(0))
+        elif node.op == "ltu" and all(arg.bits < sign for arg in node.args):
+            operation = ("lts", "ges")[inverted]
+        return f"{operation}({under}{', '.join(operands)})"
 
 
 def _truth_table(node: Node, leaves: Mapping[Node, int]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sim.kernel.ir import Graph, Node, topological
 from sim.kernel.rules.clamp import clamps
+from sim.kernel.rules.compare import comparisons
 from sim.kernel.rules.normaliser import normalisers
 from sim.kernel.rules.sticky import stickies
 from sim.kernel.rules.sticky_series import series
@@ -14,7 +15,7 @@ Rule = Callable[[Graph, Sequence[Node]], dict[Node, Node]]
 """Finds a rule's patterns among nodes, operands first: for each node to be replaced, its value."""
 
 RULES: Mapping[str, Rule] = {"normaliser": normalisers, "sticky": stickies,
-                             "sticky_series": series, "clamp": clamps}
+                             "sticky_series": series, "clamp": clamps, "compare": comparisons}
 """All rules by the names of their modules, in the order in which they are applied."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sim.kernel.ir import Graph, Node, low
 
-__all__ = ["clamped", "normalised", "normaliser", "sticky", "sticky_value"]
+__all__ = ["clamped", "larger", "normalised", "normaliser", "sticky", "sticky_value"]
 
 
 def normaliser(graph: Graph, word: Node, width: int, places: Sequence[int], *,
@@ -51,3 +51,10 @@ def clamped(graph: Graph, distance: Node, most: int, high: int) -> Node:
     """A distance, or ``most`` where one of its bits under ``high`` is one."""
     near = graph.and_(distance, graph.const(most))
     return graph.sel(graph.test(distance, high), graph.const(most), near)
+
+
+def larger(graph: Graph, x: Node, y: Node, places: int, width: int) -> Node:
+    """The larger of ``width + places`` bits of ``x`` and ``y`` shifted; its tail cannot decide."""
+    head = graph.and_(graph.shr(x, places), graph.const(low(width)))
+    return graph.sel(graph.ltu(head, y), graph.shl(y, places),
+                     graph.and_(x, graph.const(low(width + places))))

@@ -14,7 +14,14 @@ from sim.kernel.rules.rewrite import RULES, Rule, rewrite
 from sim.verilated.model import Model
 from verif.sim.kernel.interpreter import BIT_OPS, COMPARISONS, WORD_OPS, evaluate
 from verif.sim.kernel.lockstep import BACKENDS, Lockstep, VerilogTile, random_words
-from verif.sim.kernel.patterns import clamped, normalised, normaliser, sticky, sticky_value
+from verif.sim.kernel.patterns import (
+    clamped,
+    larger,
+    normalised,
+    normaliser,
+    sticky,
+    sticky_value,
+)
 
 COLS = 5
 CYCLES = 2000
@@ -23,11 +30,13 @@ ENVIRONMENTS = 6
 TILE_SEEDS = (4, 5, 7)
 PATTERN_SEEDS = (1, 2)
 TILE_OUTPUTS = 24
+FUNCTIONS = ("add_one_if(", "clean_clz<", "clz<", "exchange(", "if (any(", "lts(", "negative(",
+             "unless(", "xor_if(")
 ENABLES = 7
 INPUTS = {"a": 16, "b": 16, "c": 8, "d": 32, "e": 4, "f": 60, "k": 1, "l": 1}
 
 CHOICES = (*WORD_OPS, *BIT_OPS, *COMPARISONS, "and_", "and_", "or_", "sel", "sel", "selb", "not_",
-           "test", "from_bit", "normaliser", "sticky", "series")
+           "test", "from_bit", "normaliser", "sticky", "series", "larger")
 
 
 class RandomGraph:
@@ -82,7 +91,7 @@ class RandomGraph:
     def grow(self) -> None:
         rng, graph = self.random, self.graph
         op = rng.choice(CHOICES)
-        if op in ("normaliser", "sticky", "series"):
+        if op in ("normaliser", "sticky", "series", "larger"):
             getattr(self, f"grow_{op}")()
             return
         build = getattr(graph, op)
@@ -157,6 +166,18 @@ class RandomGraph:
         self.add(shift, lambda value, places: sticky_value(
             sticky_value(value, places & coarse), places & fine), x, distance)
 
+    def grow_larger(self) -> None:
+        """The larger of two numbers, of which one has no tail."""
+        rng = self.random
+        places, width = rng.randrange(1, 24), rng.randrange(1, 33)
+        kept = low(width + places)
+
+        def value(x: int, y: int) -> int:
+            return y << places if (x & kept) >> places < y else x & kept
+
+        x, y = self.word(), self.short(rng.randrange(1, 33))
+        self.add(larger(self.graph, x, y, places, width), value, x, y)
+
 
 @pytest.fixture
 def fired(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -226,8 +247,11 @@ def test_word_without_possible_bits_is_zero() -> None:
 
 def compare(name: str, inputs: Mapping[str, int], outputs: Mapping[str, int], body: str,
             sparse_inputs: Iterable[str], backends: Sequence[str] = ("native", "portable32"),
-            ) -> NDArray[np.bool_]:
-    """Compares a tile with Verilator on random inputs, some of which have few bits."""
+            functions: Iterable[str] = ()) -> NDArray[np.bool_]:
+    """Compares a tile with Verilator on random inputs, some of which have few bits.
+
+    All kernels must call ``functions``.
+    """
     def make(module: str) -> TileGrid:
         shared = [Shared("en")] if "en" in inputs else []
         return TileGrid(module, f"{name}_tile",
@@ -235,6 +259,9 @@ def compare(name: str, inputs: Mapping[str, int], outputs: Mapping[str, int], bo
                         [*(Each(port) for port in inputs if port != "en"), *shared,
                          *(Each(port) for port in outputs)])
     bench = Lockstep(f"kernel_{name}", {"fuzz": make}, backends)
+    for kernel in bench.kernels.values():
+        missing = [function for function in functions if f" {function}" not in kernel.cpp]
+        assert not missing, f"not called: {missing}"
     rng = np.random.default_rng(len(body))
     words = {port: random_words(rng, width, CYCLES) for port, width in bench.inputs.items()}
     for port in sparse_inputs:
@@ -385,6 +412,29 @@ class PatternVerilog:
             distance = self.wire(3, f"{distance}[2:0]")
         self.register(width, lane, self.sticky_value(x, distance, width))
 
+    def larger(self, lane: int) -> None:
+        """The larger and the smaller of two numbers, of which one has no tail."""
+        rng = self.random
+        width = rng.randrange(*((6, 16), (17, 32), (33, 47))[lane])
+        tail = rng.randrange(1, min(width - 1, 16))
+        x, y = self.word(width), self.wire(width - tail, f"{{a, b}} ^ {self.word(width - tail)}")
+        whole = self.wire(width, f"{{{y}, {tail}'b0}}")
+        above = self.wire(1, f"{y} > {x}[{width - 1}:{tail}]")
+        self.register(width, lane, f"{above} ? {whole} : {x}")
+        self.register(width, lane, f"{above} ? {x} : {whole}")
+        self.register(width, lane, f"{above} ? {width}'b0 : {x}")
+
+    def special(self, lane: int) -> None:
+        """Values that depend on whether a number has an exponent of ones."""
+        rng = self.random
+        width = (16, 32, 48)[lane]
+        x, first = self.word(width), rng.randrange(width - 10)
+        special = self.wire(1, f"&{x}[{first + 7}:{first}] & (c[3:0] != 0)")
+        sign = self.wire(1, f"{x}[{width - 1}]")
+        other = self.wire(width, f"{special} ? {{{x}[7:0], {x}[{width - 1}:8]}} + c : {x} - a")
+        self.register(width, lane, f"{sign} ? ~{other} : {other}")
+        self.register(1, lane, f"{special} ? {sign} ^ ({other} > b) : {sign}")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", PATTERN_SEEDS)
@@ -393,9 +443,10 @@ def test_patterns_of_all_rules_match_verilator_on_all_backends(seed: int,
     source = PatternVerilog(seed)
     for index in range(TILE_OUTPUTS):
         lane = index % 3
-        source.random.choice([source.normaliser, source.sticky])(lane)
+        make = (source.normaliser, source.sticky, source.larger, source.special)[index % 4]
+        make(lane)
     inputs = {"a": 16, "b": 16, "c": 8, "d": 32, "e": 8, "f": 48, "en": 3}
     seen = compare(f"fuzz_patterns_{seed}", inputs, source.outputs, "\n".join(source.lines),
-                   "abcdf", BACKENDS)
+                   "abcdf", BACKENDS, FUNCTIONS)
     assert all(fired.values()), fired
     assert seen.mean() > 0.9

@@ -10,6 +10,7 @@ from sim.kernel.rules.rewrite import RULES, rewrite
 from verif.sim.kernel.interpreter import evaluate
 from verif.sim.kernel.patterns import (
     clamped,
+    larger,
     normalised,
     normaliser,
     sticky,
@@ -194,6 +195,37 @@ def test_clamp_by_another_number_is_kept() -> None:
     clamp = graph.sel(graph.test(other, 0xf8), graph.const(7), graph.and_(distance, graph.const(7)))
     x = graph.and_(x, graph.const(low(WORD)))
     assert not found("clamp", graph, plain(graph, x, clamp))
+
+
+@pytest.mark.parametrize(("places", "width"), [(1, 4), (2, 3), (4, 4), (3, 1)])
+def test_every_comparison_of_a_shifted_number_keeps_its_value(places: int, width: int) -> None:
+    graph = Graph()
+    x, y = graph.leaf("x", 8), graph.leaf("y", 4)
+    root = larger(graph, x, y, places, width)
+    new, = rewrite(graph, [root])
+    assert "shr" not in operations([new])
+    for values in itertools.product(range(1 << 8), range(1 << 4)):
+        leaves = dict(zip((x, y), values, strict=True))
+        assert evaluate([new], leaves) == evaluate([root], leaves)
+
+
+def test_comparison_is_kept_unless_the_shifted_number_exists() -> None:
+    graph = Graph()
+    x, y, z = (graph.leaf(name, 8) for name in "xyz")
+    below = graph.ltu(graph.shr(x, 3), y)
+    assert found("compare", graph, below, graph.shl(y, 3))
+    assert not found("compare", graph, below, graph.shl(y, 2), graph.shl(z, 3))
+    for other in (graph.ltu(y, graph.shr(x, 3)), graph.eq(graph.shr(x, 3), y),
+                  graph.ltu(graph.and_(graph.shr(x, 3), graph.const(0x1d)), y)):
+        assert not found("compare", graph, other, graph.shl(y, 3))
+
+
+def test_comparison_is_kept_if_the_other_number_would_lose_bits() -> None:
+    graph = Graph()
+    x, y = graph.leaf("x", 64), graph.leaf("y", 62)
+    for places, lost in ((2, False), (3, True)):
+        below = graph.ltu(graph.shr(x, places), y)
+        assert bool(found("compare", graph, below, graph.shl(y, places))) is not lost
 
 
 @pytest.mark.parametrize("rule", RULES)
