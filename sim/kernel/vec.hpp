@@ -306,11 +306,11 @@ template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
         _mm256_mask_storeu_epi32(to, k.m, _mm512_cvtepi64_epi32(a.v));
     }
 }
-template <int E, typename T> inline void store(T* to, uint64_t present, Vec<E> a) {
-    store(to, bits_at<E>(present, 0), a);
-}
 template <int E, typename T> inline void store(T* to, Vec<E> a) {
-    store(to, bits_at<E>(~uint64_t(0), 0), a);
+    if constexpr (sizeof(T) * 8 == E) _mm512_storeu_si512(to, a.v);
+    else if constexpr (E == 32) _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16(a.v));
+    else if constexpr (sizeof(T) == 2) _mm_storeu_si128((__m128i*)to, _mm512_cvtepi64_epi16(a.v));
+    else _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi64_epi32(a.v));
 }
 template <int E> inline void spill(Number<E>* to, Vec<E> a) { _mm512_storeu_si512(to, a.v); }
 
@@ -639,10 +639,8 @@ template <int E, typename T> inline void store(T* to, Vec<E> a) {
         std::memcpy(to, part, sizeof part);
     }
 }
-// Only the lanes `present`: mostly all of them.
-template <int E, typename T> inline void store(T* to, uint64_t present, Vec<E> a) {
-    if (present == (uint64_t(1) << LANES<E>) - 1) store(to, a);
-    else store(to, sel(bits_at<E>(present, 0), a, load<E>(to)));
+template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
+    store(to, sel(k, a, load<E>(to)));
 }
 template <int E> inline void spill(Number<E>* to, Vec<E> a) { std::memcpy(to, &a.v, sizeof a.v); }
 
@@ -659,6 +657,12 @@ template <int E> inline constexpr uint64_t FULL = (uint64_t(1) << LANES<E>) - 1;
 
 // Bits [lane, lane + LANES) of a 64-bit mask, moved to the lowest places.
 template <int E> inline uint64_t part(uint64_t mask, int lane) { return (mask >> lane) & FULL<E>; }
+
+// Stores the lanes `present`: mostly all of them, for which a plain store is faster.
+template <int E, typename T> inline void store(T* to, uint64_t present, Vec<E> a) {
+    if (present == FULL<E>) store(to, a);
+    else store(to, bits_at<E>(present, 0), a);
+}
 
 // Replaces the bits of `mask` from `lane` on by `value`, where `keep` is set.
 template <typename B> inline void put_at(uint64_t& mask, int lane, uint64_t keep, B value) {

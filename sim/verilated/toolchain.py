@@ -5,12 +5,13 @@ Two environment variables override defaults:
 ``SYSTOLITH_CXX``
     The C++ compiler's command, split as a shell splits it. Default: ``g++``.
 ``SYSTOLITH_MARCH``
-    The machine to compile for (``-march=``). Default: ``native``.
+    The machine to compile for (``-march=``). Default: ``native``. `compile_for` overrides it.
 
 What they build goes to the cache of `hdl.store`; reports, pictures and the like go to
 `build_folder`.
 """
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -20,11 +21,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from hdl.store import cache_folder
 
-__all__ = ["Toolchain", "build_folder", "march"]
+__all__ = ["Toolchain", "build_folder", "compile_for", "march"]
 
 _INSTALL = "apt-get install -y g++ make perl"
 
@@ -53,9 +56,31 @@ def build_folder() -> pathlib.Path:
     return cache_folder()
 
 
+_target: ContextVar[str | None] = ContextVar("_target", default=None)
+
+
+@contextlib.contextmanager
+def compile_for(machine: str) -> Iterator[None]:
+    """Compile for another machine within the context, whatever ``SYSTOLITH_MARCH`` is.
+
+    Models of several machines can run in one process. In particular, ``haswell`` gives the kernels'
+    AVX2 backend on a machine that has AVX-512.
+
+    Parameters
+    ----------
+    machine : str
+        As ``-march=`` takes it.
+    """
+    token = _target.set(machine)
+    try:
+        yield
+    finally:
+        _target.reset(token)
+
+
 def march() -> str:
     """The machine to compile for, as ``-march=`` takes it."""
-    return os.environ.get("SYSTOLITH_MARCH") or "native"
+    return _target.get() or os.environ.get("SYSTOLITH_MARCH") or "native"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """``make bench``: simulation speed of array, core and chip; cost of cell and chip on an FPGA.
 
 Prints a table and writes the same figures to ``build/bench.json``. Machines are noisy: each speed
-is the median of several runs, and compared speeds are measured alternately.
+is the median of several runs, and compared speeds are measured alternately. Models are built for
+this machine, except those of keys with ``avx2``, which are built with ``-march=haswell``: many
+processors have AVX2 and no AVX-512.
 """
 
 import argparse
 import json
-import pathlib
-import platform
 import sys
 from collections.abc import Callable
 
@@ -19,6 +19,7 @@ from tools.bench.array import array_figures
 from tools.bench.cell import ecp5_cell, xc7_cell
 from tools.bench.chip import chip_figures, ecp5_chip
 from tools.bench.core import core_figures
+from tools.bench.machine import processor
 
 __all__ = ["main"]
 
@@ -33,15 +34,6 @@ def _cells() -> dict[str, float]:
             figures[f"cell_l{depth}_{name}"] = value
     figures["cell_l2_xc7_lc"] = xc7_cell(Config(mac_latency=2))["lc"]
     return figures
-
-
-def _processor() -> str:
-    info = pathlib.Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _tiny_chip() -> dict[str, float]:
@@ -71,7 +63,7 @@ def main() -> int:
             figures |= measure()
             # Written after each part, so that an interrupted run keeps its figures.
             path.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"on: {_processor()}, one thread except for the chip\n")
+    print(f"on: {processor()}, one thread except for the chip\n")
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:{width}}  {value:14,.1f}")

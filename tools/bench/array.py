@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import numpy as np
@@ -18,6 +18,8 @@ from sim.models.kernels import ModelSources, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
+from sim.verilated.toolchain import compile_for
+from tools.bench.machine import AVX2, has_avx2
 
 __all__ = ["Grid", "array_figures"]
 
@@ -114,8 +116,36 @@ def _rate(cycles: int, run: Callable[[], object]) -> float:
     return cycles / (time.perf_counter() - started)
 
 
+def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
+           weights: npt.NDArray[np.float32]) -> None:
+    """Compares the products of ``rows`` with the loaded ``weights``.
+
+    Raises
+    ------
+    RuntimeError
+        If a bit differs between two models, or between the first one and golden.
+    """
+    (first, kernel), *_ = grids.items()
+    short = kernel.stream(rows)
+    recorded = {name: grid.model.run(short, ["p", "p_valid"]) for name, grid in grids.items()}
+    for name, record in recorded.items():
+        for port in ("p", "p_valid"):
+            if not np.array_equal(recorded[first][port], record[port]):
+                raise RuntimeError(f"{first} and {name} differ in port {port}")
+    if not np.array_equal(kernel.results(recorded[first]["p"], len(rows)),
+                          bits(tile_matmul(rows, weights))):
+        raise RuntimeError(f"{first} and golden model differ")
+
+
+def _speed(grid: Grid, x: Words) -> float:
+    """Cycles a second of a busy array."""
+    return _rate(len(x), lambda: grid.model.run({"x": x}, []))
+
+
 def array_figures(config: Config) -> dict[str, float]:
-    """Speeds of the busy and the idle array; first both models are checked against golden.
+    """Speeds of the busy and the idle array; first all models are checked against golden.
+
+    On a machine with AVX2 also the speed of the busy array by kernels for AVX2.
 
     Raises
     ------
@@ -126,32 +156,28 @@ def array_figures(config: Config) -> dict[str, float]:
     rng = np.random.default_rng(1)
     weights = rng.standard_normal((size, size)).astype(np.float32)
     kernel, verilator = Grid(config, kernels=True), Grid(config, kernels=False)
+    grids = {"kernel": kernel, "verilator": verilator}
+    if has_avx2():
+        with compile_for(AVX2):
+            grids["avx2"] = Grid(config, kernels=True)
     rows = rng.standard_normal((VERILATOR_CYCLES, size)).astype(np.float32)
-    for grid in (kernel, verilator):
+    for grid in grids.values():
         grid.load(weights)
-    short = kernel.stream(rows)
-    recorded = [grid.model.run(short, ["p", "p_valid"]) for grid in (kernel, verilator)]
-    for port in ("p", "p_valid"):
-        if not np.array_equal(recorded[0][port], recorded[1][port]):
-            raise RuntimeError(f"kernel and Verilator differ in port {port}")
-    got = kernel.results(recorded[0]["p"], len(rows))
-    if not np.array_equal(got, bits(tile_matmul(rows, weights))):
-        raise RuntimeError("kernel and golden model differ")
+    _check(grids, rows, weights)
 
     # From here on every cell is busy in every cycle.
     everything = np.full(kernel.model.ports["x_valid"].words, 0xFFFF_FFFF, np.uint32)
     if size % 32:
         everything[-1] >>= np.uint32(32 - size % 32)
     data = _words(bits(to_bf16(rng.standard_normal((KERNEL_CYCLES, size)).astype(np.float32))))
-    for grid in (kernel, verilator):
+    for grid in grids.values():
         grid.model.poke("x_valid", everything)
-        grid.model.run({"x": data[:2 * size] if grid is kernel else data[:size]}, [])
-    speeds: dict[str, list[float]] = {"kernel": [], "verilator": [], "loading": [], "idle": []}
+        grid.model.run({"x": data[:size] if grid is verilator else data[:2 * size]}, [])
+    speeds: dict[str, list[float]] = {name: [] for name in (*grids, "loading", "idle")}
     for _ in tqdm(range(RUNS), "array", unit="run", leave=False):
-        speeds["kernel"].append(_rate(
-            KERNEL_CYCLES, lambda: kernel.model.run({"x": data}, [])))
-        speeds["verilator"].append(_rate(
-            VERILATOR_CYCLES, lambda: verilator.model.run({"x": data[:VERILATOR_CYCLES]}, [])))
+        for name, grid in grids.items():
+            speeds[name].append(_speed(grid, data[:VERILATOR_CYCLES] if grid is verilator
+                                       else data))
     # Weights that find no empty cell travel through the whole array: the most expensive load.
     kernel.model.poke("w_north_valid", everything)
     for _ in range(RUNS):
@@ -164,8 +190,10 @@ def array_figures(config: Config) -> dict[str, float]:
         speeds["idle"].append(_rate(IDLE_CYCLES, lambda: kernel.model.tick(IDLE_CYCLES)))
     median = {name: statistics.median(values) for name, values in speeds.items()}
     ratios = [a / b for a, b in zip(speeds["kernel"], speeds["verilator"], strict=True)]
+    avx2 = {"array_kernel_avx2_cycles_per_second": median["avx2"]} if "avx2" in median else {}
     return {
         "array_kernel_cycles_per_second": median["kernel"],
+        **avx2,
         "array_verilator_cycles_per_second": median["verilator"],
         "array_kernel_ratio": statistics.median(ratios),
         "array_loading_cycles_per_second": median["loading"],

@@ -1,10 +1,11 @@
 """How fast the chip is simulated, how many bytes its transfers move, what it takes in an FPGA."""
 
+import contextlib
 import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from tqdm import tqdm
@@ -15,8 +16,10 @@ from hdl.config import Config
 from hdl.tiles import VerilogLibrary
 from sim.asm.descriptor import Place, descriptor, hbm, vmem
 from sim.models.chip import ChipModel, Until
+from sim.verilated.toolchain import compile_for
 from tools.bench.cell import synthesise
 from tools.bench.core import busy_program
+from tools.bench.machine import AVX2, has_avx2
 
 __all__ = ["chip_figures", "count_cells", "ecp5_chip"]
 
@@ -124,6 +127,8 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
 def chip_figures(config: Config) -> dict[str, float]:
     """Simulated cycles a second, with two threads if there are two cores, and speed of transfers.
 
+    On a machine with AVX2 also those of a busy chip whose kernels use AVX2.
+
     Raises
     ------
     RuntimeError
@@ -131,22 +136,43 @@ def chip_figures(config: Config) -> dict[str, float]:
     """
     speeds: dict[str, list[float]] = {"busy": [], "busy_one_thread": [], "idle": []}
     active = 0.0
-    with ChipModel(config) as chip:
-        _check(chip)
-        program = busy_program(config, BUSY_LOOPS).bundles
-        for core in range(config.cores):
-            chip.load_program(core, program)
+    with contextlib.ExitStack() as stack:
+        chip = stack.enter_context(_loaded(config))
         for _ in tqdm(range(RUNS), "chip", unit="run", leave=False):
             speed, active = _busy(chip)
             speeds["busy"].append(speed)
             speeds["idle"].append(_idle(chip))
         transfers = _transfers(chip)
-        chip.model.use_threads(1)
+        single = {"busy_one_thread": chip}
+        if has_avx2():
+            with compile_for(AVX2):
+                single["busy_one_thread_avx2"] = stack.enter_context(_loaded(config))
+            speeds["busy_one_thread_avx2"] = []
+        for one in single.values():
+            one.model.use_threads(1)
         for _ in tqdm(range(RUNS), "chip, one thread", unit="run", leave=False):
-            speeds["busy_one_thread"].append(_busy(chip)[0])
-    return {**{f"chip_{name}_cycles_per_second": statistics.median(values)
-               for name, values in speeds.items()},
-            "chip_busy_mxu_active_percent": 100 * active, **transfers}
+            for name, one in single.items():
+                speeds[name].append(_busy(one)[0])
+    figures = {f"chip_{name}_cycles_per_second": statistics.median(values)
+               for name, values in speeds.items()}
+    return {**figures, "chip_busy_mxu_active_percent": 100 * active, **transfers}
+
+
+@contextlib.contextmanager
+def _loaded(config: Config) -> Iterator[ChipModel]:
+    """A chip that was compared with golden, with the busy program in all cores.
+
+    Raises
+    ------
+    RuntimeError
+        If the chip and the golden chip differ.
+    """
+    with ChipModel(config) as chip:
+        _check(chip)
+        program = busy_program(config, BUSY_LOOPS).bundles
+        for core in range(config.cores):
+            chip.load_program(core, program)
+        yield chip
 
 
 def ecp5_chip(config: Config) -> dict[str, int]:

@@ -16,7 +16,7 @@ from hdl import yosys
 from hdl.store import cache_folder
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
-from sim.verilated.toolchain import Toolchain, build_folder
+from sim.verilated.toolchain import Toolchain, build_folder, compile_for
 
 COUNTER = """\
 module counter(input clk, input rst, input [7:0] step, output reg [7:0] count);
@@ -81,6 +81,23 @@ def test_models_of_one_source_differ_by_machine(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("SYSTOLITH_MARCH", march)
         identities.append(Toolchain.find().identity())
     assert identities[0] != identities[1]
+
+
+def test_models_for_another_machine_are_built_within_a_context(
+        own_folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTOLITH_MARCH", "native")
+    usual = Toolchain.find()
+    assert usual.march == "native"
+    with compile_for("x86-64"):
+        with compile_for("x86-64-v2"):
+            assert Toolchain.find().march == "x86-64-v2"
+        other = Toolchain.find()
+        path = build_model("counter", {"counter": COUNTER}, optimise=False)
+    assert other.march == "x86-64"
+    assert other.identity() != usual.identity()
+    assert Toolchain.find() == usual
+    assert "-march=x86-64 " in (path.parent / "build.log").read_text()
+    assert build_model("counter", {"counter": COUNTER}, optimise=False) != path
 
 
 def test_broken_verilog_raises_with_the_message(own_folder: pathlib.Path) -> None:
