@@ -10,6 +10,7 @@ from hdl.config import Config
 from sim.compiler.graph.ir import DType, Graph, Operation, Value
 from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.elements.expression import Elements, Node
+from sim.compiler.kernels.elements.iterated import Stage, Step, stages
 from sim.compiler.kernels.elements.writing import Writer
 from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
 from sim.compiler.machine import Builder, VReg
@@ -134,6 +135,18 @@ def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]
     return [b.splat(register) if isinstance(register, int) else register for register in found]
 
 
+def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
+    """Write one execution of a step on registers; a result may be a word."""
+    e = Elements()
+    inputs = [e.input() for _ in registers]
+    outputs = step(e, inputs)
+    leaves = {node: (0, lambda *_, register=register: register)
+              for node, register in zip(inputs, registers, strict=True)}
+    writer = Writer(b, e, outputs, leaves, 0)
+    writer.write(0, ())
+    return [writer.register(output, ()) for output in outputs]
+
+
 # Where it lies.
 
 
@@ -209,6 +222,8 @@ def is_readable(operation: Operation, config: Config) -> bool:
 
 
 def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
+    if stages(operation) is not None:
+        return Choice((result,) * len(operation.operands), (result,))
     numbers = _operand_numbers(operation)
     inputs: dict[int, Tiling] = {}
     for number, leaf in _leaves_of(operation):
@@ -354,4 +369,25 @@ def _index(strides: Sequence[int], variables: Sequence[Any]) -> Any:
 
 @lowers("fusion", "iota", *table.KINDS)
 def _elementwise(operation: Operation, at: Lowering) -> None:
-    _Kernel(operation, at).write()
+    parts = stages(operation)
+    if parts is None:
+        _Kernel(operation, at).write()
+    else:
+        _write_stages(operation, at, parts)
+
+
+def _write_stages(operation: Operation, at: Lowering, parts: Sequence[Stage]) -> None:
+    """Write a loop over vectors, with a loop for each stage that is repeated."""
+    b, result = at.builder, at.place(operation.result)
+    with b.loop(result.buffer.vectors) as i:
+        state = [b.load(at.place(value).buffer, i) for value in operation.operands]
+        for stage in parts:
+            if stage.count == 1:
+                state = _emit(b, stage.step, state)
+                continue
+            state[:stage.changed] = [b.variable(value) for value in state[:stage.changed]]
+            with b.loop(stage.count):
+                for variable, value in zip(state[:stage.changed], _emit(b, stage.step, state),
+                                           strict=False):
+                    b.assign(variable, value)
+        b.store(state[0], result.buffer, i)

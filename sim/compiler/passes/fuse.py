@@ -15,6 +15,7 @@ from hdl.config import Config
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.elements.expression import Elements, Node
+from sim.compiler.kernels.elements.iterated import stages
 from sim.compiler.kernels.elements.writing import needed
 from sim.compiler.kernels.elementwise import broadcast_tiling, expand_region, is_readable
 from sim.compiler.tiling import standard
@@ -174,7 +175,7 @@ class _Fusion:
                     yield self._home[read]
 
     def _fusible(self, operation: Operation) -> bool:
-        if operation.kind not in table.KINDS or not (
+        if operation.kind not in table.KINDS or stages(operation) is not None or not (
                 operation.result in self._users or operation.result in self._returned):
             return False
         return not any(

@@ -108,11 +108,27 @@ def test_binary_operations_of_integers(kind: str, dtype: DType) -> None:
     check(operation(kind, x.shape, [dtype, dtype], dtype), [x, y])
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_remainder_of_floats_is_exact(dtype: DType) -> None:
+    rng = np.random.default_rng(15)
+    x, y = (array.ravel().astype(array_dtype(dtype)) for array in np.meshgrid(FLOATS, FLOATS))
+    check(operation("remainder", x.shape, [dtype, dtype], dtype), [x, y])
+    x, y = (values(rng, 60, dtype) for _ in range(2))
+    check(operation("remainder", x.shape, [dtype, dtype], dtype), [x, y])
+
+
 @pytest.mark.parametrize("dtype", [S32, U32])
-@pytest.mark.parametrize("kind", ["abs", "negate", "sign", "not", "popcnt", "count_leading_zeros"])
+def test_powers_of_integers(dtype: DType) -> None:
+    rng = np.random.default_rng(16)
+    x = rng.integers(-5, 9, 40).astype(array_dtype(dtype))
+    y = rng.integers(-2, 40, 40).astype(array_dtype(dtype))
+    check(operation("power", x.shape, [dtype, dtype], dtype), [x, y])
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [
+    ("abs", S32), *((kind, dtype) for dtype in (S32, U32)
+                    for kind in ("negate", "sign", "not", "popcnt", "count_leading_zeros"))])
 def test_unary_operations_of_integers(kind: str, dtype: DType) -> None:
-    if dtype is U32 and kind == "abs":
-        pytest.skip("abs is of signed integers")
     x = values(np.random.default_rng(5), 90, dtype)
     check(operation(kind, x.shape, [dtype], dtype), [x])
 

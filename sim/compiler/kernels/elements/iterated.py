@@ -1,0 +1,138 @@
+"""Operations of elements that repeat a sequence: the remainder of fp32 numbers, integer powers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sim.compiler.graph.ir import DType, Operation
+from sim.compiler.kernels.elements import conversions, integers
+from sim.compiler.kernels.elements.elementary import ROUND
+from sim.compiler.kernels.elements.expression import Elements
+from sim.compiler.kernels.elements.floats import EXPONENT, MAGNITUDE, SIGN, split
+
+__all__ = ["Stage", "Step", "stages"]
+
+Step = Callable[[Elements, Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A sequence that is repeated.
+
+    Attributes
+    ----------
+    step : callable
+        New values from old ones; fewer or more of them if it is not repeated.
+    count : int
+        How often it is executed.
+    changed : int
+        If it is repeated: how many of the values, the first ones, it changes.
+    """
+
+    step: Step
+    count: int = 1
+    changed: int = 0
+
+
+def stages(operation: Operation) -> list[Stage] | None:
+    """The stages of an operation, from its operands to its result; None if it has none."""
+    dtype = operation.operands[0].dtype if operation.operands else None
+    if operation.kind == "remainder" and dtype in (DType.F32, DType.BF16):
+        return _remainder(dtype)
+    if operation.kind == "power" and dtype is not None and dtype.is_integer:
+        return _power(dtype.is_signed)
+    return None
+
+
+# The remainder.
+
+_PASSES = 13
+"""Each gives 10 bits of a quotient of up to 2**128, the last one the rest."""
+
+
+def _remainder(dtype: DType) -> list[Stage]:
+    """x - y trunc(x / y), exactly.
+
+    As in a division by hand: 11 bits of the quotient times y are subtracted in exact products. The
+    last ones are rounded to nearest, so that a rest of at most y / 2 remains, which is exact. First
+    y is multiplied by 2**126 if it is small, so that no quotient overflows.
+    """
+    return [Stage(_remainder_start), Stage(_subtract_multiple, _PASSES, 1),
+            Stage(_remainder_middle), Stage(_subtract_multiple, _PASSES, 1),
+            Stage(lambda e, state: _remainder_end(e, state, dtype))]
+
+
+def _divisor(e: Elements, b: Any) -> tuple[Any, ...]:
+    """The reciprocal, and two parts of 12 bits."""
+    return (e("reciprocal", b), *split(e, b))
+
+
+def _remainder_start(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
+    x, y = state
+    a, b = e("fabs", x), e("fabs", y)
+    scale = e.select(e("fge", b, 2.0**64), 2.0**-64, 1.0)
+    a, b = e("fmul", a, scale), e("fmul", b, scale)
+    # A product that is rounded up must not overflow.
+    large = e("fge", a, 2.0**100)
+    scale = e.select(large, 2.0**-4, 1.0)
+    multiple = e("fmul", e.select(e("flt", b, 1.0), e("fmul", b, 2.0**126), b), scale)
+    return (e("fmul", a, scale), *_divisor(e, multiple), e.select(large, 2.0**4, 1.0), b, x, y)
+
+
+def _subtract_multiple(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
+    a, inverse, high, low, *rest = state
+    estimate = e("fmul", a, inverse)
+    whole = e("fsub", e("fadd", estimate, ROUND), ROUND)
+    few = e("lt", e("and", estimate, MAGNITUDE), 2.0**11)
+    quotient = e.select(few, whole, e("and", estimate, 0xFFFFE000))
+    a = e("fsub", e("fsub", a, e("fmul", quotient, high)), e("fmul", quotient, low))
+    return (a, inverse, high, low, *rest)
+
+
+def _remainder_middle(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
+    a, _, _, _, scale, b, x, y = state
+    a = e("fmul", a, scale)
+    scale = e.select(e("flt", b, 2.0**-60), 2.0**60, 1.0)
+    a, b = e("fmul", a, scale), e("fmul", b, scale)
+    return (a, *_divisor(e, b), b, x, y)
+
+
+def _remainder_end(e: Elements, state: Sequence[Any], dtype: DType) -> Sequence[Any]:
+    a, _, _, _, b, x, y = state
+    a = e.select(e("flt", a, 0.0), e("fadd", a, b), a)
+    divisor = e("fabs", y)
+    scale = e.select(e("flt", divisor, 2.0**-60), 2.0**-60, 1.0)
+    scale = e.select(e("fge", divisor, 2.0**64), 2.0**64, scale)
+    result = e("or", e("fmul", a, scale), e("and", x, SIGN))
+    result = e.select(e("flt", e("fabs", x), divisor), e("fmul", x, 1.0), result)
+    invalid = e.mask("mor", e("ge", e("and", x, MAGNITUDE), EXPONENT), e("feq", y, 0.0))
+    invalid = e.mask("mor", invalid, e("fne", y, y))
+    return [conversions.rounded(e, e.select(invalid, float("nan"), result), dtype)]
+
+
+# Powers of integers.
+
+
+def _power(signed: bool) -> list[Stage]:
+    """x**y modulo 2**32 by squaring; with y < 0, 1 / x**-y rounded toward zero."""
+    return [Stage(lambda e, state: (1, state[0], state[1], *state)),
+            Stage(_square_and_multiply, 32, 3),
+            Stage(lambda e, state: [_signed_power(e, state) if signed else state[0]])]
+
+
+def _square_and_multiply(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
+    result, factor, exponent, *rest = state
+    odd = e("ne", e("and", exponent, 1), 0)
+    result = e.select(odd, integers.multiply(e, result, factor), result)
+    return (result, integers.multiply(e, factor, factor), e("shr", exponent, 1), *rest)
+
+
+def _signed_power(e: Elements, state: Sequence[Any]) -> Any:
+    result, _, _, x, y = state
+    # Of 1 and -1, x**y is x**-y.
+    units = e("ltu", e("add", x, 1), 3)
+    units = e.mask("mandn", units, e("eq", x, 0))
+    inverse = e.select(units, result, 0)
+    return e.select(e("lt", y, 0), inverse, result)
+
+
