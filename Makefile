@@ -10,9 +10,6 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
-# Seconds per test, builds included: many times what the slowest takes. A thread ends the process,
-# since a signal does not interrupt a simulator's C++ code.
-LIMIT := --timeout 1800 --timeout-method thread
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive \
@@ -40,10 +37,11 @@ softmax: setup  ## run a layer with softmax as one program on the core in RTL; C
 	$(PY) -m sim.apps.softmax $(CONFIG)
 
 test: setup  ## run all tests
-	$(PY) -m pytest $(SPREAD) $(LIMIT)
+	$(PY) -m pytest $(SPREAD) $(if $(RECORD),--record)
 
-test-quick: setup  ## run the tests that take at most a few seconds
-	$(PY) -m pytest $(SPREAD) $(LIMIT) -m 'not slow'
+test-quick: setup  ## run the tests that take at most a few seconds; UNIT=xlu only that unit's
+	@paths=$$($(PY) -m verif.units $(UNIT)) && set -x && \
+		$(PY) -m pytest $(SPREAD) -m 'not slow' $$paths
 
 cocotb: setup  ## run only the cocotb benches; BENCH=mac_cell-tiny-1 runs one
 	$(PY) -m verif.benches $(BENCH)

@@ -1,28 +1,79 @@
-"""Groups and order of the tests when several processes run them, and how Ctrl-C reaches them."""
+"""How several processes share the tests, the tests' time limits, and how Ctrl-C reaches them."""
 
+import json
+import pathlib
 import signal
+from collections import defaultdict
 
 import pytest
 
+DURATIONS = pathlib.Path(__file__).with_name("durations.json")
+"""Seconds that each group of tests took in an empty cache: ``make test RECORD=1`` writes it."""
 
-def pytest_configure() -> None:
+QUICK_LIMIT, SLOW_LIMIT = 300, 900
+"""Seconds per test, builds included: many times what it takes on a quiet machine."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help=f"write {DURATIONS.name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Takes interrupts even where they are ignored, as in a job that a shell starts with ``&``.
 
     Tests of Ctrl-C would otherwise wait for one that never arrives.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Of several processes, only the first has all results.
+    if config.getoption("--record") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
+
+
+class Recorder:
+    """Writes how long each group takes."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, str] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # The plugin that spreads the tests appends the group to a test's name.
+        group = dict(report.user_properties).get("group")
+        self.seconds[str(group)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        seconds = {group: round(seconds, 1) for group, seconds in sorted(self.seconds.items())}
+        DURATIONS.write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
+
+
+def model_of(item: pytest.Item) -> str:
+    """What a test shares with the others of its group: its file, and the model that it uses.
+
+    Fixtures that outlive a test are models, so their parameters tell one model from another.
+    """
+    callspec = getattr(item, "callspec", None)
+    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
+    shared = [str(value) for name, value in sorted(callspec.params.items())
+              if name in fixtures and fixtures[name][-1].scope != "function"] if callspec else []
+    path = item.path.relative_to(DURATIONS.parent).as_posix()
+    return "-".join([path, *shared])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups tests for ``--dist loadgroup`` and puts long ones first.
+    """Groups tests for ``--dist loadgroup`` by the model that they build, the longest group first.
 
-    A file's tests share models, so they stay together unless they have a group of their own. A long
-    test at the end would keep one process busy while the others wait.
+    A long group at the end would keep one process busy while the others wait.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    groups: dict[pytest.Item, str] = {}
     for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
-    # The sort keeps the order of a group's tests.
-    items.sort(key=lambda item: (item.path.stem != "test_cocotb", item.path not in slow))
+        marker = item.get_closest_marker("xdist_group")
+        groups[item] = marker.args[0] if marker else model_of(item)
+        if marker is None:
+            item.add_marker(pytest.mark.xdist_group(groups[item]))
+        slow = item.get_closest_marker("slow") is not None
+        item.add_marker(pytest.mark.timeout(SLOW_LIMIT if slow else QUICK_LIMIT, method="thread"))
+        item.user_properties.append(("group", groups[item]))
+    # The sort keeps the order of a group's tests. Unknown groups come first.
+    items.sort(key=lambda item: (-seconds.get(groups[item], 1e9), groups[item]))

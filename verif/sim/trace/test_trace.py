@@ -1,12 +1,11 @@
 """Traces and waveforms show what happened, and change nothing."""
 
-import _thread
 import itertools
 import json
 import pathlib
+import signal
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -384,8 +383,7 @@ def test_an_interrupt_leaves_no_half_of_a_step(tmp_path: pathlib.Path,
 
     def interrupted(self: Tracer, records: Sequence[np.ndarray], now: int) -> None:
         if next(interrupts) == 3:
-            _thread.interrupt_main()
-            time.sleep(0.05)
+            signal.raise_signal(signal.SIGINT)
         feed(self, records, now)
 
     monkeypatch.setattr(Tracer, "feed", interrupted)
