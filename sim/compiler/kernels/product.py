@@ -2,8 +2,8 @@
 
 A *step* multiplies a block of rows, some vectors, by one weight tile. `Product` says how many steps
 there are and where each finds its operands: a nest of levels, as in a loop nest. Levels of *depth*
-add to the same results; they are the innermost ones, so that the sums of a block stay in vector
-registers, and every step stores them. `sim.compiler.kernels.steps` writes the code.
+add to the same results; they are the innermost ones, so that the sums of a block can stay in vector
+registers. Every step stores them. `sim.compiler.kernels.steps` writes the code.
 
 A weight tile takes lanes + 1 cycles, and a block of tile_vregs vectors hides it: the array takes a
 row in all other cycles.
@@ -127,6 +127,11 @@ class Product:
     def adds(self) -> bool:
         """Whether a result is a sum of several steps."""
         return self.scheme.passes > 1 or any(level.count > 1 for level in self.sums)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether sums are added where they are stored, which leaves registers to the scheme."""
+        return self.adds and self.scheme.passes > 1 and self.finish is None
 
     @cached_property
     def lag(self) -> int:

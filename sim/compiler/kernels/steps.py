@@ -161,6 +161,7 @@ class _Writer:
         """Allocate the sums: no earlier than they are needed, because registers are scarce."""
         if self._product.adds:
             self._zero = self._b.splat(0)
+        if self._product.adds and not self._product.in_place:
             self._sums = [self._b.variable(0) for _ in range(self._product.block_rows)]
 
     def _begin(self) -> None:
@@ -341,11 +342,13 @@ class _Writer:
     def _add(self, result: VReg, number: int, results: "_Results") -> None:
         """Add a vector of results to its sum, and store it."""
         b, product = self._b, self._product
-        sum = None if self._sums is None else self._sums[number]
-        total = product.scheme.total(b, result, sum, results.started, results.setting, sum)
+        at = results.at + number * product.block.results
+        into = None if self._sums is None else self._sums[number]
+        sum = b.load(product.results, at) if product.in_place else into
+        total = product.scheme.total(b, result, sum, results.started, results.setting, into)
         if product.finish is not None:
             total = product.finish(b, total)
-        b.store(total, product.results, results.at + number * product.block.results)
+        b.store(total, product.results, at)
 
 
 @dataclass
