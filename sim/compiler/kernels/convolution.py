@@ -141,4 +141,4 @@ def _lower(operation: Operation, at: Lowering) -> None:
     result = at.place(operation.result)
     way = Convolution(operation, lhs.tiling, rhs.tiling, result.tiling)
     write_product(at.builder, way.product(at.config, lhs.buffer, rhs.buffer, result.buffer,
-                                          finisher(at.builder, operation.result.dtype)))
+                                          finisher(at.builder, operation.result.dtype)), at.smem)

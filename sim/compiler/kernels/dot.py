@@ -329,4 +329,4 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
     products = [dot.product(at.config, (lhs.buffer, rhs.buffer), result.buffer,
                             [value.dtype for value in operation.operands], precision(operation),
                             finish) for dot in ways]
-    write_product(b, min(products, key=lambda product: product.cycles))
+    write_product(b, min(products, key=lambda product: product.cycles), at.smem)

@@ -57,6 +57,10 @@ class Lowering(Protocol):
     def builder(self) -> Any:
         """The `Builder` that takes the code."""
 
+    @property
+    def smem(self) -> range:
+        """Words of scalar memory that the kernel may use as it likes."""
+
     def place(self, value: Value) -> Place:
         """Where an operand or a result lies; different values never overlap."""
 

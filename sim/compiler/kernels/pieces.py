@@ -55,6 +55,10 @@ class Scheme(Protocol):
     def passes(self) -> int:
         """Number of passes."""
 
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Vector operations for a vector of rows, of weights, and of results."""
+
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute what `piece` needs in a pass; the list's length does not depend on the pass."""
 
@@ -88,6 +92,7 @@ class Rounded:
     """One pass of fp32 numbers, rounded to bf16 by the array."""
 
     passes: int = 1
+    work: tuple[int, int, int] = (0, 0, 2)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Nothing."""
@@ -131,6 +136,11 @@ class Split:
     def passes(self) -> int:
         """Number of passes."""
         return len(self.pairs)
+
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Vector operations for a vector of rows, of weights, and of results."""
+        return 3 + 3 * self._most(ROWS), 3 + 3 * self._most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """The first magnitude that counts as 0, and for each piece above: whether to subtract."""
@@ -179,6 +189,7 @@ class Integers:
     """One pass of integers that bf16 holds."""
 
     passes: int = 1
+    work: tuple[int, int, int] = (1, 1, 3)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Nothing."""
@@ -215,6 +226,11 @@ class Passes:
     def passes(self) -> int:
         """Number of passes."""
         return len(self.pairs)
+
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Vector operations for a vector of rows, of weights, and of results."""
+        return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """The distance by which the byte is shifted down."""

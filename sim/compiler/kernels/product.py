@@ -26,6 +26,9 @@ __all__ = ["Finish", "Level", "Product"]
 
 _SUMS = 18
 """Most vectors of a block whose sums are in registers."""
+_PER_OPERATION = 0.85
+"""Cycles of a vector operation, about, where they take longer than the array."""
+
 Finish = Callable[[Builder, VReg], VReg]
 """Writes code that turns a sum into what is stored: an epilogue."""
 
@@ -107,8 +110,10 @@ class Product:
         return -(-self.block.count // rows)
 
     def step_cycles(self, rows: int) -> int:
-        """Cycles of a step with so many vectors of rows: those of the array."""
-        return max(rows * self.config.sublanes, self.config.array + 1)
+        """Cycles of a step with so many vectors of rows: those of the array or the vector unit."""
+        pushed, weight, result = self.scheme.work
+        work = pushed * rows + weight * self.config.tile_vregs + result * rows
+        return max(rows * self.config.sublanes, self.config.array + 1, round(work * _PER_OPERATION))
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:

@@ -12,7 +12,7 @@ between iterations, the first vectors of rows and weights are loaded in the iter
 the last results are added in the iteration after.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sim.compiler.kernels.pieces import ROWS, WEIGHTS, Number
 from sim.compiler.kernels.product import Level, Product
@@ -21,42 +21,56 @@ from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
 
 __all__ = ["write_product"]
 
+_COUNTERS = 4
+"""Most counters that are kept in registers."""
 _TAG_BITS = 6
 """A tag holds a result's place, the scheme's setting of 5 bits, and whether its sum has begun."""
 
 
-def write_product(b: Builder, product: Product) -> None:
-    """Write the code of a product."""
-    _Writer(b, product).write()
+def write_product(b: Builder, product: Product, smem: range) -> None:
+    """Write the code of a product, which may use these words of scalar memory."""
+    _Writer(b, product, smem).write()
 
 
-@dataclass
 class _Counters:
-    """The levels' counters, in scalar registers, and what follows from them."""
+    """The levels' counters, and what follows from them.
 
-    b: Builder
-    product: Product
-    levels: list[tuple[str, Level, SReg]] = field(default_factory=list)
+    Between steps they are in scalar registers, or in scalar memory if they are many.
+    """
 
-    def __post_init__(self) -> None:
-        product = self.product
+    def __init__(self, b: Builder, product: Product, smem: range) -> None:
+        self.b, self.product = b, product
         nest = [("sum", level) for level in product.sums]
         nest += [("pass", Level(product.scheme.passes)),
                  ("block", Level(product.blocks(product.block_rows)))]
         nest += [("other", level) for level in product.others]
-        self.levels = [(kind, level, self.b.scalar_variable(0)) for kind, level in nest
+        self.levels = [(kind, level, b.scalar_variable(0)) for kind, level in nest
                        if level.count > 1]
+        many = product.scheme.passes > 1 or len(self.levels) > _COUNTERS
+        self._smem = smem[:len(self.levels)] if many else range(0)
+        for at in self._smem:
+            b.smem_store(0, at)
+
+    def read(self) -> None:
+        """Take the counters from scalar memory, if they are there."""
+        if self._smem:
+            self.levels = [(kind, level, self.b.smem_load(at)) for (kind, level, _), at in zip(
+                self.levels, self._smem, strict=True)]
 
     def advance(self) -> None:
         """Go to the next step. Behind the last one, only the outermost counter is out of range."""
         b, carry = self.b, None
-        for number, (_, level, counter) in enumerate(self.levels):
+        for number, (kind, level, counter) in enumerate(self.levels):
+            into = None if self._smem else counter
             following = b.scalar("add", counter, 1 if carry is None else carry)
             if number + 1 < len(self.levels):
                 carry = b.scalar("eq", following, level.count)
-                b.scalar("and", following, b.scalar("sub", carry, 1), into=counter)
-            else:
-                b.value(following, into=counter)
+                following = b.scalar("and", following, b.scalar("sub", carry, 1), into=into)
+            elif into is not None:
+                b.value(following, into=into)
+            if self._smem:
+                self.levels[number] = kind, level, following
+                b.smem_store(following, self._smem[number])
 
     def place(self, name: str) -> Index:
         """Sum of the counters times the levels' distances."""
@@ -98,9 +112,10 @@ class _Writer:
     the step n before.
     """
 
-    def __init__(self, b: Builder, product: Product) -> None:
+    def __init__(self, b: Builder, product: Product, smem: range) -> None:
         self._b = b
         self._product = product
+        self._smem = smem
         self._tile = product.config.tile_vregs
         self._sublanes = product.config.sublanes
         self._rest = product.depth % product.config.lanes
@@ -167,7 +182,7 @@ class _Writer:
     def _begin(self) -> None:
         """Put the state of the first step into registers."""
         b, product = self._b, self._product
-        self._counters = _Counters(b, product)
+        self._counters = _Counters(b, product, self._smem)
         self._rows = _Operand(0, product.depth if self._counts_depth else None, None,
                               self._rows.settings).variables(b)
         self._tags = [b.scalar_variable(self._tag()) for _ in range(product.lag + 1)]
@@ -179,6 +194,7 @@ class _Writer:
     def _advance(self) -> None:
         """Go to the next step."""
         b = self._b
+        self._counters.read()
         rows = _Operand(self._counters.place("rows"), self._weights.depth, None,
                         self._product.scheme.settings(b, ROWS, self._counters.number))
         tag = self._tag()

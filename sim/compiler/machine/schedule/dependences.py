@@ -106,6 +106,11 @@ def block_graph(nodes: list[Node]) -> Graph:
             if kind in last:
                 graph.edge(last[kind], number, 1)
             last[kind] = number
+            if kind == "array" and node.unit is not None:
+                # Without it, all operands of a long sequence seem equally urgent.
+                if node.unit in last:
+                    graph.edge(last[node.unit], number, node.busy)
+                last[node.unit] = number
     return graph
 
 
