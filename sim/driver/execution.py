@@ -13,6 +13,9 @@ from hdl.checks import instance
 from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import Executable
+from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.report import Report
+from sim.compiler.program.stream import STAMP
 from sim.driver.backend import Backend
 from sim.driver.cores import Cores, Progress
 from sim.driver.heap import Buffer
@@ -34,6 +37,8 @@ class Execution(Cores):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self._last_run: dict[int, dict[str, int]] = {}
+        # While a program is profiled: the kernels that have run, with their counters.
+        self._spans: list[tuple[int, dict[str, int]]] | None = None
 
     @property
     def last_run(self) -> dict[int, dict[str, int]]:
@@ -96,6 +101,40 @@ class Execution(Cores):
                     self._run_programs(programs, self._follow(bar) if progress else None)
                     bar.update(executable.array_rows - bar.n)
                 return tuple(spec.layout.unpack(memory[spec.name]) for spec in executable.outputs)
+
+    def profile(self, executable: Executable,
+                *arrays: npt.NDArray[Any]) -> tuple[tuple[npt.NDArray[Any], ...], Report]:
+        """Run an executable, and measure each of its kernels.
+
+        The program stops before each kernel, and the cycles that the host needs to notice that are
+        subtracted. Transfers continue meanwhile, so waits for them may be shorter than in a run by
+        `execute`.
+
+        Parameters
+        ----------
+        executable : Executable
+            What to run; made by `sim.compiler.program.driver.compile_graph`.
+        arrays : arrays
+            As in `execute`.
+
+        Returns
+        -------
+        tuple of arrays, and Report
+            The outputs; the report has no cycles on the golden backend.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError, CoreFaultError, RuntimeError
+            As `execute`; TypeError if the executable was made otherwise.
+        """
+        compiled = compiled_of(executable)
+        with self._open():
+            self._spans = []
+            try:
+                outputs = self.execute(compiled.stopping().executable(), *arrays)
+                return outputs, Report.measured(compiled, self._spans)
+            finally:
+                self._spans = None
 
     def _check(self, executable: Executable, arrays: tuple[npt.NDArray[Any], ...],
                progress: bool) -> None:
@@ -162,6 +201,8 @@ class Execution(Cores):
         try:
             self._unfinished = True
             self._last_run = self._run(programs, new, progress=progress)
+            if self._spans is not None:
+                self._continue(self._spans)
             self._loaded |= programs
             self._used = False
             self._unfinished = False
@@ -169,6 +210,23 @@ class Execution(Cores):
             # If an interrupt ends this too, the next reset frees the buffers.
             self.reset()
             raise
+
+    def _continue(self, spans: list[tuple[int, dict[str, int]]]) -> None:
+        """Continue a program that stops before each kernel, and note what each one costs."""
+        overhead: dict[str, int] | None = None
+        while kernel := int(self.read_scalars(0)[STAMP.number]):
+            if overhead is None:
+                # A start at the bundle that halted executes it again, and nothing else.
+                overhead = self._span(self.state(0).pc)
+            spans.append((kernel, {name: max(count - overhead[name], 0) for name, count
+                                   in self._span(self.state(0).pc + 1).items()}))
+
+    def _span(self, pc: int) -> dict[str, int]:
+        """Run core 0 from a bundle to its next halt, and return what it counted."""
+        before = self.counters(0)
+        self.start(0, pc)
+        self.wait([0])
+        return {name: count - before[name] for name, count in self.counters(0).items()}
 
     def _follow(self, bar: tqdm) -> Progress:
         """Return a callable that shows in a bar how many rows have entered the arrays."""

@@ -5,7 +5,7 @@ import os
 import pathlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,10 @@ class Compiled:
     scratch_rows: int
     kernels: tuple[KernelRecord, ...]
 
+    def stopping(self) -> "Compiled":
+        """The same program, which stops before each kernel, for `Device.profile`."""
+        return replace(self, overlays=self.overlays.stopping())
+
     def executable(self) -> Executable:
         """The executable: buffers, and what links them."""
         config = self.config
@@ -140,6 +144,7 @@ def save(compiled: Compiled, path: pathlib.Path) -> None:
         "inputs": _types(compiled.inputs), "outputs": _types(compiled.outputs),
         "relocations": overlays.relocations, "address": overlays.address,
         "segments": overlays.segments, "offset": overlays.offset,
+        "stamps": overlays.stamps,
         "scratch_rows": compiled.scratch_rows, "kernels": list(map(asdict, compiled.kernels)),
     }
     text = np.frombuffer(json.dumps(description).encode(), np.uint8)
@@ -174,7 +179,8 @@ def load(path: pathlib.Path) -> Compiled:
         raise ValueError(f"{path} must be of format {_FORMAT}, not {told.get('format')!r}")
     low, high = (tuple(place) for place in told["address"])
     overlays = Overlays(rows, tuple((word, buffer) for word, buffer in told["relocations"]), start,
-                        (low, high), told["segments"], told["offset"])
+                        (low, high), told["segments"], told["offset"],
+                        tuple(told["stamps"]))
     return Compiled(Config(**told["config"]), told["name"], _read_types(told["inputs"]),
                     _read_types(told["outputs"]), overlays, told["scratch_rows"],
                     tuple(_read_kernel(kernel) for kernel in told["kernels"]))

@@ -5,6 +5,7 @@ segments. They lie at its two ends in turn, so that a segment is loaded while th
 runs. Each has a *scalar image* in one half of a part of scalar memory: the descriptors that it
 uses, and those that load the segments to which it can go. A segment that would overwrite the one
 that runs is loaded by the loader when that one ends.
+Code that fits as one segment is resident as a whole, and only its image is loaded.
 
 A segment consists of
 
@@ -16,7 +17,7 @@ A segment consists of
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from sim.compiler.program.cuts import cuts
 from sim.compiler.program.encode import FIRST_IMMEDIATE_WORD, Operations, encode
 from sim.compiler.program.kernel import SCALAR_READ
 from sim.compiler.program.scalars import ScalarMemory
-from sim.compiler.program.stream import Linear
+from sim.compiler.program.stream import STAMP, Linear
 from sim.compiler.program.transfers import (
     Rows,
     TransferWords,
@@ -67,7 +68,7 @@ class Overlays:
         Words of ``rows``, counted from its start, to which, and to the words behind them, the
         64-bit address of a buffer is to be added.
     start : array of uint32, shape (bundles, BUNDLE_WORDS)
-        The resident part, to be loaded at 0.
+        The resident part, to be loaded at 0; of one segment, all of it.
     address : tuple of (int, int)
         Bundle and immediate that need the low word of the address of the first rows; and those of
         the high word.
@@ -75,6 +76,9 @@ class Overlays:
         Number of segments.
     offset : int
         Distance in bytes from the buffer's address to what ``address`` needs.
+    stamps : tuple of int
+        Words of ``rows``, or of ``start`` if it has all segments, at which the bundles before
+        kernels begin.
     """
 
     rows: Image
@@ -83,6 +87,17 @@ class Overlays:
     address: tuple[tuple[int, int], tuple[int, int]]
     segments: int
     offset: int
+    stamps: tuple[int, ...]
+
+    def stopping(self) -> "Overlays":
+        """The same program, which stops before each kernel, with its number in `STAMP`."""
+        rows, start = self.rows.copy(), self.start.copy()
+        flat = (start if self.segments == 1 else rows).reshape(-1)
+        stops, _ = encode([[(Slot.S0, "add", (STAMP, s[0], number)), (Slot.S1, "halt", ())]
+                           for number in range(1, len(self.stamps) + 1)])
+        for stop, word in zip(stops, self.stamps, strict=True):
+            flat[word:word + BUNDLE_WORDS] = stop
+        return replace(self, rows=rows, start=start)
 
     def program(self, address: int) -> Program:
         """The resident part, for the address of the buffer."""
@@ -260,11 +275,12 @@ def _jumps(linear: Linear, bundle: int) -> bool:
     return bool((words == _JUMP).all())
 
 
-def _resident(config: Config, entry: int) -> tuple[list[Operations], int]:
+def _resident(config: Config, entry: int, single: bool = False) -> tuple[list[Operations], int]:
     """The program's start and the loader; and the loader's address.
 
     The start makes a descriptor, which loads the rows that `ScalarMemory.fixed` describes, and runs
-    into the loader, which loads a segment with a pair of descriptors and goes there.
+    into the loader, which loads a segment with a pair of descriptors and goes there. Of a single
+    segment, the start loads the image alone.
     """
     memory = ScalarMemory(config)
     words = transfer(config, Rows(CODE, 0), scalar_words(memory.fixed.start),
@@ -283,6 +299,13 @@ def _resident(config: Config, entry: int) -> tuple[list[Operations], int]:
         [(Slot.MISC, "wait", (sem[LOADED], 1)), *_load(memory.first_pair, entry)],
     ]
     loader = len(bundles)
+    if single:
+        bundles += [
+            [(Slot.MISC, "dma", (_PAIR,))],
+            [(Slot.MISC, "wait", (sem[LOADED], 1)), (Slot.S1, "jump", (_TARGET,))],
+            [],
+        ]
+        return bundles, loader
     bundles += [
         [(Slot.MISC, "dma", (_PAIR,)), (Slot.S0, "add", (_PAIR, _PAIR, DESCRIPTOR_WORDS))],
         [(Slot.MISC, "dma", (_PAIR,))],
@@ -312,6 +335,7 @@ class _Writer:
         self._linear = linear
         self._config = config
         self._segments = segments
+        self._single = len(segments) == 1
         self._firsts = [segment.first for segment in segments]
         self._memory = ScalarMemory(config)
         self._loader = _resident(config, 0)[1]
@@ -358,8 +382,8 @@ class _Writer:
         at = constants + fixed
         for segment in self._segments:
             image = max(1, -(-segment.descriptors * DESCRIPTOR_WORDS // lanes))
-            for what, rows in (("code", _code_rows(self._length(segment), config)),
-                               ("image", image)):
+            code = 0 if self._single else _code_rows(self._length(segment), config)
+            for what, rows in (("code", code), ("image", image)):
                 places[what, segment.number] = (at, rows)
                 at += rows
         return places
@@ -371,15 +395,15 @@ class _Writer:
         return segment.start + segment.end - segment.first + exits + entries
 
     def _pair(self, segment: _Segment) -> list[TransferWords]:
-        """The descriptors that load a segment: its code, then its image."""
+        """The descriptors that load a segment: its code, if it is not resident, then its image."""
         code, code_rows = self._rows_of["code", segment.number]
         image, image_rows = self._rows_of["image", segment.number]
         half = self._memory.images[segment.number % 2].start
-        return [
-            transfer(self._config, Rows(CODE, code),
-                     Words(DmaSpace.IMEM, BUNDLE_PITCH * segment.base), code_rows, None),
-            transfer(self._config, Rows(CODE, image), scalar_words(half), image_rows, LOADED),
-        ]
+        load = transfer(self._config, Rows(CODE, image), scalar_words(half), image_rows, LOADED)
+        if self._single:
+            return [load]
+        return [transfer(self._config, Rows(CODE, code),
+                         Words(DmaSpace.IMEM, BUNDLE_PITCH * segment.base), code_rows, None), load]
 
     def _pair_address(self, segment: _Segment, target: _Segment) -> int:
         """Address of the pair that loads another segment, in a segment's image."""
@@ -393,8 +417,14 @@ class _Writer:
         memory = np.zeros((last + rows, lanes), np.uint32)
         memory[:len(self._constants)] = self._constants
         flat, relocations = memory.reshape(-1), []
+        bundles, _ = _resident(self._config, self._segments[0].base, self._single)
+        start, fixups = encode(bundles)
         for segment in self._segments:
             code = self._segment_code(segment)
+            if self._single:
+                gap = np.zeros((segment.base - len(start), BUNDLE_WORDS), np.uint32)
+                start = np.concatenate([start, gap, code])
+                code = code[:0]
             at = self._rows_of["code", segment.number][0] * lanes
             spread = flat[at:at + BUNDLE_PITCH * len(code)].reshape(-1, BUNDLE_PITCH)
             spread[:, :BUNDLE_WORDS] = code
@@ -406,11 +436,18 @@ class _Writer:
                              self._config.sublanes, SCALAR_READ)
         at = self._rows_of["fixed", 0][0] * lanes
         relocations += _put(flat, at, [to_window, *self._pair(self._segments[0])])
-        bundles, _ = _resident(self._config, self._segments[0].base)
-        start, fixups = encode(bundles)
         places = {symbol: (bundle, immediate) for bundle, immediate, symbol in fixups}
         return Overlays(memory, tuple(relocations), start, (places["low"], places["high"]),
-                        len(self._segments), self._rows_of["fixed", 0][0] * self._config.row_bytes)
+                        len(self._segments), self._rows_of["fixed", 0][0] * self._config.row_bytes,
+                        tuple(map(self._word, self._linear.stamps)))
+
+    def _word(self, bundle: int) -> int:
+        """Word of the rows, or of a single segment's program, at which a bundle begins."""
+        segment = self._owner(bundle)
+        if self._single:
+            return BUNDLE_WORDS * self._inside(segment, bundle)
+        first = self._rows_of["code", segment.number][0] * self._config.lanes
+        return first + BUNDLE_PITCH * (segment.start + bundle - segment.first)
 
     def _segment_code(self, segment: _Segment) -> Image:
         """The bundles of a segment."""

@@ -17,10 +17,14 @@ from sim.compiler.machine.emit import Code
 from sim.compiler.program.encode import Fixup, Operations, encode
 from sim.compiler.program.transfers import TransferWords
 
-__all__ = ["Label", "Linear", "Stream"]
+__all__ = ["STAMP", "Label", "Linear", "Stream"]
 
 Words: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
+
+STAMP = s[31]
+"""Holds the number of the kernel before which a program stops that is being profiled, from 1; 0 at
+the end of the program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +46,15 @@ class Linear:
     transfers : array, shape (started transfers, 3)
         Bundle, number of its immediate, and the descriptor whose address it needs.
     descriptors : tuple of TransferWords
+    stamps : tuple of int
+        The empty bundle before each kernel.
     """
 
     words: Words
     branches: Integers
     transfers: Integers
     descriptors: tuple[TransferWords, ...]
+    stamps: tuple[int, ...] = ()
 
 
 class Stream:
@@ -60,6 +67,7 @@ class Stream:
         self._fixups: list[Fixup] = []
         self._places: dict[Label, int] = {}
         self._descriptors: dict[TransferWords, int] = {}
+        self._stamps: list[int] = []
         self._numbers = count()
 
     @property
@@ -89,6 +97,11 @@ class Stream:
         """Append a wait."""
         self.bundle((Slot.MISC, "wait", (sem[semaphore], amount)))
 
+    def stamp(self) -> None:
+        """Append an empty bundle before a kernel, which becomes a stop for `Device.profile`."""
+        self._stamps.append(self._length)
+        self.bundle()
+
     def jump(self, label: Label) -> None:
         """Append a jump."""
         self.bundle((Slot.S1, "jump", (label,)))
@@ -98,8 +111,8 @@ class Stream:
         self.bundle((Slot.S1, name, (s[register], value, label)))
 
     def halt(self) -> None:
-        """Append the end of the program."""
-        self.bundle((Slot.S1, "halt", ()))
+        """Append the end of the program, with 0 in `STAMP`."""
+        self.bundle((Slot.S1, "halt", ()), (Slot.S0, "add", (STAMP, s[0], 0)))
 
     def kernel(self, code: Code) -> None:
         """Append a kernel's code."""
@@ -148,7 +161,7 @@ class Stream:
                 transfers.append((bundle, immediate, number))
         empty = np.empty((0, BUNDLE_WORDS), np.uint32)
         return Linear(np.concatenate([empty, *self._words]), _table(branches), _table(transfers),
-                      tuple(self._descriptors))
+                      tuple(self._descriptors), tuple(self._stamps))
 
 
 def _table(rows: list[tuple[int, int, int]]) -> Integers:

@@ -1,0 +1,128 @@
+"""Reports: what each operation of a program costs, predicted and measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hdl.core.counters import COUNTERS
+from sim.compiler.program.compiled import Compiled, KernelRecord
+
+__all__ = ["KernelCost", "Report"]
+
+_WAITS = {name: name.removesuffix("_cycles").replace("_", " ") for name in COUNTERS
+          if name.endswith("wait_cycles")}
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """What a kernel costs.
+
+    Attributes
+    ----------
+    kernel : KernelRecord
+        The kernel.
+    runs : int or None
+        How often it ran; None if that was not measured.
+    counts : mapping of str to int
+        Its cycles, and what they were spent on, of all runs together, as `Device.counters` names
+        them. They last from its start to that of the next kernel: transfers between are included.
+    """
+
+    kernel: KernelRecord
+    runs: int | None
+    counts: Mapping[str, int]
+
+    @property
+    def cycles(self) -> int | None:
+        """Measured cycles, or None."""
+        return self.counts["cycles"] if self.runs else None
+
+    @property
+    def wait(self) -> str:
+        """The longest wait, if it is a fifth of the cycles or more."""
+        if not self.cycles:
+            return ""
+        longest = max(_WAITS, key=lambda name: self.counts[name])
+        return _WAITS[longest] if 5 * self.counts[longest] >= self.cycles else ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the kernels of a program cost, in the order of its code; `str` makes a table.
+
+    Attributes
+    ----------
+    compiled : Compiled
+        The program.
+    kernels : tuple of KernelCost
+        Its kernels.
+    """
+
+    compiled: Compiled
+    kernels: tuple[KernelCost, ...]
+
+    @classmethod
+    def predicted(cls, compiled: Compiled) -> "Report":
+        """A report without measurements."""
+        return cls(compiled, tuple(KernelCost(kernel, None, {}) for kernel in compiled.kernels))
+
+    @classmethod
+    def measured(cls, compiled: Compiled,
+                 spans: Sequence[tuple[int, Mapping[str, int]]]) -> "Report":
+        """A report of a run.
+
+        Parameters
+        ----------
+        compiled : Compiled
+            The program.
+        spans : sequence of (int, mapping)
+            Number of the kernel that ran, from 1, and its counters; in the order of execution.
+        """
+        runs = [0] * len(compiled.kernels)
+        counts = [dict.fromkeys(("cycles", *COUNTERS), 0) for _ in runs]
+        for number, span in spans:
+            runs[number - 1] += 1
+            for name, amount in span.items():
+                counts[number - 1][name] += amount
+        return cls(compiled, tuple(map(KernelCost, compiled.kernels, runs, counts)))
+
+    @property
+    def cycles(self) -> int | None:
+        """Measured cycles of all kernels, or None."""
+        measured = [kernel.cycles for kernel in self.kernels if kernel.cycles is not None]
+        return sum(measured) if measured else None
+
+    def share(self, cost: KernelCost) -> float | None:
+        """Multiplications asked for, divided by what the array could do in the cycles."""
+        cycles = cost.cycles if cost.runs is not None else cost.kernel.cycles
+        if not cost.kernel.products or not cycles:
+            return None
+        peak = self.compiled.config.array ** 2 * cycles
+        return cost.kernel.products * (cost.runs or 1) / peak
+
+    def __str__(self) -> str:
+        row_bytes = self.compiled.config.row_bytes
+        lines = [("operation", "where", "predicted", "measured", "runs", "of peak", "bytes moved",
+                  "waits for")]
+        for cost in self.kernels:
+            kernel, share = cost.kernel, self.share(cost)
+            place = kernel.location
+            where = f"{place.file}:{place.line}" if place and place.file else ""
+            lines.append((
+                kernel.kind, where, f"{kernel.cycles * (cost.runs or 1):,}",
+                "" if cost.cycles is None else f"{cost.cycles:,}",
+                "" if cost.runs is None else f"{cost.runs}",
+                "" if share is None else f"{share:.1%}", f"{kernel.rows * row_bytes:,}", cost.wait))
+        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+        text = "\n".join("  ".join(
+            cell.rjust(width) if 2 <= column < 7 else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
+            for line in lines)
+        total = f"{self.compiled.name}: {len(self.kernels)} kernels, {self._total()}"
+        return f"{total}\n{text}\n"
+
+    def _total(self) -> str:
+        predicted = sum(cost.kernel.cycles * (1 if cost.runs is None else cost.runs)
+                        for cost in self.kernels)
+        measured = "" if self.cycles is None else f", {self.cycles:,} measured"
+        return (f"{predicted:,} cycles predicted{measured}, "
+                f"{self.compiled.overlays.segments} segments of code")
