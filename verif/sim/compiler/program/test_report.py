@@ -77,7 +77,7 @@ def test_measurement_on_rtl() -> None:
     assert report.cycles is not None
     assert 0 < report.cycles < cycles
     [first, *_] = report.kernels
-    assert first.counts["mxu_active_cycles"] == 16 * 2 * 3
+    assert first.counts["mxu_active_cycles"] >= 16 * 2 * 3
     assert f"{first.cycles:,}" in str(report)
 
 
