@@ -5,11 +5,17 @@
     with Device.open("v2") as device:
         product = device.matmul(a, b)
 
-`Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`), on the
-simulated hardware or on the golden model. `Config` holds the parameters of a chip, `HbmOptions`
-those of the simulated memory. A `Buffer` is a piece of the device's memory. The errors end a run: a
-core's fault, a stop by another thread, a timeout; `Fault` names the faults, and `CoreState` is what
-a core was doing.
+`jit` compiles functions that JAX traces, and `compile` StableHLO programs, for a device:
+
+    with Device.open("v2") as device:
+        y = systolith.jit(f)(x, device=device)
+
+`load` reads what `CompiledProgram.save` wrote. What a program contains that is not supported is an
+`UnsupportedError`. `Device` runs matrix products, dense layers (`Dense`) and compiled programs
+(`Executable`), on the simulated hardware or on the golden model. `Config` holds the parameters of a
+chip, `HbmOptions` those of the simulated memory. A `Buffer` is a piece of the device's memory. The
+errors end a run: a core's fault, a stop by another thread, a timeout; `Fault` names the faults, and
+`CoreState` is what a core was doing.
 
 Nothing is defined here. Users import from here; the modules behind it may move.
 """
@@ -20,8 +26,19 @@ from sim.compiler.executable import Executable
 from sim.compiler.layers import Dense
 from sim.driver.device import Device
 from sim.driver.heap import Buffer
-from sim.errors import CoreFaultError, CoreState, CoreStoppedError, DeviceTimeoutError
+from sim.errors import (
+    CoreFaultError,
+    CoreState,
+    CoreStoppedError,
+    DeviceTimeoutError,
+    Unsupported,
+    UnsupportedError,
+)
+from sim.jit.function import JitFunction, jit
+from sim.jit.program import CompiledProgram, compile, load
 from sim.models.hbm import HbmOptions
 
-__all__ = ["Buffer", "Config", "CoreFaultError", "CoreState", "CoreStoppedError", "Dense", "Device",
-           "DeviceTimeoutError", "Executable", "Fault", "HbmOptions"]
+__all__ = ["Buffer", "CompiledProgram", "Config", "CoreFaultError", "CoreState",
+           "CoreStoppedError", "Dense", "Device", "DeviceTimeoutError", "Executable", "Fault",
+           "HbmOptions", "JitFunction", "Unsupported", "UnsupportedError", "compile", "jit",
+           "load"]

@@ -16,6 +16,7 @@ LAYERS = (
     ("sim.compiler", "sim.trace"),
     ("sim.models",),
     ("sim.driver",),
+    ("sim.jit",),
     ("sim.apps",),
     ("systolith",),
     ("tools", "verif"),

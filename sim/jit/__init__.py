@@ -1,0 +1,1 @@
+"""Programs of the user: StableHLO and functions that JAX traces, compiled and run on a device."""

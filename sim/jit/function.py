@@ -1,0 +1,174 @@
+"""Functions that JAX traces, compiled for a device when they are called."""
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hdl.checks import instance
+from hdl.config import Config
+from sim.compiler.importer.importer import import_stablehlo
+from sim.driver.device import Device
+from sim.jit.program import CompiledProgram, compile_imported
+
+__all__ = ["JitFunction", "jit"]
+
+
+def jit(function: Callable[..., Any], *, device: Device | None = None,
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = ()) -> "JitFunction":
+    """Compile a function of arrays for a device. Needs the extra ``jax``.
+
+    JAX traces the function once for each set of shapes and types, and values of static arguments;
+    the programs are kept. Compiled code is also kept on disk, by content.
+
+    Parameters
+    ----------
+    function : callable
+        Takes and returns pytrees of arrays, and is made of operations of JAX.
+    device : Device, optional
+        Where to run it, unless a call says otherwise.
+    static_argnums, static_argnames : int, str, or sequences, optional
+        Arguments that are constants of the program, by position and by name; hashable. As those of
+        ``jax.jit``.
+
+    Returns
+    -------
+    JitFunction
+        Takes what ``function`` takes, and a keyword ``device``; returns numpy arrays in the pytree
+        that ``function`` returns.
+
+    Raises
+    ------
+    ImportError
+        If JAX is not installed.
+    """
+    return JitFunction(function, device, static_argnums, static_argnames)
+
+
+class JitFunction:
+    """A function that is compiled when it is called. Made by `jit`.
+
+    Threads may share it.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: Device | None,
+                 static_argnums: int | Sequence[int], static_argnames: str | Sequence[str],
+                 ) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {function!r}")
+        if device is not None:
+            instance("device", device, Device)
+        try:
+            import jax
+        except ImportError as error:
+            raise ImportError("jit needs JAX: pip install 'systolith[jax]'") from error
+        numbers, names = _static(function, static_argnums, static_argnames)
+        self._static_numbers, self._static_names = numbers, names
+        self._jitted = jax.jit(function, keep_unused=True, static_argnums=tuple(sorted(numbers)),
+                               static_argnames=tuple(sorted(names)))
+        self._device = device
+        self._name = getattr(function, "__name__", "function")
+        self._programs: dict[Any, CompiledProgram] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: Any, device: Device | None = None, **named: Any) -> Any:
+        """Run the function; compile it first for new shapes, types or static arguments.
+
+        Raises
+        ------
+        TypeError
+            If no device is given, neither here nor to `jit`; or as the function does.
+        UnsupportedError
+            If the function uses what is not supported: all of it, with lines of its source.
+        """
+        import jax
+
+        chosen = device if device is not None else self._device
+        if chosen is None:
+            raise TypeError("device must be given, to jit or to the call")
+        instance("device", chosen, Device)
+        stage = self._jitted.trace(*arguments, **named)
+        program = self._compiled(stage, chosen.config)
+        leaves = jax.tree.leaves(self._dynamic(arguments, named))
+        types = jax.tree.leaves(stage.in_avals)
+        arrays = [_array(leaf, type) for leaf, type in zip(leaves, types, strict=True)]
+        outputs = program(*arrays, device=chosen)
+        results, tree = jax.tree.flatten(stage.out_info)
+        return jax.tree.unflatten(tree, [
+            _result(array, type) for array, type in zip(outputs, results, strict=True)])
+
+    def compile(self, *arguments: Any, config: str | Config = "v2", **named: Any,
+                ) -> CompiledProgram:
+        """The program for the shapes and types of arguments.
+
+        Parameters
+        ----------
+        arguments, named
+            As in a call; instead of arrays there may be ``jax.ShapeDtypeStruct``.
+        config : str or Config
+            The chip.
+
+        Returns
+        -------
+        CompiledProgram
+            Takes the leaves of the arguments that are not static, in order.
+        """
+        chip = Config.preset(config) if isinstance(config, str) else config
+        instance("config", chip, Config)
+        return self._compiled(self._jitted.trace(*arguments, **named), chip)
+
+    def _compiled(self, stage: Any, config: Config) -> CompiledProgram:
+        """The program of a traced function; JAX traces equal calls once."""
+        key = (stage.jaxpr, config)
+        with self._lock:
+            if key not in self._programs:
+                module = stage.lower().compiler_ir("stablehlo")
+                self._programs[key] = compile_imported(import_stablehlo(module), config,
+                                                       self._name)
+            return self._programs[key]
+
+    def _dynamic(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The arguments that are not static, as JAX makes a pytree of them."""
+        numbers = {number + len(arguments) if number < 0 else number
+                   for number in self._static_numbers}
+        return (tuple(value for number, value in enumerate(arguments) if number not in numbers),
+                {name: value for name, value in named.items() if name not in self._static_names})
+
+
+def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: str | Sequence[str],
+            ) -> tuple[set[int], set[str]]:
+    """Positions and names of static arguments: what is given as one may be passed as the other."""
+    all_numbers = {numbers} if isinstance(numbers, int) else set(numbers)
+    all_names = {names} if isinstance(names, str) else set(names)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return all_numbers, all_names
+    positional = [parameter.name for parameter in parameters
+                  if parameter.kind in (parameter.POSITIONAL_ONLY,
+                                        parameter.POSITIONAL_OR_KEYWORD)]
+    found = {number for number, name in enumerate(positional) if name in all_names}
+    all_names |= {positional[number] for number in all_numbers
+                  if -len(positional) <= number < len(positional)}
+    return all_numbers | found, all_names
+
+
+def _array(leaf: Any, type: Any) -> Any:
+    """The numpy array of an argument's leaf, in the type that JAX gives it."""
+    import jax
+
+    if jax.dtypes.issubdtype(type.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    return np.asarray(leaf, type.dtype)
+
+
+def _result(array: Any, type: Any) -> Any:
+    """A result of its type: a numpy array, or a key of random numbers."""
+    import jax
+
+    if jax.dtypes.issubdtype(type.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(array, impl="threefry2x32")
+    return array

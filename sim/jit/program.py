@@ -1,0 +1,164 @@
+"""Compiled programs: `compile`, `load`, and what they return."""
+
+import os
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.checks import instance
+from hdl.config import Config
+from sim.compiler.executable import Executable
+from sim.compiler.graph.ir import Graph
+from sim.compiler.importer.importer import import_stablehlo
+from sim.compiler.program.cache import compile_cached
+from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.compiled import load as load_compiled
+from sim.compiler.program.compiled import save as save_compiled
+from sim.driver.device import Device
+from sim.jit.report import report
+
+__all__ = ["CompiledProgram", "compile", "compile_imported", "load"]
+
+Array = npt.NDArray[Any]
+
+
+def compile(source: Any, config: str | Config = "v2", *, name: str | None = None,
+            ) -> "CompiledProgram":
+    """Compile a StableHLO program for one core. Needs the extra ``jax``.
+
+    Compiled code is kept on disk, by the content of the program.
+
+    Parameters
+    ----------
+    source : str, bytes, path, or jaxlib.mlir.ir.Module
+        The program: text, bytecode, a portable artifact, a `pathlib.Path` of a file, or a module.
+        Its entry is the function ``main``, or the only public one.
+    config : str or Config
+        The chip: a preset (`tiny`, `small`, `v2`) or parameters.
+    name : str, optional
+        Name of the program in messages; that of its entry, if not given.
+
+    Returns
+    -------
+    CompiledProgram
+        ``outputs = program(*arrays, device=device)``.
+
+    Raises
+    ------
+    UnsupportedError
+        If the program contains what is not supported: all of it, with the user's lines.
+    TypeError, ValueError
+        If the source is not a program, or the configuration is wrong.
+    ImportError
+        If jaxlib is not installed.
+    """
+    chip = _chip(config)
+    return compile_imported(import_stablehlo(source), chip, name)
+
+
+def compile_imported(graph: Graph, config: Config, name: str | None) -> "CompiledProgram":
+    """Compile a graph, which is changed, or read what an equal one gave before."""
+    return CompiledProgram(compile_cached(graph, config, name=name))
+
+
+def load(path: str | os.PathLike[str]) -> "CompiledProgram":
+    """Read a program that `CompiledProgram.save` wrote. Does not need JAX.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it holds something else, or another version wrote it.
+    """
+    return CompiledProgram(load_compiled(pathlib.Path(path)).executable())
+
+
+def _chip(config: str | Config) -> Config:
+    """The configuration that a preset's name or parameters give."""
+    if isinstance(config, str):
+        return Config.preset(config)
+    instance("config", config, Config)
+    return config
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledProgram:
+    """A compiled program. Returned by `compile` and `load`.
+
+    Attributes
+    ----------
+    executable : Executable
+        Its buffers and code, which `Device.execute` takes.
+    """
+
+    executable: Executable
+    _measured: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict, init=False,
+                                                            repr=False)
+
+    @property
+    def config(self) -> Config:
+        """The chip that it is for."""
+        return self.executable.config
+
+    def __call__(self, *arrays: npt.ArrayLike, device: Device,
+                 progress: bool = False) -> tuple[Array, ...]:
+        """Run the program.
+
+        Parameters
+        ----------
+        arrays : arrays
+            Its inputs in order, with their shapes and types; numpy arrays, or what numpy makes
+            such arrays of without a change of type (arrays of JAX).
+        device : Device
+            Where to run it; its configuration must be the program's.
+        progress : bool
+            Show a progress bar.
+
+        Returns
+        -------
+        tuple of arrays
+            Its outputs in order, as new numpy arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array or the device is wrong.
+        MemoryError
+            If the arrays do not fit in what is free of HBM.
+        """
+        instance("device", device, Device)
+        outputs = device.execute(self.executable, *map(np.asarray, arrays), progress=progress)
+        self._measured["last"] = device.last_run
+        return outputs
+
+    def report(self) -> str:
+        """Say what the program does, as a table.
+
+        Returns
+        -------
+        str
+            For each line of the user's source and kind of operation: kernels, predicted cycles, the
+            part of the array's peak that its multiplications are, bytes moved between HBM and
+            vector memory; then totals, and the cycles of the last run and what they were spent on,
+            once there was one.
+        """
+        return report(compiled_of(self.executable), self._measured.get("last"))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program to a file, as a whole or not at all; `load` reads it.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        save_compiled(compiled_of(self.executable), pathlib.Path(path))

@@ -1,0 +1,1 @@
+"""Tests of compiled functions and programs."""

@@ -1,0 +1,120 @@
+"""`systolith.jit`, `compile` and `load`, from a function to results on a device."""
+
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+
+import systolith  # noqa: E402
+from systolith import Device, UnsupportedError  # noqa: E402
+
+X = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    with Device.open("tiny", "golden") as opened:
+        yield opened
+
+
+def test_pytrees_go_in_and_out(device: Device) -> None:
+    def function(tree: Any, scale: Any) -> Any:
+        return {"sum": tree["a"] + tree["b"][0], "scaled": (tree["a"] * scale, tree["b"][1])}
+
+    tree = {"a": X, "b": [X + 1, np.arange(3, dtype=np.int32)]}
+    found = systolith.jit(function)(tree, 3.0, device=device)
+    expected = jax.jit(function)(tree, 3.0)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert isinstance(a, np.ndarray)
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def test_static_arguments_are_constants(device: Device) -> None:
+    def function(x: Any, count: int, *, sign: int = 1) -> Any:
+        return sum([x] * count) * sign
+
+    jitted = systolith.jit(function, device=device, static_argnums=1, static_argnames="sign")
+    np.testing.assert_array_equal(jitted(X, 2), X + X)
+    np.testing.assert_array_equal(jitted(X, 3, sign=-1), -(X + X + X))
+    np.testing.assert_array_equal(jitted(X, count=1), X)
+
+
+def test_equal_calls_compile_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    module = sys.modules["sim.jit.function"]
+    original = module.compile_imported
+
+    def counted(*arguments: Any) -> Any:
+        made.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "compile_imported", counted)
+    jitted = systolith.jit(lambda x: x + 1, device=device)
+    for x in (X, X * 2, X[:2], X, X.astype(np.int32)):
+        np.testing.assert_array_equal(jitted(x), x + 1)
+    assert len(made) == 3
+
+
+def test_keys_of_random_numbers(device: Device) -> None:
+    def function(key: Any) -> Any:
+        first, second = jax.random.split(key)
+        return second, jax.random.bits(first, (3,))
+
+    key = jax.random.key(5)
+    found, bits = systolith.jit(function, device=device)(key)
+    expected, expected_bits = jax.jit(function)(key)
+    np.testing.assert_array_equal(bits, expected_bits)
+    np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(expected))
+
+
+def test_program_of_text_reports_and_is_saved(device: Device, tmp_path: pathlib.Path) -> None:
+    lowered = jax.jit(lambda a, b: a * b - a).lower(X, X).as_text()
+    program = systolith.compile(lowered, "tiny", name="difference")
+    assert "last run" not in program.report()
+    [found] = program(X, X + 1, device=device)
+    np.testing.assert_array_equal(found, X * (X + 1) - X)
+    report = program.report()
+    assert "difference for one core" in report
+    assert "last run, core 0: cycles " in report
+    path = tmp_path / "program.npz"
+    program.save(path)
+    [again] = systolith.load(path)(X, X + 1, device=device)
+    np.testing.assert_array_equal(again, found)
+
+
+def test_report_names_the_users_lines(device: Device) -> None:
+    def function(x: Any) -> Any:
+        return jnp.tanh(x)
+
+    program = systolith.jit(function).compile(jax.ShapeDtypeStruct((4, 4), np.float32),
+                                              config="tiny")
+    line = function.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line}" in program.report()
+
+
+def test_refusals(device: Device) -> None:
+    with pytest.raises(UnsupportedError, match="fft"):
+        systolith.jit(jnp.fft.fft)(X, device=device)
+    with pytest.raises(TypeError, match="device must be given"):
+        systolith.jit(jnp.tanh)(X)
+    with pytest.raises(TypeError, match="function must be callable, not 3"):
+        systolith.jit(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="config must be a Config, not 3"):
+        systolith.compile("", 3)  # type: ignore[arg-type]
+    program = systolith.compile(jax.jit(jnp.abs).lower(X).as_text(), "tiny")
+    with pytest.raises(ValueError, match="must be of shape"):
+        program(X.T, device=device)
+
+
+def test_missing_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ImportError, match=r"pip install 'systolith\[jax\]'"):
+        systolith.jit(abs)
