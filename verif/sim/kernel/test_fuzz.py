@@ -12,9 +12,9 @@ from hdl.tiles import Each, Shared, TileGrid
 from sim.kernel.ir import ALL, Graph, Node, low
 from sim.kernel.rules.rewrite import RULES, Rule, rewrite
 from sim.verilated.model import Model
-from verif.sim.kernel.interpreter import BIT_OPS, COMPARISONS, WORD_OPS, evaluate
 from verif.sim.kernel.lockstep import BACKENDS, Lockstep, VerilogTile, random_words
-from verif.sim.kernel.patterns import (
+from verif.sim.kernel.rules.interpreter import BIT_OPS, COMPARISONS, WORD_OPS, evaluate
+from verif.sim.kernel.rules.patterns import (
     clamped,
     larger,
     normalised,

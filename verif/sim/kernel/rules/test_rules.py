@@ -7,8 +7,8 @@ import pytest
 
 from sim.kernel.ir import Graph, Node, low, topological
 from sim.kernel.rules.rewrite import RULES, rewrite
-from verif.sim.kernel.interpreter import evaluate
-from verif.sim.kernel.patterns import (
+from verif.sim.kernel.rules.interpreter import evaluate
+from verif.sim.kernel.rules.patterns import (
     clamped,
     larger,
     normalised,

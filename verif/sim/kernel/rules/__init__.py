@@ -1,0 +1,1 @@
+"""Rules of the kernel compiler: their patterns, a reference interpretation, and their tests."""
