@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from golden.mxu import matmul
+from hdl.config import Config
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
-from sim.compiler.kernels.dot import Dots
-from verif.sim.compiler.kernels.harness import CONFIG, run
+from sim.compiler.kernels.dot import Dots, dot_cycles
+from sim.compiler.tiling import standard
+from sim.models.core import CoreModel
+from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run
 
 SEED = 20261122
 N, S = CONFIG.lanes, CONFIG.sublanes
@@ -176,3 +179,48 @@ def test_random_forms() -> None:
             continue
         a, b = (numbers(rng, kind) for kind in kinds)
         compare(operation, a, b, run(operation, [a, b])[0])
+
+
+@pytest.mark.slow
+def test_rtl_gives_golden_bits() -> None:
+    config = Config.preset("tiny")
+    rng = np.random.default_rng(SEED)
+    checked = 0
+    with CoreModel(config) as core:
+        for form, (lhs, rhs, contracting, batch) in FORMS.items():
+            for types in (TYPES[0], TYPES[2], TYPES[3]):
+                kinds = TensorType(lhs, types[0]), TensorType(rhs, types[1])
+                for precision in ("DEFAULT", "HIGH") if types is TYPES[0] else ("DEFAULT",):
+                    kernel = build(dot(*kinds, contracting, batch, result=types[2],
+                                       precision=precision), config)
+                    if len(kernel.bundles) > config.imem_bundles:
+                        continue
+                    arrays = [numbers(rng, kind) for kind in kinds]
+                    core.write_vmem(0, kernel.memory(arrays)[0])
+                    core.run_program(kernel.bundles, max_cycles=1_000_000)
+                    [result] = kernel.results(core.read_vmem(0, config.vmem_vectors))
+                    [wanted] = execute(kernel, arrays)
+                    assert result.tobytes() == wanted.tobytes(), (form, types, precision, SEED)
+                    checked += 1
+    assert checked > 40
+
+
+@pytest.mark.slow
+def test_full_size_in_rtl() -> None:
+    config = Config.preset("v2")
+    rng = np.random.default_rng(SEED)
+    with CoreModel(config) as core:
+        for rows, depth, columns, active in ((128, 128, 128, 0.2), (512, 512, 512, 0.9),
+                                             (784, 1152, 128, 0.9), (200, 300, 140, 0.5)):
+            kinds = TensorType((rows, depth), DType.F32), TensorType((depth, columns), DType.F32)
+            operation = dot(*kinds, ((1,), (0,)))
+            kernel = build(operation, config)
+            a, b = (numbers(rng, kind) for kind in kinds)
+            core.write_vmem(0, kernel.memory([a, b])[0])
+            counters = core.run_program(kernel.bundles, max_cycles=1_000_000)
+            [result] = kernel.results(core.read_vmem(0, config.vmem_vectors))
+            assert result.tobytes() == matmul(a, b, config.array).tobytes(), SEED
+            cycles = counters["cycles"]
+            assert counters["mxu_active_cycles"] > active * cycles
+            tilings = tuple(standard(kind.shape, config) for kind in kinds)
+            assert abs(dot_cycles(operation, tilings, config) / cycles - 1) < 0.15
