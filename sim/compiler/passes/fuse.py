@@ -100,7 +100,7 @@ def _view(operation: Operation, views: dict[Value, _View]) -> _View | None:
     if not all(value.dtype in _TYPES for value in (*operation.operands, *operation.results)):
         return None
     if operation.kind == "constant":
-        value = np.asarray(operation.attributes["value"]).reshape(-1)
+        value = np.ascontiguousarray(operation.attributes["value"]).reshape(-1)
         octets = value.view(np.uint8).reshape(max(value.size, 1), -1)
         return _View(None, (), value[0]) if value.size and (octets == octets[0]).all() else None
     if operation.kind == "iota":

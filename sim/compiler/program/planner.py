@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
-from hdl.isa import Slot
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.emit import Code
+from sim.compiler.machine.estimate import estimate
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.kernel import KernelLowering, lower
 from sim.compiler.program.overlay import CODE
@@ -27,8 +27,6 @@ __all__ = ["Planner"]
 
 Words = npt.NDArray[np.uint32]
 
-_SHORT = frozenset({"wait", "signal", "read_semaphore", "signal_other", "dma"})
-"""Operations of the slot of the cross-lane unit that it does not execute."""
 _CONDITION = 30
 """Scalar register of conditions; kernels do not use it."""
 
@@ -154,7 +152,7 @@ class Planner:
         self.stream.kernel(code)
         moved = self.places.moved_rows
         self.kernels.append(KernelRecord(operation.kind, operation.location, len(code),
-                                         predicted_cycles(code), moved - self._counted_rows,
+                                         estimate(code), moved - self._counted_rows,
                                          _products(operation)))
         self._counted_rows = moved
         for buffer in own:
@@ -283,23 +281,6 @@ def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, li
 def _distance(uses: Mapping[Value, Sequence[int]], index: int, value: Value) -> int:
     """Index of the next operation that uses a value."""
     return next((use for use in uses.get(value, ()) if use >= index), 1 << 30)
-
-
-def predicted_cycles(code: Code) -> int:
-    """Cycles that a kernel takes if its busiest unit never waits.
-
-    A bundle takes a cycle; the array and the cross-lane unit take a cycle for each sublane. A loop
-    whose count is known at run time only counts once.
-    """
-    times = np.ones(len(code), np.int64)
-    for loop in code.loops:
-        times[loop.first:loop.end] *= loop.count or 1
-    rows = dict.fromkeys((Slot.PUSH, Slot.MISC), 0)
-    for bundle, repeated in zip(code.bundles, times.tolist(), strict=True):
-        for slot, name, _ in bundle:
-            if slot in rows and name not in _SHORT:
-                rows[slot] += repeated * code.config.sublanes
-    return max(int(times.sum()), *rows.values())
 
 
 def _products(operation: Operation) -> int:
