@@ -84,15 +84,24 @@ class _Core:
             start = max(cycle, self.free.get(effect.unit, 0))
             if effect.swaps:
                 start = max(start, self.free.get("weights", 0))
-            if effect.unit == "pop" and self.results:
-                start = max(start, self.results.popleft())
+            if effect.unit == "pop":
+                self._pop(effect, cycle)
+                return
             if effect.unit == "rows":
-                self.results.append(start + effect.busy + self.config.array_latency
-                                    + _CHAIN - effect.latency)
+                self.results.append(start + effect.busy + self.config.array_latency + _CHAIN)
             self.starts[effect.unit] = start
             self.free[effect.unit] = start + effect.busy
         for register in effect.results:
             self.ready[register] = start + effect.latency
+
+    def _pop(self, effect: _Effect, cycle: int) -> None:
+        """The collector gathers a vector while no other waits in it for its pop."""
+        gathered = max(self.results.popleft() if self.results else 0,
+                       self.free.get("pop", 0) + effect.busy)
+        ready = max(cycle + _CHAIN, gathered)
+        self.free["pop"], self.starts["pop"] = ready, ready - 1
+        for register in effect.results:
+            self.ready[register] = ready
 
 
 def estimate(code: Code, unknown: int = 1) -> int:
@@ -123,7 +132,9 @@ def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loop
         if starting:
             loop = starting[-1]
             inner = {**loops, at: starting[:-1]}
-            count = unknown if loop.count is None else loop.count
+            count = loop.count
+            if count is None:
+                count = unknown // loop.unroll if loop.unroll else 1
             period, before = 0, 0
             for _ in range(min(count, _PASSES)):
                 before = core.cycle + skipped

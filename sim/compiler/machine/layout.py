@@ -59,12 +59,14 @@ class Options:
 class Loops:
     """Extent of a loop in the bundles: from ``first`` to before ``end``.
 
-    ``count`` is its number of iterations, None if it is known at run time only.
+    ``count`` is its number of iterations, None if it is known at run time only. ``unroll`` is then
+    how many iterations of the source are one of these; 0 for the few that do not fill a kernel.
     """
 
     first: int
     end: int
     count: int | None
+    unroll: int = 1
 
 
 @dataclass
@@ -139,7 +141,7 @@ class Layout:
         if not self.depth and first < len(self.lines):
             self.atoms.append((first, len(self.lines)))
 
-    def _simple(self, loop: Loop, counter: SReg) -> None:
+    def _simple(self, loop: Loop, counter: SReg, unroll: int = 1) -> None:
         """Append a loop whose iterations follow each other."""
         first = len(self.lines)
         start = self._label("loop")
@@ -151,7 +153,7 @@ class Layout:
         self.block([*loop.body, *steps], last)
         self.depth -= 1
         self.loops.append(Loops(first, len(self.lines),
-                                loop.count if isinstance(loop.count, int) else None))
+                                loop.count if isinstance(loop.count, int) else None, unroll))
 
     def _counted(self, pipeline: Pipeline, iterations: int, counter: SReg, run: list[Op]) -> int:
         """Append a pipelined loop with a known number of iterations; where it begins."""
@@ -171,7 +173,7 @@ class Layout:
         self.lines += prologue
         first = self.labels[label] = len(self.lines)
         self.lines += kernel
-        self.loops.append(Loops(first, len(self.lines), passes))
+        self.loops.append(Loops(first, len(self.lines), passes, pipeline.unroll))
         self.lines += epilogue
 
     def _dynamic(self, loop: Loop, pipeline: Pipeline, counter: SReg, run: list[Op]) -> int:
@@ -193,7 +195,7 @@ class Layout:
         self.run([_set(rest, number)])
         self.labels[first_label] = len(self.lines)
         self.run([], _jump(Condition("eq", rest, 0), pipelined))
-        self._simple(loop, rest)
+        self._simple(loop, rest, 0)
         self.labels[pipelined] = len(self.lines)
         self.run([], _jump(Condition("lt", number, least), end))
         self._kernel(pipeline, pipeline.lead, counter, None)

@@ -1,10 +1,23 @@
 """Scheduled code does the same as code in order, and reaches the expected intervals."""
 
+from collections.abc import Callable
+from itertools import count
+
 import pytest
 
+from golden.core import GoldenCore
 from hdl.config import Config
-from sim.compiler.machine import emit
-from verif.sim.compiler.machine.harness import run
+from sim.asm.assembler import Assembler
+from sim.asm.operands import Scalar
+from sim.compiler.machine import Builder, VmemBuffer, emit
+from sim.compiler.machine.addresses import lower_addresses
+from sim.compiler.machine.estimate import estimate
+from sim.compiler.machine.ir import Loop
+from sim.compiler.machine.loops import hoist
+from sim.compiler.machine.overlap import Usage, overlap
+from sim.compiler.machine.text import bundles_text, code_text
+from sim.models.core.model import CoreModel
+from verif.sim.compiler.machine.harness import run, stimulus
 from verif.sim.compiler.machine.programs import Writer
 
 TINY = Config.preset("tiny", imem_bundles=4096)
@@ -19,7 +32,145 @@ def check(config: Config, seed: int, size: int, *, flow: bool = True) -> None:
     assert (naive.smem == scheduled.smem).all(), f"seed {seed}"
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 120, 20))
 def test_random_code_is_unchanged(first: int) -> None:
     for seed in range(first, first + 20):
         check(TINY if seed % 3 else SMALL, seed, 10 + seed % 60, flow=seed % 2 == 0)
+
+
+V2 = Config.preset("v2")
+ROOMY = Config.preset("tiny", vmem_bytes=64 << 10, imem_bundles=2048)
+X, Y, Z = (VmemBuffer(name, 512 * number, 512) for number, name in enumerate("xyz"))
+
+
+def unary(b: Builder) -> None:
+    with b.loop(512) as i:
+        b.store(b.vector("fneg", b.load(X, i)), Z, i)
+
+
+def constant(b: Builder) -> None:
+    with b.loop(512) as i:
+        b.store(b.vector("fmul", b.load(X, i), 1.7), Z, i)
+
+
+def binary(b: Builder) -> None:
+    with b.loop(512) as i:
+        b.store(b.vector("fadd", b.load(X, i), b.load(Y, i)), Z, i)
+
+
+def in_place(b: Builder) -> None:
+    with b.loop(512) as i:
+        b.store(b.vector("fadd", b.vector("fmul", b.load(X, i), 2.5), b.load(Y, i)), Y, i)
+
+
+def polynomial(b: Builder) -> None:
+    with b.loop(512) as i:
+        x, y = b.load(X, i), b.splat(0.123)
+        for k in range(12):
+            y = b.vector("fadd", b.vector("fmul", y, x), 0.1 * k + 0.01)
+        b.store(y, Z, i)
+
+
+def total(b: Builder) -> None:
+    """A sum: each addition waits for the one before."""
+    t = b.variable(0.0)
+    with b.loop(512) as i:
+        b.vector("fadd", t, b.load(X, i), into=t)
+    b.store(t, Z, 0)
+
+
+def sums(b: Builder) -> None:
+    with b.loop(512) as i:
+        b.store(b.cross("sum_lanes", b.load(X, i)), Z, i)
+
+
+def recurrence(b: Builder) -> None:
+    """Through memory: each iteration loads what the one before stored."""
+    with b.loop(511) as i:
+        b.store(b.vector("add", b.load(X, i), 1), X, i + 1)
+
+
+@pytest.mark.parametrize(("write", "interval", "unroll"), [
+    (unary, 1, None), (constant, 1, None), (binary, 2, None), (in_place, 2, None),
+    (polynomial, 13, None), (sums, 8, None), (total, 4, 1), (recurrence, 7, 1),
+])
+def test_initiation_interval(write: Callable[[Builder], None], interval: int,
+                             unroll: int | None) -> None:
+    b = Builder(V2)
+    write(b)
+    code = hoist(lower_addresses(b.finish()), constants=12, invariants=True)
+    [loop] = [item for item in code.body if isinstance(item, Loop)]
+    pipeline = overlap(loop, V2, Usage(code.body), count(code.registers))
+    assert pipeline is not None
+    assert pipeline.schedule.interval == interval
+    assert unroll is None or pipeline.unroll == unroll
+
+
+@pytest.mark.parametrize("seed", range(300, 330))
+def test_schedules_respect_resources(seed: int) -> None:
+    """Slots, and register numbers: the assembler refuses what does not exist."""
+    code = emit(Writer(TINY, seed, 60).code(), TINY)
+    assert sum(map(len, code.bundles)) > len(code)
+    for operations in code.bundles:
+        assert operations
+        assert len({slot for slot, _, _ in operations}) == len(operations)
+        for _, _, operands in operations:
+            assert all(operand.number < 28 for operand in operands if isinstance(operand, Scalar))
+    for first, end in code.atoms:
+        assert 0 <= first < end <= len(code)
+    assert all(not first < at < end for first, end in code.atoms for at, _ in code.atoms
+               if at != first)
+
+
+@pytest.mark.slow
+def test_rtl_agrees_and_takes_the_estimated_cycles() -> None:
+    config = ROOMY
+    with CoreModel(config) as core:
+        for write in (unary, constant, binary, in_place, polynomial, total, sums, recurrence):
+            b = Builder(config)
+            write(b)
+            code = emit(b.finish(), config)
+            golden = run(code)
+            start = GoldenCore(config)
+            stimulus(start)
+            core.write_vmem(0, start.vmem)
+            asm = Assembler(config)
+            code.write(asm)
+            with asm.bundle() as bundle:
+                bundle.s1.halt()
+            counters = core.run_program(asm.assemble().bundles)
+            assert (core.read_vmem(0, config.vmem_vectors) == golden.vmem).all(), write.__name__
+            cycles = estimate(code)
+            assert abs(cycles - counters["cycles"]) <= 0.15 * counters["cycles"], write.__name__
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(400, 412))
+def test_random_code_on_the_rtl(seed: int) -> None:
+    config = ROOMY
+    code = emit(Writer(config, seed, 60).code(), config)
+    golden = run(code)
+    start = GoldenCore(config)
+    stimulus(start)
+    with CoreModel(config) as core:
+        core.write_vmem(0, start.vmem)
+        core.write_smem(0, start.smem)
+        asm = Assembler(config)
+        code.write(asm)
+        with asm.bundle() as bundle:
+            bundle.s1.halt()
+        core.run_program(asm.assemble().bundles)
+        assert (core.read_vmem(0, config.vmem_vectors) == golden.vmem).all()
+        assert (core.read_smem(0, config.smem_words) == golden.smem).all()
+
+
+def test_text_shows_loops_and_bundles() -> None:
+    b = Builder(V2)
+    binary(b)
+    code = b.finish()
+    text = code_text(code)
+    assert "loop %i1 < 512:" in text
+    assert "ld.load %v2, %s0, 0  # x[%i1]" in text
+    listing = bundles_text(emit(code, V2))
+    assert "kernel_0:" in listing
+    assert "s1.loop" in listing
