@@ -1,0 +1,141 @@
+"""Sort: a bitonic network along the lanes (K. E. Batcher, AFIPS 1968).
+
+Operands are copied to a tiling whose lanes are the sorted dimension. The number of each element
+goes along: it makes the order total, so the sort is stable, and puts padding last.
+"""
+
+from collections.abc import Sequence
+
+from sim.compiler.graph.ir import Operation
+from sim.compiler.kernels.elementwise import emit_region
+from sim.compiler.kernels.lowering import Lowering, Place, lowers
+from sim.compiler.kernels.moving.block import nest
+from sim.compiler.kernels.moving.copy import Axis, copy
+from sim.compiler.machine import Index, MReg, SReg, VReg
+from sim.compiler.tiling import Tiling
+
+__all__: list[str] = []
+
+
+@lowers("sort")
+def _sort(op: Operation, at: Lowering) -> None:
+    _Sort(op, at).write()
+
+
+class _Sort:
+    """The network; a position is the number of an element's lane, through all tiles."""
+
+    def __init__(self, op: Operation, at: Lowering) -> None:
+        self._op, self._at, self._b = op, at, at.builder
+        shape, dimension = op.operands[0].shape, op.attributes["dimension"]
+        self._length = shape[dimension]
+        self._steps = (self._length - 1).bit_length()
+        lanes = at.config.lanes
+        if lanes & (lanes - 1):
+            raise ValueError(f"lanes must be a power of two to sort, not {lanes!r}")
+        wide = [1 << self._steps if d == dimension else size for d, size in enumerate(shape)]
+        order = [d for d in range(len(shape)) if d != dimension] + [dimension]
+        self._tiling = Tiling(tuple(wide), tuple(order), True, at.config.sublanes, lanes)
+        self._within = min(self._steps, lanes.bit_length() - 1)
+        # The operands, and the numbers of their elements.
+        self._places = [Place(at.scratch(self._tiling.vectors), self._tiling)
+                        for _ in range(len(op.operands) + 1)]
+        self._lane = self._b.vector("lane")
+
+    def write(self) -> None:
+        """Write the code."""
+        axes = [Axis(size, d, d) for d, size in enumerate(self._op.operands[0].shape)]
+        for value, place in zip(self._op.operands, self._places, strict=False):
+            copy(self._at, self._at.place(value), place, axes)
+        if self._steps:
+            self._number()
+            with self._b.loop(self._steps) as step:
+                self._merge(self._b.value(step + 1))
+        for value, place in zip(self._op.results, self._places, strict=False):
+            copy(self._at, place, self._at.place(value), axes)
+
+    def _number(self) -> None:
+        b, tiling = self._b, self._tiling
+        with nest(b, [tiling.outer, tiling.lane_tiles, tiling.row_tiles], {}) as (o, t, r):
+            vector = b.vector("add", self._lane, b.value(Index.of(t) * tiling.lanes))
+            b.store(vector, self._places[-1].buffer, self._vector(o, t) + r)
+
+    def _vector(self, outer: object, tile: object) -> Index:
+        tiling = self._tiling
+        first = Index.of(outer) * tiling.lane_tiles + Index.of(tile)  # type: ignore[arg-type]
+        return first * tiling.row_tiles
+
+    def _merge(self, step: SReg) -> None:
+        """Merge runs of 2**(step - 1) elements to runs of 2**step, by turns up and down."""
+        b = self._b
+        run = b.scalar("shl", b.value(1), step)
+        if self._steps > self._within:
+            with b.when("lt", b.value(self._within), step), \
+                    b.loop(b.value(step - self._within)) as i:
+                # Distance in tiles: 2**(step - 1 - i) elements.
+                self._across(b.scalar("shl", b.value(1), b.value(step - i - 1 - self._within)),
+                             run)
+        steps = b.scalar("min", step, self._within)
+        with b.loop(steps) as i:
+            self._inside(b.scalar("shl", b.value(1), b.value(steps - i - 1)), run)
+
+    def _load(self, index: Index) -> list[VReg]:
+        return [self._b.load(place.buffer, index) for place in self._places]
+
+    def _store(self, vectors: Sequence[VReg], index: Index) -> None:
+        for place, vector in zip(self._places, vectors, strict=True):
+            self._b.store(vector, place.buffer, index)
+
+    def _across(self, distance: SReg, run: SReg) -> None:
+        """Compare and exchange elements of tiles that are ``distance`` tiles apart."""
+        b, tiling = self._b, self._tiling
+        pairs = b.value(tiling.lane_tiles // 2)
+        with nest(b, [tiling.outer], {}) as (o,), b.loop(pairs) as pair:
+            # A zero inserted into the pair's number at the bit of the distance.
+            number = b.value(pair)
+            low = b.scalar("and", number, b.value(distance - 1))
+            tile = b.value(number * 2 - low)
+            down = b.scalar("and", b.scalar("mul", tile, tiling.lanes), run)
+            flip = b.compare("ne", b.splat(down), 0)
+            with nest(b, [tiling.row_tiles], {}) as (r,):
+                first = self._vector(o, tile) + r
+                second = first + b.scalar("mul", distance, tiling.row_tiles)
+                left, right = self._load(first), self._load(second)
+                keep = b.mask("mxor", self._before(left, right), flip)
+                self._store([b.vector("select", x, y, keep)
+                             for x, y in zip(left, right, strict=True)], first)
+                self._store([b.vector("select", y, x, keep)
+                             for x, y in zip(left, right, strict=True)], second)
+
+    def _inside(self, distance: SReg, run: SReg) -> None:
+        """Compare and exchange elements of a tile that are ``distance`` lanes apart."""
+        b, tiling = self._b, self._tiling
+        upper = b.compare("ne", b.vector("and", self._lane, distance), 0)
+        back = b.value(tiling.lanes - Index.of(distance))
+        with nest(b, [tiling.outer, tiling.lane_tiles], {}) as (o, t):
+            position = b.vector("add", self._lane, b.value(Index.of(t) * tiling.lanes))
+            down = b.compare("ne", b.vector("and", position, run), 0)
+            flip = b.mask("mxor", upper, down)
+            with nest(b, [tiling.row_tiles], {}) as (r,):
+                index = self._vector(o, t) + r
+                mine = self._load(index)
+                other = [b.vector("select", b.cross("rotate_lanes", x, distance),
+                                  b.cross("rotate_lanes", x, back), upper) for x in mine]
+                keep = b.mask("mxor", self._before(mine, other), flip)
+                self._store([b.vector("select", x, y, keep)
+                             for x, y in zip(mine, other, strict=True)], index)
+
+    def _before(self, left: list[VReg], right: list[VReg]) -> MReg:
+        """Where the left element comes before the right one."""
+        b, region = self._b, self._op.regions[0]
+
+        def less(x: list[VReg], y: list[VReg]) -> MReg:
+            sides = [side for pair in zip(x[:-1], y[:-1], strict=True) for side in pair]
+            return b.compare("ne", emit_region(b, region, sides)[0], 0)
+
+        earlier = b.compare("lt", left[-1], right[-1])
+        tie = b.mask("mandn", earlier, less(right, left))
+        found = b.mask("mor", less(left, right), tie)
+        padding = b.mask("mor", b.compare("ge", left[-1], self._length),
+                         b.compare("ge", right[-1], self._length))
+        return b.mask("mor", b.mask("mandn", found, padding), b.mask("mand", earlier, padding))
