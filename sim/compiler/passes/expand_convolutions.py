@@ -7,6 +7,9 @@ The rows of a plain convolution fill the sublanes with the batch, or with a spat
 the kernel does not extend along. Where the batch is small, a spatial dimension is *packed*: its
 offsets become features, in the lanes, by slices that are laid side by side. Further dimensions are
 packed where that fills the array's depth better.
+
+A convolution whose result has fewer places than its kernel, as in the gradient of a kernel, becomes
+a product for each place.
 """
 
 import math
@@ -25,6 +28,8 @@ __all__ = ["expand_convolutions"]
 
 _FULL = 0.8
 """Share of the sublanes from which on no dimension is packed to fill them."""
+_PLACES = 64
+"""Most places of a result that are computed one after the other."""
 _GAIN = 1.4
 """Factor of weight tiles saved from which on another dimension is packed."""
 
@@ -64,7 +69,8 @@ class _Convolution:
     def expanded(self, config: Config) -> Value:
         """The result."""
         return self._without_reversal()._without_padding()._without_groups(
-            lambda plain: plain._packed(config)._written())
+            lambda plain: plain._by_places() if plain._has_few_places
+            else plain._packed(config)._written())
 
     def _written(self) -> Value:
         result = self.to.add("convolution", (self.lhs, self.rhs), self.type, **self.attributes)
@@ -195,13 +201,62 @@ class _Convolution:
             rows = self._shifted(lhs, starts, self.windows, self.rhs_dilation)
             term = to.binary("multiply", to.transpose(rows, order), rhs)
             places[place] = to.reshape(to.sum(term, summed), shape)
+        return finished(self._joined(places), self.type.dtype, to)
+
+    @property
+    def _has_few_places(self) -> bool:
+        """Whether the result has fewer places than the kernel, as a gradient of a kernel has."""
+        places = math.prod(self.results)
+        return places < math.prod(self.windows) and places <= _PLACES
+
+    def _by_places(self) -> Value:
+        """A product over the kernel's places and features for each place of the result."""
+        to = self.to
+        deep = (self.input_feature_dimension, *self.input_spatial_dimensions)
+        kernel = (self.kernel_input_feature_dimension, *self.kernel_spatial_dimensions)
+        # Features and places in the order in which the input has them: then only one moves.
+        order = sorted(range(len(deep)), key=deep.__getitem__)
+        batch, outputs = self.input_batch_dimension, self.kernel_output_feature_dimension
+        depth = math.prod(self.rhs.shape) // self.rhs.shape[outputs]
+
+        def flat(value: Value, dimensions: tuple[int, ...], free: int) -> Value:
+            turned = to.transpose(value, [*(dimensions[number] for number in order), free])
+            return to.reshape(turned, (depth, value.shape[free]))
+
+        weights = flat(self.rhs, kernel, outputs)
+        sizes = (self.lhs.shape[batch], self.rhs.shape[outputs])
+        places = {}
+        for place in _indexes(self.results):
+            starts = tuple(at * step for at, step in zip(place, self.window_strides, strict=True))
+            rows = flat(self._shifted(self.lhs, starts, self.windows, self.rhs_dilation), deep,
+                        batch)
+            product = to.add(
+                "dot_general", (rows, weights), TensorType(sizes, self.type.dtype),
+                lhs_batching_dimensions=(), rhs_batching_dimensions=(),
+                lhs_contracting_dimensions=(0,), rhs_contracting_dimensions=(0,),
+                precision_config=self.precision_config)
+            places[place] = self._spread(product)
+        return self._joined(places)
+
+    def _spread(self, product: Value) -> Value:
+        """A product of (batch, outputs) as a place of the result."""
+        shape = [1] * len(self.type.shape)
+        for dimension, size in zip((self.output_batch_dimension, self.output_feature_dimension),
+                                   product.shape, strict=True):
+            shape[dimension] = size
+        if self.output_batch_dimension > self.output_feature_dimension:
+            product = self.to.transpose(product, (1, 0))
+        return self.to.reshape(product, shape)
+
+    def _joined(self, places: dict[tuple[int, ...], Value]) -> Value:
+        """All places of the result, put together."""
         for level in reversed(range(len(self.results))):
-            rows_of: dict[tuple[int, ...], list[Value]] = {}
+            parts: dict[tuple[int, ...], list[Value]] = {}
             for place, value in places.items():
-                rows_of.setdefault(place[:level], []).append(value)
-            places = {place: to.concatenate(values, self.output_spatial_dimensions[level])
-                      for place, values in rows_of.items()}
-        return finished(places[()], self.type.dtype, to)
+                parts.setdefault(place[:level], []).append(value)
+            places = {place: self.to.concatenate(values, self.output_spatial_dimensions[level])
+                      for place, values in parts.items()}
+        return places[()]
 
     def _packed(self, config: Config) -> "_Convolution":
         """Pack spatial dimensions until rows and depth of the array are well used."""

@@ -123,7 +123,8 @@ def test_convolutions() -> None:
         kinds.update(operation.kind for operation in graph.operations)
         assert all(is_plain(operation) for operation in graph.operations
                    if operation.kind == "convolution")
-    for kind in ("convolution", "pad", "reverse", "concatenate", "slice", "multiply", "reduce"):
+    for kind in ("convolution", "pad", "reverse", "concatenate", "slice", "multiply", "reduce",
+                 "dot_general"):
         assert kinds[kind], kind
 
 
