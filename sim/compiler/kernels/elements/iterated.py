@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.compiler.graph.ir import DType, Operation
-from sim.compiler.kernels.elements import conversions, integers
+from sim.compiler.kernels.elements import integers
 from sim.compiler.kernels.elements.elementary import ROUND
 from sim.compiler.kernels.elements.expression import Elements
 from sim.compiler.kernels.elements.floats import EXPONENT, MAGNITUDE, SIGN, split
@@ -38,7 +38,7 @@ def stages(operation: Operation) -> list[Stage] | None:
     """The stages of an operation, from its operands to its result; None if it has none."""
     dtype = operation.operands[0].dtype if operation.operands else None
     if operation.kind == "remainder" and dtype in (DType.F32, DType.BF16):
-        return _remainder(dtype)
+        return _remainder()
     if operation.kind == "power" and dtype is not None and dtype.is_integer:
         return _power(dtype.is_signed)
     return None
@@ -50,8 +50,8 @@ _PASSES = 13
 """Each gives 10 bits of a quotient of up to 2**128, the last one the rest."""
 
 
-def _remainder(dtype: DType) -> list[Stage]:
-    """x - y trunc(x / y), exactly.
+def _remainder() -> list[Stage]:
+    """x - y trunc(x / y), exactly; of bf16 numbers it is a bf16 number.
 
     As in a division by hand: 11 bits of the quotient times y are subtracted in exact products. The
     last ones are rounded to nearest, so that a rest of at most y / 2 remains, which is exact. First
@@ -59,7 +59,7 @@ def _remainder(dtype: DType) -> list[Stage]:
     """
     return [Stage(_remainder_start), Stage(_subtract_multiple, _PASSES, 1),
             Stage(_remainder_middle), Stage(_subtract_multiple, _PASSES, 1),
-            Stage(lambda e, state: _remainder_end(e, state, dtype))]
+            Stage(_remainder_end)]
 
 
 def _divisor(e: Elements, b: Any) -> tuple[Any, ...]:
@@ -97,7 +97,7 @@ def _remainder_middle(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
     return (a, *_divisor(e, b), b, x, y)
 
 
-def _remainder_end(e: Elements, state: Sequence[Any], dtype: DType) -> Sequence[Any]:
+def _remainder_end(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
     a, _, _, _, b, x, y = state
     a = e.select(e("flt", a, 0.0), e("fadd", a, b), a)
     divisor = e("fabs", y)
@@ -107,7 +107,7 @@ def _remainder_end(e: Elements, state: Sequence[Any], dtype: DType) -> Sequence[
     result = e.select(e("flt", e("fabs", x), divisor), e("fmul", x, 1.0), result)
     invalid = e.mask("mor", e("ge", e("and", x, MAGNITUDE), EXPONENT), e("feq", y, 0.0))
     invalid = e.mask("mor", invalid, e("fne", y, y))
-    return [conversions.rounded(e, e.select(invalid, float("nan"), result), dtype)]
+    return [e.select(invalid, float("nan"), result)]
 
 
 # Powers of integers.

@@ -58,6 +58,9 @@ _FLOAT_UNARY: dict[str, Callable[..., Any]] = {
     "logistic": elementary.logistic,
     "sine": trigonometric.sine, "cosine": trigonometric.cosine, "tan": trigonometric.tangent,
 }
+_EXACT = frozenset(("abs", "negate", "sign", "floor", "ceil", "round_nearest_even",
+                    "round_nearest_afz", "maximum", "minimum"))
+"""Kinds whose results for bf16 operands are bf16 numbers."""
 _BF16_UNARY: dict[str, Callable[..., Any]] = {
     "exponential": elementary.rough_exponential, "logistic": elementary.rough_logistic}
 _INTEGER_UNARY: dict[str, Callable[..., Any]] = {
@@ -67,13 +70,19 @@ _INTEGER_UNARY: dict[str, Callable[..., Any]] = {
 }
 
 
+def _rounded(e: Elements, operation: Operation, x: Any) -> Any:
+    """An fp32 result as one of the result's type."""
+    dtype = operation.result.dtype
+    return x if operation.kind in _EXACT else conversions.rounded(e, x, dtype)
+
+
 @_expands(*_FLOAT_UNARY, "popcnt", "count_leading_zeros")
 def _unary(e: Elements, operation: Operation, operands: Sequence[Any]) -> Any:
     [x], dtype = operands, operation.operands[0].dtype
     if dtype is DType.BF16 and operation.kind in _BF16_UNARY:
         return e("bf16", _BF16_UNARY[operation.kind](e, x))
     if dtype.is_float:
-        return conversions.rounded(e, _FLOAT_UNARY[operation.kind](e, x), dtype)
+        return _rounded(e, operation, _FLOAT_UNARY[operation.kind](e, x))
     if operation.kind == "abs":
         negative = e("sar", x, 31)
         return e("sub", e("xor", x, negative), negative) if dtype.is_signed else x
@@ -104,7 +113,7 @@ def _binary(e: Elements, operation: Operation, operands: Sequence[Any]) -> Any:
     if kind == "divide" and dtype is DType.BF16:
         return e("bf16", floats.rough_quotient(e, a, b))
     if dtype.is_float:
-        return conversions.rounded(e, _FLOAT_BINARY[kind](e, a, b), dtype)
+        return _rounded(e, operation, _FLOAT_BINARY[kind](e, a, b))
     if kind in _BITS:
         return e(_BITS[kind], a, b)
     if kind == "multiply":

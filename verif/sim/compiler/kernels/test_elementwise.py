@@ -1,6 +1,6 @@
 """Elementwise kernels on the golden core against the reference semantics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.kernels.elementwise import broadcast_tiling
 from sim.compiler.kernels.lowering import Choice
 from sim.compiler.tiling import Tiling, column, standard
-from verif.sim.compiler.kernels.harness import CONFIG, build_as, check, execute, run
+from systolith import Device
+from verif.sim.compiler.kernels.harness import CONFIG, build, build_as, check, execute, run
 
 F32, BF16, S32, U32, PRED = DType.F32, DType.BF16, DType.S32, DType.U32, DType.PRED
 TYPES = (F32, BF16, S32, U32, PRED, DType.S8, DType.U8, DType.S16, DType.U16)
@@ -259,3 +260,23 @@ def test_broadcasts_that_need_a_copy() -> None:
     assert broadcast_tiling((3, 9), (0, 2), result) is None
     assert broadcast_tiling((5, 9), (1, 2), result) == standard((5, 9), CONFIG)
     assert broadcast_tiling((3, 5), (0, 1), result) == column((3, 5), CONFIG)
+
+
+@pytest.mark.parametrize(("kind", "types", "result"), [
+    ("exponential", [F32], F32), ("sine", [F32], F32), ("divide", [F32, F32], F32),
+    ("power", [F32, F32], F32), ("remainder", [F32, F32], F32), ("sqrt", [BF16], BF16),
+    ("multiply", [S32, S32], S32), ("divide", [S32, S32], S32), ("remainder", [U32, U32], U32),
+    ("convert", [U32], F32), ("convert", [F32], DType.U8), ("count_leading_zeros", [S32], S32)])
+def test_rtl_has_the_bits_of_the_golden_core(kind: str, types: list[DType], result: DType,
+                                             rtl: Device) -> None:
+    rng = np.random.default_rng(17)
+    arrays = [values(rng, 45, dtype).reshape(5, 9) for dtype in types]
+    kernel = build(operation(kind, (5, 9), types, result), rtl.config)
+    [golden], [device] = execute(kernel, arrays), execute(kernel, arrays, rtl)
+    assert golden.tobytes() == device.tobytes()
+
+
+@pytest.fixture(scope="module")
+def rtl() -> Iterator[Device]:
+    with Device.open("tiny", "rtl") as opened:
+        yield opened
