@@ -27,9 +27,11 @@ def test_fits_on_150_lines() -> None:
 
 
 def test_settings_are_those_that_the_code_reads() -> None:
-    toolchain = (ROOT / "sim" / "verilated" / "toolchain.py").read_text(encoding="utf-8")
-    read = {name for path in (ROOT / "sim").rglob("*.py")
-            for name in re.findall(r"environ[^\n]*\"(SYSTOLITH_\w+)\"",
-                                   path.read_text(encoding="utf-8"))}
+    texts = [path.read_text(encoding="utf-8") for folder in ("hdl", "sim")
+             for path in (ROOT / folder).rglob("*.py")]
+    read = {name for text in texts
+            for name in re.findall(r"environ[^\n]*\"(SYSTOLITH_\w+)\"", text)}
+    described = {name for text in texts
+                 for name in re.findall(r"^``(SYSTOLITH_\w+)``$", text, re.MULTILINE)}
     named = set(re.findall(r"`(SYSTOLITH_\w+)`", README))
-    assert named == read == set(re.findall(r"^``(SYSTOLITH_\w+)``$", toolchain, re.MULTILINE))
+    assert named == read == described

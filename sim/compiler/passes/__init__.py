@@ -1,8 +1,11 @@
 """Passes: they transform a graph into an equal one.
 
-`PASSES` lists all of them, in order. Between two passes the graph is verified. If the environment
-variable ``SYSTOLITH_DUMP`` names a folder, the graph is written there as text, before the first
-pass and after each, in a folder for each graph.
+`PASSES` lists all of them, in order. Between two passes the graph is verified. An environment
+variable overrides a default:
+
+``SYSTOLITH_DUMP``
+    The folder to which each graph is written as text, before the first pass and after each, in a
+    folder of its own. Default: none.
 """
 
 import os
@@ -19,7 +22,7 @@ from sim.compiler.passes.expand_convolutions import expand_convolutions
 from sim.compiler.passes.expand_products import expand_products
 from sim.compiler.passes.fuse import fuse
 
-__all__ = ["PASSES", "run_passes"]
+__all__ = ["PASSES", "dump_folder", "run_passes"]
 
 PASSES: tuple[tuple[str, Callable[[Graph, Config], None]], ...] = (
     ("expand_convolutions", expand_convolutions),
@@ -57,17 +60,23 @@ def run_passes(graph: Graph, config: Config) -> None:
         dump.write(name, graph)
 
 
+def dump_folder() -> pathlib.Path | None:
+    """The folder that ``SYSTOLITH_DUMP`` names, or None."""
+    chosen = os.environ.get("SYSTOLITH_DUMP")
+    return pathlib.Path(chosen) if chosen else None
+
+
 class _Dump:
     """Writes a graph's text after each pass, if ``SYSTOLITH_DUMP`` says where."""
 
     def __init__(self, name: str) -> None:
         self._folder: pathlib.Path | None = None
         self._numbers = count()
-        if chosen := os.environ.get("SYSTOLITH_DUMP"):
+        if (chosen := dump_folder()) is not None:
             safe = "".join(letter if letter.isalnum() or letter in "-_." else "_"
                            for letter in name) or "graph"
             for number in count():
-                folder = pathlib.Path(chosen) / (f"{safe}-{number}" if number else safe)
+                folder = chosen / (f"{safe}-{number}" if number else safe)
                 try:
                     folder.mkdir(parents=True)
                 except FileExistsError:

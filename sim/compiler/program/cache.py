@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 import pathlib
 from dataclasses import asdict
 from enum import Enum
@@ -10,26 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from hdl import store
 from hdl.config import Config
 from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import Graph, Value
+from sim.compiler.passes import dump_folder
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.driver import compile_graph
-from sim.verilated.toolchain import build_folder
 
-__all__ = ["cache_folder", "compile_cached", "digest"]
+__all__ = ["compile_cached", "digest"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden/dma.py", "hdl/config.py", "hdl/isa.py",
             "hdl/dma/format.py")
 """What a compiled program depends on, besides its graph."""
-_LARGEST = 64 << 20
-"""Bytes of code and constants from which on a program is not kept."""
-
-
-def cache_folder() -> pathlib.Path:
-    """The folder of the cache; it need not exist yet."""
-    return build_folder() / "programs"
 
 
 def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> Executable:
@@ -48,23 +41,27 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> 
     MemoryError, NotImplementedError
         As `compile_graph`.
     """
-    path = cache_folder() / f"{digest(graph, config, name)}.npz"
-    if not os.environ.get("SYSTOLITH_DUMP"):
-        try:
-            return load(path).executable()
-        except (OSError, ValueError):
-            # It is not there, or is not what this version writes.
-            pass
-    executable = compile_graph(graph, config, name=name)
-    compiled = compiled_of(executable)
-    if compiled.overlays.rows.nbytes <= _LARGEST:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save(compiled, path)
-        except OSError:
-            # A full or read-only disk must not prevent the run.
-            pass
-    return executable
+    if dump_folder() is not None:
+        return compile_graph(graph, config, name=name)
+    made: list[Executable] = []
+    began = False
+
+    def make(path: pathlib.Path) -> None:
+        nonlocal began
+        began = True
+        made.append(compile_graph(graph, config, name=name))
+        save(compiled_of(made[0]), path)
+
+    try:
+        with store.entry("programs", "program.npz", digest(graph, config, name), make) as path:
+            return made[0] if made else load(path).executable()
+    except (OSError, ValueError):
+        # A full or read-only disk, or a damaged file, must not prevent the run.
+        if made:
+            return made[0]
+        if began:
+            raise
+        return compile_graph(graph, config, name=name)
 
 
 def digest(graph: Graph, config: Config, name: str | None = None) -> str:

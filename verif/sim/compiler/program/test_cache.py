@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from hdl import store
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Location
 from sim.compiler.program import cache, compiled
-from sim.compiler.program.cache import cache_folder, compile_cached, digest
+from sim.compiler.program.cache import compile_cached, digest
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.driver import compile_graph
 from systolith import Device
@@ -20,6 +21,11 @@ from verif.sim.compiler.program.common import TINY, Maker, arrays_for, f32, s32
 def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
     monkeypatch.delenv("SYSTOLITH_DUMP", raising=False)
+
+
+def kept() -> list[pathlib.Path]:
+    """Files of programs in the cache."""
+    return sorted((store.cache_folder() / "programs").glob("*.npz"))
 
 
 def example(constant: float = 2, kind: str = "add", shape: tuple[int, ...] = (3, 5),
@@ -63,15 +69,14 @@ def test_saved_program_is_the_same(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("spoil", [
     lambda data: data[:len(data) // 2], lambda data: b"", lambda data: b"PK" + data[40:],
     lambda data: data[:200] + bytes(400) + data[600:]])
-def test_damaged_file_is_refused_and_compiled_again(tmp_path: pathlib.Path,
+def test_damaged_file_is_refused_and_not_used(tmp_path: pathlib.Path,
                                                     spoil: Callable[[bytes], bytes]) -> None:
     first = compile_cached(example(), TINY)
-    [path] = cache_folder().iterdir()
+    [path] = kept()
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(ValueError, match="must be a compiled program"):
         load(path)
     assert_same(run(compile_cached(example(), TINY)), run(first))
-    assert load(path).name == "main"
 
 
 def test_equal_graph_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +114,9 @@ def test_interrupted_save_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(compiled.np, "savez", stop)
         with pytest.raises(KeyboardInterrupt):
             compile_cached(example(), TINY)
-    assert list(cache_folder().iterdir()) == []
+    assert kept() == []
     compile_cached(example(), TINY)
-    assert len(list(cache_folder().iterdir())) == 1
+    assert len(kept()) == 1
 
 
 def test_disk_that_refuses_does_not_prevent_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,3 +125,16 @@ def test_disk_that_refuses_does_not_prevent_the_run(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(cache, "save", full)
     assert_same(run(compile_cached(example(), TINY)), run(compile_graph(example(), TINY)))
+    assert kept() == []
+
+
+def test_error_of_the_compiler_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: Graph, config: Config, **options: object) -> None:
+        calls.append(graph)
+        raise ValueError("after fuse: wrong")
+
+    calls: list[Graph] = []
+    monkeypatch.setattr(cache, "compile_graph", fail)
+    with pytest.raises(ValueError, match="after fuse"):
+        compile_cached(example(), TINY)
+    assert len(calls) == 1
