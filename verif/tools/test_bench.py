@@ -4,9 +4,14 @@ import pathlib
 
 import pytest
 
+from hdl.config import Config
 from hdl.sram import Sram
+from sim.verilated.toolchain import march
+from tools.bench import array
+from tools.bench.array import Grid
 from tools.bench.cell import synthesise
 from tools.bench.chip import count_cells
+from tools.bench.machine import AVX2, has_avx2
 
 
 @pytest.mark.slow
@@ -20,3 +25,22 @@ def test_memories_become_those_of_the_fpga(tmp_path: pathlib.Path, width: int, d
     assert (counts["ebr"], counts["lutram"], counts["multipliers"]) == (blocks, lutram, 0)
     # Registers for the word read, and for a write, so that a read in the same cycle gives old data.
     assert width <= counts["ff"] <= 2 * width + 16
+
+
+@pytest.mark.slow
+def test_array_is_measured_by_all_models_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def measured(config: Config, *, kernels: bool) -> Grid:
+        built.append(march())
+        return Grid(config, kernels=kernels)
+
+    for name, count in (("KERNEL_CYCLES", 40), ("LOADING_CYCLES", 40), ("IDLE_CYCLES", 100),
+                        ("VERILATOR_CYCLES", 20), ("RUNS", 1)):
+        monkeypatch.setattr(array, name, count)
+    monkeypatch.setattr(array, "Grid", measured)
+    figures = array.array_figures(Config.preset("tiny"))
+    assert all(value > 0 for value in figures.values())
+    assert ("array_kernel_avx2_cycles_per_second" in figures) is has_avx2()
+    usual = march()
+    assert built == [usual, usual, *([AVX2] if has_avx2() else [])]

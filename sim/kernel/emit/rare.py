@@ -2,8 +2,9 @@
 
 The values of a group are also simplified under the assumption that some of its bits are 0, and the
 vector code takes the simpler ones unless such a bit is set in some lane. This is exact for every
-choice of bits; it saves time if they are seldom set. The choice: comparisons with a number all of
-whose bits are ones, which is how infinities and NaNs are recognised.
+choice of bits; it saves time if they are seldom set, and a vector with one of them costs both
+computations. The choice: comparisons with a number all of whose bits are ones, which is how
+infinities and NaNs are recognised.
 """
 
 from collections.abc import Callable, Sequence

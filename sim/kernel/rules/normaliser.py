@@ -1,7 +1,7 @@
 """Normaliser: steps that shift out leading zeros become one count and one shift.
 
 **Pattern.** A chain of steps, of a word w of N bits, with distances s = 2**k, ..., 2**j, each half
-of the one before::
+of the one before, where 2**k < N::
 
     w = w                  if any of the s highest bits of the N is one
         w << s             if none is
@@ -104,7 +104,9 @@ def _chain(graph: Graph, node: Node) -> _Chain | None:
             break
         steps.append(step)
         node = step.before
-    if len(steps) < _FEWEST_STEPS:
+    # Then lanes that hold the word also hold the count.
+    fits = node.bits & low(width) & ~low(width - 1) and steps and steps[-1].places < width
+    if len(steps) < _FEWEST_STEPS or not fits:
         return None
     if any(step.masked for step in steps) and node.bits & ~low(width):
         return None

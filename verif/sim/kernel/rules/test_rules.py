@@ -35,8 +35,8 @@ def plain(graph: Graph, x: Node, distance: Node) -> Node:
 
 
 @pytest.mark.parametrize(("width", "places"), [
-    (8, (4, 2, 1)), (5, (4, 2, 1)), (3, (4, 2, 1)), (7, (8, 4, 2, 1)), (2, (4, 2, 1)),
-    (8, (8, 4, 2)), (8, (16, 8, 4)), (9, (8, 4, 2, 1))])
+    (8, (4, 2, 1)), (7, (4, 2, 1)), (5, (4, 2, 1)), (10, (4, 2, 1)), (9, (8, 4, 2)),
+    (9, (8, 4, 2, 1)), (12, (8, 4, 2, 1))])
 @pytest.mark.parametrize("spare", [0, 2])
 def test_normaliser_of_every_word_keeps_its_values(width: int, places: tuple[int, ...],
                                                    spare: int) -> None:
@@ -53,26 +53,27 @@ def test_normaliser_of_every_word_keeps_its_values(width: int, places: tuple[int
         assert [shifted, distance] == evaluate(roots, {word: value})
 
 
-@pytest.mark.parametrize("places", [(4, 2, 1), (8, 4, 2, 1)])
-def test_normaliser_that_drops_higher_bits_keeps_its_values(places: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("width", "places"), [(7, (4, 2, 1)), (9, (8, 4, 2, 1))])
+def test_normaliser_that_drops_higher_bits_keeps_its_values(width: int,
+                                                                  places: tuple[int, ...]) -> None:
     graph = Graph()
-    word = graph.leaf("w", 7)
-    roots = normaliser(graph, word, 7, places, masked=True)
+    word = graph.leaf("w", width)
+    roots = normaliser(graph, word, width, places, masked=True)
     new = rewrite(graph, roots)
     assert "clz" in operations(new)
-    for value in range(1 << 7):
-        assert tuple(evaluate(new, {word: value})) == normalised(value, 7, places)
+    for value in range(1 << width):
+        assert tuple(evaluate(new, {word: value})) == normalised(value, width, places)
 
 
 def test_next_step_that_shifts_something_else_shares_the_count() -> None:
     graph = Graph()
-    word = graph.leaf("w", 8)
-    shifted, _ = normaliser(graph, word, 8, (8, 4, 2))
-    roots = [shifted, graph.test(shifted, 0x80)]
+    word = graph.leaf("w", 9)
+    shifted, _ = normaliser(graph, word, 9, (8, 4, 2))
+    roots = [shifted, graph.test(shifted, 0x100)]
     new = rewrite(graph, roots)
     assert operations(new) == {"leaf", "const", "clz", "and", "shlv", "test", "notb"}
     assert [node.op for node in topological(new)].count("clz") == 1
-    for value in range(1 << 8):
+    for value in range(1 << 9):
         assert evaluate(new, {word: value}) == evaluate(roots, {word: value})
 
 
@@ -97,6 +98,10 @@ def other_chain(graph: Graph, masks: Sequence[int], places: Sequence[int], *,
                  id="arms"),
     pytest.param(lambda graph: normaliser(graph, graph.leaf("w", 9), 8, (4, 2, 1), masked=True)[0],
                  id="bits above"),
+    pytest.param(lambda graph: normaliser(graph, graph.leaf("w", 8), 8, (8, 4, 2, 1))[0],
+                 id="distance of the width"),
+    pytest.param(lambda graph: normaliser(graph, graph.leaf("w", 7), 8, (4, 2, 1))[0],
+                 id="shorter word"),
 ])
 def test_other_steps_are_no_normaliser(make: Callable[[Graph], Node]) -> None:
     graph = Graph()
