@@ -5,16 +5,30 @@ from typing import TypedDict
 
 from amaranth.lib import wiring
 
+from hdl.config import Config
 from hdl.tiles import TileGrid, VerilogLibrary
 from sim.kernel import compile_grid
 
-__all__ = ["BLOCK_WAIVERS", "ModelSources", "with_kernels"]
+__all__ = ["BLOCK_WAIVERS", "ModelSources", "with_kernels", "worth_optimising"]
 
 BLOCK_WAIVERS = """\
 // An output of a separately verilated block counts as a function of all inputs of the block.
 lint_off -rule UNOPTFLAT
 """
 """Waivers for a model with hierarchical blocks, for `sim.verilated.build.build_model`."""
+
+
+_LARGE = 64
+"""Least size of the array of configurations that are simulated for long."""
+
+
+def worth_optimising(config: Config, kernels: bool) -> bool:
+    """Whether a model runs long enough to make up for the time that optimising it takes.
+
+    Kernels are optimised in any case; this is about everything around them, which takes three times
+    as long to build and runs a sixth faster.
+    """
+    return kernels and config.array >= _LARGE
 
 
 class ModelSources(TypedDict):

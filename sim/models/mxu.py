@@ -15,7 +15,7 @@ from hdl.mxu.grid import mac_grid
 from hdl.mxu.lane import mxu_lanes
 from hdl.mxu.mxu import Mxu
 from sim.closing import Closeable
-from sim.models.kernels import ModelSources, with_kernels
+from sim.models.kernels import ModelSources, with_kernels, worth_optimising
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -55,7 +55,7 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     blocks = [] if kernels else [mac_grid(config).row_module]
     cpp = sources["cpp"] | {_DRIVER.name: _DRIVER.read_text()}
     return build_model(_TOP, sources["verilog"], cpp=cpp, waivers=LINT_WAIVERS,
-                       hierarchical=blocks, optimise=kernels)
+                       hierarchical=blocks, optimise=worth_optimising(config, kernels))
 
 
 class _Job(ctypes.Structure):

