@@ -11,7 +11,7 @@ from sim.compiler.graph.ir import DType, Graph, Operation, Value
 from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.elements.expression import Elements, Node
 from sim.compiler.kernels.elements.iterated import Stage, Step, stages
-from sim.compiler.kernels.elements.writing import Writer
+from sim.compiler.kernels.elements.writing import Writer, needed, pressure
 from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
 from sim.compiler.machine import Builder, VReg
 from sim.compiler.tiling import Tiling, standard
@@ -20,6 +20,12 @@ from sim.compiler.words import to_words
 __all__ = ["broadcast_tiling", "emit_region", "expand_region", "is_readable"]
 
 Dimensions = tuple[int, ...]
+
+_LONG = 40
+"""Operations from which on the code of a vector is long."""
+_MOST_COPIES = 2
+_VECTORS, _MASKS = 28, 6
+"""Registers that the copies of long code may take together."""
 
 
 # What is computed.
@@ -321,11 +327,37 @@ class _Kernel:
     def _nest(self, writer: Writer, sizes: list[int], strides: list[int],
               variables: list[Any]) -> None:
         level, b = len(variables), self._at.builder
-        writer.write(level, variables)
-        if level < len(sizes):
-            with b.loop(sizes[level]) as variable:
-                self._nest(writer, sizes, strides, [*variables, variable])
+        if level == len(sizes):
+            self._body(writer, strides, variables)
             return
+        writer.write(level, variables)
+        copies = self._copies() if level + 1 == len(sizes) else 1
+        passes, rest = divmod(sizes[level], copies)
+        if passes > 1 or (passes and copies == 1):
+            with b.loop(passes) as variable:
+                for copy in range(copies):
+                    self._nest(writer, sizes, strides, [*variables, variable * copies + copy])
+        else:
+            rest = sizes[level]
+        for last in range(sizes[level] - rest, sizes[level]):
+            self._nest(writer, sizes, strides, [*variables, last])
+
+    def _copies(self) -> int:
+        """Vectors of an iteration: two, whose operations overlap, if the code is long.
+
+        The pipelines of short code overlap iterations themselves.
+        """
+        elements, outputs = self._region.elements, self._region.outputs
+        nodes = len(needed(elements, outputs))
+        if nodes < _LONG:
+            return 1
+        vectors, masks = pressure(elements, outputs)
+        return max(1, min(_MOST_COPIES, _VECTORS // max(vectors, 1), _MASKS // max(masks, 1),
+                          self._at.config.imem_bundles * 3 // 8 // nodes))
+
+    def _body(self, writer: Writer, strides: list[int], variables: list[Any]) -> None:
+        b = self._at.builder
+        writer.write(len(variables), variables)
         index = _index(strides, variables)
         for place, output in zip(self._results, self._region.outputs, strict=True):
             b.store(writer.register(output, variables), place.buffer, index)

@@ -14,9 +14,8 @@ import numpy as np
 from hdl.config import Config
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.kernels.elements import table
-from sim.compiler.kernels.elements.expression import Elements, Node
 from sim.compiler.kernels.elements.iterated import stages
-from sim.compiler.kernels.elements.writing import needed
+from sim.compiler.kernels.elements.writing import needed, pressure
 from sim.compiler.kernels.elementwise import broadcast_tiling, expand_region, is_readable
 from sim.compiler.tiling import standard
 
@@ -222,7 +221,7 @@ class _Fusion:
             return False
         if len(operations) > 1 and self._vectors(fused) > self._config.vmem_vectors // 2:
             return False
-        vectors, masks = _pressure(*expand_region(fused.regions[0]))
+        vectors, masks = pressure(*expand_region(fused.regions[0]))
         return vectors <= _MOST_VECTORS and masks <= _MOST_MASKS
 
     def _vectors(self, fused: Operation) -> int:
@@ -306,27 +305,3 @@ def _sorted(operations: Sequence[Operation]) -> Iterator[Operation]:
             if top not in done:
                 done.add(top)
                 yield top
-
-
-def _pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
-    """Most vectors and masks that are live at once, in the order of the nodes."""
-    nodes = needed(elements, outputs)
-    last: dict[Node, int] = {}
-    for number, node in enumerate(nodes):
-        last.update((source, number) for source in node.sources if isinstance(source, Node))
-    last.update((output, len(nodes)) for output in outputs if isinstance(output, Node))
-    last.pop(Elements.ALL, None)
-    ends: dict[int, list[Node]] = {}
-    for node, number in last.items():
-        ends.setdefault(number, []).append(node)
-    live: set[Node] = set()
-    most = [0, 0]
-    for number, node in enumerate(nodes):
-        live.update(source for source in node.sources if isinstance(source, Node)
-                    and source in last)
-        live.difference_update(ends.get(number, ()))
-        if node in last:
-            live.add(node)
-        masks = sum(value.is_mask for value in live)
-        most = [max(most[0], len(live) - masks), max(most[1], masks)]
-    return most[0], most[1]

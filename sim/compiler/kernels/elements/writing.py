@@ -11,7 +11,7 @@ from hdl.isa import Kind, Slot
 from sim.compiler.kernels.elements.expression import Elements, Node
 from sim.compiler.machine import Builder
 
-__all__ = ["Writer", "needed"]
+__all__ = ["Writer", "needed", "pressure"]
 
 _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
 _MOST_VECTORS, _MOST_MASKS = 12, 3
@@ -28,6 +28,30 @@ def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
         if node in wanted:
             wanted.update(source for source in node.sources if isinstance(source, Node))
     return [node for node in elements.nodes if node in wanted]
+
+
+def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
+    """Most vectors and masks that are live at once, in the order of the nodes."""
+    nodes = needed(elements, outputs)
+    last: dict[Node, int] = {}
+    for number, node in enumerate(nodes):
+        last.update((source, number) for source in node.sources if isinstance(source, Node))
+    last.update((output, len(nodes)) for output in outputs if isinstance(output, Node))
+    last.pop(Elements.ALL, None)
+    ends: dict[int, list[Node]] = {}
+    for node, number in last.items():
+        ends.setdefault(number, []).append(node)
+    live: set[Node] = set()
+    most = [0, 0]
+    for number, node in enumerate(nodes):
+        live.update(source for source in node.sources if isinstance(source, Node)
+                    and source in last)
+        live.difference_update(ends.get(number, ()))
+        if node in last:
+            live.add(node)
+        masks = sum(value.is_mask for value in live)
+        most = [max(most[0], len(live) - masks), max(most[1], masks)]
+    return most[0], most[1]
 
 
 class Writer:
@@ -71,8 +95,14 @@ class Writer:
         return levels
 
     def write(self, level: int, variables: Sequence[Any]) -> None:
-        """Write the nodes of a level; called for each level from 0 on, inside its loops."""
+        """Write the nodes of a level; called for each level from 0 on, inside its loops.
+
+        The innermost level may be written several times, for other values of the variables.
+        """
         b = self._builder
+        if level == self._depth:
+            self._registers = {node: register for node, register in self._registers.items()
+                               if self._levels[node] < level}
         if level == 0:
             self._write_constants()
         if level < self._depth:
