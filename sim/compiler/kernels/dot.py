@@ -29,7 +29,7 @@ __all__ = ["COPY_CYCLES", "TRANSPOSE_CYCLES", "Dot", "Dots", "cheapest", "dot_cy
 TRANSPOSE_CYCLES = 16
 COPY_CYCLES = 64
 """About how many cycles a vector takes to be copied to another tiling: with lanes and sublanes
-exchanged, and in general."""
+exchanged, and with the same lanes; otherwise twice as many."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,8 @@ def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int 
     order = (*(dimension for dimension in range(len(shape)) if dimension not in last), *last)
     wanted = Tiling(tuple(shape), order, lane is not None, config.sublanes, config.lanes)
     turned = (tiling.lane_dimension, tiling.sublane_dimension) == (sublane, lane)
-    cycles = TRANSPOSE_CYCLES if turned else COPY_CYCLES
+    cycles = (TRANSPOSE_CYCLES if turned else
+              COPY_CYCLES if tiling.lane_dimension == lane else 2 * COPY_CYCLES)
     return wanted, max(wanted.vectors, tiling.vectors) * cycles
 
 
@@ -269,12 +270,12 @@ def precision(operation: Operation) -> str:
 def finisher(b: Builder, dtype: DType) -> Finish | None:
     """What makes a result of a type from a sum; None if the sum is the result."""
     if dtype is DType.BF16:
-        return lambda b, value: b.vector("bf16", value)
+        return lambda b, value, index: b.vector("bf16", value)
     if dtype is DType.PRED:
         one = b.splat(1)
-        return lambda b, value: b.vector("select", one, 0, b.compare("ne", value, 0))
+        return lambda b, value, index: b.vector("select", one, 0, b.compare("ne", value, 0))
     if dtype.is_integer and dtype.bits < 32:
-        return lambda b, value: _narrow(b, value, dtype)
+        return lambda b, value, index: _narrow(b, value, dtype)
     return None
 
 

@@ -20,7 +20,7 @@ from functools import cached_property
 from hdl.config import Config
 from sim.compiler.kernels.pieces import Scheme
 from sim.compiler.machine.builder import Builder
-from sim.compiler.machine.ir import VmemBuffer, VReg
+from sim.compiler.machine.ir import Index, VmemBuffer, VReg
 
 __all__ = ["Finish", "Level", "Product"]
 
@@ -29,8 +29,10 @@ _SUMS = 18
 _PER_OPERATION = 0.85
 """Cycles of a vector operation, about, where they take longer than the array."""
 
-Finish = Callable[[Builder, VReg], VReg]
-"""Writes code that turns a sum into what is stored: an epilogue."""
+Finish = Callable[[Builder, VReg, Index], VReg]
+"""Writes code that turns a sum into what is stored: an epilogue. It is given the number of the
+vector among the results, by which it can load other operands of their tiling. It is applied to
+incomplete sums too, which are stored and then overwritten."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Product:
         config, rows = self.config, self.block_rows
         first = config.array + 16
         drain = config.array_latency + 2 * config.sublanes
-        last = (self.lag + 1) * rows * config.sublanes
-        return (first + (self.steps - 1) * self.step_cycles(rows)
-                + max(last, drain + rows * config.sublanes) + 24)
+        steps = self.lag + (self.steps == self.lag + 1)
+        last = steps * rows * config.sublanes
+        return (first + self.steps * self.step_cycles(rows)
+                + max(last, drain) + 24)

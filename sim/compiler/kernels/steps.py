@@ -161,13 +161,22 @@ class _Writer:
         self._begin_sums()
         results = self._decoded()
         count = product.steps - 1 - product.lag
-        if count:
-            self._pending = b.variable(0)
-            with b.loop(count):
-                self._step(results)
-            self._add(self._pending, product.block_rows - 1, results)
-        self._last_rows(self._first_row)
-        with b.loop(product.lag + 1):
+        if not count:
+            self._last_rows(self._first_row)
+            self._take(product.lag + 1, results)
+            return
+        self._pending = b.variable(0)
+        with b.loop(count):
+            self._step(results)
+        self._step(results, last=True)
+        self._add(self._pending, product.block_rows - 1, results)
+        if product.lag:
+            self._shift_tags()
+            self._take(product.lag, results)
+
+    def _take(self, steps: int, results: "_Results") -> None:
+        """Take the results of the last steps."""
+        with self._b.loop(steps):
             self._decoded(results)
             self._results(results)
             self._shift_tags()
@@ -227,18 +236,18 @@ class _Writer:
         setting = product.scheme.tag(b, counters.number)
         return tag if setting is None else tag + Index.of(setting) * 2
 
-    def _step(self, results: "_Results | None") -> None:
+    def _step(self, results: "_Results | None", *, last: bool = False) -> None:
         """Write a step, with the weights of the next one, and results of an earlier one."""
         b, product = self._b, self._product
         rows = product.block_rows
         row_mask, weight_mask = self._depth_mask(self._rows), self._weight_mask()
         pushed = 0
-        last: VReg | None = None
+        popped: VReg | None = None
         for number in range(rows):
             row = self._row(number, row_mask) if number else self._first_row
             b.push("rows" if number else "rows_swap", row)
             until = (number + 1) * self._tile // rows
-            for weight in range(pushed, until):
+            for weight in () if last else range(pushed, until):
                 b.push(self._kind, self._weight(weight, weight_mask) if weight
                        else self._first_weight)
             pushed = until
@@ -246,11 +255,13 @@ class _Writer:
                 if not number:
                     self._add(self._pending, rows - 1, results)
                     self._decoded(results)
+                before = popped
                 popped = b.pop(into=None if number + 1 < rows else self._pending)
                 # Results take longer than the next pop may wait.
-                if last is not None:
-                    self._add(last, number - 1, results)
-                last = popped
+                if before is not None:
+                    self._add(before, number - 1, results)
+        if last:
+            return
         self._advance()
         b.assign(self._first_row, self._row(0, self._depth_mask(self._rows)))
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
@@ -358,12 +369,12 @@ class _Writer:
     def _add(self, result: VReg, number: int, results: "_Results") -> None:
         """Add a vector of results to its sum, and store it."""
         b, product = self._b, self._product
-        at = results.at + number * product.block.results
+        at = Index.of(results.at + number * product.block.results)
         into = None if self._sums is None else self._sums[number]
         sum = b.load(product.results, at) if product.in_place else into
         total = product.scheme.total(b, result, sum, results.started, results.setting, into)
         if product.finish is not None:
-            total = product.finish(b, total)
+            total = product.finish(b, total, at)
         b.store(total, product.results, at)
 
 
