@@ -14,6 +14,7 @@ from sim.compiler.machine.ir import (
     Block,
     Branch,
     Loop,
+    LoopVariable,
     MachineCode,
     Op,
     SReg,
@@ -43,20 +44,28 @@ class _Scope:
     known: dict[_Terms, SReg] = field(default_factory=dict)
 
 
-def lower_addresses(code: MachineCode) -> MachineCode:
-    """The code with loop counters, and with registers and offsets in place of indexes.
+def lower_addresses(code: MachineCode, *, reduced: bool = True) -> MachineCode:
+    """The code with registers and offsets in place of indexes.
 
     Accesses stay attached to operations, for the analysis of dependences.
+
+    Parameters
+    ----------
+    code : MachineCode
+    reduced : bool
+        If not, loops advance their variables only, and each address is computed where it is used:
+        more operations, but fewer registers.
     """
     numbers = count(code.registers + 1)
     scope = _Scope(None, None, frozenset())
-    _Lowering(numbers).lower(code.body, scope)
+    _Lowering(numbers, reduced).lower(code.body, scope)
     return MachineCode(code.config, scope.block, next(numbers))
 
 
 class _Lowering:
-    def __init__(self, numbers: "count[int]") -> None:
+    def __init__(self, numbers: "count[int]", reduced: bool) -> None:
         self._numbers = numbers
+        self._reduced = reduced
 
     def lower(self, block: Block, scope: _Scope) -> None:
         """Rewrite a block's items into the scope's."""
@@ -92,6 +101,8 @@ class _Lowering:
         """A register that holds the sum of the terms at the end of the scope's block so far."""
         if not terms:
             return ZERO
+        if not self._reduced:
+            return self._here(terms, scope)
         known: _Scope | None = scope
         while known is not None:
             if terms in known.known:
@@ -106,6 +117,31 @@ class _Lowering:
         if fixed == terms:
             return self._fixed(terms, home)
         return self._sum(terms - fixed, self._register(fixed, scope), scope, terms)
+
+    def _here(self, terms: _Terms, scope: _Scope) -> SReg:
+        """Compute a sum of terms at the end of the scope's block."""
+        total = ZERO
+        for term, factor in sorted(terms, key=lambda pair: pair[0].number):
+            value = term if isinstance(term, SReg) else self._variable(term, scope)
+            if factor != 1:
+                product = self._new()
+                scope.block.append(Op(_MUL, (product, value, _word(factor))))
+                value = product
+            if total is not ZERO:
+                before, total = total, self._new()
+                scope.block.append(Op(_ADD, (total, before, value)))
+            else:
+                total = value
+        return total
+
+    def _variable(self, variable: LoopVariable, scope: _Scope) -> SReg:
+        """The register of a loop's variable."""
+        home = scope
+        while home.loop is None or home.loop.variable is not variable:
+            assert home.parent is not None, "a loop variable is used outside of its loop"
+            home = home.parent
+        terms = frozenset({(variable, 1)})
+        return home.known[terms] if terms in home.known else self._fixed(terms, home)
 
     def _fixed(self, terms: _Terms, home: _Scope) -> SReg:
         """A sum of terms none of which the loop's body writes."""

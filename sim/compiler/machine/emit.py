@@ -1,6 +1,6 @@
 """Emission: machine code becomes bundles of operations on physical registers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from sim.compiler.machine.layout import Loops, Options, lay_out
 from sim.compiler.machine.loops import hoist, unroll
 from sim.compiler.machine.registers import Allocation, RegisterPressureError, allocate
 
-__all__ = ["Code", "Loops", "emit"]
+__all__ = ["LADDER", "Code", "Loops", "emit"]
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,19 @@ class Code:
             asm.label(name)
 
 
-_LADDER = (
-    Options(), Options(constants=4, invariants=False),
-    Options(constants=0, invariants=False, pipeline=False),
-    Options(constants=0, invariants=False, pipeline=False, ahead=False))
+LADDER = (
+    Options(),
+    Options(constants=4, invariants=False),
+    Options(constants=0, invariants=False, crowded=True),
+    Options(constants=0, invariants=False, crowded=True, pipeline=False),
+    Options(constants=0, invariants=False, crowded=True, pipeline=False, reduced=False),
+    Options(constants=0, invariants=False, pipeline=False, ahead=False),
+    Options(constants=0, invariants=False, pipeline=False, ahead=False, reduced=False))
 """Ways to schedule, each with fewer registers than the one before."""
 
 
-def emit(code: MachineCode, config: Config, *, schedule: bool = True) -> Code:
+def emit(code: MachineCode, config: Config, *, schedule: bool = True,
+         ladder: Sequence[Options] = LADDER) -> Code:
     """Bundles for machine code.
 
     Parameters
@@ -87,6 +92,8 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True) -> Code:
         The chip for which the code was built.
     schedule : bool
         If not, each operation gets a bundle, in the order of the code.
+    ladder : sequence of Options
+        Ways to schedule, of which the first counts whose registers suffice.
 
     Raises
     ------
@@ -98,7 +105,7 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True) -> Code:
     if code.config != config:
         raise ValueError(f"config must be {code.config!r}, for which the code was built, "
                          f"not {config!r}")
-    for options in _LADDER if schedule else (Options(schedule=False),):
+    for options in ladder if schedule else (Options(schedule=False),):
         try:
             layout = lay_out(_prepared(code, options), options)
             allocation = allocate(layout.lines, layout.labels)
@@ -116,7 +123,8 @@ def _prepared(code: MachineCode, options: Options) -> MachineCode:
         return lower_addresses(code)
     if options.pipeline:
         code = unroll(code)
-    return hoist(lower_addresses(code), constants=options.constants, invariants=options.invariants)
+    lowered = lower_addresses(code, reduced=options.reduced)
+    return hoist(lowered, constants=options.constants, invariants=options.invariants)
 
 
 def _bundle(line: Line, allocation: Allocation) -> tuple[tuple[Slot, str, tuple[Any, ...]], ...]:

@@ -46,6 +46,10 @@ class Options:
         Scalar registers for constants of loops.
     invariants : bool
         Whether operations that do not change move out of loops.
+    reduced : bool
+        Whether loops advance addresses in registers of their own (`addresses`).
+    crowded : bool
+        Whether blocks keep to half of the registers where they can.
     """
 
     schedule: bool = True
@@ -53,6 +57,8 @@ class Options:
     ahead: bool = True
     constants: int = 12
     invariants: bool = True
+    reduced: bool = True
+    crowded: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,8 @@ class Layout:
             if self.options.ahead:
                 renamed = single_writes([*ops, *([last] if last is not None else [])], self.numbers)
                 ops, last = renamed[:len(ops)], renamed[-1] if last is not None else None
-            self.lines += schedule_block(ops, self.config, last, ahead=self.options.ahead)
+            self.lines += schedule_block(ops, self.config, last, ahead=self.options.ahead,
+                                         crowded=self.options.crowded)
         else:
             self.lines += [[(op.operation.slots[0], op)]
                            for op in (*ops, *([last] if last is not None else []))]

@@ -26,7 +26,7 @@ def heights(graph: Graph) -> list[int]:
 
 
 def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
-                   ahead: bool = True) -> list[list[tuple[Slot, Op]]]:
+                   ahead: bool = True, crowded: bool = False) -> list[list[tuple[Slot, Op]]]:
     """Bundles of operations that are executed once, in this order.
 
     Parameters
@@ -37,13 +37,15 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
         A branch after them; it goes into the last bundle.
     ahead : bool
         Whether operations may pass those before them; otherwise they only share bundles.
+    crowded : bool
+        Whether the block keeps to half of the registers where it can.
     """
     nodes = [Node.of(op, config) for op in (*ops, *([last] if last is not None else []))]
     graph = block_graph(nodes)
     if last is not None:
         for number in range(len(nodes) - 1):
             graph.edge(number, len(nodes) - 1, 0)
-    times = _Scheduler(graph, ahead).run()
+    times = _Scheduler(graph, ahead, 2 if crowded else 1).run()
     rows: dict[int, list[tuple[Slot, Op]]] = {}
     for number, (slot, cycle) in enumerate(times):
         rows.setdefault(cycle, []).append((slot, nodes[number].op))
@@ -76,7 +78,8 @@ def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, ahead: bool) -> None:
+    def __init__(self, graph: Graph, ahead: bool, part: int) -> None:
+        self._limits = {kind: limit // part for kind, limit in PRESSURE.items()}
         self._graph = graph
         self._ahead = ahead
         self._table = Table()
@@ -145,7 +148,7 @@ class _Scheduler:
         node = self._graph.nodes[number]
         for register in node.writes:
             kind = type(register)
-            if self._live[kind] >= PRESSURE[kind] and not any(
+            if self._live[kind] >= self._limits[kind] and not any(
                     type(other) is kind and self._uses[other] == 1 for other in node.reads):
                 return False
         return True

@@ -11,10 +11,12 @@ from sim.asm.assembler import Assembler
 from sim.asm.operands import Scalar
 from sim.compiler.machine import Builder, VmemBuffer, emit
 from sim.compiler.machine.addresses import lower_addresses
+from sim.compiler.machine.emit import LADDER
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.ir import Loop
 from sim.compiler.machine.loops import hoist
 from sim.compiler.machine.overlap import Usage, overlap
+from sim.compiler.machine.registers import RegisterPressureError
 from sim.compiler.machine.text import bundles_text, code_text
 from sim.models.core.model import CoreModel
 from verif.sim.compiler.machine.harness import run, stimulus
@@ -174,3 +176,39 @@ def test_text_shows_loops_and_bundles() -> None:
     listing = bundles_text(emit(code, V2))
     assert "kernel_0:" in listing
     assert "s1.loop" in listing
+
+
+@pytest.mark.parametrize("level", range(len(LADDER)))
+def test_every_way_to_schedule_is_right(level: int) -> None:
+    """Those with fewer registers are used for large code only; here they are forced."""
+    for seed in range(500 + 10 * level, 510 + 10 * level):
+        code = Writer(TINY, seed, 40).code()
+        naive = run(emit(code, TINY, schedule=False))
+        scheduled = run(emit(code, TINY, ladder=LADDER[level:]))
+        assert (naive.vmem == scheduled.vmem).all(), f"seed {seed}"
+        assert (naive.smem == scheduled.smem).all(), f"seed {seed}"
+
+
+def test_many_addresses_fit_the_scalar_registers() -> None:
+    """Each of 30 accesses advances differently, so that not all have a register of their own."""
+    b = Builder(SMALL)
+    with b.loop(2) as i, b.loop(2) as j:
+        value = b.load(VmemBuffer("x", 0, 400), i + j)
+        for number in range(30):
+            b.store(b.vector("add", value, number), VmemBuffer("x", 0, 400),
+                    i * (number + 1) + 3 * number * j + 40)
+            with b.when("eq", b.value(j), 1):
+                b.smem_store(number, 0)
+    code = b.finish()
+    assert (run(emit(code, SMALL)).vmem == run(emit(code, SMALL, ladder=LADDER[-1:])).vmem).all()
+
+
+def test_too_many_live_vectors_are_refused() -> None:
+    b = Builder(SMALL)
+    values = [b.load(VmemBuffer("x", 0, 40), number) for number in range(33)]
+    with b.when("eq", b.smem_load(0), 1):
+        for number, value in enumerate(values):
+            b.store(value, VmemBuffer("y", 40, 40), number)
+    code = b.finish()
+    with pytest.raises(RegisterPressureError, match="vector registers must be at most 32, not 33"):
+        emit(code, SMALL)
