@@ -17,17 +17,37 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Graph
 from sim.compiler.graph.text import to_text
 from sim.compiler.graph.verify import verify
+from sim.compiler.passes.canonicalize import canonicalize
+from sim.compiler.passes.drop_dead import drop_dead
 from sim.compiler.passes.drop_empty import drop_empty
 from sim.compiler.passes.expand_convolutions import expand_convolutions
 from sim.compiler.passes.expand_products import expand_products
+from sim.compiler.passes.fold_constants import fold_constants
 from sim.compiler.passes.fuse import fuse
+from sim.compiler.passes.share_common import share_common
+from sim.compiler.passes.sink_transposes import sink_transposes
 
-__all__ = ["PASSES", "dump_folder", "run_passes"]
+__all__ = ["PASSES", "SIMPLIFICATIONS", "dump_folder", "run_passes"]
 
-PASSES: tuple[tuple[str, Callable[[Graph, Config], None]], ...] = (
+_Pass = Callable[[Graph, Config], None]
+
+
+def _plain(apply: Callable[[Graph], None]) -> tuple[str, _Pass]:
+    """A pass that is the same for all chips, with its name."""
+    return apply.__name__, lambda graph, config: apply(graph)
+
+
+SIMPLIFICATIONS: tuple[tuple[str, _Pass], ...] = (
+    _plain(fold_constants), _plain(canonicalize), _plain(share_common), _plain(drop_dead))
+"""Passes that remove what need not be computed: before and after others write operations anew."""
+
+PASSES: tuple[tuple[str, _Pass], ...] = (
+    *SIMPLIFICATIONS,
+    _plain(sink_transposes),
     ("expand_convolutions", expand_convolutions),
-    ("expand_products", lambda graph, config: expand_products(graph)),
-    ("drop_empty", lambda graph, config: drop_empty(graph)),
+    _plain(expand_products),
+    *SIMPLIFICATIONS,
+    _plain(drop_empty),
     ("fuse", fuse),
 )
 """All passes by name, in order. Each changes the graph."""

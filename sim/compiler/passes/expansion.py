@@ -1,7 +1,7 @@
 """Helps passes that write an operation in terms of others."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,15 @@ class Expansion:
 
     graph: Graph
     location: Location | None
+    producers: dict[Value, Operation] = field(default_factory=dict)
+    """Operations of the graph by their results, as far as it is done; inputs have none."""
 
     def add(self, kind: str, operands: Sequence[Value], type: TensorType,
             regions: Sequence[Graph] = (), **attributes: Any) -> Value:
         """Append an operation of any kind and return its result."""
-        return self.graph.add(kind, operands, type, attributes, regions, self.location).result
+        operation = self.graph.add(kind, operands, type, attributes, regions, self.location)
+        self.producers[operation.result] = operation
+        return operation.result
 
     def constant(self, number: float, dtype: DType) -> Value:
         """A scalar."""
@@ -94,7 +98,8 @@ class Expansion:
                         TensorType(shape, value.dtype), (region,), dimensions=tuple(dimensions))
 
 
-def expand(graph: Graph, rule: Callable[[Operation, Expansion], Value | None]) -> None:
+def expand(graph: Graph,
+           rule: Callable[[Operation, Expansion], Value | Sequence[Value] | None]) -> None:
     """Replace operations, those of regions too.
 
     Parameters
@@ -102,17 +107,21 @@ def expand(graph: Graph, rule: Callable[[Operation, Expansion], Value | None]) -
     graph : Graph
         Is changed.
     rule : callable
-        Takes an operation of one result, and returns what replaces it, or None to keep it.
+        Takes an operation, and returns what replaces its result (or each of its results), or None
+        to keep it. Its operands are replaced before.
     """
     replaced: dict[Value, Value] = {}
+    producers: dict[Value, Operation] = {}
     operations, graph.operations = graph.operations, []
     for operation in operations:
         operation.operands = tuple(replaced.get(value, value) for value in operation.operands)
         for region in operation.regions:
             expand(region, rule)
-        result = rule(operation, Expansion(graph, operation.location))
-        if result is None:
+        results = rule(operation, Expansion(graph, operation.location, producers))
+        if results is None:
             graph.operations.append(operation)
+            producers.update(dict.fromkeys(operation.results, operation))
         else:
-            replaced[operation.result] = result
+            new = [results] if isinstance(results, Value) else results
+            replaced.update(zip(operation.results, new, strict=True))
     graph.outputs = [replaced.get(value, value) for value in graph.outputs]

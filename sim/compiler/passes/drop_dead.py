@@ -1,0 +1,89 @@
+"""Drops what nothing uses: operations, values that loops carry, results of conditionals."""
+
+from collections.abc import Sequence
+
+from sim.compiler.graph.ir import Graph, Operation, Value
+
+__all__ = ["drop_dead"]
+
+
+def drop_dead(graph: Graph) -> None:
+    """Drop dead operations, in regions too. A loop's results that it does not change are its
+    operands.
+    """
+    for operation in graph.operations:
+        if operation.kind == "while":
+            _bypass(operation, graph)
+    live = set(graph.outputs)
+    kept: list[Operation] = []
+    for operation in reversed(graph.operations):
+        if operation.results and not live.intersection(operation.results):
+            continue
+        if operation.kind == "while":
+            _narrow_loop(operation, live)
+        elif operation.kind == "case":
+            _narrow_case(operation, live)
+        else:
+            for region in operation.regions:
+                drop_dead(region)
+        live.update(operation.operands)
+        kept.append(operation)
+    graph.operations = kept[::-1]
+
+
+def _bypass(operation: Operation, graph: Graph) -> None:
+    """Use the operand instead of a result that a loop's body returns as it took it."""
+    _, body = operation.regions
+    same = {result: operand for result, operand, before, after in zip(
+        operation.results, operation.operands, body.inputs, body.outputs, strict=True)
+        if before is after}
+    for user in graph.operations:
+        user.operands = tuple(same.get(value, value) for value in user.operands)
+    graph.outputs = [same.get(value, value) for value in graph.outputs]
+
+
+def _reached(graph: Graph, outputs: Sequence[Value]) -> set[Value]:
+    """Values that outputs depend on, themselves included."""
+    reached = set(outputs)
+    for operation in reversed(graph.operations):
+        if reached.intersection(operation.results):
+            reached.update(operation.operands)
+    return reached
+
+
+def _narrow_loop(operation: Operation, live: set[Value]) -> None:
+    """Keep what a loop carries for its condition, for results that are used, and for these."""
+    condition, body = operation.regions
+    needed = _reached(condition, condition.outputs)
+    keep = {i for i, (result, value) in enumerate(
+        zip(operation.results, condition.inputs, strict=True))
+        if result in live or value in needed}
+    while True:
+        needed = _reached(body, [body.outputs[i] for i in keep])
+        more = {i for i, value in enumerate(body.inputs) if value in needed} - keep
+        if not more:
+            break
+        keep |= more
+    order = sorted(keep)
+    operation.operands = tuple(operation.operands[i] for i in order)
+    operation.results = tuple(operation.results[i] for i in order)
+    body.outputs = [body.outputs[i] for i in order]
+    for region in operation.regions:
+        region.inputs = [region.inputs[i] for i in order]
+        drop_dead(region)
+
+
+def _narrow_case(operation: Operation, live: set[Value]) -> None:
+    """Keep results that are used, and operands that a branch reads."""
+    order = [i for i, value in enumerate(operation.results) if value in live]
+    operation.results = tuple(operation.results[i] for i in order)
+    for region in operation.regions:
+        region.outputs = [region.outputs[i] for i in order]
+        drop_dead(region)
+    reads = [_reached(region, region.outputs) for region in operation.regions]
+    taken = [i for i in range(len(operation.operands) - 1)
+             if any(region.inputs[i] in read
+                    for region, read in zip(operation.regions, reads, strict=True))]
+    operation.operands = (operation.operands[0], *(operation.operands[i + 1] for i in taken))
+    for region in operation.regions:
+        region.inputs = [region.inputs[i] for i in taken]

@@ -1,0 +1,468 @@
+"""Random graphs: all kinds of operations with random shapes, types, attributes and values.
+
+A graph's results are exact or rough. Exact results are the same on every correct implementation:
+movement, integers, comparisons, and floats that are rounded once. Rough ones have an error (sums,
+products, elementary functions); nothing else is computed from them, so that the error stays that
+of one operation.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.compiler.graph.arrays import Array, array_dtype
+from sim.compiler.graph.infer import infer
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.graph.verify import verify
+
+__all__ = ["RandomGraph", "differences", "random_graph"]
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11)
+LARGEST = 300
+DTYPES = (DType.F32, DType.S32, DType.U32, DType.PRED, DType.BF16)
+INTEGERS = (DType.S32, DType.U32)
+FLOATS = (DType.F32, DType.BF16)
+
+
+@dataclass(frozen=True)
+class RandomGraph:
+    """A graph with arrays for its inputs.
+
+    Attributes
+    ----------
+    seed : int
+        What it was made from.
+    graph : Graph
+        The graph, verified.
+    inputs : list of array
+        An array for each input.
+    exact : list of bool
+        Whether each output is exact.
+    """
+
+    seed: int
+    graph: Graph
+    inputs: list[Array]
+    exact: list[bool]
+
+
+def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = ()) -> RandomGraph:
+    """Make a graph.
+
+    Parameters
+    ----------
+    seed : int
+        Equal seeds give equal graphs.
+    operations : int
+        Number of choices of an operation; one may add some helpers.
+    kinds : sequence of str, optional
+        Names in `MAKERS` to choose from; all of them, if empty.
+    """
+    maker = _Maker(np.random.default_rng(seed))
+    names = list(kinds) or sorted(MAKERS)
+    while maker.made < operations:
+        MAKERS[names[int(maker.rng.integers(len(names)))]](maker)
+        maker.made += 1
+    used = {value for operation in maker.graph.operations for value in operation.operands}
+    ends = [value for value in maker.pool if value not in used and value not in maker.graph.inputs]
+    maker.graph.outputs = [*maker.rough, *ends] or maker.pool[-1:]
+    verify(maker.graph)
+    return RandomGraph(seed, maker.graph, maker.inputs,
+                       [value not in maker.rough for value in maker.graph.outputs])
+
+
+def differences(graph: RandomGraph, found: Sequence[Array], expected: Sequence[Array],
+                tolerance: float) -> list[str]:
+    """Say where results differ; subnormal numbers equal zero, and all NaN are equal.
+
+    Parameters
+    ----------
+    graph : RandomGraph
+        What was executed.
+    found, expected : sequence of array
+        Its results.
+    tolerance : float
+        Allowed error of rough results, relative to the largest finite number of the array.
+    """
+    texts = []
+    for index, (a, b, exact) in enumerate(zip(found, expected, graph.exact, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            texts.append(f"seed {graph.seed}, output {index}: {a.shape} {a.dtype}, "
+                         f"not {b.shape} {b.dtype}")
+            continue
+        if a.dtype.kind in "biu":
+            wrong = a != b
+        else:
+            x, y = (_flushed(array.astype(np.float64)) for array in (a, b))
+            equal = (x == y) & (np.signbit(x) == np.signbit(y)) | (np.isnan(x) & np.isnan(y))
+            if not exact:
+                finite = np.abs(y[np.isfinite(y)]).max(initial=2.0**-100)
+                with np.errstate(invalid="ignore"):
+                    equal |= np.abs(x - y) <= tolerance * finite
+            wrong = ~equal
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            texts.append(f"seed {graph.seed}, output {index} at {place}: {a[place]!r}, "
+                         f"not {b[place]!r}")
+    return texts
+
+
+def _flushed(x: Array) -> Array:
+    return np.where(np.abs(x) < 2.0**-126, np.copysign(0.0, x), x)
+
+
+@dataclass
+class _Maker:
+    rng: np.random.Generator
+    graph: Graph = field(default_factory=Graph)
+    inputs: list[Array] = field(default_factory=list)
+    pool: list[Value] = field(default_factory=list)
+    rough: list[Value] = field(default_factory=list)
+    made: int = 0
+
+    def integer(self, low: int, high: int) -> int:
+        """A number from low to high, both included."""
+        return int(self.rng.integers(low, high + 1))
+
+    def choice(self, items: Sequence[Any]) -> Any:
+        return items[self.integer(0, len(items) - 1)]
+
+    def shape(self, rank: int | None = None) -> tuple[int, ...]:
+        rank = self.integer(0, 4) if rank is None else rank
+        while True:
+            shape = tuple(self.choice(SIZES) for _ in range(rank))
+            if np.prod(shape, dtype=np.int64) <= LARGEST:
+                return shape
+
+    def array(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        kind = array_dtype(dtype)
+        if dtype is DType.PRED:
+            return np.asarray(self.rng.random(shape) < 0.5)
+        if dtype.is_integer:
+            info = np.iinfo(kind)
+            small = self.rng.integers(max(info.min, -9), 9, shape)
+            wide = self.rng.integers(info.min, int(info.max) + 1, shape)
+            corners = self.rng.choice(np.array([info.min, info.max, 0, 1], np.int64), shape)
+            pick = self.rng.integers(0, 4, shape)
+            return np.where(pick < 2, small, np.where(pick == 2, wide, corners)
+                            ).astype(kind)
+        numbers = self.rng.normal(size=shape)
+        corners = self.rng.choice(np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e3, -0.5]), shape)
+        mixed = np.where(self.rng.random(shape) < 0.85, numbers, corners)
+        return np.asarray(mixed).astype(kind)
+
+    def value(self, dtypes: Sequence[DType] = DTYPES, rank: int | None = None, least: int = 0,
+              ) -> Value:
+        """A value of the pool or a new input or constant, of one of the types."""
+        fitting = [value for value in self.pool if value.dtype in dtypes
+                   and value.type.rank >= least and rank in (None, value.type.rank)
+                   and value.type.size <= LARGEST]
+        if fitting and self.rng.random() < 0.75:
+            return self.choice(fitting)
+        shape = self.shape(max(self.integer(0, 4), least) if rank is None else rank)
+        return self.new(TensorType(shape, self.choice(dtypes)))
+
+    def new(self, type: TensorType) -> Value:
+        """A new input or constant."""
+        array = self.array(type.shape, type.dtype)
+        if self.rng.random() < 0.2:
+            return self.constant(array, type)
+        value = Value(type)
+        self.graph.inputs.append(value)
+        self.inputs.append(array)
+        self.pool.append(value)
+        return value
+
+    def constant(self, array: Array, type: TensorType) -> Value:
+        return self.graph.add("constant", (), type, {"value": np.asarray(array)}).result
+
+    def number(self, number: int, dtype: DType = DType.S32) -> Value:
+        return self.constant(np.array(number, array_dtype(dtype)), TensorType((), dtype))
+
+    def like(self, value: Value, dtype: DType | None = None) -> Value:
+        """A value of the same shape."""
+        type = TensorType(value.shape, dtype or value.dtype)
+        fitting = [other for other in self.pool if other.type == type]
+        return self.choice(fitting) if fitting and self.rng.random() < 0.7 else self.new(type)
+
+    def add(self, kind: str, operands: Sequence[Value], type: TensorType | None = None,
+            regions: Sequence[Graph] = (), *, rough: bool = False, **attributes: Any) -> None:
+        """Append an operation; its results join the pool, or are rough."""
+        operation = Operation(kind, tuple(operands), (), attributes, tuple(regions))
+        if type is not None:
+            operation.results = (Value(type),)
+        types = infer(operation)
+        operation.results = tuple(map(Value, types))
+        self.graph.operations.append(operation)
+        (self.rough if rough else self.pool).extend(operation.results)
+
+
+def reducer(kind: str, dtype: DType) -> Graph:
+    """A region that applies an operation to two scalars."""
+    scalar = TensorType((), dtype)
+    region = Graph([Value(scalar), Value(scalar)], name=kind)
+    region.outputs = [region.add(kind, region.inputs, scalar).result]
+    return region
+
+
+def _unary_exact(at: _Maker) -> None:
+    kind = at.choice(("abs", "negate", "sign", "floor", "ceil", "not", "is_finite", "popcnt",
+                      "count_leading_zeros", "round_nearest_even"))
+    dtypes: Sequence[DType] = {"not": (*INTEGERS, DType.PRED), "popcnt": INTEGERS,
+                               "count_leading_zeros": INTEGERS,
+                               "abs": (DType.F32, DType.BF16, DType.S32),
+                               "sign": (DType.F32, DType.BF16, DType.S32),
+                               "negate": (*FLOATS, *INTEGERS)}.get(kind, FLOATS)
+    at.add(kind, [at.value(dtypes)])
+
+
+def _unary_rough(at: _Maker) -> None:
+    kind = at.choice(("exponential", "tanh", "logistic", "sine", "cosine", "sqrt", "log",
+                      "rsqrt", "exponential_minus_one", "log_plus_one"))
+    at.add(kind, [at.value(FLOATS)], rough=True)
+
+
+def _binary(at: _Maker) -> None:
+    kind = at.choice(("add", "subtract", "multiply", "maximum", "minimum", "and", "or", "xor",
+                      "shift_left", "shift_right_logical", "shift_right_arithmetic", "divide",
+                      "remainder"))
+    dtypes: Sequence[DType] = (*FLOATS, *INTEGERS)
+    if kind in ("and", "or", "xor"):
+        dtypes = (*INTEGERS, DType.PRED)
+    elif kind.startswith("shift") or kind in ("divide", "remainder"):
+        dtypes = INTEGERS
+    x = at.value(dtypes)
+    at.add(kind, [x, at.like(x)])
+
+
+def _compare(at: _Maker) -> None:
+    x = at.value()
+    kind = "FLOAT" if x.dtype.is_float else "SIGNED" if x.dtype.is_signed else "UNSIGNED"
+    at.add("compare", [x, at.like(x)], compare_type=kind,
+           comparison_direction=at.choice(("EQ", "NE", "LT", "LE", "GT", "GE")))
+
+
+def _select(at: _Maker) -> None:
+    x = at.value()
+    shape = x.shape if at.rng.random() < 0.7 else ()
+    predicate = at.new(TensorType(shape, DType.PRED))
+    at.add("select", [predicate, x, at.like(x)])
+
+
+def _clamp(at: _Maker) -> None:
+    x = at.value((*FLOATS, *INTEGERS))
+    bounds = [at.new(TensorType((), x.dtype)) for _ in range(2)]
+    at.add("clamp", [bounds[0], x, bounds[1]])
+
+
+def _convert(at: _Maker) -> None:
+    x = at.value()
+    at.add("convert", [x], TensorType(x.shape, at.choice(DTYPES)))
+
+
+def _broadcast(at: _Maker) -> None:
+    x = at.value()
+    rank = at.integer(x.type.rank, min(x.type.rank + 2, 4))
+    places = tuple(sorted(at.rng.permutation(rank)[:x.type.rank].tolist()))
+    shape = [at.choice(SIZES[:5]) for _ in range(rank)]
+    for size, place in zip(x.shape, places, strict=True):
+        shape[place] = shape[place] if size == 1 else size
+    if np.prod(shape, dtype=np.int64) <= 2 * LARGEST:
+        at.add("broadcast_in_dim", [x], TensorType(tuple(shape), x.dtype),
+               broadcast_dimensions=places)
+
+
+def _reshape(at: _Maker) -> None:
+    x = at.value()
+    shape: list[int] = []
+    left = x.type.size
+    while left > 1 and len(shape) < 3:
+        size = at.choice([d for d in range(1, left + 1) if left % d == 0])
+        shape.append(size)
+        left //= size
+    shape.append(left)
+    at.add("reshape", [x], TensorType(tuple(at.rng.permutation(shape).tolist()), x.dtype))
+
+
+def _transpose(at: _Maker) -> None:
+    x = at.value(least=1)
+    at.add("transpose", [x], permutation=tuple(at.rng.permutation(x.type.rank).tolist()))
+
+
+def _slice(at: _Maker) -> None:
+    x = at.value(least=1)
+    starts = tuple(at.integer(0, size - 1) for size in x.shape)
+    limits = tuple(at.integer(start + 1, size) for start, size in zip(starts, x.shape, strict=True))
+    at.add("slice", [x], start_indices=starts, limit_indices=limits,
+           strides=tuple(at.integer(1, 3) for _ in x.shape))
+
+
+def _pad(at: _Maker) -> None:
+    x = at.value(least=1)
+    amounts = [tuple(at.integer(-1 if size > 3 else 0, 2) for size in x.shape) for _ in range(2)]
+    at.add("pad", [x, at.new(TensorType((), x.dtype))], edge_padding_low=amounts[0],
+           edge_padding_high=amounts[1], interior_padding=tuple(
+               at.choice((0, 0, 1)) for _ in x.shape))
+
+
+def _concatenate(at: _Maker) -> None:
+    x = at.value(least=1)
+    dimension = at.integer(0, x.type.rank - 1)
+    others = []
+    for _ in range(at.integer(0, 2)):
+        shape = list(x.shape)
+        shape[dimension] = at.choice(SIZES[:4])
+        others.append(at.new(TensorType(tuple(shape), x.dtype)))
+    at.add("concatenate", [x, *others], dimension=dimension)
+
+
+def _reverse(at: _Maker) -> None:
+    x = at.value(least=1)
+    count = at.integer(1, x.type.rank)
+    at.add("reverse", [x], dimensions=tuple(at.rng.permutation(x.type.rank)[:count].tolist()))
+
+
+def _iota(at: _Maker) -> None:
+    shape = at.shape(at.integer(1, 3))
+    at.add("iota", [], TensorType(shape, at.choice((DType.F32, *INTEGERS))),
+           iota_dimension=at.integer(0, len(shape) - 1))
+
+
+def _starts(at: _Maker, x: Value) -> list[Value]:
+    return [at.number(at.integer(-1, size)) if at.rng.random() < 0.3
+            else at.new(TensorType((), DType.S32)) for size in x.shape]
+
+
+def _dynamic_slice(at: _Maker) -> None:
+    x = at.value(least=1)
+    at.add("dynamic_slice", [x, *_starts(at, x)],
+           slice_sizes=tuple(at.integer(1, size) for size in x.shape))
+
+
+def _dynamic_update_slice(at: _Maker) -> None:
+    x = at.value(least=1)
+    update = at.new(TensorType(tuple(at.integer(1, size) for size in x.shape), x.dtype))
+    at.add("dynamic_update_slice", [x, update, *_starts(at, x)])
+
+
+def _gather(at: _Maker) -> None:
+    x = at.value(least=1)
+    dimension = at.integer(0, x.type.rank - 1)
+    count = at.choice(SIZES[:5])
+    sizes = tuple(1 if i == dimension else size for i, size in enumerate(x.shape))
+    at.add("gather", [x, at.new(TensorType((count, 1), DType.S32))],
+           offset_dims=tuple(range(1, x.type.rank)), collapsed_slice_dims=(dimension,),
+           operand_batching_dims=(), start_indices_batching_dims=(), start_index_map=(dimension,),
+           index_vector_dim=1, slice_sizes=sizes, indices_are_sorted=False)
+
+
+def _scatter(at: _Maker) -> None:
+    x = at.value((*INTEGERS, DType.F32), least=1)
+    count = at.choice(SIZES[:5])
+    kind = at.choice(("add", "maximum") if x.dtype.is_integer else ("maximum", "minimum"))
+    updates = at.new(TensorType((count, *x.shape[1:]), x.dtype))
+    at.add("scatter", [x, at.new(TensorType((count, 1), DType.S32)), updates],
+           regions=[reducer(kind, x.dtype)], update_window_dims=tuple(range(1, x.type.rank)),
+           inserted_window_dims=(0,), input_batching_dims=(), scatter_indices_batching_dims=(),
+           scatter_dims_to_operand_dims=(0,), index_vector_dim=1, indices_are_sorted=False,
+           unique_indices=False)
+
+
+def _reducer_of(at: _Maker, dtype: DType) -> str:
+    if dtype is DType.PRED:
+        return str(at.choice(("and", "or")))
+    kinds = ("add", "maximum", "minimum", "multiply") if dtype.is_integer else (
+        "add", "maximum", "minimum")
+    return str(at.choice(kinds))
+
+
+def _reduce(at: _Maker) -> None:
+    x = at.value(least=1)
+    kind = _reducer_of(at, x.dtype)
+    count = at.integer(1, x.type.rank)
+    dimensions = tuple(sorted(at.rng.permutation(x.type.rank)[:count].tolist()))
+    at.add("reduce", [x, at.new(TensorType((), x.dtype))], regions=[reducer(kind, x.dtype)],
+           rough=kind == "add" and x.dtype.is_float, dimensions=dimensions)
+
+
+def _reduce_window(at: _Maker) -> None:
+    x = at.value((DType.F32, *INTEGERS), least=1)
+    kind = _reducer_of(at, x.dtype)
+    ones = (1,) * x.type.rank
+    at.add("reduce_window", [x, at.new(TensorType((), x.dtype))],
+           regions=[reducer(kind, x.dtype)], rough=kind == "add" and x.dtype.is_float,
+           window_dimensions=tuple(at.integer(1, min(size, 3)) for size in x.shape),
+           window_strides=tuple(at.integer(1, 2) for _ in x.shape),
+           padding=tuple((at.integer(0, 1), at.integer(0, 1)) for _ in x.shape),
+           base_dilations=ones, window_dilations=ones)
+
+
+def _sort(at: _Maker) -> None:
+    x = at.value(INTEGERS, least=1)
+    scalar = TensorType((), x.dtype)
+    region = Graph([Value(scalar), Value(scalar)])
+    region.outputs = [region.add("compare", region.inputs, TensorType((), DType.PRED), {
+        "comparison_direction": "LT",
+        "compare_type": "SIGNED" if x.dtype.is_signed else "UNSIGNED"}).result]
+    at.add("sort", [x], regions=[region], dimension=at.integer(0, x.type.rank - 1),
+           is_stable=True)
+
+
+def _dot_general(at: _Maker) -> None:
+    a = at.value((DType.F32,), least=1)
+    deep = at.integer(0, a.type.rank - 1)
+    batch = [i for i in range(a.type.rank) if i != deep and at.rng.random() < 0.3]
+    columns = at.choice(SIZES[:6])
+    sizes = [a.shape[deep], columns, *(a.shape[i] for i in batch)]
+    order = at.rng.permutation(len(sizes)).tolist()
+    if a.type.size * columns > 4 * LARGEST:
+        return
+    b = at.new(TensorType(tuple(sizes[i] for i in order), DType.F32))
+    at.add("dot_general", [a, b], TensorType((), DType.F32), rough=True,
+           lhs_batching_dimensions=tuple(batch),
+           rhs_batching_dimensions=tuple(order.index(2 + i) for i in range(len(batch))),
+           lhs_contracting_dimensions=(deep,), rhs_contracting_dimensions=(order.index(0),),
+           precision_config=(at.choice(("DEFAULT", "HIGH", "HIGHEST")),) * 2)
+
+
+def _case(at: _Maker) -> None:
+    x = at.value((DType.F32, *INTEGERS))
+    y = at.like(x)
+    branches = []
+    for kind in at.choice((("add",), ("maximum", "add"), ("minimum", "subtract", "maximum"))):
+        branch = Graph([Value(x.type), Value(y.type)], name=kind)
+        branch.outputs = [branch.add(kind, branch.inputs, x.type).result]
+        branches.append(branch)
+    at.add("case", [at.new(TensorType((), DType.S32)), x, y], x.type, branches)
+
+
+def _while(at: _Maker) -> None:
+    """A loop of a few turns that adds a value, which it carries unchanged."""
+    x = at.value((DType.F32, *INTEGERS))
+    step, scalar = at.like(x), TensorType((), DType.S32)
+    types = [scalar, x.type, step.type]
+    condition, body = (Graph([Value(type) for type in types], name=name)
+                       for name in ("condition", "body"))
+    limit = condition.add("constant", (), scalar,
+                          {"value": np.array(at.integer(0, 4), np.int32)}).result
+    condition.outputs = [condition.add("compare", (condition.inputs[0], limit),
+                                       TensorType((), DType.PRED), {
+        "comparison_direction": "LT", "compare_type": "SIGNED"}).result]
+    one = body.add("constant", (), scalar, {"value": np.array(1, np.int32)}).result
+    body.outputs = [body.add("add", (body.inputs[0], one), scalar).result,
+                    body.add("add", body.inputs[1:], x.type).result, body.inputs[2]]
+    at.add("while", [at.number(0), x, step], regions=[condition, body])
+
+
+MAKERS: dict[str, Callable[[_Maker], None]] = {
+    "unary_exact": _unary_exact, "unary_rough": _unary_rough, "binary": _binary,
+    "compare": _compare, "select": _select, "clamp": _clamp, "convert": _convert,
+    "broadcast": _broadcast, "reshape": _reshape, "transpose": _transpose, "slice": _slice,
+    "pad": _pad, "concatenate": _concatenate, "reverse": _reverse, "iota": _iota,
+    "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather, "scatter": _scatter, "reduce": _reduce, "reduce_window": _reduce_window,
+    "sort": _sort, "dot_general": _dot_general, "case": _case, "while": _while,
+}
+"""What adds an operation, by name."""
