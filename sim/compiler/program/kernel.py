@@ -42,15 +42,19 @@ class KernelLowering:
         Allocates vectors for the kernel alone.
     fill : callable
         Has words, shape (vectors, sublanes, lanes), copied to a buffer before the kernel runs.
+    known : mapping of Value to int, optional
+        Words of operands that are constants and equal in all elements.
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
-                 fill: Callable[[VmemBuffer, Words], None]) -> None:
+                 fill: Callable[[VmemBuffer, Words], None],
+                 known: Mapping[Value, int] | None = None) -> None:
         self._config = config
         self._builder = Builder(config)
         self._places = places
         self._allocate = allocate
         self._fill = fill
+        self._known = known or {}
         self._memory = ScalarMemory(config)
         self._constants: dict[bytes, VmemBuffer] = {}
 
@@ -99,7 +103,12 @@ class KernelLowering:
         return self._constants[key]
 
     def scalar(self, value: Value) -> SReg:
-        """Write code that reads an operand of one element into a scalar register."""
+        """Write code that reads an operand of one element into a scalar register.
+
+        It copies a whole vector to scalar memory, unless the operand is a constant.
+        """
+        if value in self._known:
+            return self._builder.value(self._known[value])
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
 
     def scalars(self, buffer: VmemBuffer, index: IndexLike) -> int:

@@ -214,6 +214,10 @@ def _segments(linear: Linear, config: Config, area: int, memory: ScalarMemory,
               name: str) -> list[_Segment]:
     """Cut the code so that each segment fits the area, and its image its half."""
     most = len(memory.images[0]) // DESCRIPTOR_WORDS
+    whole = _cut(linear, [0])
+    # Nothing else needs the other half.
+    if _occupied(whole[0].bundles, config) <= area and whole[0].descriptors <= 2 * most:
+        return whole
     spare, spare_descriptors = 8, 4
     # What is not code depends on the cuts: leave more for it until all segments fit.
     for _ in range(_ROUNDS):

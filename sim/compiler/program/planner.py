@@ -186,7 +186,9 @@ class Planner:
 
             lowering = KernelLowering(
                 self._config, at, allocate,
-                lambda buffer, words: places.load_rows(self._constant(words), buffer))
+                lambda buffer, words: places.load_rows(self._constant(words), buffer),
+                {value: home.word for value in operation.operands
+                 if isinstance(home := places.homes.get(value), Splat)})
             lower(operation, lowering)
             code = emit(lowering.builder.finish(), self._config)
         except VectorMemoryError:

@@ -69,7 +69,7 @@ def expected(length: int) -> list[int]:
 def test_straight_code_of_any_length_runs(length: int) -> None:
     core, overlays = golden(straight(length))
     assert core.scalars[1:4].tolist() == expected(length)
-    assert (overlays.segments == 1) == (length <= 480)
+    assert (overlays.segments == 1) == (length <= 485)
 
 
 def nested(outer: int, inner: int, body: int, tail: int) -> Stream:

@@ -1,0 +1,58 @@
+"""Whole programs on a device: golden's bits in RTL, and what JAX computes on the CPU."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+from sim.compiler.importer.importer import import_stablehlo
+from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.driver import compile_graph
+from systolith import Config, Device
+from verif.sim.compiler.programs.catalogue import PROGRAMS
+
+BOUNDS = {"mlp_step": 0.02, "cnn_step": 0.03, "lstm_step": 0.02, "transformer_step": 0.03,
+          "adam_step": 1e-5, "bits": 0.0, "normal_numbers": 1e-5, "uniform_numbers": 1e-6}
+"""Programs, and the largest error of their results, as a part of a result's largest magnitude.
+
+Products have operands in bf16, with 8 bits, and JAX has fp32 on the CPU.
+"""
+IN_RTL = ("mlp_step", "lstm_step", "transformer_step")
+
+
+def run(name: str, backend: str) -> tuple[Any, tuple[Any, ...]]:
+    """A program's executable, and its results on a device of `v2`."""
+    program = PROGRAMS[name]()
+    executable = compile_graph(import_stablehlo(program.lower()), Config.preset("v2"), name=name)
+    with Device.open("v2", backend) as device:
+        return executable, device.execute(executable, *program.arrays)
+
+
+def check(results: tuple[Any, ...], expected: list[Any], bound: float) -> None:
+    assert len(results) == len(expected) > 0
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.shape == wanted.shape
+        assert result.dtype == wanted.dtype
+        if result.dtype.kind in "iub":
+            assert np.array_equal(result, wanted)
+        else:
+            got, want = result.astype(np.float64), wanted.astype(np.float64)
+            assert np.abs(got - want).max() <= bound * max(np.abs(want).max(), 1e-3)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_golden_is_near_what_jax_computes(name: str) -> None:
+    executable, results = run(name, "golden")
+    assert compiled_of(executable).kernels
+    check(results, PROGRAMS[name]().expected(), BOUNDS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_RTL)
+def test_rtl_has_the_bits_of_golden(name: str) -> None:
+    _, golden = run(name, "golden")
+    _, rtl = run(name, "rtl")
+    for one, other in zip(golden, rtl, strict=True):
+        assert np.array_equal(one.view(np.uint8), other.view(np.uint8))
