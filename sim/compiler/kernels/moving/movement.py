@@ -1,12 +1,15 @@
 """Operations that move elements along axes: slices, padding, reshapes, transposes and their kin."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hdl.config import Config
 from sim.compiler.graph.ir import DType, Operation, Value
-from sim.compiler.kernels.lowering import Lowering, Place, lowers
+from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
 from sim.compiler.kernels.moving.copy import Axis, copy, relayout
 from sim.compiler.machine import Builder, SReg
 from sim.compiler.machine.ir import IndexLike
+from sim.compiler.tiling import Tiling, standard
 
 __all__ = ["clamped", "fill"]
 
@@ -16,6 +19,32 @@ def fill(at: Lowering, destination: Place, value: Value) -> None:
     vector = at.builder.load(at.place(value).buffer, 0)
     with at.builder.loop(destination.tiling.vectors) as i:
         at.builder.store(vector, destination.buffer, i)
+
+
+def like(shape: Sequence[int], tiling: Tiling) -> Tiling:
+    """The tiling of another shape of the same rank with the same order of dimensions."""
+    return replace(tiling, shape=tuple(shape))
+
+
+@chooses("slice", "reverse", "pad", "dynamic_slice", "dynamic_update_slice", "concatenate")
+def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    """All values of the result's rank have the order of dimensions that the first one has."""
+    rank = len(op.result.shape)
+    first = operands[0]
+    full = operands if op.kind == "concatenate" else operands[:1]
+    if any((tiling.order, tiling.along_lanes) != (first.order, first.along_lanes)
+           for tiling in full):
+        first = standard(first.shape, config)
+    # Where there are no dimensions, or for scalars, there is one tiling.
+    return Choice(tuple(like(value.shape, first) if rank and len(value.shape) == rank
+                        else standard(value.shape, config) for value in op.operands),
+                  (like(op.result.shape, first) if rank else standard((), config),))
+
+
+@chooses("transpose", "broadcast_in_dim")
+def _from_any(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    """The operand as it is."""
+    return Choice(operands, (standard(op.result.shape, config),))
 
 
 @lowers("slice")

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hdl.config import Config
 from sim.compiler.graph.ir import Operation
-from sim.compiler.kernels.lowering import Lowering, Place, lowers
+from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
 from sim.compiler.kernels.moving.copy import Axis, copy
-from sim.compiler.tiling import standard
+from sim.compiler.tiling import Tiling, standard
 
 __all__ = ["reshape", "reshape_axes"]
 
@@ -70,6 +72,24 @@ def reshape(at: Lowering, source: Place, destination: Place) -> None:
     between = Place(at.scratch(tiling.vectors), tiling)
     reshape(at, source, between)
     reshape(at, between, destination)
+
+
+@chooses("reshape")
+def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    """The operand as it is; where only dimensions of size 1 come or go, vectors stay as they are.
+
+    Then the result has these dimensions first, and the others in the operand's order.
+    """
+    [old], shape = operands, op.result.shape
+    wide = [d for d, size in enumerate(shape) if size > 1]
+    before = [d for d, size in enumerate(old.shape) if size > 1]
+    tiled = {old.lane_dimension, old.sublane_dimension} - {None}
+    result = standard(shape, config)
+    if [shape[d] for d in wide] == [old.shape[d] for d in before] and tiled <= set(before):
+        ones = [d for d in range(len(shape)) if d not in wide]
+        order = ones + [wide[before.index(d)] for d in old.order if d in before]
+        result = replace(old, shape=shape, order=tuple(order), along_lanes=old.along_lanes)
+    return Choice(operands, (result,))
 
 
 @lowers("reshape")

@@ -194,3 +194,31 @@ def test_relayout(shape: tuple[int, ...]) -> None:
             kernel = build_as(operation("relayout", [x], shape), Choice((old,), (new,)))
             [result] = execute(kernel, [x])
             assert np.array_equal(result, x), (old, new)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 6), (5, 1), (3, 2, 5)])
+def test_other_tilings(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(SEED)
+    x, rank = values(shape, rng), len(shape)
+    zeros, ones = (0,) * rank, (1,) * rank
+    scalar = standard((), CONFIG)
+    for old in tilings(shape):
+        def given(kind: str, operands: list[Array], expected: Array, others: list[Tiling],
+                  tiling: Tiling = old, **attributes: Any) -> None:
+            op = operation(kind, operands, expected.shape, **attributes)
+            [result] = run(op, operands, tilings=[tiling, *others])
+            assert np.array_equal(result, expected), (kind, tiling)
+
+        given("pad", [x, np.array(3, np.int32)], np.pad(x, 1, constant_values=3), [scalar],
+              edge_padding_low=ones, edge_padding_high=ones, interior_padding=zeros)
+        given("reverse", [x], np.flip(x, 0), [], dimensions=(0,))
+        given("concatenate", [x, x], np.concatenate([x, x]), [old], dimension=0)
+        given("concatenate", [x, x], np.concatenate([x, x]), [standard(shape, CONFIG)],
+              dimension=0)
+        given("broadcast_in_dim", [x], np.broadcast_to(x, (3, *shape)), [],
+              broadcast_dimensions=tuple(range(1, rank + 1)))
+        given("transpose", [x], x.T, [], permutation=tuple(reversed(range(rank))))
+        given("slice", [x], x[1:] if shape[0] > 1 else x, [], limit_indices=shape, strides=ones,
+              start_indices=(int(shape[0] > 1), *zeros[1:]))
+        for new in ((*shape, 1), (1, *shape), (shape[0], 1, *shape[1:]), (x.size,)):
+            given("reshape", [x], x.reshape(new), [])
