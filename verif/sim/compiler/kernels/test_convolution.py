@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 
+from hdl.config import Config
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.interpret import evaluate
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
 from sim.compiler.kernels.convolution import is_plain
-from verif.sim.compiler.kernels.harness import CONFIG, run
+from sim.compiler.kernels.lowering import choose
+from sim.compiler.tiling import Tiling, standard
+from sim.models.core import CoreModel
+from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run
 
 SEED = 20261122
 
@@ -81,5 +85,32 @@ def test_plain_convolutions(case: int, types: tuple[DType, DType]) -> None:
 def test_offsets_cost_no_copies() -> None:
     kinds = TensorType((CONFIG.sublanes, 6, 5, 4), DType.F32), TensorType((3, 3, 4, 4), DType.F32)
     operation = convolution(*kinds, ("b01f", "01io", "b01f"), (1, 1), (1, 1), DType.F32)
+    batch_in_sublanes = Tiling(kinds[0].shape, (1, 2, 0, 3), True, CONFIG.sublanes, CONFIG.lanes)
+    tilings = batch_in_sublanes, standard(kinds[1].shape, CONFIG)
+    assert choose(operation, tilings, CONFIG).operands == tilings
+    kernel = build(operation, CONFIG, tilings)
     ones = [np.ones(kind.shape, np.float32) for kind in kinds]
-    assert (run(operation, ones)[0] == 36).all()
+    assert (execute(kernel, ones)[0] == 36).all()
+
+
+@pytest.mark.slow
+def test_rtl_gives_golden_bits() -> None:
+    config = Config.preset("tiny")
+    rng = np.random.default_rng(SEED)
+    checked = 0
+    with CoreModel(config) as core:
+        for lhs, rhs, layout, strides, dilation in CASES:
+            kinds = TensorType(lhs, DType.F32), TensorType(rhs, DType.F32)
+            try:
+                kernel = build(convolution(*kinds, layout, strides, dilation, DType.F32), config)
+            except MemoryError:
+                continue
+            if len(kernel.bundles) > config.imem_bundles:
+                continue
+            arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in kinds]
+            core.write_vmem(0, kernel.memory(arrays)[0])
+            core.run_program(kernel.bundles, max_cycles=1_000_000)
+            [result] = kernel.results(core.read_vmem(0, config.vmem_vectors))
+            assert result.tobytes() == execute(kernel, arrays)[0].tobytes(), (lhs, rhs, SEED)
+            checked += 1
+    assert checked >= 4
