@@ -1,10 +1,34 @@
 """Machine code and bundles as text, for dumps."""
 
+import pathlib
+from itertools import count
+
 from sim.asm.assembler import Assembler
 from sim.compiler.machine.emit import Code
+from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.ir import Block, Condition, Loop, MachineCode, Op
 
-__all__ = ["bundles_text", "code_text"]
+__all__ = ["bundles_text", "code_text", "dump_kernel"]
+
+
+def dump_kernel(folder: pathlib.Path, name: str, machine: MachineCode, code: Code) -> None:
+    """Write a kernel's machine code and its bundles to a new file in a folder.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    text = (f"# {name}: {len(code)} bundles, {estimate(code)} cycles\n\n{code_text(machine)}\n"
+            f"{bundles_text(code)}")
+    for number in count(sum(1 for _ in folder.iterdir())):
+        try:
+            with (folder / f"{number:03}-{name}.txt").open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        return
 
 
 def code_text(code: MachineCode) -> str:

@@ -13,6 +13,8 @@ from sim.compiler.kernels.lowering import Place
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate
+from sim.compiler.machine.text import dump_kernel
+from sim.compiler.passes import dump_folder
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.kernel import KernelLowering, lower
 from sim.compiler.program.overlay import CODE
@@ -190,7 +192,10 @@ class Planner:
                 {value: home.word for value in operation.operands
                  if isinstance(home := places.homes.get(value), Splat)})
             lower(operation, lowering)
-            code = emit(lowering.builder.finish(), self._config)
+            machine = lowering.builder.finish()
+            code = emit(machine, self._config)
+            if (folder := dump_folder()) is not None:
+                dump_kernel(folder / "kernels", operation.kind, machine, code)
         except VectorMemoryError:
             for value in made:
                 places.drop(value)

@@ -1,5 +1,6 @@
 """Scheduled code does the same as code in order, and reaches the expected intervals."""
 
+import pathlib
 from collections.abc import Callable
 from itertools import count
 
@@ -17,7 +18,7 @@ from sim.compiler.machine.ir import Loop
 from sim.compiler.machine.loops import hoist
 from sim.compiler.machine.overlap import Usage, overlap
 from sim.compiler.machine.registers import RegisterPressureError
-from sim.compiler.machine.text import bundles_text, code_text
+from sim.compiler.machine.text import bundles_text, code_text, dump_kernel
 from sim.models.core.model import CoreModel
 from verif.sim.compiler.machine.harness import run, stimulus
 from verif.sim.compiler.machine.programs import Writer
@@ -176,6 +177,18 @@ def test_text_shows_loops_and_bundles() -> None:
     listing = bundles_text(emit(code, V2))
     assert "kernel_0:" in listing
     assert "s1.loop" in listing
+
+
+def test_dumps_do_not_replace_each_other(tmp_path: pathlib.Path) -> None:
+    b = Builder(V2)
+    unary(b)
+    machine = b.finish()
+    code = emit(machine, V2)
+    for _ in range(2):
+        dump_kernel(tmp_path / "kernels", "negate", machine, code)
+    first, second = sorted((tmp_path / "kernels").iterdir())
+    assert (first.name, second.name) == ("000-negate.txt", "001-negate.txt")
+    assert first.read_text(encoding="utf-8").startswith("# negate: 18 bundles, 519 cycles")
 
 
 @pytest.mark.parametrize("level", range(len(LADDER)))
