@@ -321,7 +321,8 @@ class _Kernel:
         for (leaf, node), row in zip(region.leaves.items(), strides[1:], strict=True):
             level = max((axis + 1 for axis, stride in enumerate(row) if stride), default=0)
             leaves[node] = level, self._maker(leaf, row)
-        writer = Writer(self._at.builder, region.elements, region.outputs, leaves, len(sizes))
+        writer = Writer(self._at.builder, region.elements, region.outputs, leaves, len(sizes),
+                        self._copies())
         self._nest(writer, sizes, strides[0], [])
 
     def _nest(self, writer: Writer, sizes: list[int], strides: list[int],

@@ -14,8 +14,10 @@ from sim.compiler.machine import Builder
 __all__ = ["Writer", "needed", "pressure"]
 
 _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
-_MOST_VECTORS, _MOST_MASKS = 12, 3
-"""Registers that values from outer loops may take."""
+_MOST_VECTORS, _MOST_MASKS = 28, 6
+"""Registers that values of all loops may take together."""
+_MOST_CONSTANTS = 6
+"""Registers that constants may take."""
 
 Make = Callable[[Builder, Sequence[Any]], Any]
 """Writes the code of a leaf, from the variables of the loops around it."""
@@ -67,20 +69,24 @@ class Writer:
         Level of each input, and what writes its code.
     depth : int
         Number of loops.
+    copies : int
+        How often the innermost level is written in an iteration.
     """
 
     def __init__(self, builder: Builder, elements: Elements, outputs: Sequence[Node | int],
-                 leaves: Mapping[Node, tuple[int, Make]], depth: int) -> None:
+                 leaves: Mapping[Node, tuple[int, Make]], depth: int, copies: int = 1) -> None:
         self._builder = builder
         self._leaves = leaves
         self._depth = depth
         self._nodes = needed(elements, outputs)
         self._registers: dict[Node, Any] = {Elements.ALL: builder.all_ones}
         self._constants: dict[int, Any] = {}
+        vectors, masks = pressure(elements, outputs)
+        self._free = _MOST_VECTORS - copies * vectors, _MOST_MASKS - copies * masks
         self._levels = self._place()
 
     def _place(self) -> dict[Node, int]:
-        """Levels of all nodes; the innermost for all if outer ones would need many registers."""
+        """Levels of all values; the innermost for all if outer ones need too many registers."""
         levels = {leaf: level for leaf, (level, _) in self._leaves.items()}
         levels[Elements.ALL] = 0
         for node in self._nodes:
@@ -90,8 +96,11 @@ class Writer:
                     if isinstance(source, Node) and levels[source] < levels[node]}
         crossing.discard(Elements.ALL)
         masks = sum(node.is_mask for node in crossing)
-        if masks > _MOST_MASKS or len(crossing) - masks > _MOST_VECTORS:
-            levels.update(dict.fromkeys(self._nodes, self._depth))
+        vectors, most_masks = self._free
+        if masks > most_masks or len(crossing) - masks > vectors:
+            levels.update(dict.fromkeys((*self._leaves, *self._nodes), self._depth))
+            crossing, masks = set(), 0
+        self._free = vectors - len(crossing) + masks, most_masks
         return levels
 
     def write(self, level: int, variables: Sequence[Any]) -> None:
@@ -102,12 +111,12 @@ class Writer:
         b = self._builder
         if level == self._depth:
             self._registers = {node: register for node, register in self._registers.items()
-                               if self._levels[node] < level}
+                               if self._levels[node] < level or node is Elements.ALL}
         if level == 0:
             self._write_constants()
         if level < self._depth:
-            for leaf, (at, make) in self._leaves.items():
-                if at == level and leaf not in self._registers:
+            for leaf, (_, make) in self._leaves.items():
+                if self._levels[leaf] == level and leaf not in self._registers:
                     self._registers[leaf] = make(b, variables)
         for node in self._nodes:
             if self._levels[node] != level:
@@ -142,5 +151,5 @@ class Writer:
             source for node in self._nodes for source, operand
             in zip(node.sources, _OPERATIONS[node.name].operands[1:], strict=True)
             if isinstance(source, int) and operand.kind is Kind.VECTOR_IN))
-        if self._depth and len(words) <= _MOST_VECTORS // 2:
+        if self._depth and len(words) <= min(_MOST_CONSTANTS, self._free[0]):
             self._constants = {word: self._builder.splat(word) for word in words}

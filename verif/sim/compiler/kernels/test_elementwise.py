@@ -138,6 +138,8 @@ def test_unary_operations_of_integers(kind: str, dtype: DType) -> None:
 def test_operations_of_predicates(kind: str) -> None:
     rng = np.random.default_rng(6)
     x, y = values(rng, 21, PRED), values(rng, 21, PRED)
+    single = operation("not", (), [PRED], PRED)
+    check(single, [x[0].reshape(())])
     check(operation(kind, x.shape, [PRED, PRED], PRED), [x, y])
     check(operation("not", x.shape, [PRED], PRED), [x])
 
@@ -280,3 +282,23 @@ def test_rtl_has_the_bits_of_the_golden_core(kind: str, types: list[DType], resu
 def rtl() -> Iterator[Device]:
     with Device.open("tiny", "rtl") as opened:
         yield opened
+
+
+def test_many_invariants_and_many_live_values() -> None:
+    rng = np.random.default_rng(18)
+    shape, count = (5, 6), 11
+    kind = TensorType(shape, F32)
+    graph = Graph([Value(kind), *(Value(TensorType((), F32)) for _ in range(count - 1))])
+    wide = [graph.inputs[0], *(graph.add("broadcast_in_dim", [value], kind,
+                                         {"broadcast_dimensions": ()}).result
+                               for value in graph.inputs[1:])]
+    values = [graph.add("multiply", [wide[0], value], kind).result for value in wide]
+    values += [graph.add("subtract", [value, wide[-1]], kind).result for value in values[:8]]
+    total = values[0]
+    for value in values[:0:-1]:
+        total = graph.add("add", [total, value], kind).result
+    for value in wide:
+        total = graph.add("maximum", [total, value], kind).result
+    graph.outputs = [total]
+    check(fusion(graph), [rng.standard_normal(value.shape).astype(np.float32)
+                          for value in graph.inputs], same=lambda a, b: np.allclose(a, b, 1e-5))
