@@ -1,12 +1,14 @@
 """Operations on windows: `reduce_window` and `select_and_scatter`.
 
-A reduction over windows goes dimension by dimension. Windows of 2, 4, 8, ... elements are combined
-from two halves, and others from these, at all positions: so a cumulative sum takes as many steps as
-the logarithm of its length. Strides are taken last.
+A reduction over windows goes dimension by dimension. Along outer dimensions, it adds up whole
+vectors. Along sublanes and lanes, windows of 2, 4, 8, ... elements are combined from two halves,
+and others from these, at all positions: so a cumulative sum takes as many steps as the logarithm of
+its length. Strides are taken last.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from sim.compiler.kernels.moving.block import nest, outer_strides
 from sim.compiler.kernels.moving.copy import Axis, copy
 from sim.compiler.kernels.moving.movement import fill
 from sim.compiler.kernels.reduce import Reducer
-from sim.compiler.machine import Index
+from sim.compiler.machine import Index, VReg
 from sim.compiler.machine.ir import IndexLike
 from sim.compiler.tiling import Tiling, standard
 
@@ -39,6 +41,8 @@ class _Windows:
         Of windows, between windows, between elements of a window, between elements of the operand.
     padding : tuple of (int, int)
         Before and behind the operand.
+    owned : bool
+        The operand lies in scratch of the kernel.
     """
 
     shape: tuple[int, ...]
@@ -48,6 +52,21 @@ class _Windows:
     dilations: tuple[int, ...]
     base: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
+    owned: bool = False
+
+    def trivial(self, d: int) -> bool:
+        """Whether windows along a dimension are its elements."""
+        return (self.sizes[d], self.strides[d], self.base[d], self.padding[d]) == (1, 1, 1, (0, 0))
+
+    def after(self, d: int) -> "_Windows":
+        """What is left when the windows along a dimension are reduced."""
+        def with_item(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:
+            return (*items[:d], item, *items[d + 1:])
+
+        return replace(self, shape=with_item(self.shape, self.result[d]),
+                       sizes=with_item(self.sizes, 1), strides=with_item(self.strides, 1),
+                       dilations=with_item(self.dilations, 1),
+                       padding=with_item(self.padding, (0, 0)), owned=True)
 
     @staticmethod
     def of(op: Operation, result: tuple[int, ...]) -> "_Windows":
@@ -124,85 +143,178 @@ def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Cho
 
 @lowers("reduce_window")
 def _reduce_window(op: Operation, at: Lowering) -> None:
-    b, count = at.builder, len(op.results)
-    windows = _Windows.of(op, op.results[0].shape)
-    like = at.place(op.operands[0]).tiling
-    places = []
-    for number in range(count):
-        place = _space(at, windows.padded, like)
-        if any(pad != (0, 0) for pad in windows.padding) or any(
-                step > 1 for step in windows.base):
-            fill(at, place, op.operands[count + number])
-        windows.pad(at, at.place(op.operands[number]), place)
-        places.append(place)
-    reducer = Reducer(op, at)
-    for d, size in enumerate(windows.sizes):
-        places = _along(at, reducer, places, d, size, windows.dilations[d])
-    results = [at.place(value) for value in op.results]
-    for place, result in zip(places, results, strict=True):
-        windows.corners(at, place, result, [0] * len(windows.shape))
-    with b.loop(results[0].tiling.vectors) as i:
-        loaded = [b.load(result.buffer, i) for result in results]
-        for result, vector in zip(results, reducer(reducer.initial, loaded), strict=True):
-            b.store(vector, result.buffer, i)
+    _Reduction(op, at).write()
 
 
-def _along(at: Lowering, reducer: Reducer, places: list[Place], dimension: int, size: int,
-           dilation: int) -> list[Place]:
-    """Combine windows of ``size`` elements along a dimension, at all positions.
+class _Reduction:
+    """A reduction over windows, of several operands at once."""
 
-    Positions whose window does not fit hold anything. The places given are overwritten.
-    """
-    total: list[Place] | None = None
-    length, covered = 1, 0
-    while True:
-        if size & length:
-            if total is not None:
-                _combine(at, reducer, total, places, dimension, covered * dilation)
-            elif size == length:
-                return places
-            else:
-                total = [_copied(at, place) for place in places]
-            covered += length
-        if covered == size:
-            assert total is not None
-            return total
-        _combine(at, reducer, places, places, dimension, length * dilation)
-        length *= 2
+    def __init__(self, op: Operation, at: Lowering) -> None:
+        self._at, self._b = at, at.builder
+        count = len(op.results)
+        self._places = [at.place(value) for value in op.operands[:count]]
+        self._results = [at.place(value) for value in op.results]
+        self._windows = _Windows.of(op, op.results[0].shape)
+        self._reducer = Reducer(op, at)
+        self._spare: list[Place] = []
+        """Scratch that holds nothing."""
+        self._weight = 1
+        """Elements of the operand that are combined in each by now."""
 
+    def write(self) -> None:
+        """Write the code: outer dimensions first, because they make the value smaller."""
+        like = self._places[0].tiling
+        for d in outer_strides(like):
+            if self._windows.base[d] == 1 and not self._windows.trivial(d):
+                self._outer(d)
+        windows = self._windows
+        if not all(windows.trivial(d) for d in range(len(windows.shape))):
+            self._pad()
+            for d, size in enumerate(windows.sizes):
+                self._along(d, size, windows.dilations[d])
+        for place, result in zip(self._places, self._results, strict=True):
+            windows.corners(self._at, place, result, [0] * len(windows.shape))
+        b = self._b
+        with b.loop(self._results[0].tiling.vectors) as i:
+            loaded = [b.load(result.buffer, i) for result in self._results]
+            combined = self._reducer(self._reducer.initial, loaded)
+            for result, vector in zip(self._results, combined, strict=True):
+                b.store(vector, result.buffer, i)
 
-def _copied(at: Lowering, place: Place) -> Place:
-    other = Place(at.scratch(place.tiling.vectors), place.tiling)
-    with at.builder.loop(place.tiling.vectors) as i:
-        at.builder.store(at.builder.load(place.buffer, i), other.buffer, i)
-    return other
+    def _space(self, tiling: Tiling) -> list[Place]:
+        """Scratch for each operand, preferably what was used before."""
+        found = []
+        for _ in self._places:
+            spare = next((place for place in self._spare
+                          if place.buffer.vectors >= tiling.vectors), None)
+            if spare is not None:
+                self._spare.remove(spare)
+            buffer = self._at.scratch(tiling.vectors) if spare is None else spare.buffer
+            found.append(Place(buffer, tiling))
+        return found
 
+    def _outer(self, d: int) -> None:
+        """Reduce the windows along an outer dimension, by passes over whole vectors."""
+        w, b = self._windows, self._b
+        old = self._places[0].tiling
+        new = _tiled(tuple(w.result[i] if i == d else size
+                           for i, size in enumerate(w.shape)), old)
+        inner, size, low, step = outer_strides(old)[d], w.shape[d], w.padding[d][0], w.strides[d]
+        around = old.vectors // (inner * size)
+        totals = self._space(new)
+        with b.loop(new.vectors) as i:
+            for place, vector in zip(totals, self._reducer.neutral, strict=True):
+                b.store(vector, place.buffer, i)
+        for t in range(w.sizes[d]):
+            # Window i reads element i * step + shift.
+            shift, many = t * w.dilations[d] - low, w.result[d]
+            first = min(max(0, -(shift // step)), many)
+            last = max(first, min(many, (size - 1 - shift) // step + 1))
+            for start, stop in ((0, first), (first, last), (last, many)):
+                if start == stop:
+                    continue
+                with nest(b, [around, stop - start, inner], {}) as (a, i, v):
+                    index = Index.of(a) * (many * inner) + Index.of(i) * inner + v + start * inner
+                    terms = self._reducer.initial
+                    if start == first and stop == last:
+                        source = (Index.of(a) * (size * inner) + Index.of(i) * (step * inner) + v
+                                  + (start * step + shift) * inner)
+                        terms = [b.load(place.buffer, source) for place in self._places]
+                    self._add(totals, index, terms)
+        self._spare += self._places if self._windows.owned else []
+        self._places = totals
+        self._windows = w.after(d)
+        self._weight *= w.sizes[d]
 
-def _combine(at: Lowering, reducer: Reducer, totals: list[Place], places: list[Place],
-             dimension: int, distance: int) -> None:
-    """Combine each element of totals with the one of places that is ``distance`` behind it."""
-    tiling = places[0].tiling
-    if distance >= tiling.shape[dimension]:
-        return
-    strides = outer_strides(tiling)
-    ahead = distance * strides[dimension] if dimension in strides else 0
-    if dimension not in strides:
-        moved = []
-        for place in places:
-            other = Place(at.scratch(tiling.vectors), tiling)
-            copy(at, place, other, [
-                Axis(size - distance if d == dimension else size, d, d)
-                for d, size in enumerate(tiling.shape)],
-                ([distance if d == dimension else 0 for d in range(len(tiling.shape))],
-                 [0] * len(tiling.shape)))
-            moved.append(other)
-        places = moved
-    b = at.builder
-    with b.loop(tiling.vectors - ahead) as i:
-        combined = reducer([b.load(place.buffer, i) for place in totals],
-                           [b.load(place.buffer, i + ahead) for place in places])
-        for place, vector in zip(totals, combined, strict=True):
-            b.store(vector, place.buffer, i)
+    def _add(self, totals: Sequence[Place], index: IndexLike, terms: Sequence[VReg]) -> None:
+        loaded = [self._b.load(place.buffer, index) for place in totals]
+        for place, vector in zip(totals, self._reducer(loaded, terms), strict=True):
+            self._b.store(vector, place.buffer, index)
+
+    def _pad(self) -> None:
+        """Copy the operands to scratch, with their padding."""
+        windows, at = self._windows, self._at
+        padded = self._space(_tiled(windows.padded, self._places[0].tiling))
+        if windows.padded != windows.shape or any(low for low, _ in windows.padding):
+            padding = self._padding()
+            with self._b.loop(padded[0].tiling.vectors) as i:
+                for place, vector in zip(padded, padding, strict=True):
+                    self._b.store(vector, place.buffer, i)
+        for place, source in zip(padded, self._places, strict=True):
+            windows.pad(at, source, place)
+        self._spare += self._places if windows.owned else []
+        self._places = padded
+
+    def _padding(self) -> list[VReg]:
+        """The initial values, combined as often as outer dimensions combined elements."""
+        b, initial = self._b, self._reducer.initial
+        total = [b.variable(vector) for vector in initial]
+        if self._weight > 1:
+            with b.loop(self._weight - 1):
+                for variable, vector in zip(total, self._reducer(total, initial), strict=True):
+                    b.assign(variable, vector)
+        return total
+
+    def _along(self, dimension: int, size: int, dilation: int) -> None:
+        """Combine windows of ``size`` elements along a dimension, at all positions.
+
+        Positions whose window does not fit hold anything.
+        """
+        length = 1
+        if self._reducer.kind in ("maximum", "minimum", "and", "or"):
+            # Two windows may overlap.
+            while length < size:
+                more = min(length, size - length)
+                self._combine(self._places, dimension, more * dilation)
+                length += more
+            return
+        total: list[Place] | None = None
+        covered = 0
+        while True:
+            if size & length:
+                if total is not None:
+                    self._combine(total, dimension, covered * dilation)
+                elif size == length:
+                    return
+                else:
+                    total = self._copied()
+                covered += length
+            if covered == size:
+                assert total is not None
+                self._spare += self._places
+                self._places = total
+                return
+            self._combine(self._places, dimension, length * dilation)
+            length *= 2
+
+    def _copied(self) -> list[Place]:
+        b, tiling = self._b, self._places[0].tiling
+        copies = self._space(tiling)
+        with b.loop(tiling.vectors) as i:
+            for place, new in zip(self._places, copies, strict=True):
+                b.store(b.load(place.buffer, i), new.buffer, i)
+        return copies
+
+    def _combine(self, totals: list[Place], dimension: int, distance: int) -> None:
+        """Combine each element of totals with the operands' ``distance`` behind it."""
+        b, places, tiling = self._b, self._places, self._places[0].tiling
+        if distance >= tiling.shape[dimension]:
+            return
+        strides = outer_strides(tiling)
+        ahead = distance * strides[dimension] if dimension in strides else 0
+        moved: list[Place] = []
+        if dimension not in strides:
+            moved = self._space(tiling)
+            starts = [distance if d == dimension else 0 for d in range(len(tiling.shape))]
+            for place, other in zip(places, moved, strict=True):
+                copy(self._at, place, other, [
+                    Axis(size - start, d, d) for d, (size, start)
+                    in enumerate(zip(tiling.shape, starts, strict=True))],
+                    (starts, [0] * len(starts)))
+            places = moved
+        with b.loop(tiling.vectors - ahead) as i:
+            self._add(totals, i, [b.load(place.buffer, i + ahead) for place in places])
+        self._spare += moved
 
 
 @lowers("select_and_scatter")
