@@ -165,7 +165,7 @@ def _make_folder(folder: pathlib.Path) -> None:
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
-    # Whoever may write to the cache may write to each of its folders.
+    # Users who may write to the cache may write to each of its folders.
     with contextlib.suppress(PermissionError):
         folder.chmod(folder.parent.stat().st_mode & 0o7777)
 
