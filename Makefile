@@ -13,10 +13,10 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive \
-        random products mutate pictures docs fresh clean
+        random products fuzz-compiler mutate pictures docs fresh clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## install everything into .venv, once
 
@@ -64,6 +64,10 @@ random: setup  ## run random programs on the core in RTL and the golden core; CO
 
 products: setup  ## run random products on the chip in RTL and the golden chip; CONFIG, COUNT, SEED
 	$(PY) -m verif.system.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
+
+fuzz-compiler: CONFIG = tiny
+fuzz-compiler: setup  ## run compiled random graphs on the golden chip; CONFIG, COUNT, SEED
+	$(PY) -m verif.sim.compiler.fuzz $(CONFIG) --count $(COUNT) --seed $(SEED)
 
 mutate: COUNT = 40
 mutate: setup  ## change one thing in a block's RTL at a time and run its tests; BLOCK, COUNT, SEED

@@ -20,7 +20,7 @@ from sim.compiler.graph.verify import verify
 __all__ = ["RandomGraph", "differences", "random_graph"]
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11)
-LARGEST = 300
+LARGEST = 150
 DTYPES = (DType.F32, DType.S32, DType.U32, DType.PRED, DType.BF16)
 INTEGERS = (DType.S32, DType.U32)
 FLOATS = (DType.F32, DType.BF16)

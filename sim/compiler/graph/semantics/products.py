@@ -2,7 +2,8 @@
 
 Floats are accumulated in float64 and the result is rounded once. With `Context.passes`, float32
 operands are first split into bfloat16 parts, as the device does for their precision: one part for
-DEFAULT, two for HIGH, three for HIGHEST, and the products of parts that the device adds.
+DEFAULT, two for HIGH, three for HIGHEST, and the products of parts that the device adds. Results
+that are not finite are those of the unsplit operands.
 """
 
 from collections.abc import Callable
@@ -56,12 +57,14 @@ def _product(operation: Operation, a: Array, b: Array, context: Context,
         return multiply(a.astype(wide), b.astype(wide)).astype(dtype)
     parts = max(PARTS[precision] for precision in
                 operation.attributes.get("precision_config", ("DEFAULT", "DEFAULT")))
+    exact = multiply(a.astype(np.float64), b.astype(np.float64))
     if not context.passes:
-        return round_to(multiply(a.astype(np.float64), b.astype(np.float64)), dtype)
+        return round_to(exact, dtype)
     lefts, rights = split(a, parts), split(b, parts)
     total = sum(multiply(left, right) for i, left in enumerate(lefts)
                 for j, right in enumerate(rights) if i + j < parts)
-    return round_to(np.asarray(total), dtype)
+    # An infinite number times a part that is zero is no part of the product.
+    return round_to(np.where(np.isfinite(exact), total, exact), dtype)
 
 
 @evaluates("dot_general")
