@@ -181,15 +181,19 @@ class _Reduction:
             for result, vector in zip(self._results, combined, strict=True):
                 b.store(vector, result.buffer, i)
 
-    def _space(self, tiling: Tiling) -> list[Place]:
-        """Scratch for each operand, preferably what was used before."""
+    def _space(self, tiling: Tiling, least: int = 1) -> list[Place]:
+        """Scratch for each operand, preferably what was used before.
+
+        A new buffer has at least ``least`` vectors, for its later uses.
+        """
         found = []
         for _ in self._places:
             spare = next((place for place in self._spare
                           if place.buffer.vectors >= tiling.vectors), None)
             if spare is not None:
                 self._spare.remove(spare)
-            buffer = self._at.scratch(tiling.vectors) if spare is None else spare.buffer
+            buffer = spare.buffer if spare is not None else self._at.scratch(
+                max(least, tiling.vectors))
             found.append(Place(buffer, tiling))
         return found
 
@@ -201,7 +205,7 @@ class _Reduction:
                            for i, size in enumerate(w.shape)), old)
         inner, size, low, step = outer_strides(old)[d], w.shape[d], w.padding[d][0], w.strides[d]
         around = old.vectors // (inner * size)
-        totals = self._space(new)
+        totals = self._space(new, _tiled(w.after(d).padded, old).vectors)
         with b.loop(new.vectors) as i:
             for place, vector in zip(totals, self._reducer.neutral, strict=True):
                 b.store(vector, place.buffer, i)
