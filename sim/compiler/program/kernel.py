@@ -44,17 +44,22 @@ class KernelLowering:
         Has words, shape (vectors, sublanes, lanes), copied to a buffer before the kernel runs.
     known : mapping of Value to int, optional
         Words of operands that are constants and equal in all elements.
+    reads : list of Value, optional
+        Takes the operands whose first rows must lie in the window of scalar memory when the kernel
+        begins, one row after the other; if not given, the kernel copies them itself.
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
                  fill: Callable[[VmemBuffer, Words], None],
-                 known: Mapping[Value, int] | None = None) -> None:
+                 known: Mapping[Value, int] | None = None,
+                 reads: list[Value] | None = None) -> None:
         self._config = config
         self._builder = Builder(config)
         self._places = places
         self._allocate = allocate
         self._fill = fill
         self._known = known or {}
+        self._reads = reads
         self._memory = ScalarMemory(config)
         self._constants: dict[bytes, VmemBuffer] = {}
 
@@ -105,18 +110,27 @@ class KernelLowering:
     def scalar(self, value: Value) -> SReg:
         """Write code that reads an operand of one element into a scalar register.
 
-        It copies a whole vector to scalar memory, unless the operand is a constant.
+        A constant is a number in the code.
         """
         if value in self._known:
             return self._builder.value(self._known[value])
+        if self._reads is not None and (
+                value in self._reads or len(self._reads) < self._config.sublanes):
+            if value not in self._reads:
+                self._reads.append(value)
+            row = self._reads.index(value)
+            return self._builder.smem_load(self._memory.window.start + row * self._config.lanes)
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
 
     def scalars(self, buffer: VmemBuffer, index: IndexLike) -> int:
         """Write code that copies a vector to scalar memory, and return its address there.
 
         Element (sublane, lane) lies at the address plus sublane * lanes + lane, until the next
-        call of this method or of `scalar` has the next vector copied.
+        call of this method or of `scalar` has the next vector copied. So a rule that needs both
+        calls `scalar` first, and outside of loops.
         """
+        # The window now holds something else.
+        self._reads = None
         descriptor = self._memory.to_window
         self._builder.smem_store(self._builder.value(index + buffer.address),
                                  descriptor + _SOURCE_WORD)

@@ -5,7 +5,7 @@ its vectors freed. Transfers run while kernels do; all of them signal one semaph
 complete in order, waiting for one is waiting for all before it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias
@@ -247,8 +247,25 @@ class Places:
 
     def read_scalar(self, value: Value, register: int, window: int) -> None:
         """Write code that copies a value of one element to a scalar register."""
-        buffer = self.load(value)
-        self.settle([buffer])
-        self._wait(self._issue(Vectors(buffer.address), scalar_words(window),
-                               self._config.sublanes))
-        self._stream.bundle((Slot.S0, "load", (s[register], s[0], window)))
+        home = self.homes.get(value)
+        if isinstance(home, Splat):
+            self._stream.bundle((Slot.S0, "add", (s[register], s[0], home.word)))
+        else:
+            self.copy_scalars([value], window)
+            self._stream.bundle((Slot.S0, "load", (s[register], s[0], window)))
+
+    def copy_scalars(self, values: Sequence[Value], window: int) -> None:
+        """Write code that copies the first row of values to rows of scalar memory, and waits.
+
+        It goes through HBM: a transfer to scalar memory moves a word a cycle, and one from vector
+        memory a whole vector.
+        """
+        for value in values:
+            self.save(value)
+        self._wait(max((self._stored.get(value, 0) for value in values), default=0))
+        last = 0
+        for row, value in enumerate(values):
+            home = self.homes[value]
+            assert isinstance(home, Rows), "constants are not read"
+            last = self._issue(home, scalar_words(window + row * self._config.lanes), 1)
+        self._wait(last)

@@ -173,6 +173,7 @@ class Planner:
         places.lock((*operation.operands, *operation.results))
         own: list[VmemBuffer] = []
         made: list[Value] = []
+        reads: list[Value] = []
         try:
             at: dict[Value, Place] = {}
             for value in operation.operands:
@@ -190,12 +191,13 @@ class Planner:
                 self._config, at, allocate,
                 lambda buffer, words: places.load_rows(self._constant(words), buffer),
                 {value: home.word for value in operation.operands
-                 if isinstance(home := places.homes.get(value), Splat)})
+                 if isinstance(home := places.homes.get(value), Splat)}, reads)
             lower(operation, lowering)
             machine = lowering.builder.finish()
             code = emit(machine, self._config)
             if (folder := dump_folder()) is not None:
                 dump_kernel(folder / "kernels", operation.kind, machine, code)
+            places.copy_scalars(reads, self._memory.window.start)
         except VectorMemoryError:
             for value in made:
                 places.drop(value)
