@@ -10,7 +10,7 @@ from typing import Any
 from sim.compiler.kernels.elements.expression import Elements, Source
 
 __all__ = ["ceil", "divide", "floor", "rough_quotient", "round_nearest_afz", "round_nearest_even",
-           "sign", "split", "square_root", "truncate"]
+           "sign", "split", "square_root"]
 
 SIGN = 0x80000000
 MAGNITUDE = 0x7FFFFFFF
@@ -75,12 +75,6 @@ def square_root(e: Elements, x: Source) -> Any:
 def _large(e: Elements, x: Source) -> Any:
     """Where |x| is 2**23 or more, infinite or NaN: integers already."""
     return e("ge", e("and", x, MAGNITUDE), 0x4B000000)
-
-
-def truncate(e: Elements, x: Source) -> Any:
-    """Rounded toward zero."""
-    whole = e("or", e("i2f", e("f2i", x)), e("and", x, SIGN))
-    return e.select(_large(e, x), x, whole)
 
 
 def floor(e: Elements, x: Source) -> Any:
