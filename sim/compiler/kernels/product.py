@@ -26,6 +26,8 @@ __all__ = ["Finish", "Level", "Product"]
 
 _SUMS = 18
 """Most vectors of a block whose sums are in registers."""
+_FEW = 32
+"""Most steps of a product whose results are taken as soon as they are ready."""
 _PER_OPERATION = 0.85
 """Cycles of a vector operation, about, where they take longer than the array."""
 
@@ -144,7 +146,9 @@ class Product:
     def lag(self) -> int:
         """Steps from the rows to their results."""
         config, rows = self.config, self.block_rows
-        latency = config.array_latency + 2 * config.sublanes
+        # Results that are just ready make each step a little longer, and the end shorter.
+        spare = 2 if self.steps > _FEW else -1
+        latency = config.array_latency + spare * config.sublanes
         wanted = -(-latency // self.step_cycles(rows))
         return min(wanted, config.result_vregs // rows - 1, self.steps - 1)
 
