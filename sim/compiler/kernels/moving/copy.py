@@ -1,5 +1,6 @@
 """The affine copy: elements from one tiling to another, along axes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,8 +27,9 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
 
     Whole vectors are loaded and stored. Blocks that lie elsewhere within tiles are rotated along
     sublanes or lanes. If what runs along the destination's lanes runs along another dimension of
-    the source, the whole source goes through the transposer first. What neither covers, such as a
-    stride along the lanes, moves one lane at a time.
+    the source, the whole source goes through the transposer first. So does a stride or a reversal
+    along the lanes if the sublanes have none, and the result goes back. What none of these covers
+    moves one lane at a time.
 
     Parameters
     ----------
@@ -44,6 +46,15 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
         Elements of a vector that may be stored; all if None.
     """
     axes = [axis for axis in axes if axis.size > 1]
+    if combine is None and mask is None and _steps_along_lanes(source, destination, axes):
+        new = destination.tiling
+        turned = _tiling(new, new.outer_dimensions, new.lane_dimension, new.sublane_dimension)
+        place = Place(at.scratch(turned.vectors), turned)
+        old = source.tiling
+        copy(at, _swapped(at, source, old.sublane_dimension, old.lane_dimension), place, axes,
+             starts)
+        swap_tiled(at.builder, place, destination)
+        return
     source = prepared(at, source, destination.tiling, axes)
     copy_blocks(at.builder, source, destination, axes, starts, combine=combine, mask=mask)
 
@@ -52,6 +63,20 @@ def relayout(at: Lowering, source: Place, destination: Place) -> None:
     """Copy a value to another tiling."""
     copy(at, source, destination,
          [Axis(size, d, d) for d, size in enumerate(source.tiling.shape)])
+
+
+def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) -> bool:
+    """Whether lanes are strided or reversed, sublanes are not, and everything is written."""
+    old, new = source.tiling, destination.tiling
+    if old.sublane_dimension is None or new.sublane_dimension is None:
+        return False
+    lane = _longest(axes, "destination", new.lane_dimension)
+    row = _longest(axes, "destination", new.sublane_dimension)
+    return (lane is not None and lane.source == old.lane_dimension
+            and lane.source is not None and lane.source_step != 1
+            and row is not None and row.source == old.sublane_dimension and row.source_step == 1
+            and all(axis.destination_step == 1 for axis in axes)
+            and math.prod(axis.size for axis in axes) == math.prod(new.shape))
 
 
 def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
