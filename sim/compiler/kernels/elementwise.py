@@ -23,9 +23,8 @@ Dimensions = tuple[int, ...]
 
 _LONG = 40
 """Operations from which on the code of a vector is long."""
-_MOST_COPIES = 2
-_VECTORS, _MASKS = 28, 6
-"""Registers that the copies of long code may take together."""
+_COPIES = {2: (28, 6), 4: (24, 4)}
+"""Registers that so many copies of long code may take together: vectors, masks."""
 
 
 # What is computed.
@@ -344,17 +343,18 @@ class _Kernel:
             self._nest(writer, sizes, strides, [*variables, last])
 
     def _copies(self) -> int:
-        """Vectors of an iteration: two, whose operations overlap, if the code is long.
+        """Vectors of an iteration: several, whose operations overlap, if the code is long.
 
         The pipelines of short code overlap iterations themselves.
         """
         elements, outputs = self._region.elements, self._region.outputs
         nodes = len(needed(elements, outputs))
-        if nodes < _LONG:
-            return 1
         vectors, masks = pressure(elements, outputs)
-        return max(1, min(_MOST_COPIES, _VECTORS // max(vectors, 1), _MASKS // max(masks, 1),
-                          self._at.config.imem_bundles * 3 // 8 // nodes))
+        room = self._at.config.imem_bundles * 3 // 8
+        return max((copies for copies, (most_vectors, most_masks) in _COPIES.items()
+                    if nodes >= _LONG and copies * nodes <= room
+                    and copies * vectors <= most_vectors and copies * masks <= most_masks),
+                   default=1)
 
     def _body(self, writer: Writer, strides: list[int], variables: list[Any]) -> None:
         b = self._at.builder
