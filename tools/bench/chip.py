@@ -127,7 +127,8 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
 def chip_figures(config: Config) -> dict[str, float]:
     """Simulated cycles a second, with two threads if there are two cores, and speed of transfers.
 
-    On a machine with AVX2 also those of a busy chip whose kernels use AVX2.
+    On a machine with AVX2 also those of a busy chip whose kernels use AVX2:
+    ``chip_busy_one_thread_avx2_cycles_per_second``.
 
     Raises
     ------
