@@ -2,9 +2,7 @@
 
 import pathlib
 import re
-from typing import Any
 
-import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -12,14 +10,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_sessions_run(capsys: pytest.CaptureFixture[str]) -> None:
-    matmul, program = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    matmul, training = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(matmul, {})
     assert "mxu_active_cycles" in capsys.readouterr().out
-    names: dict[str, Any] = {}
-    exec(program, names)
-    norms = (names["x"].astype(np.float64) ** 2).sum(axis=-1).ravel()
-    assert np.allclose(names["norms"], norms, rtol=1e-6)
-    assert "mxu_active_cycles" in capsys.readouterr().out
+    exec(training, {})
+    losses = [float(line) for line in capsys.readouterr().out.split()]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_fits_on_150_lines() -> None:
