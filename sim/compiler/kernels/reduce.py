@@ -43,6 +43,8 @@ def identity(kind: str, dtype: DType) -> int:
 class Reducer:
     """The reducer of an operation, as code on tuples of vectors, one for each operand.
 
+    Sums and products of bf16 numbers are fp32 until `finish` rounds them.
+
     Parameters
     ----------
     op : Operation
@@ -56,6 +58,7 @@ class Reducer:
         count = len(op.operands) // 2
         self.dtype = op.operands[0].dtype
         self.kind = reducer_kind(self._region)
+        self._wide = self.dtype is DType.BF16 and self.kind in ("add", "multiply")
         self.initial: list[VReg] = [self._b.load(at.place(value).buffer, 0)
                                     for value in op.operands[count:]]
         """The initial values, in all elements."""
@@ -66,7 +69,15 @@ class Reducer:
 
     def __call__(self, left: Sequence[VReg], right: Sequence[VReg]) -> list[VReg]:
         """Combine two tuples of vectors, element by element."""
+        if self._wide:
+            name = "fadd" if self.kind == "add" else "fmul"
+            return [self._b.vector(name, left[0], right[0])]
         return emit_region(self._b, self._region, [*left, *right])
+
+    def finish(self, total: Sequence[VReg]) -> list[VReg]:
+        """Combine the initial values with everything else, as numbers of the result's type."""
+        combined = self(self.initial, total)
+        return [self._b.vector("bf16", vector) for vector in combined] if self._wide else combined
 
     def where(self, mask: MReg | None, vectors: Sequence[VReg]) -> list[VReg]:
         """The vectors where the mask is set, and what has no effect elsewhere."""
@@ -82,7 +93,7 @@ class Reducer:
     def lanes(self, vectors: Sequence[VReg]) -> list[VReg]:
         """Combine all lanes; every lane gets the result."""
         b = self._b
-        if self.kind == "add" and self.dtype is DType.F32:
+        if self.kind == "add" and self.dtype.is_float:
             return [b.cross("sum_lanes", vectors[0])]
         if self.kind == "maximum" and self.dtype.is_float:
             return [b.cross("max_lanes", vectors[0])]
@@ -211,7 +222,7 @@ class _Reduction:
             total = reducer.sublanes(total)
         if old.lane_dimension in self._dimensions:
             total = reducer.lanes(total)
-        return reducer(reducer.initial, total)
+        return reducer.finish(total)
 
     def _pieces(self, dimension: int | None, size: int,
                 unit: int) -> list[tuple[int, int, bool]]:

@@ -177,7 +177,7 @@ class _Reduction:
         b = self._b
         with b.loop(self._results[0].tiling.vectors) as i:
             loaded = [b.load(result.buffer, i) for result in self._results]
-            combined = self._reducer(self._reducer.initial, loaded)
+            combined = self._reducer.finish(loaded)
             for result, vector in zip(self._results, combined, strict=True):
                 b.store(vector, result.buffer, i)
 
@@ -206,6 +206,7 @@ class _Reduction:
         inner, size, low, step = outer_strides(old)[d], w.shape[d], w.padding[d][0], w.strides[d]
         around = old.vectors // (inner * size)
         totals = self._space(new, _tiled(w.after(d).padded, old).vectors)
+        padding = self._padding()
         with b.loop(new.vectors) as i:
             for place, vector in zip(totals, self._reducer.neutral, strict=True):
                 b.store(vector, place.buffer, i)
@@ -219,7 +220,7 @@ class _Reduction:
                     continue
                 with nest(b, [around, stop - start, inner], {}) as (a, i, v):
                     index = Index.of(a) * (many * inner) + Index.of(i) * inner + v + start * inner
-                    terms = self._reducer.initial
+                    terms = padding
                     if start == first and stop == last:
                         source = (Index.of(a) * (size * inner) + Index.of(i) * (step * inner) + v
                                   + (start * step + shift) * inner)
@@ -252,11 +253,12 @@ class _Reduction:
     def _padding(self) -> list[VReg]:
         """The initial values, combined as often as outer dimensions combined elements."""
         b, initial = self._b, self._reducer.initial
+        if self._weight == 1:
+            return initial
         total = [b.variable(vector) for vector in initial]
-        if self._weight > 1:
-            with b.loop(self._weight - 1):
-                for variable, vector in zip(total, self._reducer(total, initial), strict=True):
-                    b.assign(variable, vector)
+        with b.loop(self._weight - 1):
+            for variable, vector in zip(total, self._reducer(total, initial), strict=True):
+                b.assign(variable, vector)
         return total
 
     def _along(self, dimension: int, size: int, dilation: int) -> None:

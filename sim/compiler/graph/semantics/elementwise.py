@@ -107,6 +107,11 @@ def _cbrt(x: Array) -> Array:
     return np.cbrt(x)
 
 
+def _rsqrt(x: Array) -> Array:
+    # That of -0 is +inf (docs/transcendentals.md).
+    return 1.0 / np.sqrt(np.where(x == 0, 0.0, x))
+
+
 def _sign(x: Array) -> Array:
     return np.where(np.isnan(x) | (x == 0), x, np.sign(x))
 
@@ -119,7 +124,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "cbrt": _cbrt, "ceil": np.ceil, "cosine": np.cos, "exponential": np.exp,
     "exponential_minus_one": np.expm1, "floor": np.floor, "log": np.log, "log_plus_one": np.log1p,
     "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)), "round_nearest_afz": _round_away,
-    "round_nearest_even": np.rint, "rsqrt": lambda x: 1.0 / np.sqrt(x), "sine": np.sin,
+    "round_nearest_even": np.rint, "rsqrt": _rsqrt, "sine": np.sin,
     "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
 }
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {

@@ -1,7 +1,7 @@
 """Reductions, and the reducers that have numpy's name.
 
 A sum of floats is accumulated in float64 and rounded once, so it is a reference for any order of
-additions.
+additions. A product of bf16 numbers is accumulated in fp32.
 """
 
 from typing import Any
@@ -64,6 +64,11 @@ def fold(region: Graph, totals: list[Array], terms: list[list[Array]],
         for [term] in terms:
             total = total + _wide(term, kind)
         return [round_to(total, dtypes[0])]
+    if kind == "multiply" and dtypes[0].kind not in "biu" and dtypes[0].itemsize == 2:
+        product = totals[0].astype(np.float32)
+        for [term] in terms:
+            product = product * term.astype(np.float32)
+        return [round_to(product, dtypes[0])]
     for step in terms:
         totals = context.apply(region, [*totals, *step])
     return totals

@@ -82,6 +82,10 @@ def test_bf16_is_rounded_to_nearest_even() -> None:
     np.testing.assert_array_equal(found.astype(np.float32), [1, 1 + 2**-6])
 
 
+def test_rsqrt_of_zeros() -> None:
+    np.testing.assert_array_equal(run("rsqrt", f32(-0.0, 0.0, 4)), [np.inf, np.inf, 0.5])
+
+
 def test_conversion_to_integers_saturates() -> None:
     x = f32(np.nan, np.inf, -np.inf, 2.0**31, -2.9, 300)
     found = run("convert", x, result=TensorType((6,), DType.S32))

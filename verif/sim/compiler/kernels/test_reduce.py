@@ -64,6 +64,19 @@ def test_reducers(kind: str, dtype: DType) -> None:
               same=close if kind == "multiply" and dtype.is_float else None)
 
 
+@pytest.mark.parametrize("kind", ["add", "multiply"])
+def test_bf16_is_rounded_once(kind: str) -> None:
+    rng = np.random.default_rng([SEED, 16])
+    dtype = array_dtype(DType.BF16)
+    for shape, dimensions in (((31,), (0,)), ((5, 7), (1,)), ((5, 7), (0, 1)), ((9, 3, 2), (0,))):
+        # Integers and powers of two whose sums and products fp32 holds.
+        x = rng.integers(-255, 256, shape)
+        if kind == "multiply":
+            x = np.where(rng.random(shape) < 0.4, 3, 1) * np.exp2(rng.integers(-1, 2, shape))
+        check(reduction([x.astype(dtype)], [DType.BF16], dimensions, apply(kind, DType.BF16)),
+              [x.astype(dtype), np.array(1.5, dtype)])
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_all_dimensions(rank: int) -> None:
     rng = np.random.default_rng([SEED, rank])

@@ -1,5 +1,6 @@
 """Windows against the reference semantics: pooling, its gradient, and cumulative sums."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,17 @@ def test_reduce_window(kind: str, seed: int) -> None:
                   window_dimensions=pick(1, 2, 3), window_strides=pick(1, 1, 2),
                   window_dilations=pick(1, 1, 2), base_dilations=pick(1, 1, 2),
                   padding=tuple(zip(pick(-1, 0, 1, 2), pick(0, 1, 2), strict=True)))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("multiply", DType.U32), ("add", DType.S32),
+                                             ("add", DType.BF16)])
+def test_padding_counts_as_initial_values(kind: str, dtype: DType) -> None:
+    rng = np.random.default_rng(SEED)
+    x = rng.integers(1, 9, (2, 2, 5, 3)).astype(array_dtype(dtype))
+    for low in product((0, 1), repeat=4):
+        reduce_window([x], [np.array(3, array_dtype(dtype))], [dtype], apply(kind, dtype),
+                      window_dimensions=(2, 2, 2, 2), window_strides=(2, 2, 1, 1),
+                      padding=tuple((size, 1) for size in low))
 
 
 @pytest.mark.parametrize(("shape", "strides", "window", "padding"), [
