@@ -125,7 +125,7 @@ class JitFunction:
         key = (stage.jaxpr, config)
         with self._lock:
             if key not in self._programs:
-                module = stage.lower().compiler_ir("stablehlo")
+                module = stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
                 self._programs[key] = compile_imported(import_stablehlo(module), config,
                                                        self._name)
             return self._programs[key]

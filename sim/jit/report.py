@@ -11,6 +11,9 @@ __all__ = ["report"]
 _HEADER = ("source", "operation", "kernels", "cycles", "of peak", "bytes moved")
 
 
+_CORES = {1: "one core", 2: "two cores (kernels are those of core 0)"}
+
+
 @dataclass
 class _Line:
     kernels: int = 0
@@ -51,7 +54,7 @@ def report(compiled: Compiled, measured: Mapping[int, Mapping[str, int]] | None 
     peak, row = config.lanes * config.lanes, config.row_bytes
     body = [(*key, *_numbers(line, peak, row)) for key, line in lines.items()]
     body.append(("total", "", *_numbers(total, peak, row)))
-    text = [f"{compiled.name} for one core of {config.lanes} lanes, "
+    text = [f"{compiled.name} for {_CORES[len(compiled.cores)]} of {config.lanes} lanes, "
             f"{config.sublanes} sublanes", *_table([_HEADER, *body])]
     for core, counts in sorted((measured or {}).items()):
         spent = ", ".join(f"{name} {count:,}" for name, count in counts.items())

@@ -1,14 +1,16 @@
 """Numpy arrays of the graph's types of elements."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sim.compiler.graph.ir import DType, TensorType
+from sim.compiler.graph.ir import STACKED, DType, TensorType
 
-__all__ = ["Array", "array_dtype", "as_array", "dtype_of", "type_of"]
+__all__ = ["Array", "array_dtype", "as_array", "dtype_of", "shard", "type_of",
+           "unshard", "unsharded_shape"]
 
 Array = npt.NDArray[Any]
 
@@ -55,3 +57,36 @@ def type_of(array: Array) -> TensorType:
 def as_array(value: Any, dtype: DType) -> Array:
     """Make an array of elements of ``dtype``; a value of this type is not copied."""
     return np.asarray(value, array_dtype(dtype))
+
+
+def shard(array: Array, dimension: int | None) -> tuple[Array, Array]:
+    """What each of two devices has of the host's array (see `Sharding`); views of it.
+
+    Raises
+    ------
+    ValueError
+        If it has no two halves along the dimension.
+    """
+    if dimension is None:
+        return array, array
+    if dimension == STACKED:
+        first, second = array
+    else:
+        first, second = np.split(array, 2, axis=dimension)
+    return first, second
+
+
+def unshard(parts: Sequence[Array], dimension: int | None) -> Array:
+    """The host's array of what two devices have; of what both have, that of device 0."""
+    if dimension is None:
+        return parts[0]
+    return np.stack(parts) if dimension == STACKED else np.concatenate(parts, axis=dimension)
+
+
+def unsharded_shape(shape: tuple[int, ...], dimension: int | None) -> tuple[int, ...]:
+    """The shape of the host's array, for that of a device."""
+    if dimension is None:
+        return shape
+    if dimension == STACKED:
+        return (2, *shape)
+    return (*shape[:dimension], 2 * shape[dimension], *shape[dimension + 1:])

@@ -405,6 +405,14 @@ def _case(operation: Operation) -> list[TensorType]:
     return types
 
 
+@_infers("by_device", "exchange")
+def _devices(operation: Operation) -> TensorType:
+    first, second = operation.operands
+    _require(first.type == second.type, f"operands must have one type, not {first.type} and "
+             f"{second.type}")
+    return first.type
+
+
 @_infers("fusion")
 def _fusion(operation: Operation) -> list[TensorType]:
     types = [value.type for value in operation.results]

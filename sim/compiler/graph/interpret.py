@@ -1,7 +1,9 @@
 """The reference semantics: executes a graph on numpy arrays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Barrier, BrokenBarrierError
 
 import numpy as np
 
@@ -12,8 +14,8 @@ import sim.compiler.graph.semantics.movement
 import sim.compiler.graph.semantics.products
 import sim.compiler.graph.semantics.reductions
 import sim.compiler.graph.semantics.windows  # noqa: F401  (the rules register themselves)
-from sim.compiler.graph.arrays import Array, array_dtype
-from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.graph.arrays import Array, array_dtype, shard, unshard
+from sim.compiler.graph.ir import Graph, Operation, Sharding, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
 from sim.compiler.graph.semantics.rules import rules
 
@@ -31,7 +33,8 @@ def interpret(graph: Graph, inputs: Sequence[Array], *, passes: bool = False) ->
     graph : Graph
         What to execute.
     inputs : sequence of array
-        An array for each input of the graph, of its shape and type.
+        An array for each input of the graph, of its shape and type. For two devices, of the shape
+        that its halves have together.
     passes : bool
         Round the operands of products as the device does for their precision; else products take
         them as they are.
@@ -48,7 +51,9 @@ def interpret(graph: Graph, inputs: Sequence[Array], *, passes: bool = False) ->
     NotImplementedError
         If an operation has no rule.
     """
-    return _Interpreter(passes).run(graph, inputs)
+    if graph.sharding is None:
+        return _Interpreter(passes).run(graph, inputs)
+    return _run_both(graph, graph.sharding, inputs, passes)
 
 
 def evaluate(operation: Operation, operands: Sequence[Array], *,
@@ -83,9 +88,53 @@ def _check(value: Value, array: Array, what: str) -> None:
                          f"not {array.shape} and {array.dtype}")
 
 
+def _run_both(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
+              passes: bool) -> list[Array]:
+    """Execute a graph on two devices, which wait for each other at each exchange."""
+    link = _Link()
+    with ThreadPoolExecutor(2) as pool:
+        def execute(device: int) -> list[Array]:
+            mine = [shard(array, dimension)[device]
+                    for array, dimension in zip(inputs, sharding.inputs, strict=True)]
+            try:
+                return _Interpreter(passes, device, link).run(graph, mine)
+            except BaseException:
+                link.barrier.abort()
+                raise
+
+        tasks = [pool.submit(execute, device) for device in range(2)]
+        failures = [error for task in tasks if (error := task.exception()) is not None]
+        for error in failures:
+            if not isinstance(error, BrokenBarrierError) or len(failures) == 1:
+                raise error
+        both = zip(*(task.result() for task in tasks), strict=True)
+    return [unshard(pair, dimension)
+            for pair, dimension in zip(both, sharding.outputs, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Link:
+    """Between two devices: what each one sends, and where they wait for each other."""
+
+    sent: list[Array] = field(default_factory=lambda: [np.empty(0), np.empty(0)])
+    barrier: Barrier = field(default_factory=lambda: Barrier(2))
+
+
 @dataclass(frozen=True)
 class _Interpreter:
     passes: bool
+    device: int | None = None
+    link: _Link | None = None
+
+    def exchange(self, array: Array) -> Array:
+        assert self.link is not None
+        assert self.device is not None
+        self.link.sent[self.device] = array
+        self.link.barrier.wait()
+        received = self.link.sent[1 - self.device]
+        # The next exchange must not replace what the other device has yet to take.
+        self.link.barrier.wait()
+        return received
 
     def run(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
         if len(inputs) != len(graph.inputs):

@@ -5,6 +5,11 @@ and operations come in an order in which they can be executed. Kinds of operatio
 attributes are those of StableHLO, without the dialect's name: ``add``, ``dot_general``. Attributes
 are plain Python values. The compiler adds ``fusion``, a region of elementwise operations, and
 ``relayout``, a copy to another tiling.
+
+A graph with a `Sharding` is the program of each of two devices, the cores of a chip. Two kinds are
+what differs between them: ``by_device`` is its first operand on device 0 and its second on device
+1; ``exchange`` is what the other device sends: the first operand if that is 0, else the second.
+Both devices execute the same exchanges in the same order.
 """
 
 import math
@@ -13,7 +18,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["DType", "Graph", "Location", "Operation", "TensorType", "Value"]
+__all__ = ["STACKED", "DType", "Graph", "Location", "Operation", "Sharding", "TensorType",
+           "Value"]
+
+STACKED = -1
+"""A new first dimension, in `Sharding`: an index for each device."""
 
 
 class DType(Enum):
@@ -174,6 +183,21 @@ class Operation:
         return self.results[0]
 
 
+@dataclass(frozen=True)
+class Sharding:
+    """How the host's arrays are cut for the two devices of a graph.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of (int or None)
+        For each input and output, the dimension that is cut in halves, `STACKED`, or None: both
+        devices have the whole array.
+    """
+
+    inputs: "tuple[int | None, ...]"
+    outputs: "tuple[int | None, ...]"
+
+
 @dataclass(eq=False)
 class Graph:
     """Operations from inputs to outputs.
@@ -188,12 +212,15 @@ class Graph:
         What the graph returns; a value may occur several times, and may be an input.
     name : str
         A name for dumps and messages.
+    sharding : Sharding or None
+        Of a program for two devices; None if it is for one. Values have the shapes of a device.
     """
 
     inputs: list[Value] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     name: str = "main"
+    sharding: Sharding | None = None
 
     def add(self, kind: str, operands: Sequence[Value], type: "TensorType | Sequence[TensorType]",
             attributes: Mapping[str, Any] | None = None, regions: "Sequence[Graph]" = (),

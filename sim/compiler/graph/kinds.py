@@ -98,6 +98,9 @@ KINDS: dict[str, Kind] = {
     # an output of its body as it came in), or, of a case, the index and then what branches take.
     "while": Kind(0, variadic=True, regions=2),
     "case": Kind(1, variadic=True, regions=1),
+    # What differs between two devices (see ir.py): operands of device 0 and of device 1.
+    "by_device": Kind(2),
+    "exchange": Kind(2),
     # Elementwise operations and free broadcasts, as one kernel.
     "fusion": Kind(0, variadic=True, regions=1),
 }

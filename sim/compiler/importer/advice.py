@@ -2,9 +2,7 @@
 
 __all__ = ["advice_for_operation", "advice_for_type"]
 
-_COLLECTIVES = frozenset({
-    "all_reduce", "all_gather", "all_to_all", "reduce_scatter", "collective_permute",
-    "collective_broadcast", "partition_id", "replica_id", "cross-replica-sum"})
+_COLLECTIVES = frozenset({"collective_broadcast", "cross-replica-sum"})
 _DYNAMIC = frozenset({
     "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",
     "dynamic_reshape", "real_dynamic_slice", "get_dimension_size", "set_dimension_size"})
@@ -40,7 +38,7 @@ def advice_for_operation(name: str, target: str = "") -> str:
     if target.startswith("lapack"):
         return "factor and solve on the host, and pass the result"
     if name in _COLLECTIVES or name.startswith("sdy."):
-        return "compile for one core, without shardings and collectives"
+        return "use jax.shard_map over one or two devices, with psum, all_gather or ppermute"
     if name in _DYNAMIC:
         return "give all arrays static shapes"
     return _ADVICE.get(name, "use operations of jax.numpy and jax.lax that are supported")

@@ -11,11 +11,19 @@ from sim.compiler.graph.ir import DType, Graph, Location, TensorType, Value
 from sim.compiler.graph.verify import verify
 from sim.compiler.importer.advice import advice_for_operation, advice_for_type
 from sim.compiler.importer.attributes import python
+from sim.compiler.importer.collectives import (
+    COLLECTIVES,
+    device_group,
+    device_number,
+    is_reducer,
+)
 from sim.compiler.importer.locations import location_of
 from sim.compiler.importer.module import read
 from sim.compiler.importer.rules import RULES
 from sim.compiler.importer.scope import Scope
+from sim.compiler.importer.sharding import ADVICE, Shards, manual_axes, module_devices
 from sim.compiler.importer.wide import Range, narrow, range_of
+from sim.compiler.passes.expansion import Expansion
 from sim.errors import Unsupported, UnsupportedError
 
 __all__ = ["import_stablehlo"]
@@ -58,6 +66,8 @@ class _Importer:
     module: Any
     found: list[Unsupported] = field(default_factory=list)
     ranges: dict[Value, Range] = field(default_factory=dict)
+    inside: bool = False
+    """In the program of a device: a ``manual_computation``."""
 
     def run(self) -> Graph:
         functions = {python(operation.attributes["sym_name"]): operation
@@ -71,6 +81,8 @@ class _Importer:
             raise ValueError("a program must have a function main, or one public function, "
                              f"not {', '.join(functions) or 'none'}")
         self.functions = functions
+        self.shards = Shards(self.module)
+        self.partitions, self.replicas = module_devices(self.module)
         graph = Graph(name=name)
         scope = Scope(graph)
         [block] = functions[name].regions[0].blocks
@@ -84,6 +96,7 @@ class _Importer:
         if self.found:
             raise UnsupportedError(self.found)
         graph.outputs = [value for value in outputs if value is not None]
+        self.shards.finish(graph)
         verify(graph)
         return graph
 
@@ -113,7 +126,7 @@ class _Importer:
         """Import the operations of a block; returns what it returns."""
         for view in block.operations:
             operation = view.operation
-            if operation.name in ("func.return", "stablehlo.return"):
+            if operation.name in ("func.return", "stablehlo.return", "sdy.return"):
                 return [scope.find(value) for value in operation.operands]
             results = self.operation(operation, scope, location_of(operation.location, call))
             for value, known in zip(operation.results, results, strict=True):
@@ -131,6 +144,10 @@ class _Importer:
             return [scope.find(value) for value in operation.operands]
         if name in ("call", "composite"):
             return self.call(operation, scope, location)
+        if name == "sdy.manual_computation":
+            return self.manual(operation, scope, location)
+        if name in COLLECTIVES or name in ("partition_id", "replica_id"):
+            return self.collective(name, operation, scope, location)
         if name not in RULES and name not in ("while", "case", "if"):
             target = (python(operation.attributes["call_target_name"])
                       if name == "custom_call" else "")
@@ -223,6 +240,67 @@ class _Importer:
         for number, graph in enumerate(graphs):
             graph.name = f"branch{number}"
         return scope.graph.add("case", [index, *captured], known, {}, graphs, location).results
+
+    # Devices
+
+    def manual(self, operation: Any, scope: Scope,
+               location: Location | None) -> Sequence[Value | None]:
+        """Inline the program of each device, with its parts of global values."""
+        nothing = [None] * len(operation.results)
+        manual = set(manual_axes(operation))
+        try:
+            sizes = self.shards.axes(operation)
+            given, made = (self.shards.dimensions(operation.attributes[name], manual)
+                           for name in ("in_shardings", "out_shardings"))
+        except ValueError as error:
+            self.refuse(f"manual_computation on {error}", location, ADVICE)
+            return nothing
+        two = any(size > 1 and name in manual for name, size in sizes.items())
+        at = Expansion(scope.graph, location)
+        [block] = operation.regions[0].blocks
+        for argument, operand, cut in zip(block.arguments, operation.operands, given, strict=True):
+            value = scope.find(operand)
+            scope.define(argument, None if value is None else self.shards.local(value, cut, at))
+        outer = self.inside, self.partitions, self.replicas
+        self.inside, self.partitions, self.replicas = True, 2 if two else 1, 1
+        outputs = self.block(block, scope, location)
+        self.inside, self.partitions, self.replicas = outer
+        self.shards.used |= two
+        return [None if value is None else self.shards.whole(value, cut, at)
+                for value, cut in zip(outputs, made, strict=True)]
+
+    def collective(self, name: str, operation: Any, scope: Scope,
+                   location: Location | None) -> Sequence[Value | None]:
+        """Import an operation between devices."""
+        nothing = [None] * len(operation.results)
+        devices = self.partitions * self.replicas
+        if devices > 2:
+            self.refuse(f"{name} in a program for {devices} devices", location, ADVICE)
+            return nothing
+        if not self.inside and devices == 2:
+            self.shards.stacked = True
+        at = Expansion(scope.graph, location)
+        if name in ("partition_id", "replica_id"):
+            many = self.partitions if name == "partition_id" else self.replicas
+            return [device_number(at) if many == 2 else at.constant(0, DType.U32)]
+        operands = [scope.find(value) for value in operation.operands]
+        types = [self.type(value.type, name, location) for value in operation.results]
+        imported = [self.region(region, scope, location) for region in operation.regions]
+        known = [value for value in operands if value is not None]
+        regions = [graph for graph, captured in imported if graph is not None]
+        if len(known) < len(operands) or len(regions) < len(imported) or None in types:
+            return nothing
+        group = device_group(operation, self.partitions, self.replicas)
+        if group is None:
+            self.refuse(f"{name} in groups {python(operation.attributes['replica_groups'])}"
+                        if "replica_groups" in operation.attributes else f"{name} between devices "
+                        "that do not exist", location, ADVICE)
+            return nothing
+        if any(captured for _, captured in imported) or not all(map(is_reducer, regions)):
+            self.refuse(f"{name} whose function is not made of elementwise operations", location,
+                        "use jax.lax.psum, pmax or pmin, or gather and reduce")
+            return nothing
+        return COLLECTIVES[name](at, operation, known, group, regions)
 
     # Integers of 64 bits
 

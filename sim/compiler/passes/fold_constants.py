@@ -18,7 +18,7 @@ _LARGEST = 1 << 16
 _KEPT = 1 << 12
 """Elements of the largest constant that is made, unless all its elements are equal."""
 _STAY = frozenset({"constant", "iota", "broadcast_in_dim", "while", "dot_general", "convolution",
-                   "fusion", "relayout"})
+                   "fusion", "relayout", "by_device", "exchange"})
 _CHEAP = frozenset({"iota", "broadcast_in_dim"})
 """Made where they are needed: they stay operations, but operations on them are folded."""
 

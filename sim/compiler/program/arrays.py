@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
-from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.arrays import array_dtype, shard, unshard, unsharded_shape
 from sim.compiler.graph.ir import TensorType
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import from_words, to_words
 
-__all__ = ["RawRows", "TiledArray", "tiled"]
+__all__ = ["RawRows", "ShardedArray", "TiledArray", "tiled"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -54,6 +54,49 @@ class TiledArray:
 
 
 @dataclass(frozen=True)
+class ShardedArray:
+    """An array of the host of which each of two cores has a part; that of core 0 comes first.
+
+    Attributes
+    ----------
+    part : TiledArray
+        Layout of either part.
+    dimension : int
+        Where the array is cut, as in `Sharding`.
+    """
+
+    part: TiledArray
+    dimension: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        return unsharded_shape(self.part.shape, self.dimension)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its elements."""
+        return self.part.dtype
+
+    @property
+    def rows(self) -> int:
+        """Rows of HBM that both parts take."""
+        return 2 * self.part.rows
+
+    def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
+        """Write both parts to ``memory``, shape (rows, lanes)."""
+        for part, rows in zip(shard(array, self.dimension), self._halves(memory), strict=True):
+            self.part.pack(np.ascontiguousarray(part), rows)
+
+    def unpack(self, memory: Words) -> npt.NDArray[Any]:
+        """Return a new array of what ``memory``, shape (rows, lanes), holds."""
+        return unshard([self.part.unpack(rows) for rows in self._halves(memory)], self.dimension)
+
+    def _halves(self, memory: Words) -> tuple[Words, Words]:
+        return memory[:self.part.rows], memory[self.part.rows:]
+
+
+@dataclass(frozen=True)
 class RawRows:
     """Rows of words, as they are.
 
@@ -87,8 +130,10 @@ class RawRows:
         return memory.copy()
 
 
-def tiled(type: TensorType, config: Config) -> TiledArray:
-    """The layout of an input or output of a type."""
+def tiled(type: TensorType, config: Config,
+          dimension: int | None = None) -> TiledArray | ShardedArray:
+    """The layout of an input or output of a type; and of both cores', if it is cut."""
     empty = math.prod(type.shape) == 0
-    return TiledArray(type.shape, array_dtype(type.dtype),
+    part = TiledArray(type.shape, array_dtype(type.dtype),
                       None if empty else standard(type.shape, config))
+    return part if dimension is None else ShardedArray(part, dimension)

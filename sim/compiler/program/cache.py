@@ -68,6 +68,7 @@ def digest(graph: Graph, config: Config, name: str | None = None) -> str:
     """A digest of all that a compiled program depends on."""
     state = hashlib.sha256(_source_digest())
     state.update(repr((asdict(config), name, graph.name)).encode())
+    state.update(repr(graph.sharding).encode())
     _Content(state).graph(graph)
     return state.hexdigest()[:32]
 

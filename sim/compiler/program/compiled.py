@@ -13,14 +13,14 @@ import numpy as np
 from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import BufferSpec, Executable, Relocations, Role
-from sim.compiler.graph.ir import DType, Location, TensorType
+from sim.compiler.graph.ir import DType, Location, Sharding, TensorType
 from sim.compiler.program.arrays import RawRows, tiled
 from sim.compiler.program.overlay import CODE, Overlays
 from sim.compiler.program.places import SCRATCH
 
-__all__ = ["Compiled", "KernelRecord", "compiled_of", "load", "save"]
+__all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 
-_FORMAT = 1
+_FORMAT = 2
 """Version of saved files."""
 
 
@@ -53,6 +53,25 @@ class KernelRecord:
 
 
 @dataclass(frozen=True)
+class CoreCode:
+    """What a core runs.
+
+    Attributes
+    ----------
+    overlays : Overlays
+        Code and constants.
+    scratch_rows : int
+        Rows of HBM for values that do not stay in vector memory.
+    kernels : tuple of KernelRecord
+        Its kernels in the order of the code.
+    """
+
+    overlays: Overlays
+    scratch_rows: int
+    kernels: tuple[KernelRecord, ...]
+
+
+@dataclass(frozen=True)
 class Compiled:
     """A compiled program.
 
@@ -63,50 +82,77 @@ class Compiled:
     name : str
         What it computes, for messages.
     inputs, outputs : tuple of TensorType
-        Types of its inputs and outputs.
-    overlays : Overlays
-        Code and constants.
-    scratch_rows : int
-        Rows of HBM for values that do not stay in vector memory.
-    kernels : tuple of KernelRecord
-        Its kernels in the order of the code.
+        Types of its inputs and outputs, of the part of a core.
+    sharding : Sharding
+        How inputs and outputs are cut, if there are two cores.
+    cores : tuple of CoreCode
+        The code of core 0, and of core 1 if it takes part.
     """
 
     config: Config
     name: str
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
-    overlays: Overlays
-    scratch_rows: int
-    kernels: tuple[KernelRecord, ...]
+    sharding: Sharding
+    cores: tuple[CoreCode, ...]
+
+    @property
+    def overlays(self) -> Overlays:
+        """Code and constants of core 0."""
+        return self.cores[0].overlays
+
+    @property
+    def kernels(self) -> tuple[KernelRecord, ...]:
+        """Kernels of core 0."""
+        return self.cores[0].kernels
 
     def stopping(self) -> "Compiled":
-        """The same program, which stops before each kernel, for `Device.profile`."""
-        return replace(self, overlays=self.overlays.stopping())
+        """The same program, which stops before each kernel, for `Device.profile`.
+
+        Raises
+        ------
+        ValueError
+            If it runs on two cores, which wait for each other.
+        """
+        if len(self.cores) > 1:
+            raise ValueError(f"a program that is profiled must run on one core; {self.name} runs "
+                             f"on {len(self.cores)}")
+        [code] = self.cores
+        return replace(self, cores=(replace(code, overlays=code.overlays.stopping()),))
 
     def executable(self) -> Executable:
         """The executable: buffers, and what links them."""
-        config = self.config
-        specs = [BufferSpec(f"{role.value}{number}", role, tiled(kind, config))
-                 for role, types in ((Role.INPUT, self.inputs), (Role.OUTPUT, self.outputs))
-                 for number, kind in enumerate(types)]
-        rows = self.overlays.rows
-        specs.append(BufferSpec(CODE, Role.CONSTANT, RawRows(len(rows), config.lanes), rows))
-        if self.scratch_rows:
-            specs.append(BufferSpec(SCRATCH, Role.SCRATCH,
-                                    RawRows(self.scratch_rows, config.lanes)))
-        return Executable(config, self.name, tuple(specs), _Link(self), 0,
-                          _relocations(self.overlays))
+        config, sharding = self.config, self.sharding
+        specs = [BufferSpec(f"{role.value}{number}", role, tiled(kind, config, dimension))
+                 for role, types, cuts in ((Role.INPUT, self.inputs, sharding.inputs),
+                                           (Role.OUTPUT, self.outputs, sharding.outputs))
+                 for number, (kind, dimension) in enumerate(zip(types, cuts, strict=True))]
+        relocations: list[Relocations] = []
+        for core, code in enumerate(self.cores):
+            rows = code.overlays.rows
+            specs.append(BufferSpec(_name(CODE, core), Role.CONSTANT,
+                                    RawRows(len(rows), config.lanes), rows))
+            if code.scratch_rows:
+                specs.append(BufferSpec(_name(SCRATCH, core), Role.SCRATCH,
+                                        RawRows(code.scratch_rows, config.lanes)))
+            relocations += _relocations(code.overlays, core)
+        return Executable(config, self.name, tuple(specs), _Link(self), 0, tuple(relocations))
+
+
+def _name(buffer: str, core: int) -> str:
+    """The name of a core's buffer; inputs and outputs have one for all cores."""
+    return f"{buffer}{core}" if core and buffer in (CODE, SCRATCH) else buffer
 
 
 @dataclass(frozen=True)
 class _Link:
-    """Makes the program that loads the first segment."""
+    """Makes the programs that load the first segments."""
 
     compiled: Compiled
 
     def __call__(self, addresses: Mapping[str, int]) -> Mapping[int, Program]:
-        return {0: self.compiled.overlays.program(addresses[CODE])}
+        return {core: code.overlays.program(addresses[_name(CODE, core)])
+                for core, code in enumerate(self.compiled.cores)}
 
 
 def compiled_of(executable: Executable) -> Compiled:
@@ -122,12 +168,12 @@ def compiled_of(executable: Executable) -> Compiled:
     return executable.link.compiled
 
 
-def _relocations(overlays: Overlays) -> tuple[Relocations, ...]:
+def _relocations(overlays: Overlays, core: int) -> list[Relocations]:
     words: dict[str, list[int]] = {}
     for word, buffer in overlays.relocations:
-        words.setdefault(buffer, []).append(word)
-    return tuple(Relocations(CODE, np.array(places, np.int64), buffer)
-                 for buffer, places in words.items())
+        words.setdefault(_name(buffer, core), []).append(word)
+    return [Relocations(_name(CODE, core), np.array(places, np.int64), buffer)
+            for buffer, places in words.items()]
 
 
 def save(compiled: Compiled, path: pathlib.Path) -> None:
@@ -138,20 +184,19 @@ def save(compiled: Compiled, path: pathlib.Path) -> None:
     OSError
         If the file cannot be written.
     """
-    overlays = compiled.overlays
     description = {
         "format": _FORMAT, "config": asdict(compiled.config), "name": compiled.name,
         "inputs": _types(compiled.inputs), "outputs": _types(compiled.outputs),
-        "relocations": overlays.relocations, "address": overlays.address,
-        "segments": overlays.segments, "offset": overlays.offset,
-        "stamps": overlays.stamps,
-        "scratch_rows": compiled.scratch_rows, "kernels": list(map(asdict, compiled.kernels)),
+        "cuts": (compiled.sharding.inputs, compiled.sharding.outputs),
+        "cores": [_describe(code) for code in compiled.cores],
     }
+    arrays = {f"{what}{core}": getattr(code.overlays, what)
+              for core, code in enumerate(compiled.cores) for what in ("rows", "start")}
     text = np.frombuffer(json.dumps(description).encode(), np.uint8)
     partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with partial.open("wb") as file:
-            np.savez(file, description=text, rows=overlays.rows, start=overlays.start)
+            np.savez(file, description=text, allow_pickle=False, **arrays)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -170,19 +215,32 @@ def load(path: pathlib.Path) -> Compiled:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
             told = json.loads(parts["description"].tobytes())
-            rows, start = parts["rows"], parts["start"]
+            arrays = {name: parts[name] for name in parts.files if name != "description"}
     except OSError:
         raise
     except Exception as error:
         raise ValueError(f"{path} must be a compiled program: {error}") from error
     if told.get("format") != _FORMAT:
         raise ValueError(f"{path} must be of format {_FORMAT}, not {told.get('format')!r}")
+    inputs, outputs = map(tuple, told["cuts"])
+    cores = tuple(_read_core(code, arrays[f"rows{core}"], arrays[f"start{core}"])
+                  for core, code in enumerate(told["cores"]))
+    return Compiled(Config(**told["config"]), told["name"], _read_types(told["inputs"]),
+                    _read_types(told["outputs"]), Sharding(inputs, outputs), cores)
+
+
+def _describe(code: CoreCode) -> dict[str, Any]:
+    overlays = code.overlays
+    return {"relocations": overlays.relocations, "address": overlays.address,
+            "segments": overlays.segments, "offset": overlays.offset, "stamps": overlays.stamps,
+            "scratch_rows": code.scratch_rows, "kernels": list(map(asdict, code.kernels))}
+
+
+def _read_core(told: dict[str, Any], rows: Any, start: Any) -> CoreCode:
     low, high = (tuple(place) for place in told["address"])
     overlays = Overlays(rows, tuple((word, buffer) for word, buffer in told["relocations"]), start,
-                        (low, high), told["segments"], told["offset"],
-                        tuple(told["stamps"]))
-    return Compiled(Config(**told["config"]), told["name"], _read_types(told["inputs"]),
-                    _read_types(told["outputs"]), overlays, told["scratch_rows"],
+                        (low, high), told["segments"], told["offset"], tuple(told["stamps"]))
+    return CoreCode(overlays, told["scratch_rows"],
                     tuple(_read_kernel(kernel) for kernel in told["kernels"]))
 
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from hdl.config import Config
 from sim.compiler.executable import Executable
-from sim.compiler.graph.ir import Graph, Value
+from sim.compiler.graph.ir import Graph, Sharding, Value
 from sim.compiler.passes import run_passes
-from sim.compiler.program.compiled import Compiled
+from sim.compiler.program.arrays import tiled
+from sim.compiler.program.compiled import Compiled, CoreCode
+from sim.compiler.program.devices import connect, for_device, require_cores
 from sim.compiler.program.overlay import overlay
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
@@ -19,7 +21,7 @@ __all__ = ["compile_graph"]
 
 
 def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> Executable:
-    """Compile a graph for one core.
+    """Compile a graph for one core, or for two if it has a sharding.
 
     Parameters
     ----------
@@ -42,27 +44,53 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
         the code fits the chip's memories.
     NotImplementedError
         If an operation has no lowering rule.
+    ValueError
+        If the chip has too few cores.
     """
     title = name or graph.name
+    require_cores(graph, config)
     run_passes(graph, config)
-    arguments, results = graph.inputs, graph.outputs
+    sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
+    inputs = tuple(value.type for value in graph.inputs)
+    outputs = tuple(value.type for value in graph.outputs)
+    graphs = [graph] if graph.sharding is None else [for_device(graph, core) for core in (0, 1)]
+    planners = [_plan(part, config, sharding, core) for core, part in enumerate(graphs)]
+    codes = [planner.stream.finish() for planner in planners]
+    if len(planners) == 2:
+        codes = [connect(code, other.received)
+                 for code, other in zip(codes, reversed(planners), strict=True)]
+    cores = tuple(
+        CoreCode(overlay(code, planner.constants, config, title), planner.places.scratch_rows,
+                 tuple(planner.kernels)) for code, planner in zip(codes, planners, strict=True))
+    return Compiled(config, title, inputs, outputs, sharding, cores).executable()
+
+
+def _plan(graph: Graph, config: Config, sharding: Sharding, core: int) -> Planner:
+    """Plan the program of a core; the graph is changed."""
+    arguments = _rows("input", graph.inputs, sharding.inputs, core, config)
+    # What both cores have, core 0 writes.
+    results = [None if core and dimension is None else rows for rows, dimension in zip(
+        _rows("output", graph.outputs, sharding.outputs, core, config), sharding.outputs,
+        strict=True)]
+    given, wanted = _with_elements(graph.inputs), _with_elements(graph.outputs)
     # Values without elements have no place.
-    graph.inputs = [value for value in arguments if value.type.size]
-    graph.outputs = [value for value in results if value.type.size]
+    graph.inputs = [graph.inputs[number] for number in given]
+    graph.outputs = [graph.outputs[number] for number in wanted]
     graph.operations = [operation for operation in graph.operations
                         if any(value.type.size for value in operation.results)]
-    tilings = assign_tilings(graph, config)
-    planner = Planner(config, tilings)
-    inputs = [f"input{number}" for number in range(len(arguments))]
-    outputs = [f"output{number}" for number in range(len(results))]
-    planner.program(graph, _rows(inputs, arguments), _rows(outputs, results))
-    overlays = overlay(planner.stream.finish(), planner.constants, config, title)
-    return Compiled(config, title, tuple(value.type for value in arguments),
-                    tuple(value.type for value in results), overlays,
-                    planner.places.scratch_rows, tuple(planner.kernels)).executable()
+    planner = Planner(config, assign_tilings(graph, config))
+    planner.program(graph, [arguments[number] for number in given],
+                    [results[number] for number in wanted])
+    return planner
 
 
-def _rows(buffers: Sequence[str], values: Sequence[Value]) -> list[Rows]:
-    """Where values with elements lie."""
-    return [Rows(buffer, 0) for buffer, value in zip(buffers, values, strict=True)
-            if value.type.size]
+def _with_elements(values: Sequence[Value]) -> list[int]:
+    return [number for number, value in enumerate(values) if value.type.size]
+
+
+def _rows(name: str, values: Sequence[Value], cuts: Sequence[int | None], core: int,
+          config: Config) -> list[Rows]:
+    """Where a core's parts of inputs or outputs lie."""
+    return [Rows(f"{name}{number}",
+                 core * tiled(value.type, config).rows if dimension is not None else 0)
+            for number, (value, dimension) in enumerate(zip(values, cuts, strict=True))]

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import sem
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.machine import VmemBuffer, emit
@@ -22,13 +24,16 @@ from sim.compiler.program.places import Home, Places, Splat, VectorMemoryError
 from sim.compiler.program.scalars import ScalarMemory
 from sim.compiler.program.stream import Stream
 from sim.compiler.program.tilings import CONTROL, Tilings
-from sim.compiler.program.transfers import Rows
+from sim.compiler.program.transfers import Rows, Vectors, send
 from sim.compiler.words import to_words
 
 __all__ = ["Planner"]
 
 Words = npt.NDArray[np.uint32]
 
+FREE, EXCHANGED = 9, 10
+"""Semaphores of exchanges: the other core's vectors are free; one of the two transfers is complete.
+"""
 _CONDITION = 30
 """Scalar register of conditions; kernels do not use it."""
 
@@ -51,6 +56,8 @@ class Planner:
         self.stream = Stream()
         self.places = Places(self.stream, config, tilings)
         self.kernels: list[KernelRecord] = []
+        self.received: dict[int, int] = {}
+        """Addresses of what comes from the other core, by the exchange's number."""
         self._constants: list[Words] = []
         self._constant_rows: dict[bytes, int] = {}
         self._next_row = 0
@@ -62,7 +69,8 @@ class Planner:
         empty = np.empty((0, self._config.lanes), np.uint32)
         return np.concatenate([empty, *self._constants])
 
-    def program(self, graph: Graph, inputs: Sequence[Rows], outputs: Sequence[Rows]) -> None:
+    def program(self, graph: Graph, inputs: Sequence[Rows],
+                outputs: Sequence[Rows | None]) -> None:
         """Write the whole program.
 
         Parameters
@@ -70,12 +78,12 @@ class Planner:
         graph : Graph
             What to compute.
         inputs, outputs : sequence of Rows
-            Where the inputs lie, and where the outputs go.
+            Where the inputs lie, and where the outputs go; None for one that goes nowhere.
         """
         self.places.homes.update(zip(graph.inputs, inputs, strict=True))
         wanted: dict[Value, list[Rows]] = {}
         for value, rows in zip(graph.outputs, outputs, strict=True):
-            wanted.setdefault(value, []).append(rows)
+            wanted.setdefault(value, []).extend([] if rows is None else [rows])
         self._block(graph, wanted)
         self.places.wait_all()
         self.stream.halt()
@@ -108,6 +116,8 @@ class Planner:
             self._while(operation, later)
         elif operation.kind == "case":
             self._case(operation, later)
+        elif operation.kind == "exchange":
+            self._exchange(operation)
         else:
             self._kernel(operation, following)
 
@@ -159,6 +169,38 @@ class Planner:
         self._counted_rows = moved
         for buffer in own:
             self.places.release(buffer)
+
+    def _exchange(self, operation: Operation) -> None:
+        """Write code that sends a value to the other core, and waits for what that one sends.
+
+        Each core says that the vectors for the result are free, and then waits for that of the
+        other one. So nothing is written that is in use, and no core waits for what comes later.
+        """
+        places, number = self.places, operation.attributes["number"]
+        [value], result = operation.operands, operation.result
+        places.lock((value, result))
+        try:
+            try:
+                source, target = places.load(value), places.make(result)
+            except VectorMemoryError:
+                places.evict_all()
+                places.lock((value, result))
+                source, target = places.load(value), places.make(result)
+        except VectorMemoryError:
+            raise MemoryError(self._too_large(operation)) from None
+        finally:
+            places.lock(())
+        places.settle([source])
+        self.received[number] = target.address
+        stream, before = self.stream, self.stream.here
+        stream.stamp()
+        stream.bundle((Slot.MISC, "signal_other", (sem[FREE], 1)))
+        stream.wait(FREE, 1)
+        stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number))
+        stream.wait(EXCHANGED, 2)
+        rows = source.vectors * self._config.sublanes
+        self.kernels.append(KernelRecord(operation.kind, operation.location,
+                                         stream.here - before, rows, rows, 0))
 
     def _too_large(self, operation: Operation) -> str:
         values = dict.fromkeys((*operation.operands, *operation.results))

@@ -8,7 +8,7 @@ from hdl.config import Config
 from hdl.dma.format import DmaSpace
 from hdl.isa import Fault
 
-__all__ = ["Rows", "TransferWords", "Vectors", "scalar_words", "transfer"]
+__all__ = ["Rows", "TransferWords", "Vectors", "scalar_words", "send", "transfer"]
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,19 @@ class TransferWords:
         The descriptor, with the offset in the buffer as each address in HBM.
     relocations : tuple of (int, str)
         Words to which, and to the words behind them, the 64-bit address of a buffer is to be added.
+    exchange : int or None
+        Of an exchange with the other core: its number, of which the other core's code says where
+        it is to be written.
     """
 
     words: tuple[int, ...]
     relocations: tuple[tuple[int, str], ...]
+    exchange: int | None = None
+
+    def with_destination(self, address: int) -> "TransferWords":
+        """The same, to another address; below 2**32."""
+        words = (*self.words[:_DESTINATION], address, *self.words[_DESTINATION + 1:])
+        return TransferWords(words, self.relocations)
 
 
 _SOURCE, _DESTINATION = 2, 6
@@ -90,3 +99,27 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     fault = made.check(config, config.cores)
     assert fault is Fault.NONE, (fault, made)
     return TransferWords(made.pack(), tuple(relocations))
+
+
+def send(config: Config, source: Vectors, vectors: int, semaphore: int,
+         exchange: int) -> TransferWords:
+    """Make a descriptor that copies vectors to the other core.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    source : Vectors
+        What to copy.
+    vectors : int
+        How many vectors.
+    semaphore : int
+        Number of the semaphores, one of each core, to which completion adds 1.
+    exchange : int
+        Number of the exchange.
+    """
+    made = Descriptor(DmaSpace.VMEM, DmaSpace.OTHER_VMEM, vectors * config.sublanes, source.first,
+                      0, 0, 0, 0, 0, semaphore, True, True)
+    fault = made.check(config, config.cores)
+    assert fault is Fault.NONE, (fault, made)
+    return TransferWords(made.pack(), (), exchange)

@@ -1,4 +1,4 @@
-"""Loops, conditionals, fused operations, and sorting."""
+"""Loops, conditionals, fused operations, sorting, and what differs between devices."""
 
 import numpy as np
 
@@ -30,6 +30,14 @@ def _case(operation: Operation, operands: list[Array], context: Context) -> list
 @evaluates("fusion")
 def _fusion(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
     return context.run(operation.regions[0], operands)
+
+
+@evaluates("by_device", "exchange")
+def _devices(operation: Operation, operands: list[Array], context: Context) -> Array:
+    if context.device is None:
+        raise NotImplementedError(f"{operation.kind} needs two devices")
+    mine = operands[context.device]
+    return mine if operation.kind == "by_device" else context.exchange(mine)
 
 
 @evaluates("sort")

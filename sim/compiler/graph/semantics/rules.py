@@ -16,6 +16,13 @@ class Context(Protocol):
     def passes(self) -> bool:
         """Whether products round their operands as the device does for their precision."""
 
+    @property
+    def device(self) -> int | None:
+        """Number of the device that executes the graph; None if there is one only."""
+
+    def exchange(self, array: Array) -> Array:
+        """What the other device gives to its call of this method, once it has got there."""
+
     def run(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
         """Execute a region on arrays of the types of its inputs."""
 

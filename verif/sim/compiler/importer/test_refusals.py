@@ -70,9 +70,10 @@ def test_custom_call_is_refused_by_name() -> None:
             "%1 = stablehlo.add %0, %0 : tensor<4xf32>\nreturn %1 : tensor<4xf32>"))
 
 
-def test_collective_is_refused() -> None:
-    text = module('%0 = stablehlo.partition_id : tensor<ui32>\nreturn %a : tensor<4xf32>')
-    with pytest.raises(UnsupportedError, match="partition_id: compile for one core"):
+def test_program_for_four_devices_is_refused() -> None:
+    text = "module attributes {mhlo.num_partitions = 4 : i32} {\n" + module(
+        "%0 = stablehlo.partition_id : tensor<ui32>\nreturn %a : tensor<4xf32>") + "}"
+    with pytest.raises(UnsupportedError, match="program for 4 devices: use a mesh of one or two"):
         import_stablehlo(text)
 
 

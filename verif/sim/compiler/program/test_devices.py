@@ -1,0 +1,96 @@
+"""Programs for both cores of a chip: exchanges, shards, control flow, and memory."""
+
+import pathlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim.compiler.graph.ir import STACKED, Graph, Sharding
+from sim.compiler.program.compiled import compiled_of, load, save
+from sim.compiler.program.driver import compile_graph
+from systolith import Device
+from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
+
+
+def exchanged(*shape: int) -> Graph:
+    """Each device returns what the other one has, plus its own number."""
+    at = Maker(f32(*shape))
+    [x] = at.inputs
+    other = at.op("exchange", x, x)
+    number = at.op("by_device", *(at.constant(np.full(shape, n, np.float32), f32(*shape))
+                                  for n in (0, 1)))
+    graph = at.returns(at.op("add", other, number), x)
+    graph.sharding = Sharding((0,), (0, 0))
+    return graph
+
+
+@pytest.mark.parametrize("backend", ["golden", "rtl"])
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (9, 4), (2, 3, 11)])
+def test_devices_exchange_values(backend: str, shape: tuple[int, ...]) -> None:
+    with Device.open("tiny", backend) as device:
+        executable = check(exchanged(*shape), device, [
+            np.random.default_rng(1).normal(size=(2 * shape[0], *shape[1:])).astype(np.float32)])
+        assert len(compiled_of(executable).cores) == 2
+        assert set(device.last_run) == {0, 1}
+
+
+@pytest.mark.parametrize("backend", ["golden", "rtl"])
+def test_a_loop_whose_result_one_device_does_not_use(backend: str) -> None:
+    """Both execute its exchanges."""
+    body, condition = Maker(s32(), f32(3)), Maker(s32(), f32(3))
+    number, x = body.inputs
+    one = body.constant(np.array(1, np.int32), s32())
+    body.returns(body.op("add", number, one), body.op("add", body.op("exchange", x, x), x))
+    number, x = condition.inputs
+    condition.returns(condition.compare(number, condition.constant(np.array(3, np.int32), s32()), "LT"))
+    at = Maker(f32(3))
+    [x] = at.inputs
+    _, result = at.control("while", [at.constant(np.array(0, np.int32), s32()), x],
+                           [condition.graph, body.graph], [s32(), f32(3)])
+    zero = at.constant(np.zeros(3, np.float32), f32(3))
+    graph = at.returns(at.op("by_device", zero, at.op("negate", result)))
+    graph.sharding = Sharding((STACKED,), (STACKED,))
+    with Device.open("tiny", backend) as device:
+        check(graph, device)
+
+
+def test_a_value_both_devices_have_is_written_once() -> None:
+    at = Maker(f32(2, 3), f32(2, 3))
+    x, y = at.inputs
+    graph = at.returns(at.op("add", at.op("exchange", x, x), x), y)
+    graph.sharding = Sharding((0, None), (None, None))
+    with Device.open("tiny", "golden") as device:
+        executable = check(graph, device)
+    shapes = {spec.name: spec.layout.shape for spec in (*executable.inputs, *executable.outputs)}
+    assert shapes == {"input0": (4, 3), "input1": (2, 3), "output0": (2, 3), "output1": (2, 3)}
+
+
+def test_saved_programs_run_on_both_cores(tmp_path: pathlib.Path) -> None:
+    graph = exchanged(3, 5)
+    array = np.arange(30, dtype=np.float32).reshape(6, 5)
+    compiled = compiled_of(compile_graph(graph, TINY))
+    save(compiled, tmp_path / "program")
+    read = load(tmp_path / "program")
+    assert read.sharding == Sharding((0,), (0, 0))
+    with Device.open("tiny", "golden") as device:
+        one = device.execute(compiled.executable(), array)
+        other = device.execute(read.executable(), array)
+    assert all(map(np.array_equal, one, other))
+    assert np.array_equal(one[0], np.concatenate([array[3:], array[:3] + 1]))
+
+
+def test_a_chip_with_one_core_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a chip with 2 cores, not 1"):
+        compile_graph(exchanged(2), replace(TINY, cores=1))
+
+
+def test_programs_of_two_cores_are_not_profiled() -> None:
+    with (Device.open("tiny", "golden") as device,
+          pytest.raises(ValueError, match="must run on one core")):
+        device.profile(compile_graph(exchanged(2), TINY), np.zeros(4, np.float32))
+
+
+def test_values_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(MemoryError, match="exchange needs"):
+        compile_graph(exchanged(TINY.vmem_vectors, TINY.sublanes, TINY.lanes), TINY)
