@@ -71,8 +71,8 @@ def test_custom_call_is_refused_by_name() -> None:
 
 
 def test_program_for_four_devices_is_refused() -> None:
-    text = "module attributes {mhlo.num_partitions = 4 : i32} {\n" + module(
-        "%0 = stablehlo.partition_id : tensor<ui32>\nreturn %a : tensor<4xf32>") + "}"
+    text = module("%0 = stablehlo.partition_id : tensor<ui32>\nreturn %a : tensor<4xf32>")
+    text = text.replace("module {", "module attributes {mhlo.num_partitions = 4 : i32} {")
     with pytest.raises(UnsupportedError, match="program for 4 devices: use a mesh of one or two"):
         import_stablehlo(text)
 

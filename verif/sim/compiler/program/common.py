@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
+from sim.compiler.graph.arrays import unsharded_shape
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from sim.compiler.program.driver import compile_graph
@@ -63,8 +64,9 @@ def arrays_for(graph: Graph, seed: int = 3) -> list[Array]:
     """Arrays for a graph's inputs: small integers, so that sums are exact."""
     rng = np.random.default_rng(seed)
     kinds = {DType.F32: np.float32, DType.S32: np.int32}
-    return [rng.integers(-9, 10, value.shape).astype(kinds[value.dtype])
-            for value in graph.inputs]
+    cuts = graph.sharding.inputs if graph.sharding else [None] * len(graph.inputs)
+    return [rng.integers(-9, 10, unsharded_shape(value.shape, cut)).astype(kinds[value.dtype])
+            for value, cut in zip(graph.inputs, cuts, strict=True)]
 
 
 def check(graph: Graph, device: Device, arrays: Sequence[Array] | None = None,

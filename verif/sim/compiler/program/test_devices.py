@@ -43,7 +43,8 @@ def test_a_loop_whose_result_one_device_does_not_use(backend: str) -> None:
     one = body.constant(np.array(1, np.int32), s32())
     body.returns(body.op("add", number, one), body.op("add", body.op("exchange", x, x), x))
     number, x = condition.inputs
-    condition.returns(condition.compare(number, condition.constant(np.array(3, np.int32), s32()), "LT"))
+    limit = condition.constant(np.array(3, np.int32), s32())
+    condition.returns(condition.compare(number, limit, "LT"))
     at = Maker(f32(3))
     [x] = at.inputs
     _, result = at.control("while", [at.constant(np.array(0, np.int32), s32()), x],

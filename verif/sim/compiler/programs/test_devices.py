@@ -196,7 +196,7 @@ def test_programs_of_devices_with_groups_of_all_kinds(
 
 def test_unknown_groups_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="all_reduce in groups"):
-        import_stablehlo(PER_DEVICE.format(1, 2, "[[0, 3]]", "1x2", ""))
+        import_stablehlo(PER_DEVICE.format(1, 2, "[[0, 2], [1, 3]]", "2x2", ""))
 
 
 def layers(parameters: Any, x: Any) -> Any:
