@@ -19,7 +19,7 @@ from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import Sharding
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.program.driver import compile_graph
-from systolith import Device, UnsupportedError
+from systolith import Device, HbmOptions, UnsupportedError
 
 BACKENDS = ["golden", "rtl"]
 Function = Callable[..., Any]
@@ -113,6 +113,29 @@ def test_collectives(function: Function, backend: str, dtype: Any, shape: tuple[
     assert np.array_equal(found, wanted)
     [again] = interpret(import_stablehlo(lower(on_two(function, P("x"), P("x")), array)), [array])
     assert np.array_equal(again, wanted)
+
+
+def chain(x: Any) -> Any:
+    """Collectives whose order and rounding shows, in a loop and after it."""
+    def body(carried: Any, _: Any) -> Any:
+        total = psum(carried * 0.37) + forward(carried)
+        return jnp.tanh(total) + number(carried * 0.1), scatter(total).sum()
+
+    last, sums = jax.lax.scan(body, x, None, length=3)
+    return exchange(last), sums + psum(last[0, 0])
+
+
+@pytest.mark.parametrize("memory", [
+    HbmOptions(latency=1), HbmOptions(latency=17, stalls=20_000, seed=5),
+    HbmOptions(latency=3, beats=1, cycles=3, outstanding=1, stalls=45_000, seed=6)])
+def test_bits_do_not_depend_on_timing(memory: HbmOptions) -> None:
+    x = np.random.default_rng(6).normal(size=(6, 6)).astype(np.float32)
+    function = on_two(chain, P("x"), (P("x"), P("x")))
+    golden = run(function, "golden", x)
+    with Device.open("tiny", memory=memory) as device:
+        found = systolith.jit(function)(x, device=device)
+    for one, other in zip(found, golden, strict=True):
+        assert np.array_equal(one.view(np.uint32), other.view(np.uint32))
 
 
 @pytest.mark.parametrize("devices", [4, 8])
