@@ -38,7 +38,8 @@ def _plain(apply: Callable[[Graph], None]) -> tuple[str, _Pass]:
 
 
 SIMPLIFICATIONS: tuple[tuple[str, _Pass], ...] = (
-    _plain(fold_constants), _plain(canonicalize), _plain(share_common), _plain(drop_dead))
+    _plain(fold_constants), _plain(canonicalize), _plain(share_common), _plain(drop_dead),
+    _plain(drop_empty))
 """Passes that remove what need not be computed: before and after others write operations anew."""
 
 PASSES: tuple[tuple[str, _Pass], ...] = (
@@ -47,7 +48,6 @@ PASSES: tuple[tuple[str, _Pass], ...] = (
     ("expand_convolutions", expand_convolutions),
     _plain(expand_products),
     *SIMPLIFICATIONS,
-    _plain(drop_empty),
     ("fuse", fuse),
 )
 """All passes by name, in order. Each changes the graph."""

@@ -23,7 +23,11 @@ def canonicalize(graph: Graph) -> None:
 
 
 def _apply(operation: Operation, at: Expansion) -> _Result:
-    found = _RULES.get(operation.kind)
+    rules = _RULES
+    if not all(value.type.size for value in operation.operands) and all(
+            value.type.size for value in operation.results):
+        rules = _EMPTY_RULES
+    found = rules.get(operation.kind)
     return None if found is None else found(operation, at)
 
 
@@ -223,6 +227,38 @@ def _case(operation: Operation, at: Expansion) -> _Result:
         at.producers.update(dict.fromkeys(step.results, step))
     return [inner.get(value, value) for value in chosen.outputs]
 
+
+def _initial(operation: Operation, at: Expansion) -> _Result:
+    """A reduction of no elements: what it begins with."""
+    starts = operation.operands[len(operation.operands) // 2:]
+    return [at.broadcast(start, result.shape, ())
+            for start, result in zip(starts, operation.results, strict=True)]
+
+
+def _filling(operation: Operation, at: Expansion) -> _Result:
+    """An operation whose last operand is what fills the result if nothing else does."""
+    return at.broadcast(operation.operands[-1], operation.result.shape, ())
+
+
+def _zeros(operation: Operation, at: Expansion) -> _Result:
+    """A product without terms."""
+    result = operation.result
+    return at.broadcast(at.constant(0, result.dtype), result.shape, ())
+
+
+def _unchanged(operation: Operation, at: Expansion) -> _Result:
+    """An update by nothing; what the indices are does not matter."""
+    *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
+    return None if update.type.size else operation.operands[:len(operation.results)]
+
+
+_EMPTY_RULES: dict[str, _Rule] = {
+    "reduce": _initial, "reduce_window": _initial, "pad": _filling,
+    "select_and_scatter": _filling, "dot_general": _zeros, "convolution": _zeros,
+    "dynamic_update_slice": _unchanged, "scatter": _unchanged, "concatenate": _concatenate,
+    "case": _case,
+}
+"""Rules for operations that have operands without elements, and results with elements."""
 
 _RULES: dict[str, _Rule] = {
     "constant": _splat, "reshape": _reshape, "transpose": _transpose,
