@@ -9,6 +9,7 @@ import numpy as np
 
 from hdl.checks import instance
 from hdl.config import Config
+from sim.compiler.graph.ir import Graph
 from sim.compiler.importer.importer import import_stablehlo
 from sim.driver.device import Device
 from sim.jit.program import CompiledProgram, compile_imported
@@ -125,9 +126,7 @@ class JitFunction:
         key = (stage.jaxpr, config)
         with self._lock:
             if key not in self._programs:
-                module = stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
-                self._programs[key] = compile_imported(import_stablehlo(module), config,
-                                                       self._name)
+                self._programs[key] = compile_imported(_imported(stage), config, self._name)
             return self._programs[key]
 
     def _dynamic(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -136,6 +135,24 @@ class JitFunction:
                    for number in self._static_numbers}
         return (tuple(value for number, value in enumerate(arguments) if number not in numbers),
                 {name: value for name, value in named.items() if name not in self._static_names})
+
+
+def _imported(stage: Any) -> Graph:
+    """The graph of a traced function.
+
+    Lowered for a TPU, random numbers are straight code and linear algebra has no custom calls.
+    Functions that this lowering does not have, or not in supported operations, are lowered for a
+    CPU.
+    """
+    try:
+        return import_stablehlo(
+            stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo"))
+    except NotImplementedError as error:
+        try:
+            return import_stablehlo(
+                stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo"))
+        except NotImplementedError:
+            raise error from None
 
 
 def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: str | Sequence[str],

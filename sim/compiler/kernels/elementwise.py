@@ -12,14 +12,26 @@ from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.elements.expression import Elements, Node
 from sim.compiler.kernels.elements.iterated import Stage, Step, stages
 from sim.compiler.kernels.elements.writing import Writer, needed, pressure
-from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
+from sim.compiler.kernels.lowering import (
+    Choice,
+    Lowering,
+    Place,
+    Refusal,
+    chooses,
+    lowers,
+    refuses,
+)
 from sim.compiler.machine import Builder, VReg
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import to_words
 
-__all__ = ["broadcast_tiling", "emit_region", "expand_region", "is_readable"]
+__all__ = ["broadcast_tiling", "emit_region", "expand_region", "is_readable",
+           "region_refusal"]
 
 Dimensions = tuple[int, ...]
+
+_LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
+"""Kinds, besides those of the table, that a region may contain."""
 
 _LONG = 40
 """Operations from which on the code of a vector is long."""
@@ -138,6 +150,17 @@ def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]
     writer.write(0, ())
     found = [writer.register(output, ()) for output in expanded.outputs]
     return [b.splat(register) if isinstance(register, int) else register for register in found]
+
+
+@refuses("reduce", "reduce_window", "select_and_scatter", "sort")
+def region_refusal(operation: Operation, config: Config) -> Refusal | None:
+    """Refuse an operation whose regions `emit_region` cannot write."""
+    for region in operation.regions:
+        for inner in region.operations:
+            if inner.kind not in table.KINDS | _LEAVES or stages(inner) is not None:
+                return Refusal(f"{operation.kind} whose function contains {inner.kind}",
+                               "use elementwise operations on scalars in it")
+    return None
 
 
 def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:

@@ -14,6 +14,13 @@ Its operands and results lie in vector memory. Next to it, a rule may say which 
 
 Without that, all operands and results have their standard tilings. The compiler copies an operand
 that has another tiling (``relayout``) first.
+
+What a rule does not support, it says next to it, too; the program is refused before any kernel is
+written:
+
+    @refuses("negate")
+    def negate_refused(operation, config) -> Refusal | None:
+        ...
 """
 
 from collections.abc import Callable
@@ -27,7 +34,8 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.tiling import Tiling, standard
 
-__all__ = ["Choice", "Chooser", "Lowering", "Place", "Rule", "choose", "chooses", "lowers", "rule"]
+__all__ = ["Choice", "Chooser", "Lowering", "Place", "Refusal", "Rule", "choose", "chooses",
+           "lowers", "refusal", "refuses", "rule"]
 
 
 @dataclass(frozen=True)
@@ -95,14 +103,34 @@ class Choice:
     results: tuple[Tiling, ...]
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why no kernel can be written for an operation.
+
+    Attributes
+    ----------
+    what : str
+        What is not supported.
+    advice : str
+        What to write instead.
+    """
+
+    what: str
+    advice: str
+
+
 Rule = Callable[[Operation, Lowering], None]
 Chooser = Callable[[Operation, tuple[Tiling, ...], Config], Choice]
 """Takes the operation, the tilings that its operands have, and the chip."""
+Refuser = Callable[[Operation, Config], Refusal | None]
+"""Takes the operation and the chip."""
 
 _RULES: dict[str, Rule] = {}
 _CHOOSERS: dict[str, Chooser] = {}
+_REFUSERS: dict[str, Refuser] = {}
 _R = TypeVar("_R", bound=Rule)
 _C = TypeVar("_C", bound=Chooser)
+_F = TypeVar("_F", bound=Refuser)
 
 
 def lowers(*kinds: str) -> Callable[[_R], _R]:
@@ -127,6 +155,17 @@ def chooses(*kinds: str) -> Callable[[_C], _C]:
     return _register(_CHOOSERS, kinds)
 
 
+def refuses(*kinds: str) -> Callable[[_F], _F]:
+    """Register what says which operations of these kinds have no kernel.
+
+    Raises
+    ------
+    ValueError
+        If a kind has one already.
+    """
+    return _register(_REFUSERS, kinds)
+
+
 _T = TypeVar("_T")
 
 
@@ -144,6 +183,14 @@ def _register(table: dict[str, Any], kinds: tuple[str, ...]) -> Callable[[_T], _
 def rule(kind: str) -> Rule | None:
     """The rule for a kind of operation, or None."""
     return _RULES.get(kind)
+
+
+def refusal(operation: Operation, config: Config) -> Refusal | None:
+    """Why no kernel can be written for an operation, or None if one can."""
+    if rule(operation.kind) is None:
+        return Refusal(operation.kind, "use operations that have a kernel")
+    refuser = _REFUSERS.get(operation.kind)
+    return refuser(operation, config) if refuser is not None else None
 
 
 def choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:

@@ -21,6 +21,7 @@ from sim.compiler.passes.canonicalize import canonicalize
 from sim.compiler.passes.drop_dead import drop_dead
 from sim.compiler.passes.drop_empty import drop_empty
 from sim.compiler.passes.expand_convolutions import expand_convolutions
+from sim.compiler.passes.expand_elements import expand_elements
 from sim.compiler.passes.expand_products import expand_products
 from sim.compiler.passes.fold_constants import fold_constants
 from sim.compiler.passes.fuse import fuse
@@ -47,6 +48,7 @@ PASSES: tuple[tuple[str, _Pass], ...] = (
     _plain(sink_transposes),
     ("expand_convolutions", expand_convolutions),
     _plain(expand_products),
+    _plain(expand_elements),
     *SIMPLIFICATIONS,
     ("fuse", fuse),
 )

@@ -10,6 +10,7 @@ from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import Graph, Sharding, Value
 from sim.compiler.passes import run_passes
 from sim.compiler.program.arrays import tiled
+from sim.compiler.program.check import check
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.devices import connect, for_device, require_cores
 from sim.compiler.program.overlay import overlay
@@ -42,14 +43,15 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     MemoryError
         If an operation's operands and results do not fit vector memory together, or no segment of
         the code fits the chip's memories.
-    NotImplementedError
-        If an operation has no lowering rule.
+    UnsupportedError
+        If no kernels can be written for operations: all of them, with the user's lines.
     ValueError
         If the chip has too few cores.
     """
     title = name or graph.name
     require_cores(graph, config)
     run_passes(graph, config)
+    check(graph, config)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     inputs = tuple(value.type for value in graph.inputs)
     outputs = tuple(value.type for value in graph.outputs)

@@ -6,13 +6,13 @@ from sim.compiler.kernels.lowering import choose
 from sim.compiler.program.kernel import load_rules
 from sim.compiler.tiling import Tiling, standard
 
-__all__ = ["CONTROL", "Tilings", "assign_tilings"]
+__all__ = ["CONTROL", "HELD", "Tilings", "assign_tilings"]
 
 Tilings = dict[Value, Tiling]
 
 CONTROL = frozenset({"while", "case"})
 """Kinds that have no kernel: their regions are programs."""
-_HELD = frozenset({"constant"})
+HELD = frozenset({"constant"})
 """Kinds without a kernel, whose results are standard."""
 
 
@@ -59,7 +59,7 @@ def _assign(graph: Graph, config: Config, tilings: Tilings) -> None:
         tilings[value] = standard(value.shape, config)
     for operation in graph.operations:
         given = tuple(tilings[value] for value in operation.operands)
-        if operation.kind in CONTROL | _HELD:
+        if operation.kind in CONTROL | HELD:
             takes = tuple(standard(value.shape, config) for value in operation.operands)
             makes = tuple(standard(value.shape, config) for value in operation.results)
             for region in operation.regions:

@@ -12,6 +12,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import systolith  # noqa: E402
+from sim.compiler.program.compiled import compiled_of  # noqa: E402
 from systolith import Device, UnsupportedError  # noqa: E402
 
 X = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)
@@ -112,6 +113,33 @@ def test_refusals(device: Device) -> None:
     program = systolith.compile(jax.jit(jnp.abs).lower(X).as_text(), "tiny")
     with pytest.raises(ValueError, match="must be of shape"):
         program(X.T, device=device)
+
+
+def test_random_numbers_are_straight_code() -> None:
+    def function(key: Any) -> Any:
+        return jax.random.normal(key, (4, 4))
+
+    key = jax.random.key(1)
+    straight = systolith.jit(function).compile(key, config="small")
+    loops = systolith.compile(jax.jit(function).lower(key).compiler_ir("stablehlo"), "small")
+    assert 0 < len(compiled_of(straight.executable).kernels) < 10
+    assert len(compiled_of(loops.executable).kernels) > 20
+
+
+def test_functions_that_are_written_for_one_platform_only(device: Device) -> None:
+    def cube(x: Any) -> Any:
+        return x * x * x
+
+    def transform(x: Any) -> Any:
+        return jnp.fft.fft(x).real
+
+    for platform in ("cpu", "tpu"):
+        def function(x: Any, platform: str = platform) -> Any:
+            return jax.lax.platform_dependent(x, default=transform, **{platform: cube})
+
+        np.testing.assert_array_equal(systolith.jit(function, device=device)(X), X * X * X)
+    with pytest.raises(UnsupportedError, match="fft"):
+        systolith.jit(transform, device=device)(X)
 
 
 def test_missing_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

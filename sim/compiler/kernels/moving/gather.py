@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
-from sim.compiler.kernels.elementwise import emit_region
-from sim.compiler.kernels.lowering import Lowering, Place, lowers
+from sim.compiler.kernels.elementwise import emit_region, region_refusal
+from sim.compiler.kernels.lowering import Lowering, Place, Refusal, lowers, refuses
 from sim.compiler.kernels.moving.block import Combine, copy_blocks, nest
 from sim.compiler.kernels.moving.copy import Axis, copy, prepared, relayout
 from sim.compiler.kernels.moving.movement import clamped
@@ -192,13 +193,7 @@ def _scatter(op: Operation, at: Lowering) -> None:
 
 
 def _separate(region: Graph, count: int) -> list[Graph]:
-    """The region of each result alone, as a function of its element and its update.
-
-    Raises
-    ------
-    NotImplementedError
-        If a result depends on elements or updates of others.
-    """
+    """The region of each result alone, as a function of its element and its update."""
     found = []
     for number, output in enumerate(region.outputs):
         wanted, operations = {output}, []
@@ -207,10 +202,21 @@ def _separate(region: Graph, count: int) -> list[Graph]:
                 operations.append(operation)
                 wanted |= set(operation.operands)
         inputs = [region.inputs[number], region.inputs[count + number]]
-        if wanted & set(region.inputs) - set(inputs):
-            raise NotImplementedError("a scatter must update each of its operands by itself")
         found.append(Graph(inputs, operations[::-1], [output]))
     return found
+
+
+@refuses("scatter")
+def _refused(op: Operation, config: Config) -> Refusal | None:
+    """Refuse regions in which a result depends on elements or updates of others."""
+    regions = _separate(op.regions[0], len(op.results))
+    read = [{value for operation in region.operations for value in operation.operands}
+            | set(region.outputs) for region in regions]
+    inputs = set(op.regions[0].inputs)
+    if all(values & inputs <= set(region.inputs)
+           for values, region in zip(read, regions, strict=True)):
+        return region_refusal(op, config)
+    return Refusal("scatter that mixes its operands", "scatter to each operand by itself")
 
 
 def _scatter_one(op: Operation, at: Lowering, number: int, region: Graph) -> None:

@@ -12,9 +12,9 @@ from verif.sim.compiler.programs.program import Program
 from verif.sim.compiler.programs.resnet import resnet_forward, resnet_step
 
 
-def check(program: Program, rtol: float = 2e-5) -> None:
+def check(program: Program, rtol: float = 2e-5, platform: str = "cpu") -> None:
     """Compare all results: integers exactly, floats relative to the largest of their array."""
-    found = interpret(import_stablehlo(program.lower()), program.arrays)
+    found = interpret(import_stablehlo(program.lower(platform)), program.arrays)
     expected = program.expected()
     assert len(found) == len(expected) > 0
     for a, b in zip(found, expected, strict=True):
@@ -25,9 +25,10 @@ def check(program: Program, rtol: float = 2e-5) -> None:
             np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max(initial=1e-30))
 
 
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name: str) -> None:
-    check(PROGRAMS[name]())
+def test_program(name: str, platform: str) -> None:
+    check(PROGRAMS[name](), platform=platform)
 
 
 @pytest.mark.slow

@@ -30,10 +30,10 @@ class Program:
         """The arrays of the arguments, in order."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.arguments)]
 
-    def lower(self) -> Any:
-        """The program in StableHLO: a module of jaxlib."""
-        return jax.jit(self.function, keep_unused=True).lower(
-            *self.arguments).compiler_ir("stablehlo")
+    def lower(self, platform: str = "cpu") -> Any:
+        """The program in StableHLO, as JAX lowers it for a platform: a module of jaxlib."""
+        return jax.jit(self.function, keep_unused=True).trace(*self.arguments).lower(
+            lowering_platforms=(platform,)).compiler_ir("stablehlo")
 
     def expected(self) -> list[Any]:
         """What JAX computes on the CPU: arrays in order."""

@@ -1,0 +1,48 @@
+"""Refuses programs for which no kernels can be written."""
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph
+from sim.compiler.kernels.lowering import refusal
+from sim.compiler.program.kernel import load_rules
+from sim.compiler.program.tilings import CONTROL, HELD
+from sim.errors import Unsupported, UnsupportedError
+
+__all__ = ["check"]
+
+_BETWEEN = frozenset({"by_device", "exchange"})
+"""Kinds of programs for two devices, which have no kernel."""
+
+
+def check(graph: Graph, config: Config) -> None:
+    """Refuse operations without a kernel, after all passes, and chips that kernels do not fit.
+
+    Raises
+    ------
+    UnsupportedError
+        If there are any: all of them, with the user's lines.
+    """
+    load_rules()
+    found = _chip(config) + _found(graph, config)
+    if found:
+        raise UnsupportedError(found)
+
+
+def _chip(config: Config) -> list[Unsupported]:
+    """Positions in tiles are computed by shifts."""
+    if any(size & (size - 1) for size in (config.lanes, config.sublanes)):
+        return [Unsupported(f"a chip of {config.lanes} lanes and {config.sublanes} sublanes", "",
+                            "choose powers of two")]
+    return []
+
+
+def _found(graph: Graph, config: Config) -> list[Unsupported]:
+    found = []
+    for operation in graph.operations:
+        if operation.kind in CONTROL:
+            for region in operation.regions:
+                found += _found(region, config)
+        elif operation.kind not in HELD | _BETWEEN:
+            why = refusal(operation, config)
+            if why is not None:
+                found.append(Unsupported(why.what, str(operation.location or ""), why.advice))
+    return found
