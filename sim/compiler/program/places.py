@@ -68,6 +68,8 @@ class Places:
         self.homes: dict[Value, Home] = {}
         self._resident: dict[Value, VmemBuffer] = {}
         self._locked: set[Value] = set()
+        # Values with a fixed place while a loop runs.
+        self._pinned: set[Value] = set()
         # Transfers are numbered from 1; those up to `_completed` have been waited for.
         self._issued = self._completed = 0
         self._arriving: dict[VmemBuffer, int] = {}
@@ -122,7 +124,8 @@ class Places:
             if self._leaving:
                 self._wait(self._leaving[0][0])
                 continue
-            movable = [value for value in self._resident if value not in self._locked]
+            fixed = self._locked | self._pinned
+            movable = [value for value in self._resident if value not in fixed]
             if not movable:
                 raise VectorMemoryError
             self.evict(max(movable, key=self.distance))
@@ -214,6 +217,8 @@ class Places:
         if isinstance(home, Rows) and value not in self._resident:
             self._wait(self._stored.get(value, 0))
             return self._issue(home, destination, rows)
+        if isinstance(home, Splat) and value not in self._resident:
+            return self._copy_splat(home.word, destination, rows)
         buffer = self.load(value)
         # It may still arrive: then it must not be read yet.
         self._wait(self._arriving.get(buffer, 0))
@@ -221,8 +226,34 @@ class Places:
         self._reading[buffer] = number
         return number
 
+    def _copy_splat(self, word: int, destination: Rows, rows: int) -> int:
+        """Start to fill rows of HBM with a word, from as many vectors as there are."""
+        sublanes = self._config.sublanes
+        vectors = rows // sublanes
+        while (buffer := self._allocate_some("splat", vectors)) is None:
+            vectors = -(-vectors // 2)
+        self._fill(word, buffer)
+        step, number = vectors * sublanes, 0
+        for first in range(0, rows, step):
+            number = self._issue(Vectors(buffer.address),
+                                 Rows(destination.buffer, destination.first + first),
+                                 min(step, rows - first))
+        self._give(buffer, number)
+        return number
+
+    def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
+        """Allocate vectors; None if there is no room, but may be for fewer."""
+        try:
+            return self.allocate(name, vectors)
+        except VectorMemoryError:
+            if vectors == 1:
+                raise
+            return None
+
     def drop(self, value: Value) -> None:
-        """Forget that a value is in vector memory, if it is."""
+        """Forget that a value is in vector memory, if it is; those that are pinned stay."""
+        if value in self._pinned:
+            return
         buffer = self._resident.pop(value, None)
         if buffer is not None:
             arrives = self._arriving.pop(buffer, 0)
@@ -234,14 +265,71 @@ class Places:
         self.drop(value)
 
     def evict_all(self, needed: Callable[[Value], bool] = lambda value: True) -> None:
-        """Save all values in vector memory that are needed; wait, and free all of it."""
+        """Save all values in vector memory that are needed; wait, and free what is not pinned."""
         self.lock(())
         for value in list(self._resident):
+            if value in self._pinned:
+                continue
             if needed(value):
                 self.evict(value)
             else:
                 self.drop(value)
         self.wait_all()
+
+    # ---- fixed places
+
+    @property
+    def free_vectors(self) -> int:
+        """Vectors that are neither used nor about to be free."""
+        return self._free.free
+
+    @property
+    def pinned(self) -> dict[Value, VmemBuffer]:
+        """The values that stay where they are in vector memory."""
+        return {value: self._resident[value] for value in self._pinned}
+
+    def pin(self, value: Value, buffer: VmemBuffer) -> None:
+        """Say that a value lies in a buffer, and stays there until `unpin`."""
+        self._resident[value] = buffer
+        self._pinned.add(value)
+
+    def unpin(self, value: Value) -> None:
+        """Forget where a value lies, without freeing its vectors."""
+        self._pinned.remove(value)
+        del self._resident[value]
+
+    def put(self, value: Value, buffer: VmemBuffer) -> None:
+        """Say that a value lies in a buffer, which belongs to it from now on."""
+        self._resident[value] = buffer
+
+    def take(self, value: Value) -> VmemBuffer | None:
+        """Take its buffer from a value, after all transfers; None if it has none of its own."""
+        return None if value in self._pinned else self._resident.pop(value, None)
+
+    def buffer(self, value: Value) -> VmemBuffer | None:
+        """Where a value lies in vector memory, if it does."""
+        return self._resident.get(value)
+
+    def load_to(self, value: Value, buffer: VmemBuffer) -> None:
+        """Copy a value that has a home to a buffer, without a change of its place."""
+        self._fetch(value, buffer)
+
+    def lift(self) -> dict[Value, VmemBuffer]:
+        """Save all values and free all of vector memory; return what was pinned, and where."""
+        pinned = self.pinned
+        self._pinned.clear()
+        self.evict_all()
+        return pinned
+
+    def restore(self, pinned: dict[Value, VmemBuffer]) -> None:
+        """Save all values, and bring those that `lift` returned back to their places."""
+        self.evict_all()
+        for value, buffer in pinned.items():
+            self._free.reserve(buffer.address, buffer.vectors)
+            self.pin(value, buffer)
+            self._fetch(value, buffer)
+        self.wait_all()
+        self._arriving.clear()
 
     # ---- scalars
 

@@ -19,6 +19,7 @@ from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.kernel import KernelLowering, lower
+from sim.compiler.program.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.overlay import CODE
 from sim.compiler.program.places import Home, Places, Splat, VectorMemoryError
 from sim.compiler.program.scalars import ScalarMemory
@@ -147,6 +148,7 @@ class Planner:
 
     def _kernel(self, operation: Operation, following: Sequence[Operation]) -> None:
         """Write the code of an operation's kernel, with its operands in vector memory."""
+        lifted: dict[Value, VmemBuffer] = {}
         try:
             code, used, own = self._lower(operation)
         except VectorMemoryError:
@@ -155,8 +157,12 @@ class Planner:
             try:
                 code, used, own = self._lower(operation)
             except VectorMemoryError:
-                raise MemoryError(self._too_large(operation)) from None
-        for next_operation in following:
+                lifted = self.places.lift()
+                try:
+                    code, used, own = self._lower(operation)
+                except VectorMemoryError:
+                    raise MemoryError(self._too_large(operation)) from None
+        for next_operation in following if not lifted else ():
             for value in next_operation.operands:
                 self.places.prefetch(value)
         self.places.settle(used)
@@ -169,6 +175,8 @@ class Planner:
         self._counted_rows = moved
         for buffer in own:
             self.places.release(buffer)
+        if lifted:
+            self.places.restore(lifted)
 
     def _exchange(self, operation: Operation) -> None:
         """Write code that sends a value to the other core, and waits for what that one sends.
@@ -250,38 +258,123 @@ class Planner:
             places.lock(())
         return code, [*(at[value].buffer for value in operation.operands), *own], own
 
-    # ---- control flow: all values are in HBM where code branches
+    # ---- control flow: where code branches, values are in HBM or have a fixed place
 
     def _while(self, operation: Operation, later: set[Value]) -> None:
-        """Write a loop. What it carries lies in rows of HBM of its own."""
+        """Write a loop. What it carries stays in vector memory, or in rows of HBM of its own."""
         places, stream = self.places, self.stream
         condition, body = operation.regions
-        carried = [places.reserve(self._tilings[value].vectors) for value in operation.results]
-        for value, rows in zip(operation.operands, carried, strict=True):
-            places.copy_to(value, rows)
-        places.evict_all(later.__contains__)
+        buffers, rows = self._carried(operation, later)
+        known = set(places.homes)
         again, end = stream.label("again"), stream.label("end")
         stream.bind(again)
-        places.homes.update(zip(condition.inputs, carried, strict=True))
+        self._enter(condition, buffers, rows)
         self._block(condition, {})
         places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
         places.evict_all(lambda value: False)
+        self._leave(condition, buffers, known)
         stream.branch("beq", _CONDITION, 0, end)
-        places.homes.update(zip(body.inputs, carried, strict=True))
+        self._enter(body, buffers, rows)
         self._block(body, {})
-        changed = {rows: value for value, given, rows
-                   in zip(body.outputs, body.inputs, carried, strict=True) if value is not given}
-        self._store_together(changed, set(body.inputs))
+        self._store_together(
+            {to: body.outputs[number] for number, to in rows.items()
+             if body.outputs[number] is not body.inputs[number]}, set(body.inputs))
+        self._renew(body, buffers)
+        self._leave(body, buffers, known)
         stream.jump(again)
         stream.bind(end)
-        places.homes.update(zip(operation.results, carried, strict=True))
+        for number, value in enumerate(operation.results):
+            if number in rows:
+                places.homes[value] = rows[number]
+            else:
+                places.put(value, buffers[number])
+
+    def _carried(self, operation: Operation, later: set[Value]
+                 ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
+        """Copy what a loop carries to its places: buffers of vector memory, or rows of HBM.
+
+        The buffer of an operand that is not used again becomes that of the carried value.
+        """
+        places, operands, body = self.places, operation.operands, operation.regions[1]
+        places.wait_all()
+        dying = [number for number, value in enumerate(operands)
+                 if value not in later and operands.count(value) == 1]
+        buffers = {number: buffer for number in dying
+                   if (buffer := places.take(operands[number])) is not None}
+        taken = dict(buffers)
+        places.evict_all(lambda value: value in later or value in operands)
+        size = {number: self._tilings[value].vectors for number, value in enumerate(operands)}
+        kept = values_to_keep(operation, self._tilings, places.free_vectors
+                              + sum(buffer.vectors for buffer in buffers.values()))
+        for number in sorted(kept - set(buffers)):
+            try:
+                buffers[number] = places.allocate("carried", size[number])
+            except VectorMemoryError:
+                kept = closed(kept - {number}, body)
+        for number in set(buffers) - kept:
+            if number in taken:
+                places.put(operands[number], buffers.pop(number))
+            else:
+                places.release(buffers.pop(number))
+        rows = {number: places.reserve(size[number]) for number in size if number not in kept}
+        for number, to in rows.items():
+            places.copy_to(operands[number], to)
+        places.evict_all(later.__contains__)
+        self._fill({buffer: operands[number] for number, buffer in buffers.items()
+                    if number not in taken})
+        return buffers, rows
+
+    def _fill(self, values: Mapping[VmemBuffer, Value]) -> None:
+        """Copy values to buffers, as if at once, and wait."""
+        places = self.places
+        moves = {buffer: source for buffer, value in values.items()
+                 if (source := places.buffer(value)) is not None}
+        places.wait_all()
+        code = move_vectors(moves, self._config)
+        if code is not None:
+            self.stream.kernel(code)
+        for buffer, value in values.items():
+            if buffer not in moves:
+                places.load_to(value, buffer)
+        places.wait_all()
+        places.settle(values)
+
+    def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
+               rows: Mapping[int, Rows]) -> None:
+        """Say where the inputs of a loop's region lie."""
+        for number, value in enumerate(region.inputs):
+            if number in rows:
+                self.places.homes[value] = rows[number]
+            else:
+                self.places.pin(value, buffers[number])
+
+    def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
+        """Forget what holds in a loop's region only."""
+        for number in buffers:
+            self.places.unpin(region.inputs[number])
+        self._forget(known)
+
+    def _forget(self, known: set[Value]) -> None:
+        """Forget homes of pinned values that code has written which need not have run."""
+        for value in self.places.pinned:
+            if value not in known:
+                self.places.homes.pop(value, None)
+
+    def _renew(self, body: Graph, buffers: Mapping[int, VmemBuffer]) -> None:
+        """Copy the next values of what a loop carries to their buffers; empty the rest."""
+        self._fill({buffer: body.outputs[number] for number, buffer in buffers.items()
+                    if body.outputs[number] is not body.inputs[number]})
+        self.places.evict_all(lambda value: False)
 
     def _case(self, operation: Operation, later: set[Value]) -> None:
         """Write a conditional. Its results lie in rows of HBM of their own."""
         places, stream = self.places, self.stream
         index, *operands = operation.operands
         places.read_scalar(index, _CONDITION, self._memory.window.start)
-        places.evict_all(lambda value: value in later or value in operands)
+        for value in operands:
+            places.save(value)
+        places.evict_all(later.__contains__)
+        known = set(places.homes)
         results = [places.reserve(self._tilings[value].vectors) for value in operation.results]
         labels = [stream.label("branch") for _ in operation.regions]
         for number, label in enumerate(labels[:-1]):
@@ -294,12 +387,14 @@ class Planner:
                                 in zip(region.inputs, operands, strict=True))
             self._block(region, {})
             self._store_together(dict(zip(results, region.outputs, strict=True)), set())
+            places.evict_all(lambda value: False)
+            self._forget(known)
             stream.jump(end)
         stream.bind(end)
         places.homes.update(zip(operation.results, results, strict=True))
 
     def _store_together(self, values: Mapping[Rows, Value], replaced: set[Value]) -> None:
-        """Copy values to rows of HBM, as if at once, and empty vector memory.
+        """Copy values to rows of HBM, as if at once.
 
         ``replaced`` are values that may lie in some of these rows.
         """
@@ -314,7 +409,6 @@ class Planner:
                 places.drop(value)
                 places.homes[value] = moved[value]
             places.copy_to(value, rows)
-        places.evict_all(lambda value: False)
 
 
 def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, list[int]]:

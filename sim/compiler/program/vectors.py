@@ -34,6 +34,15 @@ class FreeVectors:
             insort(self._runs, (first + vectors, end))
         return first
 
+    def reserve(self, first: int, vectors: int) -> None:
+        """Allocate these vectors, which are free."""
+        [(start, end)] = [run for run in self._runs
+                          if run[0] <= first and first + vectors <= run[1]]
+        self._runs.remove((start, end))
+        for run in ((start, first), (first + vectors, end)):
+            if run[0] < run[1]:
+                insort(self._runs, run)
+
     def give(self, first: int, vectors: int) -> None:
         """Free vectors."""
         insort(self._runs, (first, first + vectors))

@@ -1,0 +1,122 @@
+"""Which carried values of a loop stay in vector memory, and the code that moves them."""
+
+from collections.abc import Mapping
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph, Operation
+from sim.compiler.machine import VmemBuffer, emit
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.emit import Code
+from sim.compiler.program.tilings import Tilings
+
+__all__ = ["closed", "move_vectors", "values_to_keep"]
+
+_LONGEST_CYCLE = 16
+"""Buffers that rotate through vector registers."""
+ROOM = 2
+"""Vectors left for each operation of a loop, divided by those of its operands and results."""
+
+
+def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[int]:
+    """Choose the carried values that stay in vector memory while a loop runs, smallest first.
+
+    Parameters
+    ----------
+    operation : Operation
+        The ``while``.
+    tilings : dict of Value to Tiling
+        Tilings of all values.
+    vectors : int
+        Vectors that are free for the loop.
+
+    Returns
+    -------
+    set of int
+        Numbers of carried values; they are `closed`.
+    """
+    sizes = [tilings[value].vectors for value in operation.operands]
+    room = vectors - ROOM * max(_need(region, tilings) for region in operation.regions)
+    kept = set()
+    for number in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if sizes[number] <= room:
+            kept.add(number)
+            room -= sizes[number]
+    body = operation.regions[1]
+    return closed(kept - _long_cycles(body), body)
+
+
+def _need(graph: Graph, tilings: Tilings) -> int:
+    """Vectors of the operands and results of a graph's largest operation."""
+    return max((max(sum(tilings[value].vectors
+                        for value in {*operation.operands, *operation.results}),
+                    *(_need(region, tilings) for region in operation.regions
+                      if operation.kind in ("while", "case")), 0)
+                for operation in graph.operations), default=0)
+
+
+def closed(kept: set[int], body: Graph) -> set[int]:
+    """Those of ``kept`` whose next values are computed, or carried values that are kept."""
+    sources = _carried_sources(body)
+    while any(sources.get(number, number) not in kept for number in kept):
+        kept = {number for number in kept if sources.get(number, number) in kept}
+    return kept
+
+
+def _carried_sources(body: Graph) -> dict[int, int]:
+    """Carried values whose next value is a carried value, with the number of that one."""
+    numbers = {value: number for number, value in enumerate(body.inputs)}
+    return {number: numbers[value] for number, value in enumerate(body.outputs)
+            if value in numbers}
+
+
+def _long_cycles(body: Graph) -> set[int]:
+    """Carried values that change places with too many others."""
+    sources, found = _carried_sources(body), set()
+    for first in sources:
+        path = [first]
+        while (following := sources.get(path[-1])) is not None and following not in path:
+            path.append(following)
+        if sources.get(path[-1]) == first and len(path) > _LONGEST_CYCLE:
+            found.update(path)
+    return found
+
+
+def move_vectors(moves: Mapping[VmemBuffer, VmemBuffer], config: Config) -> Code | None:
+    """Write code that copies buffers, as if all at once.
+
+    Parameters
+    ----------
+    moves : mapping of VmemBuffer to VmemBuffer
+        Destinations, with their sources of the same size; buffers do not overlap.
+    config : Config
+        The chip.
+
+    Returns
+    -------
+    Code or None
+        None if nothing moves.
+    """
+    pending = {to: source for to, source in moves.items() if to != source}
+    if not pending:
+        return None
+    builder = Builder(config)
+    while pending:
+        read = set(pending.values())
+        free = next((to for to in pending if to not in read), None)
+        cycle = [free] if free is not None else _cycle(pending)
+        with builder.loop(cycle[0].vectors) as i:
+            loaded = [builder.load(pending[to], i) for to in cycle]
+            for to, value in zip(cycle, loaded, strict=True):
+                builder.store(value, to, i)
+        for to in cycle:
+            del pending[to]
+    return emit(builder.finish(), config)
+
+
+def _cycle(moves: Mapping[VmemBuffer, VmemBuffer]) -> list[VmemBuffer]:
+    """Buffers that rotate, where each destination is a source too."""
+    first = next(iter(moves))
+    cycle = [first]
+    while (following := moves[cycle[-1]]) != first:
+        cycle.append(following)
+    return cycle

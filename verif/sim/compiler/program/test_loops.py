@@ -1,0 +1,169 @@
+"""Loops: what they carry in vector memory and in HBM."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from golden.core import GoldenCore
+from sim.compiler.graph.ir import Graph, TensorType, Value
+from sim.compiler.machine import VmemBuffer
+from sim.compiler.program import loops
+from sim.compiler.program.loops import move_vectors
+from sim.compiler.program.vectors import FreeVectors
+from systolith import Device
+from verif.sim.compiler.machine.harness import run
+from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
+
+SIZES = [(3,), (20, 12), (31, 17)]
+"""A carried value takes 1, 30 and 80 vectors of 256."""
+
+
+@pytest.fixture(params=["golden", "rtl"])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with Device.open("tiny", request.param) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["room", "no room"])
+def golden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """The golden chip; the second time, loops keep more than their operations leave room for."""
+    if request.param == "no room":
+        monkeypatch.setattr(loops, "ROOM", 0)
+    with Device.open("tiny", "golden") as opened:
+        yield opened
+
+
+def below(limit: int, kinds: Sequence[TensorType]) -> Graph:
+    """The condition that the first carried value is below ``limit``."""
+    made = Maker(*kinds)
+    return made.returns(made.compare(
+        made.inputs[0], made.constant(np.array(limit, np.int32), s32()), "LT"))
+
+
+def plus_one(made: Maker) -> Value:
+    """The first carried value plus 1."""
+    return made.op("add", made.inputs[0], made.constant(np.array(1, np.int32), s32()))
+
+
+def zero(made: Maker) -> Value:
+    return made.constant(np.array(0, np.int32), s32())
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("limit", [0, 1, 5])
+def test_values_change_places(device: Device, size: tuple[int, ...], limit: int) -> None:
+    kinds = [s32(), f32(*size), f32(*size)]
+    m, body = Maker(*kinds[1:]), Maker(*kinds)
+    body.returns(plus_one(body), body.inputs[2], body.inputs[1])
+    results = m.control("while", [zero(m), *m.inputs], [below(limit, kinds), body.graph], kinds)
+    check(m.returns(*results), device)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_operand_and_result_are_used_after_the_loop(golden: Device, size: tuple[int, ...]) -> None:
+    kinds = [s32(), f32(*size), f32(*size), f32(*size)]
+    m, body = Maker(f32(*size)), Maker(*kinds)
+    _, a, b, same = body.inputs
+    body.returns(plus_one(body), body.op("add", a, same), a, same)
+    doubled = m.op("add", m.inputs[0], m.inputs[0])
+    _, a, b, same = m.control("while", [zero(m), doubled, doubled, m.inputs[0]],
+                              [below(3, kinds), body.graph], kinds)
+    check(m.returns(m.op("subtract", m.op("add", a, b), doubled), same, a), golden)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_next_values_that_are_not_computed(golden: Device, size: tuple[int, ...]) -> None:
+    """Constants, one value for two, and a value that the loop does not change."""
+    kinds = [s32(), *[f32(*size)] * 4]
+    m, body = Maker(f32(*size)), Maker(*kinds)
+    table = np.arange(np.prod(size), dtype=np.float32).reshape(size)
+    total = body.op("add", body.inputs[1], body.inputs[4])
+    body.returns(plus_one(body), total, total, body.constant(np.full(size, 2, np.float32),
+                                                            f32(*size)),
+                 body.constant(table, f32(*size)))
+    results = m.control("while", [zero(m), *[m.inputs[0]] * 4],
+                        [below(2, kinds), body.graph], kinds)
+    check(m.returns(*results), golden)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("limits", [(3, 2), (2, 0), (0, 2)])
+def test_loop_in_a_loop(golden: Device, size: tuple[int, ...], limits: tuple[int, int]) -> None:
+    """The inner loop reads what the outer one carries, which is used again after it."""
+    kinds = [s32(), f32(*size), f32(*size)]
+    inner, outer, m = Maker(*kinds), Maker(*kinds), Maker(*kinds[1:])
+    _, x, c = inner.inputs
+    inner.returns(plus_one(inner), inner.op("add", x, c), c)
+    _, x, c = outer.inputs
+    _, y, _ = outer.control("while", [zero(outer), x, c], [below(limits[1], kinds), inner.graph],
+                            kinds)
+    outer.returns(plus_one(outer), outer.op("subtract", y, c), x)
+    results = m.control("while", [zero(m), *m.inputs], [below(limits[0], kinds), outer.graph],
+                        kinds)
+    check(m.returns(*results, m.inputs[1]), golden)
+
+
+@pytest.mark.parametrize("size", [(3,), (31, 17)])
+def test_conditional_in_a_loop(golden: Device, size: tuple[int, ...]) -> None:
+    kinds = [s32(), f32(*size), f32(*size)]
+    m, body = Maker(*kinds[1:]), Maker(*kinds)
+    regions = []
+    for kind in ("add", "subtract"):
+        region = Maker(*kinds[1:])
+        regions.append(region.returns(region.op(kind, *region.inputs), region.inputs[0]))
+    number, x, y = body.inputs
+    a, b = body.control("case", [number, x, y], regions, kinds[1:])
+    body.returns(plus_one(body), body.op("add", a, y), b)
+    results = m.control("while", [zero(m), *m.inputs], [below(4, kinds), body.graph], kinds)
+    check(m.returns(*results), golden)
+
+
+@pytest.mark.parametrize("rotated", [5, 20])
+def test_many_values_rotate(golden: Device, rotated: int) -> None:
+    kinds = [s32(), *[f32(3)] * rotated]
+    m, body = Maker(*kinds[1:]), Maker(*kinds)
+    body.returns(plus_one(body), *body.inputs[2:], body.inputs[1])
+    results = m.control("while", [zero(m), *m.inputs], [below(3, kinds), body.graph], kinds)
+    check(m.returns(*results), golden)
+
+
+def test_operation_that_needs_the_room_of_carried_values(golden: Device) -> None:
+    """Its scratch vectors are more than the loop leaves, so carried values make room."""
+    kinds = [s32(), *[f32(20, 12)] * 4]
+    m, body = Maker(*kinds[1:]), Maker(*kinds)
+    _, a, b, c, d = body.inputs
+    product = body.op("dot_general", a, b, to=f32(20, 20), lhs_batching_dimensions=(),
+                      rhs_batching_dimensions=(), lhs_contracting_dimensions=(1,),
+                      rhs_contracting_dimensions=(1,), precision_config=("HIGHEST", "HIGHEST"))
+    part = body.op("slice", product, to=f32(20, 12), start_indices=(0, 0),
+                   limit_indices=(20, 12), strides=(1, 1))
+    body.returns(plus_one(body), b, c, d, part)
+    results = m.control("while", [zero(m), *m.inputs], [below(2, kinds), body.graph], kinds)
+    check(m.returns(*results), golden, [np.eye(20, 12, k=shift, dtype=np.float32)
+                                        for shift in range(4)])
+
+
+def test_moves() -> None:
+    """Any buffers move to any, as if at once."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        buffers = [VmemBuffer(f"b{number}", 3 * number, 3) for number in range(8)]
+        sources = rng.integers(8, size=8)
+        code = move_vectors({to: buffers[source] for to, source
+                             in zip(buffers, sources, strict=True)}, TINY)
+        core = GoldenCore(TINY)
+        core.vmem[:24] = before = rng.integers(1 << 32, size=core.vmem[:24].shape, dtype=np.uint32)
+        if code is not None:
+            run(code, core)
+        assert np.array_equal(core.vmem[:24].reshape(8, 3, -1), before.reshape(8, 3, -1)[sources])
+
+
+def test_vectors_that_are_reserved() -> None:
+    free = FreeVectors(10)
+    free.reserve(3, 4)
+    assert free.free == 6
+    assert free.take(3) in (0, 7)
+    free.give(3, 4)
+    assert free.free == 7
+    assert free.take(8) is None
