@@ -17,6 +17,7 @@ from sim.compiler.program.cache import compile_cached
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.compiled import load as load_compiled
 from sim.compiler.program.compiled import save as save_compiled
+from sim.compiler.program.report import Report
 from sim.driver.device import Device
 from sim.jit.report import report
 
@@ -140,18 +141,41 @@ class CompiledProgram:
         self._measured["last"] = device.last_run
         return outputs
 
-    def report(self) -> str:
+    def report(self, *arrays: npt.ArrayLike, device: Device | None = None) -> str:
         """Say what the program does, as a table.
+
+        Parameters
+        ----------
+        arrays : arrays
+            Inputs for a run that is measured.
+        device : Device, optional
+            Where to run it. Without one, nothing runs and the table has no measured cycles; the
+            golden backend has none either, but counts how often kernels run.
 
         Returns
         -------
         str
-            For each line of the user's source and kind of operation: kernels, predicted cycles, the
-            part of the array's peak that its multiplications are, bytes moved between HBM and
-            vector memory; then totals, and the cycles of the last run and what they were spent on,
-            once there was one.
+            For each line of the user's source and kind of operation: kernels, how often they run,
+            predicted and measured cycles of all runs, the part of the array's peak that their
+            multiplications are, bytes moved between HBM and vector memory, and the longest wait.
+            Without a device, each kernel counts once, also in a loop. Then totals, and the cycles
+            of the last run and what they were spent on, once there was one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array or the device is wrong, or a program for two cores is to be measured.
+        MemoryError
+            If the arrays do not fit in what is free of HBM.
         """
-        return report(compiled_of(self.executable), self._measured.get("last"))
+        last = self._measured.get("last")
+        if device is None:
+            if arrays:
+                raise TypeError("device must be given, to measure a run")
+            return report(Report.predicted(compiled_of(self.executable)), last)
+        instance("device", device, Device)
+        _, costs = device.profile(self.executable, *map(np.asarray, arrays))
+        return report(costs, last)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program to a file, as a whole or not at all; `load` reads it.

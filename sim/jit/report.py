@@ -1,62 +1,80 @@
 """A table of what a compiled program does."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sim.compiler.graph.ir import Location
-from sim.compiler.program.compiled import Compiled, KernelRecord
+from sim.compiler.program.report import KernelCost, Report, longest_wait
 
 __all__ = ["report"]
-
-_HEADER = ("source", "operation", "kernels", "cycles", "of peak", "bytes moved")
-
 
 _CORES = {1: "one core", 2: "two cores (kernels are those of core 0)"}
 
 
 @dataclass
 class _Line:
+    """Kernels of one source line and kind, all their runs together."""
+
     kernels: int = 0
-    cycles: int = 0
+    runs: int = 0
+    predicted: int = 0
     products: int = 0
     rows: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, kernel: KernelRecord) -> None:
+    def add(self, cost: KernelCost) -> None:
+        """Add a kernel; one whose runs are not known counts once."""
+        runs = 1 if cost.runs is None else cost.runs
         self.kernels += 1
-        self.cycles += kernel.cycles
-        self.products += kernel.products
-        self.rows += kernel.rows
+        self.runs += runs
+        self.predicted += cost.kernel.cycles * runs
+        self.products += cost.kernel.products * runs
+        self.rows += cost.kernel.rows * runs
+        self.counts.update(cost.counts)
 
 
-def report(compiled: Compiled, measured: Mapping[int, Mapping[str, int]] | None = None) -> str:
+def report(costs: Report, last_run: Mapping[int, Mapping[str, int]] | None = None) -> str:
     """Write the table.
 
     Parameters
     ----------
-    compiled : Compiled
-        The program.
-    measured : mapping, optional
+    costs : Report
+        What the program's kernels cost, predicted or measured.
+    last_run : mapping, optional
         What each core's cycles were spent on in a run, as `Device.last_run` has it.
 
     Returns
     -------
     str
-        Kernels of the same source line and kind share a line. Cycles are those predicted for one
-        execution of each kernel: a kernel in a loop counts once. Ends with a newline.
+        Kernels of the same source line and kind share a line. Numbers are those of all runs of
+        these kernels, if runs were counted; otherwise each kernel counts once, also in a loop. The
+        share of the peak is of measured cycles if there are any. Ends with a newline.
     """
-    config = compiled.config
+    compiled, config = costs.compiled, costs.compiled.config
     lines: dict[tuple[str, str], _Line] = {}
     total = _Line()
-    for kernel in compiled.kernels:
-        key = (_place(kernel.location), kernel.kind)
-        lines.setdefault(key, _Line()).add(kernel)
-        total.add(kernel)
-    peak, row = config.lanes * config.lanes, config.row_bytes
-    body = [(*key, *_numbers(line, peak, row)) for key, line in lines.items()]
-    body.append(("total", "", *_numbers(total, peak, row)))
+    for cost in costs.kernels:
+        key = (_place(cost.kernel.location), cost.kernel.kind)
+        lines.setdefault(key, _Line()).add(cost)
+        total.add(cost)
+    table = [("source", "operation", "kernels", "runs", "predicted", "measured", "of peak",
+              "bytes moved", "waits for")]
+    for (place, kind), line in (*lines.items(), (("total", ""), total)):
+        cycles = line.counts["cycles"]
+        peak = config.array ** 2 * (cycles or line.predicted)
+        table.append((
+            place, kind, f"{line.kernels:,}", f"{line.runs:,}", f"{line.predicted:,}",
+            f"{cycles:,}", f"{line.products / peak:.1%}" if line.products and peak else "",
+            f"{line.rows * config.row_bytes:,}", longest_wait(line.counts)))
+    counted = any(cost.runs is not None for cost in costs.kernels)
+    shown = {"runs": counted, "measured": bool(total.counts["cycles"]),
+             "waits for": bool(total.counts["cycles"])}
+    columns = [number for number, name in enumerate(table[0]) if shown.get(name, True)]
     text = [f"{compiled.name} for {_CORES[len(compiled.cores)]} of {config.lanes} lanes, "
-            f"{config.sublanes} sublanes", *_table([_HEADER, *body])]
-    for core, counts in sorted((measured or {}).items()):
+            f"{config.sublanes} sublanes",
+            *_aligned([[row[number] for number in columns] for row in table])]
+    for core, counts in sorted((last_run or {}).items()):
         spent = ", ".join(f"{name} {count:,}" for name, count in counts.items())
         text.append(f"last run, core {core}: {spent}")
     return "\n".join(text) + "\n"
@@ -68,13 +86,11 @@ def _place(location: Location | None) -> str:
     return f"{location.file}:{location.line}"
 
 
-def _numbers(line: _Line, peak: int, row: int) -> tuple[str, ...]:
-    share = f"{line.products / (line.cycles * peak):.1%}" if line.products and line.cycles else ""
-    return str(line.kernels), f"{line.cycles:,}", share, f"{line.rows * row:,}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Text to the left, numbers to the right."""
+    left = {number for number, name in enumerate(rows[0])
+            if name in ("source", "operation", "waits for")}
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) if index < 2 else cell.rjust(width)
-                      for index, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-            for row in rows]
+    return ["  ".join(cell.ljust(width) if number in left else cell.rjust(width)
+                      for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+                      ).rstrip() for row in rows]

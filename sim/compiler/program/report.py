@@ -6,10 +6,25 @@ from dataclasses import dataclass
 from hdl.core.counters import COUNTERS
 from sim.compiler.program.compiled import Compiled, KernelRecord
 
-__all__ = ["KernelCost", "Report"]
+__all__ = ["KernelCost", "Report", "longest_wait"]
 
 _WAITS = {name: name.removesuffix("_cycles").replace("_", " ") for name in COUNTERS
           if name.endswith("wait_cycles")}
+
+
+def longest_wait(counts: Mapping[str, int]) -> str:
+    """The longest wait, if it is a fifth of the cycles or more; otherwise an empty string.
+
+    Parameters
+    ----------
+    counts : mapping of str to int
+        Cycles, and what they were spent on; empty if not measured.
+    """
+    cycles = counts.get("cycles", 0)
+    if not cycles:
+        return ""
+    longest = max(_WAITS, key=lambda name: counts[name])
+    return _WAITS[longest] if 5 * counts[longest] >= cycles else ""
 
 
 @dataclass(frozen=True)
@@ -39,10 +54,7 @@ class KernelCost:
     @property
     def wait(self) -> str:
         """The longest wait, if it is a fifth of the cycles or more."""
-        if not self.cycles:
-            return ""
-        longest = max(_WAITS, key=lambda name: self.counts[name])
-        return _WAITS[longest] if 5 * self.counts[longest] >= self.cycles else ""
+        return longest_wait(self.counts)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`systolith.jit`, `compile` and `load`, from a function to results on a device."""
 
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -99,6 +100,41 @@ def test_report_names_the_users_lines(device: Device) -> None:
                                               config="tiny")
     line = function.__code__.co_firstlineno + 1
     assert f"{__file__}:{line}" in program.report()
+
+
+def rows(report: str) -> list[dict[str, str]]:
+    """The rows of a report's table; columns behind an empty one may have wrong names."""
+    header, *lines = report.splitlines()[1:]
+    names = re.split(" {2,}", header.strip())
+    return [dict(zip(names, re.split(" {2,}", line.strip()), strict=False)) for line in lines]
+
+
+def test_report_joins_predicted_and_measured_cycles() -> None:
+    def function(x: Any, w: Any) -> Any:
+        y = x @ w
+        return jax.lax.fori_loop(0, 3, lambda _, z: jnp.tanh(z), y)
+
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    program = systolith.jit(function).compile(x, x, config="tiny")
+    predicted = rows(program.report())
+    assert "measured" not in predicted[0]
+    with Device.open("tiny") as device:
+        found = rows(program.report(x, x, device=device))
+        with pytest.raises(ValueError, match="arrays must be 2"):
+            program.report(device=device)
+    first = function.__code__.co_firstlineno
+    [product] = [row for row in found if row["source"] == f"{__file__}:{first + 1}"]
+    assert product["operation"] == "dot_general"
+    assert (product["kernels"], product["runs"]) == ("1", "1")
+    assert 0 < int(product["predicted"]) <= int(product["measured"].replace(",", ""))
+    assert float(product["of peak"].rstrip("%")) == round(
+        100 * 8**3 / (16 * int(product["measured"].replace(",", ""))), 1)
+    [tanh] = [row for row in found if row["operation"] == "tanh"]
+    assert tanh["source"] == f"{__file__}:{first + 2}"
+    assert (tanh["kernels"], tanh["runs"]) == ("1", "3")
+    assert 0 < int(tanh["predicted"]) <= int(tanh["measured"].replace(",", ""))
+    with pytest.raises(TypeError, match="device must be given, to measure a run"):
+        program.report(x, x)
 
 
 def test_refusals(device: Device) -> None:
