@@ -213,7 +213,7 @@ def reducer(kind: str, dtype: DType) -> Graph:
 
 def _unary_exact(at: _Maker) -> None:
     kind = at.choice(("abs", "negate", "sign", "floor", "ceil", "not", "is_finite", "popcnt",
-                      "count_leading_zeros", "round_nearest_even"))
+                      "count_leading_zeros", "round_nearest_even", "round_nearest_afz"))
     dtypes: Sequence[DType] = {"not": (*INTEGERS, DType.PRED), "popcnt": INTEGERS,
                                "count_leading_zeros": INTEGERS,
                                "abs": (DType.F32, DType.BF16, DType.S32),
@@ -224,8 +224,20 @@ def _unary_exact(at: _Maker) -> None:
 
 def _unary_rough(at: _Maker) -> None:
     kind = at.choice(("exponential", "tanh", "logistic", "sine", "cosine", "sqrt", "log",
-                      "rsqrt", "exponential_minus_one", "log_plus_one"))
+                      "rsqrt", "exponential_minus_one", "log_plus_one", "cbrt", "tan"))
     at.add(kind, [at.value(FLOATS)], rough=True)
+
+
+def _binary_rough(at: _Maker) -> None:
+    x = at.value(FLOATS)
+    at.add(at.choice(("divide", "power", "atan2")), [x, at.like(x)], rough=True)
+
+
+def _bitcast(at: _Maker) -> None:
+    # No pattern becomes a float, because it may be a subnormal number, which counts as zero; and no
+    # computed float becomes a pattern, because NaN has several.
+    x = at.value(INTEGERS) if at.rng.random() < 0.5 else at.new(TensorType(at.shape(), DType.F32))
+    at.add("bitcast_convert", [x], TensorType(x.shape, at.choice(INTEGERS)))
 
 
 def _binary(at: _Maker) -> None:
@@ -410,12 +422,15 @@ def _sort(at: _Maker) -> None:
     region.outputs = [region.add("compare", region.inputs, TensorType((), DType.PRED), {
         "comparison_direction": "LT",
         "compare_type": "SIGNED" if x.dtype.is_signed else "UNSIGNED"}).result]
-    at.add("sort", [x], regions=[region], dimension=at.integer(0, x.type.rank - 1),
+    others = [at.like(x, at.choice(DTYPES)) for _ in range(at.integer(0, 1))]
+    for other in others:
+        region.inputs += [Value(TensorType((), other.dtype)) for _ in range(2)]
+    at.add("sort", [x, *others], regions=[region], dimension=at.integer(0, x.type.rank - 1),
            is_stable=True)
 
 
 def _dot_general(at: _Maker) -> None:
-    a = at.value((DType.F32,), least=1)
+    a = at.value((DType.F32, DType.BF16, *INTEGERS), least=1)
     deep = at.integer(0, a.type.rank - 1)
     batch = [i for i in range(a.type.rank) if i != deep and at.rng.random() < 0.3]
     columns = at.choice(SIZES[:6])
@@ -423,12 +438,36 @@ def _dot_general(at: _Maker) -> None:
     order = at.rng.permutation(len(sizes)).tolist()
     if a.type.size * columns > 4 * LARGEST:
         return
-    b = at.new(TensorType(tuple(sizes[i] for i in order), DType.F32))
-    at.add("dot_general", [a, b], TensorType((), DType.F32), rough=True,
+    b = at.new(TensorType(tuple(sizes[i] for i in order), a.dtype))
+    at.add("dot_general", [a, b], TensorType((), a.dtype), rough=a.dtype.is_float,
            lhs_batching_dimensions=tuple(batch),
            rhs_batching_dimensions=tuple(order.index(2 + i) for i in range(len(batch))),
            lhs_contracting_dimensions=(deep,), rhs_contracting_dimensions=(order.index(0),),
            precision_config=(at.choice(("DEFAULT", "HIGH", "HIGHEST")),) * 2)
+
+
+def _convolution(at: _Maker) -> None:
+    """A convolution of one or two spatial dimensions: batch first, features last."""
+    spatial = at.integer(1, 2)
+    sizes = [at.integer(1, 5) for _ in range(spatial)]
+    features, groups = at.integer(1, 5), at.choice((1, 1, 2))
+    type = TensorType((at.integer(1, 2), *sizes, features * groups),
+                      at.choice((*FLOATS, *INTEGERS)))
+    kernel = TensorType((*(at.integer(1, min(size, 3)) for size in sizes), features,
+                         at.integer(1, 4) * groups), type.dtype)
+    middle, ones = tuple(range(1, spatial + 1)), (1,) * spatial
+    # Groups of one feature are multiplied in fp32, whatever the precision.
+    precision = "HIGHEST" if features == 1 < groups else at.choice(("DEFAULT", "HIGH", "HIGHEST"))
+    at.add("convolution", [at.new(type), at.new(kernel)], TensorType((), type.dtype),
+           rough=type.dtype.is_float, window_strides=tuple(at.integer(1, 2) for _ in sizes),
+           padding=tuple((at.integer(0, 1), at.integer(0, 1)) for _ in sizes), lhs_dilation=ones,
+           rhs_dilation=ones, window_reversal=tuple(at.rng.random() < 0.3 for _ in sizes),
+           input_batch_dimension=0, input_feature_dimension=spatial + 1,
+           input_spatial_dimensions=middle, kernel_input_feature_dimension=spatial,
+           kernel_output_feature_dimension=spatial + 1,
+           kernel_spatial_dimensions=tuple(range(spatial)), output_batch_dimension=0,
+           output_feature_dimension=spatial + 1, output_spatial_dimensions=middle,
+           feature_group_count=groups, batch_group_count=1, precision_config=(precision,) * 2)
 
 
 def _case(at: _Maker) -> None:
@@ -462,6 +501,7 @@ def _while(at: _Maker) -> None:
 
 MAKERS: dict[str, Callable[[_Maker], None]] = {
     "unary_exact": _unary_exact, "unary_rough": _unary_rough, "binary": _binary,
+    "binary_rough": _binary_rough, "bitcast_convert": _bitcast, "convolution": _convolution,
     "compare": _compare, "select": _select, "clamp": _clamp, "convert": _convert,
     "broadcast": _broadcast, "reshape": _reshape, "transpose": _transpose, "slice": _slice,
     "pad": _pad, "concatenate": _concatenate, "reverse": _reverse, "iota": _iota,
