@@ -1,7 +1,9 @@
 """Functions that JAX traces, compiled for a device when they are called."""
 
+import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,6 +76,11 @@ class JitFunction:
         self._name = getattr(function, "__name__", "function")
         self._programs: dict[Any, CompiledProgram] = {}
         self._lock = threading.Lock()
+        functools.update_wrapper(self, function, updated=())
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The method of an instance: a decorated function of a class takes it as ``self``."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *arguments: Any, device: Device | None = None, **named: Any) -> Any:
         """Run the function; compile it first for new shapes, types or static arguments.
@@ -81,7 +88,8 @@ class JitFunction:
         Raises
         ------
         TypeError
-            If no device is given, neither here nor to `jit`; or as the function does.
+            If no device is given, neither here nor to `jit`; if JAX traces the call, as
+            ``jax.grad`` of a `JitFunction` would; or as the function does.
         UnsupportedError
             If the function uses what is not supported: all of it, with lines of its source.
         """
@@ -91,11 +99,15 @@ class JitFunction:
         if chosen is None:
             raise TypeError("device must be given, to jit or to the call")
         instance("device", chosen, Device)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
+            raise TypeError(f"{self._name} must not be traced by JAX, since it runs on a device: "
+                            f"apply jax.grad, jax.vmap and the like to the function, and "
+                            f"systolith.jit to what they return")
         stage = self._jitted.trace(*arguments, **named)
         program = self._compiled(stage, chosen.config)
         leaves = jax.tree.leaves(self._dynamic(arguments, named))
-        types = jax.tree.leaves(stage.in_avals)
-        arrays = [_array(leaf, type) for leaf, type in zip(leaves, types, strict=True)]
+        avals = jax.tree.leaves(stage.in_avals)
+        arrays = [_array(leaf, aval) for leaf, aval in zip(leaves, avals, strict=True)]
         outputs = program(*arrays, device=chosen)
         results, tree = jax.tree.flatten(stage.out_info)
         return jax.tree.unflatten(tree, [
@@ -145,14 +157,21 @@ def _imported(stage: Any) -> Graph:
     CPU.
     """
     try:
-        return import_stablehlo(
-            stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo"))
+        module = stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
+    except (NotImplementedError, ValueError):
+        # JAX lowers calls of the host, such as jax.debug.print, for a present platform only.
+        return _imported_for_cpu(stage)
+    try:
+        return import_stablehlo(module)
     except NotImplementedError as error:
         try:
-            return import_stablehlo(
-                stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo"))
+            return _imported_for_cpu(stage)
         except NotImplementedError:
             raise error from None
+
+
+def _imported_for_cpu(stage: Any) -> Graph:
+    return import_stablehlo(stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo"))
 
 
 def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: str | Sequence[str],
@@ -187,5 +206,5 @@ def _result(array: Any, type: Any) -> Any:
     import jax
 
     if jax.dtypes.issubdtype(type.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(array, impl="threefry2x32")
+        return jax.random.wrap_key_data(array, impl=type.dtype._impl.name)
     return array

@@ -91,7 +91,7 @@ def _chip(config: str | Config) -> Config:
     return config
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CompiledProgram:
     """A compiled program. Returned by `compile` and `load`.
 
@@ -104,6 +104,9 @@ class CompiledProgram:
     executable: Executable
     _measured: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict, init=False,
                                                             repr=False)
+
+    def __repr__(self) -> str:
+        return f"CompiledProgram({self.executable.name!r})"
 
     @property
     def config(self) -> Config:

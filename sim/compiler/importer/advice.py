@@ -2,6 +2,9 @@
 
 __all__ = ["advice_for_operation", "advice_for_type"]
 
+_FACTORISATIONS = frozenset({
+    "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecomposition"})
+"""What JAX's linear algebra calls on a TPU."""
 _COLLECTIVES = frozenset({"collective_broadcast", "cross-replica-sum"})
 _DYNAMIC = frozenset({
     "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",
@@ -35,12 +38,14 @@ def advice_for_operation(name: str, target: str = "") -> str:
     target : str
         What a custom call calls.
     """
-    if target.startswith("lapack"):
+    if target.startswith("lapack") or target in _FACTORISATIONS:
         return "factor and solve on the host, and pass the result"
     if name in _COLLECTIVES or name.startswith("sdy."):
         return "use jax.shard_map over one or two devices, with psum, all_gather or ppermute"
     if name in _DYNAMIC:
         return "give all arrays static shapes"
+    if target.endswith("_callback"):
+        return "leave calls of the host, such as jax.debug.print, out of the function"
     return _ADVICE.get(name, "use operations of jax.numpy and jax.lax that are supported")
 
 

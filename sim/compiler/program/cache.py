@@ -54,7 +54,14 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> 
 
     try:
         with store.entry("programs", "program.npz", digest(graph, config, name), make) as path:
-            return made[0] if made else load(path).executable()
+            if made:
+                return made[0]
+            try:
+                return load(path).executable()
+            except ValueError:
+                # A later run makes the entry anew.
+                path.unlink(missing_ok=True)
+                raise
     except (OSError, ValueError):
         # A full or read-only disk, or a damaged file, must not prevent the run.
         if made:

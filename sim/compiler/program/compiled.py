@@ -220,8 +220,15 @@ def load(path: pathlib.Path) -> Compiled:
         raise
     except Exception as error:
         raise ValueError(f"{path} must be a compiled program: {error}") from error
-    if told.get("format") != _FORMAT:
-        raise ValueError(f"{path} must be of format {_FORMAT}, not {told.get('format')!r}")
+    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+        raise ValueError(f"{path} must be a compiled program of format {_FORMAT}")
+    try:
+        return _read(told, arrays)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} must be a compiled program: {error!r}") from error
+
+
+def _read(told: dict[str, Any], arrays: Mapping[str, Any]) -> Compiled:
     inputs, outputs = map(tuple, told["cuts"])
     cores = tuple(_read_core(code, arrays[f"rows{core}"], arrays[f"start{core}"])
                   for core, code in enumerate(told["cores"]))

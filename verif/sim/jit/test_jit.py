@@ -1,5 +1,6 @@
 """`systolith.jit`, `compile` and `load`, from a function to results on a device."""
 
+import functools
 import pathlib
 import re
 import sys
@@ -182,3 +183,50 @@ def test_missing_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"pip install 'systolith\[jax\]'"):
         systolith.jit(abs)
+
+
+def test_function_keeps_its_name_and_can_be_a_method(device: Device) -> None:
+    class Model:
+        scale = 3.0
+
+        @functools.partial(systolith.jit, device=device, static_argnums=0)
+        def double(self, x: Any) -> Any:
+            """Twice the scale."""
+            return x * (2 * self.scale)
+
+    assert Model.double.__name__ == "double"
+    assert Model.double.__doc__ == "Twice the scale."
+    np.testing.assert_array_equal(Model().double(X), X * 6)
+    np.testing.assert_array_equal(Model.double(Model(), X), X * 6)
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.vmap, jax.jit])
+def test_traced_call_says_what_to_do(transform: Any, device: Device) -> None:
+    def function(x: Any) -> Any:
+        return (x * x).sum()
+
+    with pytest.raises(TypeError, match="must not be traced by JAX"):
+        transform(systolith.jit(function, device=device))(X)
+    np.testing.assert_allclose(systolith.jit(transform(function), device=device)(X),
+                               transform(function)(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: (jax.debug.print("{}", x), x)[1], lambda x: jax.pure_callback(np.abs, x, x)])
+def test_calls_of_the_host_are_refused(function: Any, device: Device) -> None:
+    with pytest.raises(UnsupportedError, match="leave calls of the host") as caught:
+        systolith.jit(function, device=device)(X)
+    assert f"{__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [jnp.linalg.inv, jnp.linalg.qr])
+def test_factorisations_are_refused_with_advice(function: Any, device: Device) -> None:
+    with pytest.raises(UnsupportedError, match="factor and solve on the host"):
+        systolith.jit(function, device=device)(X[:3, :3])
+
+
+def test_keys_of_other_generators_are_returned(device: Device) -> None:
+    key = jax.random.key(7, impl="rbg")
+    found = systolith.jit(lambda key: key, device=device)(key)
+    assert found.dtype == key.dtype
+    np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(key))

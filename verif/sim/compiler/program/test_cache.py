@@ -77,6 +77,20 @@ def test_damaged_file_is_refused_and_not_used(tmp_path: pathlib.Path,
     with pytest.raises(ValueError, match="must be a compiled program"):
         load(path)
     assert_same(run(compile_cached(example(), TINY)), run(first))
+    # The file is gone, so that a later run replaces it.
+    assert kept() == []
+    compile_cached(example(), TINY)
+    [path] = kept()
+    assert load(path).name == compiled_of(first).name
+
+
+@pytest.mark.parametrize("description", [b"[1]", b'{"format": 3}', b'{"format": 1}',
+                                         b'{"format": 2}'])
+def test_file_of_another_shape_is_refused(tmp_path: pathlib.Path, description: bytes) -> None:
+    path = tmp_path / "program.npz"
+    np.savez(path, description=np.frombuffer(description, np.uint8), rows0=np.zeros(3))
+    with pytest.raises(ValueError, match="must be a compiled program"):
+        load(path)
 
 
 def test_equal_graph_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
