@@ -38,6 +38,8 @@ def advice_for_operation(name: str, target: str = "") -> str:
     target : str
         What a custom call calls.
     """
+    if target == "ApproxTopK":
+        return "use jax.lax.top_k"
     if target.startswith("lapack") or target in _FACTORISATIONS:
         return "factor and solve on the host, and pass the result"
     if name in _COLLECTIVES or name.startswith("sdy."):

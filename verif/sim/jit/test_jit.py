@@ -179,6 +179,16 @@ def test_functions_that_are_written_for_one_platform_only(device: Device) -> Non
         systolith.jit(transform, device=device)(X)
 
 
+@pytest.mark.parametrize(("function", "advice"), [
+    (jnp.linalg.det, "custom_call LuDecomposition: factor and solve on the host"),
+    (jnp.linalg.qr, "custom_call Qr: factor and solve on the host"),
+    (jnp.linalg.cholesky, "cholesky: factor on the host"),
+    (lambda x: jax.lax.approx_max_k(x, 2), "custom_call ApproxTopK: use jax.lax.top_k")])
+def test_advice(function: Any, advice: str) -> None:
+    with pytest.raises(UnsupportedError, match=advice):
+        systolith.jit(function).compile(jax.ShapeDtypeStruct((4, 4), np.float32), config="tiny")
+
+
 def test_missing_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"pip install 'systolith\[jax\]'"):
