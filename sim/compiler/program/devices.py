@@ -5,7 +5,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.stream import Linear
 from sim.compiler.program.tilings import CONTROL
 
-__all__ = ["connect", "for_device", "require_cores"]
+__all__ = ["connect", "for_device", "hoist", "require_cores"]
 
 
 def require_cores(graph: Graph, config: Config) -> None:
@@ -75,6 +75,21 @@ def _drop_unused(graph: Graph) -> None:
         live.update(operation.operands)
         kept.append(operation)
     graph.operations = kept[::-1]
+
+
+def hoist(graph: Graph) -> None:
+    """Start exchanges as soon as there is what they send, so that kernels run meanwhile."""
+    place: dict[Value, int] = {}
+    order: list[tuple[int, int, Operation]] = []
+    for number, operation in enumerate(graph.operations):
+        for region in operation.regions if operation.kind in CONTROL else ():
+            hoist(region)
+        at = number
+        if operation.kind == "exchange":
+            at = max(place.get(value, number) for value in operation.operands)
+        place.update(dict.fromkeys(operation.results, at))
+        order.append((at, number, operation))
+    graph.operations = [operation for _, _, operation in sorted(order, key=lambda entry: entry[:2])]
 
 
 def connect(linear: Linear, received: dict[int, int]) -> Linear:

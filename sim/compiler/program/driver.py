@@ -12,7 +12,7 @@ from sim.compiler.passes import run_passes
 from sim.compiler.program.arrays import tiled
 from sim.compiler.program.check import check
 from sim.compiler.program.compiled import Compiled, CoreCode
-from sim.compiler.program.devices import connect, for_device, require_cores
+from sim.compiler.program.devices import connect, for_device, hoist, require_cores
 from sim.compiler.program.overlay import overlay
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
@@ -52,6 +52,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     require_cores(graph, config)
     run_passes(graph, config)
     check(graph, config)
+    if graph.sharding is not None:
+        hoist(graph)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     inputs = tuple(value.type for value in graph.inputs)
     outputs = tuple(value.type for value in graph.outputs)

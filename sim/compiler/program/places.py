@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from hdl.config import Config
 from hdl.isa import Slot
-from sim.asm.operands import s, v
+from sim.asm.operands import s, sem, v
 from sim.compiler.graph.ir import Value
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.stream import Stream
 from sim.compiler.program.tilings import Tilings
-from sim.compiler.program.transfers import Rows, Vectors, scalar_words, transfer
+from sim.compiler.program.transfers import Rows, Vectors, scalar_words, send, transfer
 from sim.compiler.program.vectors import FreeVectors
 
 __all__ = ["MOVED", "SCRATCH", "Home", "Places", "Splat", "VectorMemoryError"]
@@ -31,6 +31,9 @@ SCRATCH = "scratch"
 """Name of the buffer of values that do not stay in vector memory."""
 MOVED = 8
 """Semaphore that counts transfers of values."""
+FREE, EXCHANGED = 9, 10
+"""Semaphores of exchanges: the other core's vectors are free; one of the two transfers is complete.
+"""
 
 
 class VectorMemoryError(Exception):
@@ -76,6 +79,10 @@ class Places:
         self._reading: dict[VmemBuffer, int] = {}
         self._leaving: list[tuple[int, VmemBuffer]] = []
         self._stored: dict[Value, int] = {}
+        # Buffers of exchanges that have not been waited for; and those of them that are free then.
+        self._exchanging: set[VmemBuffer] = set()
+        self._exchanged: list[VmemBuffer] = []
+        self._exchanges = 0
         self._numbers = count()
         self.scratch_rows = 0
         self.moved_rows = 0
@@ -100,11 +107,45 @@ class Places:
             self._leaving = [entry for entry in self._leaving if entry[0] > number]
 
     def wait_all(self) -> None:
-        """Write code that waits for all transfers."""
+        """Write code that waits for all transfers and exchanges."""
         self._wait(self._issued)
+        self._wait_exchanges()
+
+    def exchange(self, source: VmemBuffer, target: VmemBuffer, number: int) -> None:
+        """Start to send a buffer to the other core, and to receive another one.
+
+        Each core says that the vectors for what it receives are free, and then waits for that of
+        the other one. So nothing is written that is in use, and no core waits for what comes later.
+
+        Parameters
+        ----------
+        source, target : VmemBuffer
+            What is sent, and where what is received goes.
+        number : int
+            Number of the exchange.
+        """
+        self.settle([source])
+        stream = self._stream
+        stream.bundle((Slot.MISC, "signal_other", (sem[FREE], 1)))
+        stream.wait(FREE, 1)
+        stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number))
+        self._exchanging |= {source, target}
+        self._exchanges += 1
+
+    def _wait_exchanges(self) -> None:
+        """Write code that waits for all exchanges: two transfers each."""
+        if self._exchanges:
+            self._stream.wait(EXCHANGED, 2 * self._exchanges)
+            for buffer in self._exchanged:
+                self._free.give(buffer.address, buffer.vectors)
+            self._exchanges, self._exchanged = 0, []
+            self._exchanging.clear()
 
     def settle(self, buffers: Iterable[VmemBuffer]) -> None:
         """Write code that waits until these buffers have arrived."""
+        buffers = list(buffers)
+        if not self._exchanging.isdisjoint(buffers):
+            self._wait_exchanges()
         self._wait(max((self._arriving.pop(buffer, 0) for buffer in buffers), default=0))
 
     # ---- vector memory
@@ -124,6 +165,9 @@ class Places:
             if self._leaving:
                 self._wait(self._leaving[0][0])
                 continue
+            if self._exchanged:
+                self._wait_exchanges()
+                continue
             fixed = self._locked | self._pinned
             movable = [value for value in self._resident if value not in fixed]
             if not movable:
@@ -136,7 +180,10 @@ class Places:
         self._give(buffer, arrives)
 
     def _give(self, buffer: VmemBuffer, after: int) -> None:
-        if after > self._completed:
+        if buffer in self._exchanging:
+            self._wait(after)
+            self._exchanged.append(buffer)
+        elif after > self._completed:
             self._leaving.append((after, buffer))
             self._leaving.sort(key=lambda entry: entry[0])
         else:
@@ -221,7 +268,7 @@ class Places:
             return self._copy_splat(home.word, destination, rows)
         buffer = self.load(value)
         # It may still arrive: then it must not be read yet.
-        self._wait(self._arriving.get(buffer, 0))
+        self.settle([buffer])
         number = self._issue(Vectors(buffer.address), destination, rows)
         self._reading[buffer] = number
         return number

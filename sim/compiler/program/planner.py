@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
-from hdl.isa import Slot
-from sim.asm.operands import sem
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.machine import VmemBuffer, emit
@@ -25,16 +23,13 @@ from sim.compiler.program.places import Home, Places, Splat, VectorMemoryError
 from sim.compiler.program.scalars import ScalarMemory
 from sim.compiler.program.stream import Stream
 from sim.compiler.program.tilings import CONTROL, Tilings
-from sim.compiler.program.transfers import Rows, Vectors, send
+from sim.compiler.program.transfers import Rows
 from sim.compiler.words import to_words
 
 __all__ = ["Planner"]
 
 Words = npt.NDArray[np.uint32]
 
-FREE, EXCHANGED = 9, 10
-"""Semaphores of exchanges: the other core's vectors are free; one of the two transfers is complete.
-"""
 _CONDITION = 30
 """Scalar register of conditions; kernels do not use it."""
 
@@ -179,11 +174,7 @@ class Planner:
             self.places.restore(lifted)
 
     def _exchange(self, operation: Operation) -> None:
-        """Write code that sends a value to the other core, and waits for what that one sends.
-
-        Each core says that the vectors for the result are free, and then waits for that of the
-        other one. So nothing is written that is in use, and no core waits for what comes later.
-        """
+        """Write code that sends a value to the other core, and receives another one."""
         places, number = self.places, operation.attributes["number"]
         [value], result = operation.operands, operation.result
         places.lock((value, result))
@@ -198,17 +189,13 @@ class Planner:
             raise MemoryError(self._too_large(operation)) from None
         finally:
             places.lock(())
-        places.settle([source])
         self.received[number] = target.address
-        stream, before = self.stream, self.stream.here
-        stream.stamp()
-        stream.bundle((Slot.MISC, "signal_other", (sem[FREE], 1)))
-        stream.wait(FREE, 1)
-        stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number))
-        stream.wait(EXCHANGED, 2)
+        before = self.stream.here
+        self.stream.stamp()
+        places.exchange(source, target, number)
         rows = source.vectors * self._config.sublanes
         self.kernels.append(KernelRecord(operation.kind, operation.location,
-                                         stream.here - before, rows, rows, 0))
+                                         self.stream.here - before, rows, rows, 0))
 
     def _too_large(self, operation: Operation) -> str:
         values = dict.fromkeys((*operation.operands, *operation.results))
