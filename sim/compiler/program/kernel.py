@@ -15,6 +15,7 @@ from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
+from sim.compiler.program.counted import Affine
 from sim.compiler.program.scalars import ScalarMemory
 
 __all__ = ["SCALAR_READ", "KernelLowering", "load_rules", "lower"]
@@ -47,12 +48,15 @@ class KernelLowering:
     reads : list of Value, optional
         Takes the operands whose first rows must lie in the window of scalar memory when the kernel
         begins, one row after the other; if not given, the kernel copies them itself.
+    counters : mapping of Value to (int, Affine), optional
+        Operands that follow from a word of scalar memory, with its address.
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
                  fill: Callable[[VmemBuffer, Words], None],
                  known: Mapping[Value, int] | None = None,
-                 reads: list[Value] | None = None) -> None:
+                 reads: list[Value] | None = None,
+                 counters: Mapping[Value, tuple[int, Affine]] | None = None) -> None:
         self._config = config
         self._builder = Builder(config)
         self._places = places
@@ -60,6 +64,7 @@ class KernelLowering:
         self._fill = fill
         self._known = known or {}
         self._reads = reads
+        self._counters = counters or {}
         self._memory = ScalarMemory(config)
         self._constants: dict[bytes, VmemBuffer] = {}
 
@@ -114,6 +119,8 @@ class KernelLowering:
         """
         if value in self._known:
             return self._builder.value(self._known[value])
+        if value in self._counters:
+            return self._counted(*self._counters[value])
         if self._reads is not None and (
                 value in self._reads or len(self._reads) < self._config.sublanes):
             if value not in self._reads:
@@ -121,6 +128,15 @@ class KernelLowering:
             row = self._reads.index(value)
             return self._builder.smem_load(self._memory.window.start + row * self._config.lanes)
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
+
+    def _counted(self, address: int, value: Affine) -> SReg:
+        """Write code that computes what follows from a loop's counter."""
+        counter = self._builder.smem_load(address)
+        if value.factor == 0:
+            return self._builder.value(value.offset)
+        if value.factor < 0:
+            return self._builder.scalar("sub", self._builder.value(value.offset), counter)
+        return self._builder.scalar("add", counter, value.offset) if value.offset else counter
 
     def scalars(self, buffer: VmemBuffer, index: IndexLike) -> int:
         """Write code that copies a vector to scalar memory, and return its address there.

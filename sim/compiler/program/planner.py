@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import s
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.machine import VmemBuffer, emit
@@ -16,12 +18,13 @@ from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.compiled import KernelRecord
+from sim.compiler.program.counted import Affine, Counted, counted
 from sim.compiler.program.kernel import KernelLowering, lower
 from sim.compiler.program.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.overlay import CODE
 from sim.compiler.program.places import Home, Places, Splat, VectorMemoryError
 from sim.compiler.program.scalars import ScalarMemory
-from sim.compiler.program.stream import Stream
+from sim.compiler.program.stream import Label, Stream
 from sim.compiler.program.tilings import CONTROL, Tilings
 from sim.compiler.program.transfers import Rows
 from sim.compiler.words import to_words
@@ -57,6 +60,8 @@ class Planner:
         self._constants: list[Words] = []
         self._constant_rows: dict[bytes, int] = {}
         self._next_row = 0
+        self._counters: dict[Value, tuple[int, Affine]] = {}
+        self._depth = 0
         self._counted_rows = 0
 
     @property
@@ -177,12 +182,13 @@ class Planner:
         """Write code that sends a value to the other core, and receives another one."""
         places, number = self.places, operation.attributes["number"]
         [value], result = operation.operands, operation.result
+        lifted: dict[Value, VmemBuffer] = {}
         places.lock((value, result))
         try:
             try:
                 source, target = places.load(value), places.make(result)
             except VectorMemoryError:
-                places.evict_all()
+                lifted = places.lift()
                 places.lock((value, result))
                 source, target = places.load(value), places.make(result)
         except VectorMemoryError:
@@ -196,6 +202,8 @@ class Planner:
         rows = source.vectors * self._config.sublanes
         self.kernels.append(KernelRecord(operation.kind, operation.location,
                                          self.stream.here - before, rows, rows, 0))
+        if lifted:
+            places.restore(lifted)
 
     def _too_large(self, operation: Operation) -> str:
         values = dict.fromkeys((*operation.operands, *operation.results))
@@ -228,7 +236,7 @@ class Planner:
                 self._config, at, allocate,
                 lambda buffer, words: places.load_rows(self._constant(words), buffer),
                 {value: home.word for value in operation.operands
-                 if isinstance(home := places.homes.get(value), Splat)}, reads)
+                 if isinstance(home := places.homes.get(value), Splat)}, reads, self._counters)
             lower(operation, lowering)
             machine = lowering.builder.finish()
             code = emit(machine, self._config)
@@ -251,16 +259,21 @@ class Planner:
         """Write a loop. What it carries stays in vector memory, or in rows of HBM of its own."""
         places, stream = self.places, self.stream
         condition, body = operation.regions
+        loop = self._count(operation)
         buffers, rows = self._carried(operation, later)
         known = set(places.homes)
         again, end = stream.label("again"), stream.label("end")
-        stream.bind(again)
-        self._enter(condition, buffers, rows)
-        self._block(condition, {})
-        places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
-        places.evict_all(lambda value: False)
-        self._leave(condition, buffers, known)
-        stream.branch("beq", _CONDITION, 0, end)
+        if loop is not None:
+            self._set_counter(loop)
+            stream.bind(again)
+        else:
+            stream.bind(again)
+            self._enter(condition, buffers, rows)
+            self._block(condition, {})
+            places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
+            places.evict_all(lambda value: False)
+            self._leave(condition, buffers, known)
+            stream.branch("beq", _CONDITION, 0, end)
         self._enter(body, buffers, rows)
         self._block(body, {})
         self._store_together(
@@ -268,13 +281,44 @@ class Planner:
              if body.outputs[number] is not body.inputs[number]}, set(body.inputs))
         self._renew(body, buffers)
         self._leave(body, buffers, known)
-        stream.jump(again)
+        if loop is not None:
+            self._advance_counter(loop, again)
+        else:
+            stream.jump(again)
         stream.bind(end)
         for number, value in enumerate(operation.results):
             if number in rows:
                 places.homes[value] = rows[number]
             else:
                 places.put(value, buffers[number])
+
+    def _count(self, operation: Operation) -> Counted | None:
+        """Recognise a loop that counts, if there is a word for its counter."""
+        def known(value: Value) -> int | None:
+            home = self.places.homes.get(value)
+            return home.word if isinstance(home, Splat) else None
+
+        if self._depth == len(self._memory.counters):
+            return None
+        return counted(operation, known)
+
+    def _set_counter(self, loop: Counted) -> None:
+        """Write the start of a loop that counts."""
+        address = self._memory.counters[self._depth]
+        self._depth += 1
+        self._counters.update((value, (address, affine)) for value, affine in loop.values.items())
+        register = s[_CONDITION]
+        self.stream.bundle((Slot.S0, "add", (register, s[0], loop.first)))
+        self.stream.bundle((Slot.S0, "store", (register, s[0], address)))
+
+    def _advance_counter(self, loop: Counted, again: Label) -> None:
+        """Write the end of a loop that counts: the next iteration, if there is one."""
+        self._depth -= 1
+        address, register = self._memory.counters[self._depth], s[_CONDITION]
+        self.stream.bundle((Slot.S0, "load", (register, s[0], address)))
+        self.stream.bundle((Slot.S0, "add", (register, register, 1)))
+        self.stream.bundle((Slot.S0, "store", (register, s[0], address)))
+        self.stream.branch("blt", _CONDITION, loop.limit, again)
 
     def _carried(self, operation: Operation, later: set[Value]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:

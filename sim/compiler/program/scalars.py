@@ -44,10 +44,15 @@ class ScalarMemory:
         return range(self.to_window, self.to_window + self._rows(3 * DESCRIPTOR_WORDS))
 
     @property
+    def counters(self) -> range:
+        """Counters of loops within each other, the outermost first."""
+        return range(self.fixed.stop, self.fixed.stop + self.config.lanes)
+
+    @property
     def kernel(self) -> range:
         """Words that a kernel uses as it likes."""
         size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
-        return range(self.fixed.stop, self.fixed.stop + size)
+        return range(self.counters.stop, self.counters.stop + size)
 
     @property
     def images(self) -> tuple[range, range]:

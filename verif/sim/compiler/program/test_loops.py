@@ -8,7 +8,8 @@ import pytest
 from golden.core import GoldenCore
 from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.machine import VmemBuffer
-from sim.compiler.program import loops
+from sim.compiler.program import loops, planner
+from sim.compiler.program.counted import Affine, counted
 from sim.compiler.program.loops import move_vectors
 from sim.compiler.program.vectors import FreeVectors
 from systolith import Device
@@ -25,11 +26,17 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
         yield opened
 
 
-@pytest.fixture(params=["room", "no room"])
+@pytest.fixture(params=["counted", "no room", "not counted"])
 def golden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """The golden chip; the second time, loops keep more than their operations leave room for."""
+    """The golden chip.
+
+    Loops count in a scalar register; keep more than their operations leave room for; or evaluate
+    their conditions.
+    """
     if request.param == "no room":
         monkeypatch.setattr(loops, "ROOM", 0)
+    elif request.param == "not counted":
+        monkeypatch.setattr(planner, "counted", lambda operation, known: None)
     with Device.open("tiny", "golden") as opened:
         yield opened
 
@@ -142,6 +149,49 @@ def test_operation_that_needs_the_room_of_carried_values(golden: Device) -> None
     results = m.control("while", [zero(m), *m.inputs], [below(2, kinds), body.graph], kinds)
     check(m.returns(*results), golden, [np.eye(20, 12, k=shift, dtype=np.float32)
                                         for shift in range(4)])
+
+
+@pytest.mark.parametrize("first", [0, -2, 1])
+def test_indices_that_follow_from_a_counter(golden: Device, first: int) -> None:
+    """Rows from the front and from the back, with negative numbers counted from the end."""
+    kinds = [s32(), f32(6, 5), f32(6, 5)]
+    m, body = Maker(*kinds[1:]), Maker(*kinds)
+    number, x, total = body.inputs
+
+    def constant(value: int) -> Value:
+        return body.constant(np.array(value, np.int32), s32())
+
+    back = body.op("subtract", constant(3), number)
+    wrapped = body.op("select", body.compare(number, constant(0), "LT"),
+                      body.op("add", number, constant(6)), number, to=s32())
+    one = body.op("dynamic_slice", x, back, constant(0), to=f32(1, 5), slice_sizes=(1, 5))
+    other = body.op("dynamic_slice", x, wrapped, constant(0), to=f32(1, 5), slice_sizes=(1, 5))
+    row = body.op("add", one, other)
+    body.returns(plus_one(body), x,
+                 body.op("dynamic_update_slice", total, row, number, constant(0)))
+    start = m.constant(np.array(first, np.int32), s32())
+    results = m.control("while", [start, *m.inputs], [below(4, kinds), body.graph], kinds)
+    check(m.returns(*results), golden)
+
+
+@pytest.mark.parametrize(("first", "limit", "step", "direction", "is_counted"), [
+    (0, 3, 1, "LT", True), (-2, 2, 1, "LT", True), (3, 3, 1, "LT", False),
+    (0, 4, 2, "LT", False), (0, 3, 1, "LE", False)])
+def test_loops_that_count_are_recognised(first: int, limit: int, step: int, direction: str,
+                                         is_counted: bool) -> None:
+    condition, body, m = Maker(s32()), Maker(s32()), Maker(s32())
+    condition.returns(condition.compare(
+        condition.inputs[0], condition.constant(np.array(limit, np.int32), s32()), direction))
+    body.returns(body.op("add", body.inputs[0],
+                         body.constant(np.array(step, np.int32), s32())))
+    m.control("while", m.inputs, [condition.graph, body.graph], [s32()])
+    [operation] = m.graph.operations
+    found = counted(operation, lambda value: first & 0xFFFF_FFFF)
+    assert (found is not None) == is_counted
+    if found is not None:
+        assert (found.number, found.first, found.limit) == (0, first, limit)
+        assert found.values[body.inputs[0]] == Affine(1, 0)
+    assert counted(operation, lambda value: None) is None
 
 
 def test_moves() -> None:

@@ -1,0 +1,159 @@
+"""Loops that count: recognised, with the values that follow from their counters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.compiler.graph.ir import DType, Graph, Operation, Value
+
+__all__ = ["Affine", "Counted", "counted"]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``factor * counter + offset``; ``factor`` is -1, 0 or 1."""
+
+    factor: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A loop whose carried value ``number`` counts from ``first`` up to ``limit``, exclusive.
+
+    Attributes
+    ----------
+    number, first, limit : int
+    values : dict of Value to Affine
+        Signed values of the body without dimensions that follow from the counter; the counter is
+        one of them.
+    """
+
+    number: int
+    first: int
+    limit: int
+    values: Mapping[Value, Affine]
+
+
+def counted(operation: Operation, known: Callable[[Value], int | None]) -> Counted | None:
+    """Recognise a ``while`` that counts by 1, between constants.
+
+    Parameters
+    ----------
+    operation : Operation
+        The ``while``.
+    known : callable
+        The word of an operand that is a constant, or None.
+
+    Returns
+    -------
+    Counted or None
+        None if the loop is another one.
+    """
+    condition, body = operation.regions
+    bound = _bound(condition)
+    if bound is None:
+        return None
+    number, limit = bound
+    word = known(operation.operands[number])
+    if word is None:
+        return None
+    first = (word & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)
+    if first >= limit:
+        return None
+    values = _Values(first, limit - 1).follow(body, {body.inputs[number]: Affine(1, 0)})
+    if values.get(body.outputs[number]) != Affine(1, 1):
+        return None
+    return Counted(number, first, limit, values)
+
+
+def _bound(condition: Graph) -> tuple[int, int] | None:
+    """Number of the carried value, and the constant that it must be below."""
+    [wanted], inputs, graph = condition.outputs, dict(enumerate(condition.inputs)), condition
+    makers = {value: op for op in graph.operations for value in op.results}
+    maker = makers.get(wanted)
+    names = {value: number for number, value in inputs.items()}
+    if maker is not None and maker.kind == "fusion":
+        [inner] = maker.regions
+        wanted = inner.outputs[maker.results.index(wanted)]
+        names = {value: names[given] for value, given
+                 in zip(inner.inputs, maker.operands, strict=True) if given in names}
+        makers |= {value: op for op in inner.operations for value in op.results}
+        outer = dict(zip(inner.inputs, maker.operands, strict=True))
+        maker = makers.get(wanted)
+    else:
+        outer = {}
+    if (maker is None or maker.kind != "compare"
+            or maker.attributes["comparison_direction"] != "LT"):
+        return None
+    value, limit = maker.operands
+    constant = makers.get(outer.get(limit, limit))
+    if (value not in names or value.dtype is not DType.S32 or value.shape or constant is None
+            or constant.kind != "constant"):
+        return None
+    return names[value], int(np.asarray(constant.attributes["value"]).reshape(-1)[0])
+
+
+class _Values:
+    """Finds the values that follow from a counter that is from ``low`` to ``high``."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self._range = low, high
+
+    def follow(self, graph: Graph, given: Mapping[Value, Affine]) -> dict[Value, Affine]:
+        """Values of a graph, those of its inputs included."""
+        values, truths = dict(given), dict[Value, bool]()
+        for operation in graph.operations:
+            if operation.kind == "fusion":
+                [region] = operation.regions
+                inner = self.follow(region, {
+                    value: values[operand] for value, operand
+                    in zip(region.inputs, operation.operands, strict=True) if operand in values})
+                values.update((result, inner[value]) for result, value
+                              in zip(operation.results, region.outputs, strict=True)
+                              if value in inner)
+            elif operation.kind == "compare":
+                truth = self._compare(operation, values)
+                if truth is not None:
+                    truths[operation.result] = truth
+            elif len(operation.results) == 1:
+                found = self._evaluate(operation, values, truths)
+                if found is not None:
+                    values[operation.result] = found
+        return values
+
+    def _evaluate(self, operation: Operation, values: Mapping[Value, Affine],
+                  truths: Mapping[Value, bool]) -> Affine | None:
+        """The result of an operation, if it follows."""
+        result = operation.result
+        if result.shape or result.dtype is not DType.S32:
+            return None
+        if operation.kind == "constant":
+            return Affine(0, int(np.asarray(operation.attributes["value"]).reshape(())))
+        if operation.kind == "select" and operation.operands[0] in truths:
+            return values.get(operation.operands[1 if truths[operation.operands[0]] else 2])
+        if operation.kind not in ("add", "subtract") or not all(
+                value in values for value in operation.operands):
+            return None
+        a, b = (values[value] for value in operation.operands)
+        sign = 1 if operation.kind == "add" else -1
+        made = Affine(a.factor + sign * b.factor, a.offset + sign * b.offset)
+        fits = all(-1 << 31 <= end < 1 << 31 for end in (*self._ends(made), made.offset))
+        return made if abs(made.factor) <= 1 and fits else None
+
+    def _compare(self, operation: Operation, values: Mapping[Value, Affine]) -> bool | None:
+        """Whether a comparison is true, if it always or never is."""
+        if operation.attributes["comparison_direction"] != "LT" or not all(
+                value in values for value in operation.operands):
+            return None
+        a, b = (values[value] for value in operation.operands)
+        difference = self._ends(Affine(a.factor - b.factor, a.offset - b.offset))
+        if max(difference) < 0:
+            return True
+        return False if min(difference) >= 0 else None
+
+    def _ends(self, value: Affine) -> tuple[int, int]:
+        """A value at the ends of the counter's range."""
+        low, high = self._range
+        return value.factor * low + value.offset, value.factor * high + value.offset
