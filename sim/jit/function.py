@@ -152,9 +152,8 @@ class JitFunction:
 def _imported(stage: Any) -> Graph:
     """The graph of a traced function.
 
-    Lowered for a TPU, random numbers are straight code and linear algebra has no custom calls.
-    Functions that this lowering does not have, or not in supported operations, are lowered for a
-    CPU.
+    Lowered for a TPU, random numbers are straight code. Functions that this lowering does not have,
+    or not in supported operations, are lowered for a CPU.
     """
     try:
         module = stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")

@@ -23,7 +23,10 @@ from sim.compiler.importer.rules import RULES
 from sim.compiler.importer.scope import Scope
 from sim.compiler.importer.sharding import ADVICE, Shards, manual_axes, module_devices
 from sim.compiler.importer.wide import Range, narrow, range_of
+from sim.compiler.passes.canonicalize import canonicalize
+from sim.compiler.passes.expand_elements import expand_elements
 from sim.compiler.passes.expansion import Expansion
+from sim.compiler.program.check import without_kernel
 from sim.errors import Unsupported, UnsupportedError
 
 __all__ = ["import_stablehlo"]
@@ -94,7 +97,7 @@ class _Importer:
             scope.define(argument, value)
         outputs = self.block(block, scope, None)
         if self.found:
-            raise UnsupportedError(self.found)
+            raise UnsupportedError([*self.found, *_later_refusals(graph)])
         graph.outputs = [value for value in outputs if value is not None]
         self.shards.finish(graph)
         verify(graph)
@@ -367,6 +370,16 @@ class _Importer:
         elif name == "dynamic_update_slice":
             known = known[:2]
         return range_of(name, known)
+
+
+def _later_refusals(graph: Graph) -> list[Unsupported]:
+    """What has no kernel in a graph that was imported in part, so that all is refused at once."""
+    used = {value for operation in graph.operations for value in operation.operands}
+    graph.outputs = [value for operation in graph.operations for value in operation.results
+                     if value not in used]
+    expand_elements(graph)
+    canonicalize(graph)
+    return without_kernel(graph)
 
 
 def _is_wide(value: Any) -> bool:

@@ -153,7 +153,7 @@ def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]
 
 
 @refuses("reduce", "reduce_window", "select_and_scatter", "sort")
-def region_refusal(operation: Operation, config: Config) -> Refusal | None:
+def region_refusal(operation: Operation) -> Refusal | None:
     """Refuse an operation whose regions `emit_region` cannot write."""
     for region in operation.regions:
         for inner in region.operations:

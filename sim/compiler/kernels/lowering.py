@@ -19,7 +19,7 @@ What a rule does not support, it says next to it, too; the program is refused be
 written:
 
     @refuses("negate")
-    def negate_refused(operation, config) -> Refusal | None:
+    def negate_refused(operation) -> Refusal | None:
         ...
 """
 
@@ -122,8 +122,7 @@ class Refusal:
 Rule = Callable[[Operation, Lowering], None]
 Chooser = Callable[[Operation, tuple[Tiling, ...], Config], Choice]
 """Takes the operation, the tilings that its operands have, and the chip."""
-Refuser = Callable[[Operation, Config], Refusal | None]
-"""Takes the operation and the chip."""
+Refuser = Callable[[Operation], Refusal | None]
 
 _RULES: dict[str, Rule] = {}
 _CHOOSERS: dict[str, Chooser] = {}
@@ -185,12 +184,12 @@ def rule(kind: str) -> Rule | None:
     return _RULES.get(kind)
 
 
-def refusal(operation: Operation, config: Config) -> Refusal | None:
+def refusal(operation: Operation) -> Refusal | None:
     """Why no kernel can be written for an operation, or None if one can."""
     if rule(operation.kind) is None:
         return Refusal(operation.kind, "use operations that have a kernel")
     refuser = _REFUSERS.get(operation.kind)
-    return refuser(operation, config) if refuser is not None else None
+    return refuser(operation) if refuser is not None else None
 
 
 def choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:

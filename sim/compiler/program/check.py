@@ -7,7 +7,7 @@ from sim.compiler.program.kernel import load_rules
 from sim.compiler.program.tilings import CONTROL, HELD
 from sim.errors import Unsupported, UnsupportedError
 
-__all__ = ["check"]
+__all__ = ["check", "without_kernel"]
 
 _BETWEEN = frozenset({"by_device", "exchange"})
 """Kinds of programs for two devices, which have no kernel."""
@@ -21,8 +21,7 @@ def check(graph: Graph, config: Config) -> None:
     UnsupportedError
         If there are any: all of them, with the user's lines.
     """
-    load_rules()
-    found = _chip(config) + _found(graph, config)
+    found = _chip(config) + without_kernel(graph)
     if found:
         raise UnsupportedError(found)
 
@@ -35,14 +34,16 @@ def _chip(config: Config) -> list[Unsupported]:
     return []
 
 
-def _found(graph: Graph, config: Config) -> list[Unsupported]:
+def without_kernel(graph: Graph) -> list[Unsupported]:
+    """Operations without a kernel, also in loops and conditionals; after `canonicalize`."""
+    load_rules()
     found = []
     for operation in graph.operations:
         if operation.kind in CONTROL:
             for region in operation.regions:
-                found += _found(region, config)
+                found += without_kernel(region)
         elif operation.kind not in HELD | _BETWEEN:
-            why = refusal(operation, config)
+            why = refusal(operation)
             if why is not None:
                 found.append(Unsupported(why.what, str(operation.location or ""), why.advice))
     return found

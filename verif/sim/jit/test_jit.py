@@ -179,6 +179,21 @@ def test_functions_that_are_written_for_one_platform_only(device: Device) -> Non
         systolith.jit(transform, device=device)(X)
 
 
+def test_refusals_of_importer_and_kernels_come_together() -> None:
+    def function(x: Any) -> Any:
+        y = jax.lax.reduce(x, np.float32(9), jax.lax.rem, (1,))
+        return y, jnp.fft.fft(x).real, jax.lax.reduce(x, np.float32(9), jax.lax.max, (1,))
+
+    with pytest.raises(UnsupportedError) as caught:
+        systolith.jit(function).compile(jax.ShapeDtypeStruct((4, 4), np.float32), config="tiny")
+    first = function.__code__.co_firstlineno
+    texts = [str(item) for item in caught.value.found]
+    assert any(f"{__file__}:{first + 2}" in text and "fft" in text for text in texts)
+    [text] = [text for text in texts if "reduce" in text]
+    assert f"{__file__}:{first + 1}" in text
+    assert "reduce whose function contains remainder" in text
+
+
 @pytest.mark.parametrize(("function", "advice"), [
     (jnp.linalg.det, "custom_call LuDecomposition: factor and solve on the host"),
     (jnp.linalg.qr, "custom_call Qr: factor and solve on the host"),

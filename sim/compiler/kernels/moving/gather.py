@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.elementwise import emit_region, region_refusal
 from sim.compiler.kernels.lowering import Lowering, Place, Refusal, lowers, refuses
@@ -207,7 +206,7 @@ def _separate(region: Graph, count: int) -> list[Graph]:
 
 
 @refuses("scatter")
-def _refused(op: Operation, config: Config) -> Refusal | None:
+def _refused(op: Operation) -> Refusal | None:
     """Refuse regions in which a result depends on elements or updates of others."""
     regions = _separate(op.regions[0], len(op.results))
     read = [{value for operation in region.operations for value in operation.operands}
@@ -215,7 +214,7 @@ def _refused(op: Operation, config: Config) -> Refusal | None:
     inputs = set(op.regions[0].inputs)
     if all(values & inputs <= set(region.inputs)
            for values, region in zip(read, regions, strict=True)):
-        return region_refusal(op, config)
+        return region_refusal(op)
     return Refusal("scatter that mixes its operands", "scatter to each operand by itself")
 
 
