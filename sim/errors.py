@@ -121,7 +121,7 @@ class UnsupportedError(NotImplementedError):
     Attributes
     ----------
     found : tuple of Unsupported
-        All of it, in the order of the program, once each.
+        All of it, once each.
     """
 
     def __init__(self, found: Sequence[Unsupported]) -> None:
