@@ -68,6 +68,7 @@ class JitFunction:
             import jax
         except ImportError as error:
             raise ImportError("jit needs JAX: pip install 'systolith[jax]'") from error
+        _hide_from_locations()
         numbers, names = _static(function, static_argnums, static_argnames)
         self._static_numbers, self._static_names = numbers, names
         self._jitted = jax.jit(function, keep_unused=True, static_argnums=tuple(sorted(numbers)),
@@ -147,6 +148,14 @@ class JitFunction:
                    for number in self._static_numbers}
         return (tuple(value for number, value in enumerate(arguments) if number not in numbers),
                 {name: value for name, value in named.items() if name not in self._static_names})
+
+
+@functools.cache
+def _hide_from_locations() -> None:
+    """Constants have the location of the call of the `JitFunction`, not one in this file."""
+    from jax.extend import source_info_util
+
+    source_info_util.register_exclusion(__file__)
 
 
 def _imported(stage: Any) -> Graph:

@@ -255,3 +255,11 @@ def test_keys_of_other_generators_are_returned(device: Device) -> None:
     found = systolith.jit(lambda key: key, device=device)(key)
     assert found.dtype == key.dtype
     np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(key))
+
+
+def test_refusal_of_a_constant_names_the_users_line(device: Device) -> None:
+    jitted = systolith.jit(lambda x: x * np.float16(2), device=device)
+    with pytest.raises(UnsupportedError, match="constant of type f16") as caught:
+        jitted(X.astype(np.float16))
+    assert f"{__file__}:" in str(caught.value)
+    assert "function.py" not in str(caught.value)
