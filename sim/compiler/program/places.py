@@ -340,10 +340,20 @@ class Places:
         self._resident[value] = buffer
         self._pinned.add(value)
 
-    def unpin(self, value: Value) -> None:
-        """Forget where a value lies, without freeing its vectors."""
+    def unpin(self, buffer: VmemBuffer) -> None:
+        """Forget the value that lies in a buffer, without freeing its vectors."""
+        [value] = [value for value in self._pinned if self._resident[value] == buffer]
         self._pinned.remove(value)
         del self._resident[value]
+
+    def inherit(self, value: Value, result: Value) -> None:
+        """Give the buffer of a value that is not used again to a result; wait until it is free."""
+        buffer = self._resident.pop(value)
+        self._wait(self._reading.pop(buffer, 0))
+        self._resident[result] = buffer
+        if value in self._pinned:
+            self._pinned.remove(value)
+            self._pinned.add(result)
 
     def put(self, value: Value, buffer: VmemBuffer) -> None:
         """Say that a value lies in a buffer, which belongs to it from now on."""

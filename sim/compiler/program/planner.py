@@ -62,6 +62,9 @@ class Planner:
         self._next_row = 0
         self._counters: dict[Value, tuple[int, Affine]] = {}
         self._depth = 0
+        self._dying: set[Value] = set()
+        self._fixed: set[Value] = set()
+        """Inputs of conditions: the bodies use their vectors."""
         self._counted_rows = 0
 
     @property
@@ -99,6 +102,8 @@ class Planner:
             self._copy(value, early.get(value, ()))
         for index, operation in enumerate(operations):
             places.distance = partial(_distance, uses, index)
+            self._dying = {value for value in operation.operands
+                           if uses[value][-1] == index and value not in self._fixed}
             self._operation(operation, operations[index + 1:index + 2],
                             {value for value, at in uses.items() if at[-1] > index}
                             if operation.kind in CONTROL else set())
@@ -205,6 +210,16 @@ class Planner:
         if lifted:
             places.restore(lifted)
 
+    def _inherited(self, operation: Operation) -> Value | None:
+        """The operand whose vectors the result takes, because it is not used again."""
+        if operation.kind != "dynamic_update_slice":
+            return None
+        value = operation.operands[0]
+        if (operation.operands.count(value) > 1 or value not in self._dying
+                or self._tilings[value] != self._tilings[operation.result]):
+            return None
+        return value
+
     def _too_large(self, operation: Operation) -> str:
         values = dict.fromkeys((*operation.operands, *operation.results))
         needed = sum(self._tilings[value].vectors for value in values)
@@ -223,7 +238,10 @@ class Planner:
             at: dict[Value, Place] = {}
             for value in operation.operands:
                 at[value] = Place(places.load(value), self._tilings[value])
-            for value in operation.results:
+            inherited = self._inherited(operation)
+            if inherited is not None:
+                at[operation.result] = at[inherited]
+            for value in operation.results if inherited is None else ():
                 at[value] = Place(places.make(value), self._tilings[value])
                 made.append(value)
 
@@ -243,6 +261,8 @@ class Planner:
             if (folder := dump_folder()) is not None:
                 dump_kernel(folder / "kernels", operation.kind, machine, code)
             places.copy_scalars(reads, self._memory.window.start)
+            if inherited is not None:
+                places.inherit(inherited, operation.result)
         except VectorMemoryError:
             for value in made:
                 places.drop(value)
@@ -269,6 +289,7 @@ class Planner:
         else:
             stream.bind(again)
             self._enter(condition, buffers, rows)
+            self._fixed.update(condition.inputs)
             self._block(condition, {})
             places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
             places.evict_all(lambda value: False)
@@ -382,7 +403,7 @@ class Planner:
     def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
         """Forget what holds in a loop's region only."""
         for number in buffers:
-            self.places.unpin(region.inputs[number])
+            self.places.unpin(buffers[number])
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:

@@ -146,6 +146,7 @@ def _dynamic_slice(op: Operation, at: Lowering) -> None:
 def _dynamic_update_slice(op: Operation, at: Lowering) -> None:
     operand, update, *starts = op.operands
     destination, shape = at.place(op.result), update.shape
-    relayout(at, at.place(operand), destination)
+    if at.place(operand) != destination:
+        relayout(at, at.place(operand), destination)
     copy(at, at.place(update), destination, [Axis(size, d, d) for d, size in enumerate(shape)],
          ([0] * len(shape), _starts(at, starts, operand.shape, shape)))

@@ -194,6 +194,49 @@ def test_loops_that_count_are_recognised(first: int, limit: int, step: int, dire
     assert counted(operation, lambda value: None) is None
 
 
+@pytest.mark.parametrize("size", [(6, 5), (31, 17)])
+def test_updates_in_place(device: Device, size: tuple[int, int]) -> None:
+    """A carried value is updated once or twice, before and after its last other use."""
+    width = size[1]
+    kinds = [s32(), *[f32(*size)] * 3]
+    m, body = Maker(f32(*size)), Maker(*kinds)
+    number, once, twice, read = body.inputs
+    origin = body.constant(np.array(0, np.int32), s32())
+
+    def update(value: Value, part: Value, row: Value) -> Value:
+        return body.op("dynamic_update_slice", value, part, row, origin)
+
+    part = body.op("dynamic_slice", twice, number, origin, to=f32(1, width),
+                   slice_sizes=(1, width))
+    part = body.op("add", part, part)
+    changed = update(read, part, number)
+    body.returns(plus_one(body), update(once, part, number),
+                 update(update(twice, part, plus_one(body)), part, origin),
+                 body.op("subtract", changed, read))
+    results = m.control("while", [zero(m), *[m.inputs[0]] * 3],
+                        [below(3, kinds), body.graph], kinds)
+    check(m.returns(*results), device)
+
+
+def test_update_in_a_condition(golden: Device) -> None:
+    """The body still needs the vectors that the condition changes."""
+    kinds = [s32(), f32(6, 5)]
+    m, condition, body = Maker(kinds[1]), Maker(*kinds), Maker(*kinds)
+    number, x = condition.inputs
+    origin = condition.constant(np.array(0, np.int32), s32())
+    part = condition.constant(np.full((1, 5), 100, np.float32), f32(1, 5))
+    changed = condition.op("dynamic_update_slice", x, part, origin, origin)
+    first = condition.op("slice", changed, to=f32(1, 1), start_indices=(0, 0),
+                         limit_indices=(1, 1), strides=(1, 1))
+    size = condition.op("convert", condition.op("reshape", first, to=f32()), to=s32())
+    condition.returns(condition.compare(
+        condition.op("multiply", number, size),
+        condition.constant(np.array(300, np.int32), s32()), "LT"))
+    body.returns(plus_one(body), body.op("add", body.inputs[1], body.inputs[1]))
+    results = m.control("while", [zero(m), m.inputs[0]], [condition.graph, body.graph], kinds)
+    check(m.returns(*results), golden)
+
+
 def test_moves() -> None:
     """Any buffers move to any, as if at once."""
     rng = np.random.default_rng(8)
