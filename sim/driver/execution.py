@@ -13,9 +13,9 @@ from hdl.checks import instance
 from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import Executable
+from sim.compiler.program.code.stream import STAMP
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.report import Report
-from sim.compiler.program.stream import STAMP
 from sim.driver.backend import Backend
 from sim.driver.cores import Cores, Progress
 from sim.driver.heap import Buffer

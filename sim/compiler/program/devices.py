@@ -2,7 +2,7 @@
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
-from sim.compiler.program.stream import Linear
+from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.tilings import CONTROL
 
 __all__ = ["connect", "for_device", "hoist", "require_cores"]

@@ -11,12 +11,12 @@ from sim.compiler.graph.ir import Graph, Sharding, Value
 from sim.compiler.passes import run_passes
 from sim.compiler.program.arrays import tiled
 from sim.compiler.program.check import check
+from sim.compiler.program.code.overlay import overlay
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.devices import connect, for_device, hoist, require_cores
-from sim.compiler.program.overlay import overlay
+from sim.compiler.program.places.transfers import Rows
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
-from sim.compiler.program.transfers import Rows
 
 __all__ = ["compile_graph"]
 

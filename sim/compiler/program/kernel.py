@@ -15,8 +15,8 @@ from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
-from sim.compiler.program.counted import Affine
-from sim.compiler.program.scalars import ScalarMemory
+from sim.compiler.program.control.counted import Affine
+from sim.compiler.program.places.scalars import ScalarMemory
 
 __all__ = ["SCALAR_READ", "KernelLowering", "load_rules", "lower"]
 

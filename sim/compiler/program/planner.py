@@ -17,16 +17,16 @@ from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
+from sim.compiler.program.code.overlay import CODE
+from sim.compiler.program.code.stream import Label, Stream
 from sim.compiler.program.compiled import KernelRecord
-from sim.compiler.program.counted import Affine, Counted, counted
+from sim.compiler.program.control.counted import Affine, Counted, counted
+from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.kernel import KernelLowering, lower
-from sim.compiler.program.loops import closed, move_vectors, values_to_keep
-from sim.compiler.program.overlay import CODE
-from sim.compiler.program.places import Home, Places, Splat, VectorMemoryError
-from sim.compiler.program.scalars import ScalarMemory
-from sim.compiler.program.stream import Label, Stream
+from sim.compiler.program.places.places import Home, Places, Splat, VectorMemoryError
+from sim.compiler.program.places.scalars import ScalarMemory
+from sim.compiler.program.places.transfers import Rows
 from sim.compiler.program.tilings import CONTROL, Tilings
-from sim.compiler.program.transfers import Rows
 from sim.compiler.words import to_words
 
 __all__ = ["Planner"]

@@ -18,10 +18,10 @@ from hdl.isa import Slot
 from sim.asm.operands import s, sem, v
 from sim.compiler.graph.ir import Value
 from sim.compiler.machine.ir import VmemBuffer
-from sim.compiler.program.stream import Stream
+from sim.compiler.program.code.stream import Stream
+from sim.compiler.program.places.transfers import Rows, Vectors, scalar_words, send, transfer
+from sim.compiler.program.places.vectors import FreeVectors
 from sim.compiler.program.tilings import Tilings
-from sim.compiler.program.transfers import Rows, Vectors, scalar_words, send, transfer
-from sim.compiler.program.vectors import FreeVectors
 
 __all__ = ["MOVED", "SCRATCH", "Home", "Places", "Splat", "VectorMemoryError"]
 

@@ -8,10 +8,11 @@ import pytest
 from golden.core import GoldenCore
 from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.machine import VmemBuffer
-from sim.compiler.program import loops, planner
-from sim.compiler.program.counted import Affine, counted
-from sim.compiler.program.loops import move_vectors
-from sim.compiler.program.vectors import FreeVectors
+from sim.compiler.program import planner
+from sim.compiler.program.control import loops
+from sim.compiler.program.control.counted import Affine, counted
+from sim.compiler.program.control.loops import move_vectors
+from sim.compiler.program.places.vectors import FreeVectors
 from systolith import Device
 from verif.sim.compiler.machine.harness import run
 from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32

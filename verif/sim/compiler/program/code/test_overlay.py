@@ -7,10 +7,10 @@ from golden.core import GoldenCore
 from hdl.config import Config
 from hdl.isa import Fault, Slot
 from sim.asm.operands import s
-from sim.compiler.program.cuts import crossings, cuts
-from sim.compiler.program.overlay import CODE, Overlays, overlay
-from sim.compiler.program.stream import Stream
-from sim.compiler.program.transfers import Rows, Vectors, transfer
+from sim.compiler.program.code.cuts import crossings, cuts
+from sim.compiler.program.code.overlay import CODE, Overlays, overlay
+from sim.compiler.program.code.stream import Stream
+from sim.compiler.program.places.transfers import Rows, Vectors, transfer
 from systolith import Device
 
 TINY = Config.preset("tiny")

@@ -7,7 +7,7 @@ branches cross it, and among such places as far as the segment reaches.
 import numpy as np
 import numpy.typing as npt
 
-from sim.compiler.program.stream import Linear
+from sim.compiler.program.code.stream import Linear
 
 __all__ = ["crossings", "cuts"]
 

@@ -27,12 +27,12 @@ from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Slot
 from sim.asm.assembler import Program
 from sim.asm.operands import s, sem
-from sim.compiler.program.cuts import cuts
-from sim.compiler.program.encode import FIRST_IMMEDIATE_WORD, Operations, encode
+from sim.compiler.program.code.cuts import cuts
+from sim.compiler.program.code.encode import FIRST_IMMEDIATE_WORD, Operations, encode
+from sim.compiler.program.code.stream import STAMP, Linear
 from sim.compiler.program.kernel import SCALAR_READ
-from sim.compiler.program.scalars import ScalarMemory
-from sim.compiler.program.stream import STAMP, Linear
-from sim.compiler.program.transfers import (
+from sim.compiler.program.places.scalars import ScalarMemory
+from sim.compiler.program.places.transfers import (
     Rows,
     TransferWords,
     Vectors,

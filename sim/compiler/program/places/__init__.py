@@ -1,0 +1,1 @@
+"""Where values and scalars are in the memories, and the transfers between them."""
