@@ -15,8 +15,8 @@ from sim.asm.assembler import Program
 from sim.compiler.executable import BufferSpec, Executable, Relocations, Role
 from sim.compiler.graph.ir import DType, Location, Sharding, TensorType
 from sim.compiler.program.arrays import RawRows, tiled
-from sim.compiler.program.code.overlay import CODE, Overlays
-from sim.compiler.program.places.places import SCRATCH
+from sim.compiler.program.code.overlay import Overlays
+from sim.compiler.program.code.transfers import CODE, SCRATCH
 
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 

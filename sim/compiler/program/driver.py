@@ -12,9 +12,9 @@ from sim.compiler.passes import run_passes
 from sim.compiler.program.arrays import tiled
 from sim.compiler.program.check import check
 from sim.compiler.program.code.overlay import overlay
+from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.devices import connect, for_device, hoist, require_cores
-from sim.compiler.program.places.transfers import Rows
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
 
@@ -61,11 +61,12 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     planners = [_plan(part, config, sharding, core) for core, part in enumerate(graphs)]
     codes = [planner.stream.finish() for planner in planners]
     if len(planners) == 2:
-        codes = [connect(code, other.received)
+        codes = [connect(code, other.launcher.received)
                  for code, other in zip(codes, reversed(planners), strict=True)]
     cores = tuple(
-        CoreCode(overlay(code, planner.constants, config, title), planner.places.scratch_rows,
-                 tuple(planner.kernels)) for code, planner in zip(codes, planners, strict=True))
+        CoreCode(overlay(code, planner.constants.words, config, title),
+                 planner.places.scratch_rows, tuple(planner.launcher.records))
+        for code, planner in zip(codes, planners, strict=True))
     return Compiled(config, title, inputs, outputs, sharding, cores).executable()
 
 

@@ -15,17 +15,15 @@ from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
+from sim.compiler.program.code.scalars import SCALAR_READ, ScalarMemory
 from sim.compiler.program.control.counted import Affine
-from sim.compiler.program.places.scalars import ScalarMemory
 
-__all__ = ["SCALAR_READ", "KernelLowering", "load_rules", "lower"]
+__all__ = ["KernelLowering", "load_rules", "lower"]
 
 Words = npt.NDArray[np.uint32]
 Allocate = Callable[[str, int], VmemBuffer]
 """Allocates a buffer of that name and number of vectors for the kernel alone."""
 
-SCALAR_READ = 7
-"""Semaphore of transfers to the window of scalar memory."""
 _SOURCE_WORD = 2
 """Word of a descriptor that holds the source's address."""
 

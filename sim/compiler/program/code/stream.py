@@ -15,7 +15,7 @@ from hdl.isa import BUNDLE_WORDS, Slot
 from sim.asm.operands import s, sem
 from sim.compiler.machine.emit import Code
 from sim.compiler.program.code.encode import Fixup, Operations, encode
-from sim.compiler.program.places.transfers import TransferWords
+from sim.compiler.program.code.transfers import TransferWords
 
 __all__ = ["STAMP", "Label", "Linear", "Stream"]
 

@@ -19,16 +19,14 @@ from sim.asm.operands import s, sem, v
 from sim.compiler.graph.ir import Value
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.code.stream import Stream
-from sim.compiler.program.places.transfers import Rows, Vectors, scalar_words, send, transfer
+from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors, scalar_words, send, transfer
 from sim.compiler.program.places.vectors import FreeVectors
 from sim.compiler.program.tilings import Tilings
 
-__all__ = ["MOVED", "SCRATCH", "Home", "Places", "Splat", "VectorMemoryError"]
+__all__ = ["MOVED", "Home", "Places", "Splat", "VectorMemoryError"]
 
 Words = npt.NDArray[np.uint32]
 
-SCRATCH = "scratch"
-"""Name of the buffer of values that do not stay in vector memory."""
 MOVED = 8
 """Semaphore that counts transfers of values."""
 FREE, EXCHANGED = 9, 10
@@ -64,7 +62,7 @@ class Places:
     """
 
     def __init__(self, stream: Stream, config: Config, tilings: Tilings) -> None:
-        self._stream = stream
+        self.stream = stream
         self._config = config
         self._tilings = tilings
         self._free = FreeVectors(config.vmem_vectors)
@@ -91,7 +89,7 @@ class Places:
     # ---- transfers
 
     def _issue(self, source: Any, destination: Any, rows: int) -> int:
-        self._stream.start(transfer(self._config, source, destination, rows, MOVED))
+        self.stream.start(transfer(self._config, source, destination, rows, MOVED))
         self._issued += 1
         self.moved_rows += rows
         return self._issued
@@ -99,7 +97,7 @@ class Places:
     def _wait(self, number: int) -> None:
         """Write code that waits for a transfer and all before it."""
         if number > self._completed:
-            self._stream.wait(MOVED, number - self._completed)
+            self.stream.wait(MOVED, number - self._completed)
             self._completed = number
             for last, buffer in self._leaving:
                 if last <= number:
@@ -125,7 +123,7 @@ class Places:
             Number of the exchange.
         """
         self.settle([source])
-        stream = self._stream
+        stream = self.stream
         stream.bundle((Slot.MISC, "signal_other", (sem[FREE], 1)))
         stream.wait(FREE, 1)
         stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number))
@@ -135,7 +133,7 @@ class Places:
     def _wait_exchanges(self) -> None:
         """Write code that waits for all exchanges: two transfers each."""
         if self._exchanges:
-            self._stream.wait(EXCHANGED, 2 * self._exchanges)
+            self.stream.wait(EXCHANGED, 2 * self._exchanges)
             for buffer in self._exchanged:
                 self._free.give(buffer.address, buffer.vectors)
             self._exchanges, self._exchanged = 0, []
@@ -234,7 +232,7 @@ class Places:
 
     def _fill(self, word: int, buffer: VmemBuffer) -> None:
         """Write code that stores a word everywhere in a buffer."""
-        stream, again = self._stream, self._stream.label("fill")
+        stream, again = self.stream, self.stream.label("fill")
         stream.bundle((Slot.V0, "move", (v[0], word)),
                       (Slot.S0, "add", (s[1], s[0], buffer.address)),
                       (Slot.S1, "add", (s[2], s[0], buffer.vectors)))
@@ -394,10 +392,10 @@ class Places:
         """Write code that copies a value of one element to a scalar register."""
         home = self.homes.get(value)
         if isinstance(home, Splat):
-            self._stream.bundle((Slot.S0, "add", (s[register], s[0], home.word)))
+            self.stream.bundle((Slot.S0, "add", (s[register], s[0], home.word)))
         else:
             self.copy_scalars([value], window)
-            self._stream.bundle((Slot.S0, "load", (s[register], s[0], window)))
+            self.stream.bundle((Slot.S0, "load", (s[register], s[0], window)))
 
     def copy_scalars(self, values: Sequence[Value], window: int) -> None:
         """Write code that copies the first row of values to rows of scalar memory, and waits.

@@ -8,9 +8,9 @@ from hdl.config import Config
 from hdl.isa import Fault, Slot
 from sim.asm.operands import s
 from sim.compiler.program.code.cuts import crossings, cuts
-from sim.compiler.program.code.overlay import CODE, Overlays, overlay
+from sim.compiler.program.code.overlay import Overlays, overlay
 from sim.compiler.program.code.stream import Stream
-from sim.compiler.program.places.transfers import Rows, Vectors, transfer
+from sim.compiler.program.code.transfers import CODE, Rows, Vectors, transfer
 from systolith import Device
 
 TINY = Config.preset("tiny")

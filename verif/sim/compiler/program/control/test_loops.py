@@ -8,8 +8,7 @@ import pytest
 from golden.core import GoldenCore
 from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.machine import VmemBuffer
-from sim.compiler.program import planner
-from sim.compiler.program.control import loops
+from sim.compiler.program.control import flow, loops
 from sim.compiler.program.control.counted import Affine, counted
 from sim.compiler.program.control.loops import move_vectors
 from sim.compiler.program.places.vectors import FreeVectors
@@ -37,7 +36,7 @@ def golden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if request.param == "no room":
         monkeypatch.setattr(loops, "ROOM", 0)
     elif request.param == "not counted":
-        monkeypatch.setattr(planner, "counted", lambda operation, known: None)
+        monkeypatch.setattr(flow, "counted", lambda operation, known: None)
     with Device.open("tiny", "golden") as opened:
         yield opened
 

@@ -8,7 +8,21 @@ from hdl.config import Config
 from hdl.dma.format import DmaSpace
 from hdl.isa import Fault
 
-__all__ = ["Rows", "TransferWords", "Vectors", "scalar_words", "send", "transfer"]
+__all__ = [
+    "CODE",
+    "SCRATCH",
+    "Rows",
+    "TransferWords",
+    "Vectors",
+    "scalar_words",
+    "send",
+    "transfer",
+]
+
+CODE = "code"
+"""Name of the buffer that holds constants and code."""
+SCRATCH = "scratch"
+"""Name of the buffer of values that do not stay in vector memory."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,287 @@
+"""Writes segments with their scalar images, and everything that says where they are."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Slot
+from sim.asm.assembler import Program
+from sim.asm.operands import s, sem
+from sim.compiler.program.code.encode import FIRST_IMMEDIATE_WORD, Operations, encode
+from sim.compiler.program.code.resident import LOADED, load, resident
+from sim.compiler.program.code.scalars import SCALAR_READ, ScalarMemory
+from sim.compiler.program.code.segments import Segment, code_rows
+from sim.compiler.program.code.stream import STAMP, Linear
+from sim.compiler.program.code.transfers import (
+    CODE,
+    Rows,
+    TransferWords,
+    Vectors,
+    Words,
+    scalar_words,
+    transfer,
+)
+
+__all__ = ["Overlays", "SegmentWriter"]
+
+Image = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Overlays:
+    """A program in a buffer of HBM.
+
+    Attributes
+    ----------
+    rows : array of uint32, shape (rows, lanes)
+        What the buffer holds, but for relocations.
+    relocations : tuple of (int, str)
+        Words of ``rows``, counted from its start, to which, and to the words behind them, the
+        64-bit address of a buffer is to be added.
+    start : array of uint32, shape (bundles, BUNDLE_WORDS)
+        The resident part, to be loaded at 0; of one segment, all of it.
+    address : tuple of (int, int)
+        Bundle and immediate that need the low word of the address of the first rows; and those of
+        the high word.
+    segments : int
+        Number of segments.
+    offset : int
+        Distance in bytes from the buffer's address to what ``address`` needs.
+    stamps : tuple of int
+        Words of ``rows``, or of ``start`` if it has all segments, at which the bundles before
+        kernels begin.
+    """
+
+    rows: Image
+    relocations: tuple[tuple[int, str], ...]
+    start: Image
+    address: tuple[tuple[int, int], tuple[int, int]]
+    segments: int
+    offset: int
+    stamps: tuple[int, ...]
+
+    def stopping(self) -> "Overlays":
+        """The same program, which stops before each kernel, with its number in `STAMP`."""
+        rows, start = self.rows.copy(), self.start.copy()
+        flat = (start if self.segments == 1 else rows).reshape(-1)
+        stops, _ = encode([[(Slot.S0, "add", (STAMP, s[0], number)), (Slot.S1, "halt", ())]
+                           for number in range(1, len(self.stamps) + 1)])
+        for stop, word in zip(stops, self.stamps, strict=True):
+            flat[word:word + BUNDLE_WORDS] = stop
+        return replace(self, rows=rows, start=start)
+
+    def program(self, address: int) -> Program:
+        """The resident part, for the address of the buffer."""
+        words = self.start.copy()
+        first = address + self.offset
+        for (bundle, immediate), word in zip(self.address, (first & 0xFFFFFFFF, first >> 32),
+                                             strict=True):
+            words[bundle, FIRST_IMMEDIATE_WORD + immediate] = word
+        data = words.astype("<u4").tobytes()
+        size = 4 * BUNDLE_WORDS
+        return Program(tuple(int.from_bytes(data[at:at + size], "little")
+                             for at in range(0, len(data), size)), {})
+
+
+class SegmentWriter:
+    """Writes segments with their images to the rows of a buffer."""
+
+    def __init__(self, linear: Linear, constants: Image, config: Config,
+                 segments: list[Segment]) -> None:
+        self._linear = linear
+        self._config = config
+        self._segments = segments
+        self._single = len(segments) == 1
+        self._firsts = [segment.first for segment in segments]
+        self._memory = ScalarMemory(config)
+        self._loader = resident(config, 0)[1]
+        self._entries: dict[tuple[int, int], int] = {}
+        self._exits: dict[tuple[int, int], int] = {}
+        self._place()
+        self._rows_of = self._arrange(len(constants))
+        self._constants = constants
+
+    # ---- addresses
+
+    def _place(self) -> None:
+        """Addresses of all exits and entries."""
+        for segment in self._segments:
+            self._entries[segment.number, segment.first] = segment.base
+            at = segment.base + segment.start + segment.end - segment.first
+            for target in segment.exits:
+                self._exits[segment.number, target] = at
+                at += self._exit_size(segment, target)
+            for entry in segment.entries:
+                self._entries[segment.number, entry] = at
+                at += 3 if segment.ahead else 1
+
+    def _owner(self, bundle: int) -> Segment:
+        return self._segments[bisect_right(self._firsts, bundle) - 1]
+
+    def _is_ahead(self, segment: Segment, target: int) -> bool:
+        return segment.ahead and self._owner(target) is segment.following
+
+    def _exit_size(self, segment: Segment, target: int) -> int:
+        return 1 if self._is_ahead(segment, target) else 2
+
+    def _inside(self, segment: Segment, bundle: int) -> int:
+        """Address of a bundle of a segment."""
+        return segment.base + segment.start + bundle - segment.first
+
+    # ---- contents
+
+    def _arrange(self, constants: int) -> dict[tuple[str, int], tuple[int, int]]:
+        """First row and number of rows: of what the start loads, and of all codes and images."""
+        config, lanes = self._config, self._config.lanes
+        fixed = len(self._memory.fixed) // lanes
+        places = {("fixed", 0): (constants, fixed)}
+        at = constants + fixed
+        for segment in self._segments:
+            image = max(1, -(-segment.descriptors * DESCRIPTOR_WORDS // lanes))
+            code = 0 if self._single else code_rows(self._length(segment), config)
+            for what, rows in (("code", code), ("image", image)):
+                places[what, segment.number] = (at, rows)
+                at += rows
+        return places
+
+    def _length(self, segment: Segment) -> int:
+        """Bundles of a segment, as it is."""
+        exits = sum(self._exit_size(segment, target) for target in segment.exits)
+        entries = (3 if segment.ahead else 1) * len(segment.entries)
+        return segment.start + segment.end - segment.first + exits + entries
+
+    def _pair(self, segment: Segment) -> list[TransferWords]:
+        """The descriptors that load a segment: its code, if it is not resident, then its image."""
+        code, code_rows = self._rows_of["code", segment.number]
+        image, image_rows = self._rows_of["image", segment.number]
+        half = self._memory.images[segment.number % 2].start
+        load = transfer(self._config, Rows(CODE, image), scalar_words(half), image_rows, LOADED)
+        if self._single:
+            return [load]
+        return [transfer(self._config, Rows(CODE, code),
+                         Words(DmaSpace.IMEM, BUNDLE_PITCH * segment.base), code_rows, None), load]
+
+    def _pair_address(self, segment: Segment, target: Segment) -> int:
+        """Address of the pair that loads another segment, in a segment's image."""
+        half = self._memory.images[segment.number % 2].start
+        return half + 2 * DESCRIPTOR_WORDS * segment.targets.index(target)
+
+    def write(self) -> Overlays:
+        """All of it."""
+        lanes = self._config.lanes
+        last, rows = self._rows_of["image", len(self._segments) - 1]
+        memory = np.zeros((last + rows, lanes), np.uint32)
+        memory[:len(self._constants)] = self._constants
+        flat, relocations = memory.reshape(-1), []
+        bundles, _ = resident(self._config, self._segments[0].base, self._single)
+        start, fixups = encode(bundles)
+        for segment in self._segments:
+            code = self._segment_code(segment)
+            if self._single:
+                gap = np.zeros((segment.base - len(start), BUNDLE_WORDS), np.uint32)
+                start = np.concatenate([start, gap, code])
+                code = code[:0]
+            at = self._rows_of["code", segment.number][0] * lanes
+            spread = flat[at:at + BUNDLE_PITCH * len(code)].reshape(-1, BUNDLE_PITCH)
+            spread[:, :BUNDLE_WORDS] = code
+            descriptors = [word for target in segment.targets for word in self._pair(target)]
+            descriptors += [self._linear.descriptors[number] for number in segment.used]
+            at = self._rows_of["image", segment.number][0] * lanes
+            relocations += _put(flat, at, descriptors)
+        to_window = transfer(self._config, Vectors(0), scalar_words(self._memory.window.start),
+                             self._config.sublanes, SCALAR_READ)
+        at = self._rows_of["fixed", 0][0] * lanes
+        relocations += _put(flat, at, [to_window, *self._pair(self._segments[0])])
+        places = {symbol: (bundle, immediate) for bundle, immediate, symbol in fixups}
+        return Overlays(memory, tuple(relocations), start, (places["low"], places["high"]),
+                        len(self._segments), self._rows_of["fixed", 0][0] * self._config.row_bytes,
+                        tuple(map(self._word, self._linear.stamps)))
+
+    def _word(self, bundle: int) -> int:
+        """Word of the rows, or of a single segment's program, at which a bundle begins."""
+        segment = self._owner(bundle)
+        if self._single:
+            return BUNDLE_WORDS * self._inside(segment, bundle)
+        first = self._rows_of["code", segment.number][0] * self._config.lanes
+        return first + BUNDLE_PITCH * (segment.start + bundle - segment.first)
+
+    def _segment_code(self, segment: Segment) -> Image:
+        """The bundles of a segment."""
+        start: list[Operations] = []
+        if segment.ahead:
+            assert segment.following is not None
+            pair = self._pair_address(segment, segment.following)
+            start = [[(Slot.MISC, "dma", (pair + step,))] for step in (0, DESCRIPTOR_WORDS)]
+        rest: list[Operations] = []
+        for target in segment.exits:
+            rest += self._exit(segment, target)
+        for entry in segment.entries:
+            rest += [*start, [(Slot.S1, "jump", (_Fixed(self._inside(segment, entry)),))]]
+        code = np.concatenate([_absolute(start), self._own(segment), _absolute(rest)])
+        assert len(code) == self._length(segment)
+        return code
+
+    def _exit(self, segment: Segment, target: int) -> list[Operations]:
+        """Bundles that go to a bundle of another segment."""
+        owner = self._owner(target)
+        entry = self._entries[owner.number, target]
+        if self._is_ahead(segment, target):
+            return [[(Slot.MISC, "wait", (sem[LOADED], 1)),
+                     (Slot.S1, "jump", (_Fixed(entry),))]]
+        wait = [(Slot.MISC, "wait", (sem[LOADED], 1))] if segment.ahead else []
+        return [[*wait, *load(self._pair_address(segment, owner), entry)],
+                [(Slot.S1, "jump", (_Fixed(self._loader),))]]
+
+    def _own(self, segment: Segment) -> Image:
+        """A segment's part of the code, with addresses."""
+        linear = self._linear
+        code = linear.words[segment.first:segment.end].copy()
+        for bundle, immediate, target in _part(linear.branches, segment):
+            if segment.first <= target < segment.end:
+                address = self._inside(segment, target)
+            else:
+                address = self._exits[segment.number, target]
+            code[bundle - segment.first, FIRST_IMMEDIATE_WORD + immediate] = address
+        first = (self._memory.images[segment.number % 2].start
+                 + 2 * DESCRIPTOR_WORDS * len(segment.targets))
+        for bundle, immediate, number in _part(linear.transfers, segment):
+            code[bundle - segment.first, FIRST_IMMEDIATE_WORD + immediate] = (
+                first + DESCRIPTOR_WORDS * segment.used.index(number))
+        return code
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """An address that lies in an immediate, even if it is short."""
+
+    address: int
+
+
+def _absolute(bundles: Sequence[Operations]) -> Image:
+    """Bundles with `_Fixed` operands as words."""
+    words, fixups = encode(bundles)
+    for bundle, immediate, symbol in fixups:
+        assert isinstance(symbol, _Fixed)
+        words[bundle, FIRST_IMMEDIATE_WORD + immediate] = symbol.address
+    return words
+
+
+def _part(table: npt.NDArray[np.int64], segment: Segment) -> list[list[int]]:
+    """Rows of a table of fixups that belong to a segment."""
+    chosen = (table[:, 0] >= segment.first) & (table[:, 0] < segment.end)
+    return table[chosen].tolist()
+
+
+def _put(flat: Image, at: int, descriptors: Sequence[TransferWords]) -> list[tuple[int, str]]:
+    """Write descriptors from word ``at`` on; return their relocations."""
+    relocations = []
+    for descriptor in descriptors:
+        flat[at:at + DESCRIPTOR_WORDS] = descriptor.words
+        relocations += [(at + word, buffer) for word, buffer in descriptor.relocations]
+        at += DESCRIPTOR_WORDS
+    return relocations

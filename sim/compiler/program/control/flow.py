@@ -1,0 +1,259 @@
+"""Writes loops and conditionals: where code branches, values are in HBM or have a fixed place."""
+
+from collections.abc import Callable, Mapping
+
+from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import s
+from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.machine import VmemBuffer
+from sim.compiler.program.code.scalars import ScalarMemory
+from sim.compiler.program.code.stream import Label
+from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.control.counted import Affine, Counted, counted
+from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
+from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
+from sim.compiler.program.tilings import Tilings
+
+__all__ = ["ControlFlow"]
+
+_CONDITION = 30
+"""Scalar register of conditions; kernels do not use it."""
+
+
+class ControlFlow:
+    """Writes ``while`` and ``case``.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    tilings : dict of Value to Tiling
+        Tilings of all values.
+    places : Places
+        Places of values; takes the code.
+    write : callable
+        Writes the operations of a region.
+
+    Attributes
+    ----------
+    counters : dict of Value to (int, Affine)
+        Values that follow from a loop's counter, with the counter's address in scalar memory.
+    fixed : set of Value
+        Inputs of conditions: their vectors are not reused, since the bodies use them.
+    """
+
+    def __init__(self, config: Config, tilings: Tilings, places: Places,
+                 write: Callable[[Graph], None]) -> None:
+        self._config = config
+        self._tilings = tilings
+        self._places = places
+        self._stream = places.stream
+        self._write = write
+        self._memory = ScalarMemory(config)
+        self._depth = 0
+        self.counters: dict[Value, tuple[int, Affine]] = {}
+        self.fixed: set[Value] = set()
+
+    def loop(self, operation: Operation, later: set[Value]) -> None:
+        """Write a ``while``. What it carries stays in vector memory, or in rows of HBM of its own.
+
+        Parameters
+        ----------
+        operation : Operation
+            The ``while``.
+        later : set of Value
+            Values that are used after it.
+        """
+        places, stream = self._places, self._stream
+        condition, body = operation.regions
+        count = self._count(operation)
+        buffers, rows = self._carried(operation, later)
+        known = set(places.homes)
+        again, end = stream.label("again"), stream.label("end")
+        if count is not None:
+            self._set_counter(count)
+            stream.bind(again)
+        else:
+            stream.bind(again)
+            self._enter(condition, buffers, rows)
+            self.fixed.update(condition.inputs)
+            self._write(condition)
+            places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
+            places.evict_all(lambda value: False)
+            self._leave(condition, buffers, known)
+            stream.branch("beq", _CONDITION, 0, end)
+        self._enter(body, buffers, rows)
+        self._write(body)
+        self._store_together(
+            {to: body.outputs[number] for number, to in rows.items()
+             if body.outputs[number] is not body.inputs[number]}, set(body.inputs))
+        self._renew(body, buffers)
+        self._leave(body, buffers, known)
+        if count is not None:
+            self._advance_counter(count, again)
+        else:
+            stream.jump(again)
+        stream.bind(end)
+        for number, value in enumerate(operation.results):
+            if number in rows:
+                places.homes[value] = rows[number]
+            else:
+                places.put(value, buffers[number])
+
+    def _count(self, operation: Operation) -> Counted | None:
+        """Recognise a loop that counts, if there is a word for its counter."""
+        def known(value: Value) -> int | None:
+            home = self._places.homes.get(value)
+            return home.word if isinstance(home, Splat) else None
+
+        if self._depth == len(self._memory.counters):
+            return None
+        return counted(operation, known)
+
+    def _set_counter(self, loop: Counted) -> None:
+        """Write the start of a loop that counts."""
+        address = self._memory.counters[self._depth]
+        self._depth += 1
+        self.counters.update((value, (address, affine)) for value, affine in loop.values.items())
+        register = s[_CONDITION]
+        self._stream.bundle((Slot.S0, "add", (register, s[0], loop.first)))
+        self._stream.bundle((Slot.S0, "store", (register, s[0], address)))
+
+    def _advance_counter(self, loop: Counted, again: Label) -> None:
+        """Write the end of a loop that counts: the next iteration, if there is one."""
+        self._depth -= 1
+        address, register = self._memory.counters[self._depth], s[_CONDITION]
+        self._stream.bundle((Slot.S0, "load", (register, s[0], address)))
+        self._stream.bundle((Slot.S0, "add", (register, register, 1)))
+        self._stream.bundle((Slot.S0, "store", (register, s[0], address)))
+        self._stream.branch("blt", _CONDITION, loop.limit, again)
+
+    def _carried(self, operation: Operation, later: set[Value]
+                 ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
+        """Copy what a loop carries to its places: buffers of vector memory, or rows of HBM.
+
+        The buffer of an operand that is not used again becomes that of the carried value.
+        """
+        places, operands, body = self._places, operation.operands, operation.regions[1]
+        places.wait_all()
+        dying = [number for number, value in enumerate(operands)
+                 if value not in later and operands.count(value) == 1]
+        buffers = {number: buffer for number in dying
+                   if (buffer := places.take(operands[number])) is not None}
+        taken = dict(buffers)
+        places.evict_all(lambda value: value in later or value in operands)
+        size = {number: self._tilings[value].vectors for number, value in enumerate(operands)}
+        kept = values_to_keep(operation, self._tilings, places.free_vectors
+                              + sum(buffer.vectors for buffer in buffers.values()))
+        for number in sorted(kept - set(buffers)):
+            try:
+                buffers[number] = places.allocate("carried", size[number])
+            except VectorMemoryError:
+                kept = closed(kept - {number}, body)
+        for number in set(buffers) - kept:
+            if number in taken:
+                places.put(operands[number], buffers.pop(number))
+            else:
+                places.release(buffers.pop(number))
+        rows = {number: places.reserve(size[number]) for number in size if number not in kept}
+        for number, to in rows.items():
+            places.copy_to(operands[number], to)
+        places.evict_all(later.__contains__)
+        self._fill({buffer: operands[number] for number, buffer in buffers.items()
+                    if number not in taken})
+        return buffers, rows
+
+    def _fill(self, values: Mapping[VmemBuffer, Value]) -> None:
+        """Copy values to buffers, as if at once, and wait."""
+        places = self._places
+        moves = {buffer: source for buffer, value in values.items()
+                 if (source := places.buffer(value)) is not None}
+        places.wait_all()
+        code = move_vectors(moves, self._config)
+        if code is not None:
+            self._stream.kernel(code)
+        for buffer, value in values.items():
+            if buffer not in moves:
+                places.load_to(value, buffer)
+        places.wait_all()
+        places.settle(values)
+
+    def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
+               rows: Mapping[int, Rows]) -> None:
+        """Say where the inputs of a loop's region lie."""
+        for number, value in enumerate(region.inputs):
+            if number in rows:
+                self._places.homes[value] = rows[number]
+            else:
+                self._places.pin(value, buffers[number])
+
+    def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
+        """Forget what holds in a loop's region only."""
+        for number in buffers:
+            self._places.unpin(buffers[number])
+        self._forget(known)
+
+    def _forget(self, known: set[Value]) -> None:
+        """Forget homes of pinned values that code has written which need not have run."""
+        for value in self._places.pinned:
+            if value not in known:
+                self._places.homes.pop(value, None)
+
+    def _renew(self, body: Graph, buffers: Mapping[int, VmemBuffer]) -> None:
+        """Copy the next values of what a loop carries to their buffers; empty the rest."""
+        self._fill({buffer: body.outputs[number] for number, buffer in buffers.items()
+                    if body.outputs[number] is not body.inputs[number]})
+        self._places.evict_all(lambda value: False)
+
+    def conditional(self, operation: Operation, later: set[Value]) -> None:
+        """Write a ``case``. Its results lie in rows of HBM of their own.
+
+        Parameters
+        ----------
+        operation : Operation
+            The ``case``.
+        later : set of Value
+            Values that are used after it.
+        """
+        places, stream = self._places, self._stream
+        index, *operands = operation.operands
+        places.read_scalar(index, _CONDITION, self._memory.window.start)
+        for value in operands:
+            places.save(value)
+        places.evict_all(later.__contains__)
+        known = set(places.homes)
+        results = [places.reserve(self._tilings[value].vectors) for value in operation.results]
+        labels = [stream.label("branch") for _ in operation.regions]
+        for number, label in enumerate(labels[:-1]):
+            stream.branch("beq", _CONDITION, number, label)
+        stream.jump(labels[-1])
+        end = stream.label("end")
+        for region, label in zip(operation.regions, labels, strict=True):
+            stream.bind(label)
+            places.homes.update((value, places.homes[operand]) for value, operand
+                                in zip(region.inputs, operands, strict=True))
+            self._write(region)
+            self._store_together(dict(zip(results, region.outputs, strict=True)), set())
+            places.evict_all(lambda value: False)
+            self._forget(known)
+            stream.jump(end)
+        stream.bind(end)
+        places.homes.update(zip(operation.results, results, strict=True))
+
+    def _store_together(self, values: Mapping[Rows, Value], replaced: set[Value]) -> None:
+        """Copy values to rows of HBM, as if at once.
+
+        ``replaced`` are values that may lie in some of these rows.
+        """
+        places = self._places
+        moved = {value: places.reserve(self._tilings[value].vectors)
+                 for value in values.values() if value in replaced}
+        for value, rows in moved.items():
+            places.copy_to(value, rows)
+        places.wait_all()
+        for rows, value in values.items():
+            if value in moved:
+                places.drop(value)
+                places.homes[value] = moved[value]
+            places.copy_to(value, rows)

@@ -1,0 +1,217 @@
+"""Writes kernels and exchanges: their operands are brought to vector memory, and code follows."""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.lowering import Place
+from sim.compiler.machine import VmemBuffer, emit
+from sim.compiler.machine.emit import Code
+from sim.compiler.machine.estimate import estimate
+from sim.compiler.machine.text import dump_kernel
+from sim.compiler.passes import dump_folder
+from sim.compiler.program.code.scalars import ScalarMemory
+from sim.compiler.program.compiled import KernelRecord
+from sim.compiler.program.control.counted import Affine
+from sim.compiler.program.kernel import KernelLowering, lower
+from sim.compiler.program.places.constants import Constants
+from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
+from sim.compiler.program.tilings import Tilings
+
+__all__ = ["Launcher"]
+
+
+class Launcher:
+    """Writes the code of kernels and exchanges.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    tilings : dict of Value to Tiling
+        Tilings of all values.
+    places : Places
+        Places of values; takes the code.
+    constants : Constants
+        Takes the constants of kernels.
+    counters : mapping of Value to (int, Affine)
+        Values that follow from a word of scalar memory, with its address.
+
+    Attributes
+    ----------
+    records : list of KernelRecord
+        What has been written, in order.
+    received : dict of int to int
+        Addresses of what comes from the other core, by the exchange's number.
+    """
+
+    def __init__(self, config: Config, tilings: Tilings, places: Places, constants: Constants,
+                 counters: Mapping[Value, tuple[int, Affine]]) -> None:
+        self._config = config
+        self._tilings = tilings
+        self._places = places
+        self._stream = places.stream
+        self._constants = constants
+        self._counters = counters
+        self._memory = ScalarMemory(config)
+        self._counted_rows = 0
+        self.records: list[KernelRecord] = []
+        self.received: dict[int, int] = {}
+
+    def kernel(self, operation: Operation, following: Sequence[Operation],
+               dying: Set[Value]) -> None:
+        """Write the code of an operation's kernel.
+
+        Parameters
+        ----------
+        operation : Operation
+            What to compute.
+        following : sequence of Operation
+            Operations whose operands are loaded meanwhile, if there is room.
+        dying : set of Value
+            Operands that are not used again; a result may take the vectors of one.
+
+        Raises
+        ------
+        MemoryError
+            If the operands and results do not fit vector memory together.
+        """
+        lifted: dict[Value, VmemBuffer] = {}
+        try:
+            code, used, own = self._lower(operation, dying)
+        except VectorMemoryError:
+            # Without gaps between operands there may be room.
+            self._places.evict_all()
+            try:
+                code, used, own = self._lower(operation, dying)
+            except VectorMemoryError:
+                lifted = self._places.lift()
+                try:
+                    code, used, own = self._lower(operation, dying)
+                except VectorMemoryError:
+                    raise MemoryError(self._too_large(operation)) from None
+        for next_operation in following if not lifted else ():
+            for value in next_operation.operands:
+                self._places.prefetch(value)
+        self._places.settle(used)
+        self._stream.stamp()
+        self._stream.kernel(code)
+        moved = self._places.moved_rows
+        self.records.append(KernelRecord(operation.kind, operation.location, len(code),
+                                         estimate(code), moved - self._counted_rows,
+                                         _products(operation)))
+        self._counted_rows = moved
+        for buffer in own:
+            self._places.release(buffer)
+        if lifted:
+            self._places.restore(lifted)
+
+    def exchange(self, operation: Operation) -> None:
+        """Write code that sends a value to the other core, and receives another one.
+
+        Raises
+        ------
+        MemoryError
+            If both values do not fit vector memory together.
+        """
+        places, number = self._places, operation.attributes["number"]
+        [value], result = operation.operands, operation.result
+        lifted: dict[Value, VmemBuffer] = {}
+        places.lock((value, result))
+        try:
+            try:
+                source, target = places.load(value), places.make(result)
+            except VectorMemoryError:
+                lifted = places.lift()
+                places.lock((value, result))
+                source, target = places.load(value), places.make(result)
+        except VectorMemoryError:
+            raise MemoryError(self._too_large(operation)) from None
+        finally:
+            places.lock(())
+        self.received[number] = target.address
+        before = self._stream.here
+        self._stream.stamp()
+        places.exchange(source, target, number)
+        rows = source.vectors * self._config.sublanes
+        self.records.append(KernelRecord(operation.kind, operation.location,
+                                         self._stream.here - before, rows, rows, 0))
+        if lifted:
+            places.restore(lifted)
+
+    def _inherited(self, operation: Operation, dying: Set[Value]) -> Value | None:
+        """The operand whose vectors the result takes, because it is not used again."""
+        if operation.kind != "dynamic_update_slice":
+            return None
+        value = operation.operands[0]
+        if (operation.operands.count(value) > 1 or value not in dying
+                or self._tilings[value] != self._tilings[operation.result]):
+            return None
+        return value
+
+    def _too_large(self, operation: Operation) -> str:
+        values = dict.fromkeys((*operation.operands, *operation.results))
+        needed = sum(self._tilings[value].vectors for value in values)
+        where = f" at {operation.location}" if operation.location else ""
+        return (f"{operation.kind}{where} needs {needed} vectors of vector memory for its operands "
+                f"and results, and some for itself; the chip has {self._config.vmem_vectors}")
+
+    def _lower(self, operation: Operation, dying: Set[Value]
+               ) -> tuple[Code, list[VmemBuffer], list[VmemBuffer]]:
+        """Code of a kernel, the buffers that it needs to have arrived, and those of its own."""
+        places = self._places
+        places.lock((*operation.operands, *operation.results))
+        own: list[VmemBuffer] = []
+        made: list[Value] = []
+        reads: list[Value] = []
+        try:
+            at: dict[Value, Place] = {}
+            for value in operation.operands:
+                at[value] = Place(places.load(value), self._tilings[value])
+            inherited = self._inherited(operation, dying)
+            if inherited is not None:
+                at[operation.result] = at[inherited]
+            for value in operation.results if inherited is None else ():
+                at[value] = Place(places.make(value), self._tilings[value])
+                made.append(value)
+
+            def allocate(name: str, vectors: int) -> VmemBuffer:
+                buffer = places.allocate(name, vectors)
+                own.append(buffer)
+                return buffer
+
+            lowering = KernelLowering(
+                self._config, at, allocate,
+                lambda buffer, words: places.load_rows(self._constants.rows(words), buffer),
+                {value: home.word for value in operation.operands
+                 if isinstance(home := places.homes.get(value), Splat)}, reads, self._counters)
+            lower(operation, lowering)
+            machine = lowering.builder.finish()
+            code = emit(machine, self._config)
+            if (folder := dump_folder()) is not None:
+                dump_kernel(folder / "kernels", operation.kind, machine, code)
+            places.copy_scalars(reads, self._memory.window.start)
+            if inherited is not None:
+                places.inherit(inherited, operation.result)
+        except VectorMemoryError:
+            for value in made:
+                places.drop(value)
+            for buffer in own:
+                places.release(buffer)
+            raise
+        finally:
+            places.lock(())
+        return code, [*(at[value].buffer for value in operation.operands), *own], own
+
+
+def _products(operation: Operation) -> int:
+    """Multiplications that a product or a convolution asks for."""
+    if operation.kind == "dot_general":
+        lhs, contracted = operation.operands[0], operation.attributes["lhs_contracting_dimensions"]
+        return operation.result.type.size * math.prod(lhs.shape[at] for at in contracted)
+    if operation.kind == "convolution":
+        kernel = operation.operands[1]
+        features = kernel.shape[operation.attributes["kernel_output_feature_dimension"]]
+        return operation.result.type.size * kernel.type.size // features
+    return 0
