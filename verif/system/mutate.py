@@ -68,8 +68,10 @@ BLOCKS = {
     "axi": Block(("axi.master:HbmPort", "chip.control:ControlSlave"), ("test_limits.py",),
                  ("chip/test_registers.py",)),
     "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode"),
-                  ("test_wiring.py", "test_coincidences.py", "test_chip.py")),
-    "core": Block(("core.core:Core",), ("test_wiring.py", "test_coincidences.py")),
+                  ("test_wiring.py", "test_coincidences.py", "test_registers.py")),
+    "core": Block(("core.core:Core",), (
+        "test_wiring.py", "test_coincidences.py", "test_counters.py", "test_feeder.py",
+        "test_sequencer.py")),
     "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",)),
     "mxu": Block(("mxu.mxu:Mxu",)),
     "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py",)),
@@ -384,22 +386,24 @@ def _run(command: Sequence[str], root: Path, limit: float) -> _Run:
     return _Run(process.returncode, output)
 
 
-def files(block: str, root: Path = ROOT) -> list[str]:
-    """The block's test files, the quickest first."""
+def files(block: str, path: str = "", root: Path = ROOT) -> list[str]:
+    """The block's test files: that of the source file ``path``, then the quickest first."""
     folder = root / "verif" / "hdl" / block
     first, elsewhere = BLOCKS[block].first, BLOCKS[block].elsewhere
     rest = sorted(file.name for file in folder.glob("test_*.py") if file.name not in first)
     own = [f"{block}/{name}" for name in (*first, *rest)]
+    nearest = f"{block}/test_{Path(path).name}"
+    own.sort(key=lambda name: name != nearest)
     return [f"verif/hdl/{name}" for name in (*own, *elsewhere)]
 
 
-def _test(block: str, root: Path, limit: float) -> _Run:
+def _test(block: str, path: str, root: Path, limit: float) -> _Run:
     """Runs the block's tests until one fails: those marked slow after all others."""
     end = time.monotonic() + limit
     run = _Run(0, "")
     for marks in ("not slow", "slow"):
         run = _run(["-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "-p",
-                    "no:cacheprovider", "-m", marks, *files(block, root)],
+                    "no:cacheprovider", "-m", marks, *files(block, path, root)],
                    root, end - time.monotonic())
         if run.status == 5:  # no test has such marks
             run = _Run(0, run.output)
@@ -483,15 +487,15 @@ def _mutate(block: str, count: int, seed: int, limit: float) -> int:
         if original.status != 0:
             raise RuntimeError(f"the Verilog cannot be written: {original.output}")
         # This also builds the models that no mutant touches.
-        sound = _test(block, root, max(limit, 3600))
+        sound = _test(block, "", root, max(limit, 3600))
         if sound.status != 0:
             raise RuntimeError(f"the tests must pass without a mutant: {sound.output}")
         verdicts = []
         for mutant in mutants:
             with applied(mutant, root):
                 verdicts.append(judge(mutant, original.output.split()[-1],
-                                      lambda: _digest(block, root, limit),
-                                      lambda: _test(block, root, limit)))
+                                      partial(_digest, block, root, limit),
+                                      partial(_test, block, mutant.path, root, limit)))
             print(line(verdicts[-1]), flush=True)
         print(report(verdicts, root))
     return int(any(verdict.result is Result.SURVIVED for verdict in verdicts))

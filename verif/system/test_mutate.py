@@ -108,6 +108,10 @@ def test_each_package_of_the_design_is_a_block_with_tests() -> None:
         assert own
         assert own == {file for file in files if file.startswith(f"verif/hdl/{block}/")}
         assert len(files) == len(set(files))
+        for file in own:
+            source = f"hdl/{block}/{Path(file).name.removeprefix('test_')}"
+            assert mutate.files(block, source)[0] == file
+            assert sorted(mutate.files(block, source)) == sorted(files)
         assert all((ROOT / file).is_file() for file in files)
 
 
