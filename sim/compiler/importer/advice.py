@@ -1,14 +1,15 @@
 """What to write instead of what is not supported."""
 
-__all__ = ["advice_for_operation", "advice_for_type"]
+__all__ = ["DYNAMIC", "advice_for_operation", "advice_for_type"]
 
 _FACTORISATIONS = frozenset({
     "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecomposition"})
 """What JAX's linear algebra calls on a TPU."""
 _COLLECTIVES = frozenset({"collective_broadcast", "cross-replica-sum"})
-_DYNAMIC = frozenset({
+DYNAMIC = frozenset({
     "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",
-    "dynamic_reshape", "real_dynamic_slice", "get_dimension_size", "set_dimension_size"})
+    "dynamic_reshape", "real_dynamic_slice", "set_dimension_size"})
+"""Operations whose results may have shapes that depend on data."""
 _ADVICE = {
     "fft": "write it as a product with the matrix of the transform",
     "cholesky": "factor on the host, and pass the factor",
@@ -44,7 +45,7 @@ def advice_for_operation(name: str, target: str = "") -> str:
         return "factor and solve on the host, and pass the result"
     if name in _COLLECTIVES or name.startswith("sdy."):
         return "use jax.shard_map over one or two devices, with psum, all_gather or ppermute"
-    if name in _DYNAMIC:
+    if name in DYNAMIC:
         return "give all arrays static shapes"
     if target.endswith("_callback"):
         return "leave calls of the host, such as jax.debug.print, out of the function"

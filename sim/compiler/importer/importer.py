@@ -87,7 +87,7 @@ class _Importer:
         self.shards = Shards(self.module)
         self.partitions, self.replicas = module_devices(self.module)
         graph = Graph(name=name)
-        scope = Scope(graph)
+        scope = Scope(graph, self.ranges)
         [block] = functions[name].regions[0].blocks
         for number, argument in enumerate(block.arguments):
             type = self.type(argument.type, f"argument {number}", None)
@@ -145,10 +145,11 @@ class _Importer:
                 name == "custom_call"
                 and python(operation.attributes["call_target_name"]) in _IDENTITIES):
             return [scope.find(value) for value in operation.operands]
-        if name in ("call", "composite"):
-            return self.call(operation, scope, location)
-        if name == "sdy.manual_computation":
-            return self.manual(operation, scope, location)
+        special = {"call": self.call, "composite": self.call,
+                   "sdy.manual_computation": self.manual,
+                   "get_dimension_size": self.dimension_size}.get(name)
+        if special:
+            return special(operation, scope, location)
         if name in COLLECTIVES or name in ("partition_id", "replica_id"):
             return self.collective(name, operation, scope, location)
         if name not in RULES and name not in ("while", "case", "if"):
@@ -198,11 +199,21 @@ class _Importer:
             scope.define(argument, scope.find(value))
         return self.block(block, scope, location)
 
+    def dimension_size(self, operation: Any, scope: Scope,
+                       location: Location | None) -> Sequence[Value | None]:
+        """Import the size of a dimension: a constant."""
+        type = self.type(operation.operands[0].type, "get_dimension_size", location)
+        if type is None:
+            return [None]
+        size = np.array(type.shape[python(operation.attributes["dimension"])], np.int32)
+        return scope.graph.add("constant", (), TensorType((), DType.S32), {"value": size}, (),
+                               location).results
+
     def region(self, region: Any, scope: Scope,
                location: Location | None) -> tuple[Graph | None, dict[Value, Value]]:
         """Import a region: its graph (None if it is not supported), and what it captures."""
         graph = Graph(name="region")
-        inner = Scope(graph, scope)
+        inner = Scope(graph, self.ranges, scope)
         [block] = region.blocks
         for argument in block.arguments:
             type = self.type(argument.type, "a value carried", location)

@@ -1,9 +1,12 @@
 """Read StableHLO of any form: text, bytecode, portable artifacts, files, modules."""
 
 import pathlib
+from collections.abc import Iterator
 from functools import cache
 from io import BytesIO
 from typing import Any
+
+from sim.compiler.importer.advice import DYNAMIC
 
 __all__ = ["read"]
 
@@ -12,8 +15,10 @@ _PORTABLE = b"StableHLO_v"
 _HEADER = 64
 """Bytes in which it is."""
 _PIPELINE = ("builtin.module(func.func(chlo-legalize-to-stablehlo),"
-             "func.func(stablehlo-legalize-deprecated-ops))")
+             "func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false}))")
 """Passes that express operations of other dialects, and deprecated ones, by StableHLO's."""
+_DYNAMIC = "builtin.module(func.func(stablehlo-canonicalize-dynamism))"
+"""Expresses dynamic operations whose shapes are constants by static ones."""
 
 
 @cache
@@ -40,6 +45,15 @@ def _new_context() -> Any:
     for dialect in (sdy, chlo, stablehlo):
         dialect.register_dialect(context)
     return context
+
+
+def _names(operation: Any) -> Iterator[str]:
+    """Names of an operation and all within it, without StableHLO's prefix."""
+    yield operation.name.removeprefix("stablehlo.")
+    for region in operation.regions:
+        for block in region:
+            for inner in block:
+                yield from _names(inner.operation)
 
 
 def read(source: Any) -> Any:
@@ -84,6 +98,9 @@ def read(source: Any) -> Any:
             else:
                 module = ir.Module.parse(source, context)
             PassManager.parse(_PIPELINE).run(module.operation)
+            # Not for every program: the pass also drops what is not used, refused or not.
+            if not DYNAMIC.isdisjoint(_names(module.operation)):
+                PassManager.parse(_DYNAMIC).run(module.operation)
         except ir.MLIRError as error:
             raise ValueError(f"source must be a StableHLO program: {error}") from error
     return module

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.importer.wide import Range
 
 __all__ = ["Scope"]
 
@@ -22,12 +23,16 @@ class Scope:
     ----------
     graph : Graph
         The graph that is made.
+    ranges : dict of Value to (int, int)
+        Ranges of integers of 64 bits, which those that regions read keep.
     parent : Scope, optional
         The one around it.
     """
 
-    def __init__(self, graph: Graph, parent: "Scope | None" = None) -> None:
+    def __init__(self, graph: Graph, ranges: dict[Value, Range],
+                 parent: "Scope | None" = None) -> None:
         self.graph = graph
+        self.ranges = ranges
         self.parent = parent
         self.captures: dict[Value, Value] = {}
         self._values: dict[Any, Value | None] = {}
@@ -59,6 +64,13 @@ class Scope:
     def _capture(self, outer: Value, parent: "Scope") -> Value:
         if outer in self.captures:
             return self.captures[outer]
+        inner = self._inner(outer, parent)
+        if outer in self.ranges:
+            self.ranges[inner] = self.ranges[outer]
+        return inner
+
+    def _inner(self, outer: Value, parent: "Scope") -> Value:
+        """A copy of a small constant, or a new input."""
         constant = parent.constant(outer)
         if constant is not None and constant.result.type.size <= _COPIED:
             copy = self.graph.add("constant", (), outer.type,
