@@ -116,7 +116,7 @@ class Unsupported:
 
 
 class UnsupportedError(NotImplementedError):
-    """A program contains what the compiler does not support.
+    """The compiler does not support a part of a program.
 
     Attributes
     ----------
@@ -126,5 +126,5 @@ class UnsupportedError(NotImplementedError):
 
     def __init__(self, found: Sequence[Unsupported]) -> None:
         self.found = tuple(dict.fromkeys(found))
-        super().__init__("the program contains what is not supported\n"
+        super().__init__("the compiler does not support these parts of the program:\n"
                          + "\n".join(f"  {item}" for item in self.found))

@@ -256,7 +256,7 @@ class Cores(Memory, Counters):
                     raise TypeError("program must be a Program or a sequence of bundles, not "
                                     f"{program!r}")
                 loads[self._core(core)] = bundles = [
-                    integer("bundle", bundle, 0, (1 << BUNDLE_BITS) - 1) for bundle in program]
+                    _bundle(number, bundle) for number, bundle in enumerate(program)]
                 if first + len(bundles) > size:
                     raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} "
                                      f"from {first} on")
@@ -318,3 +318,11 @@ def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTime
         f"core {core} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
         if state.running else f"core {core} is stopped" for core, state in states.items())
     return DeviceTimeoutError(f"{what}: {where}", states, stuck)
+
+
+def _bundle(number: int, bundle: object) -> int:
+    """Check a bundle of a program; its number is for the message."""
+    value = integer(f"bundle {number}", bundle)
+    if not 0 <= value < 1 << BUNDLE_BITS:
+        raise ValueError(f"bundle {number} must be from 0 to 2**{BUNDLE_BITS} - 1, not {value:#x}")
+    return value

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from hdl.checks import instance
-from hdl.config import Config
+from hdl.config import PRESETS, Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import Executable
 from sim.compiler.program.code.stream import STAMP
@@ -141,12 +142,13 @@ class Execution(Cores):
         """Check the arguments of `execute`."""
         instance("executable", executable, Executable)
         if executable.config != self._config:
-            raise ValueError(f"executable must be compiled for {self._config!r}, not "
-                             f"{executable.config!r}")
+            raise ValueError(_difference(self._config, executable.config))
         if not isinstance(progress, bool):
             raise TypeError(f"progress must be True or False, not {progress!r}")
         if len(arrays) != len(executable.inputs):
-            raise ValueError(f"arrays must be {len(executable.inputs)}, not {len(arrays)}")
+            needed = ", ".join(spec.name for spec in executable.inputs) or "none"
+            raise ValueError(f"{executable.name} must be given {len(executable.inputs)} arrays "
+                             f"({needed}), not {len(arrays)}")
         for spec, array in zip(executable.inputs, arrays, strict=True):
             shape, dtype = spec.layout.shape, spec.layout.dtype
             if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
@@ -240,3 +242,15 @@ class Execution(Cores):
                 bar.update(self.counters()["mxu_active_cycles"] - first - bar.n)
 
         return look
+
+
+def _difference(wanted: Config, given: Config) -> str:
+    """Say why an executable does not suit a device: presets, or the parameters that differ."""
+    names = {config: name for name, config in PRESETS.items()}
+    if wanted in names and given in names:
+        return f"executable must be compiled for {names[wanted]}, not {names[given]}"
+    differing = [field.name for field in fields(Config)
+                 if getattr(wanted, field.name) != getattr(given, field.name)]
+    one, other = (", ".join(f"{name}={getattr(config, name)!r}" for name in differing)
+                  for config in (wanted, given))
+    return f"executable must be compiled for a device with {one}, not {other}"

@@ -1,5 +1,7 @@
 """The device's memories and registers: buffers in HBM, and what each core holds."""
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -97,14 +99,31 @@ class Memory(Session):
 
     def copy_out(self, buffer: Buffer, dtype: npt.DTypeLike, shape: int | tuple[int, ...],
                  offset: int = 0) -> npt.NDArray[Any]:
-        """Read an array from a buffer, from byte ``offset`` on; errors as `copy_in`."""
-        if dtype is None:
-            raise TypeError("dtype must be one of numbers, not None")
-        result: npt.NDArray[Any] = np.empty(shape, dtype)
-        if result.dtype.hasobject:
-            raise TypeError(f"dtype must be one of numbers, not {dtype!r}")
+        """Read an array from a buffer, from byte ``offset`` on.
+
+        Parameters
+        ----------
+        buffer : Buffer
+            Where to read.
+        dtype : dtype of numbers
+            Type of the array's elements.
+        shape : int or tuple of int
+            Shape of the array.
+        offset : int
+            Byte of the buffer at which the array begins.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the type or the shape is not one of an array of numbers, or the array does not lie in
+            the buffer; if the buffer is not one of this device.
+        RuntimeError
+            If the device is closed.
+        """
+        kind, sizes = _dtype(dtype), _shape(shape)
         with self._open() as backend:
-            place = self._bytes(backend, buffer, offset, result.nbytes)
+            place = self._bytes(backend, buffer, offset, math.prod(sizes) * kind.itemsize)
+            result: npt.NDArray[Any] = np.empty(sizes, kind)
             result.reshape(-1).view(np.uint8)[:] = place
         return result
 
@@ -207,6 +226,26 @@ class Memory(Session):
         """Read the semaphores of a core, even while it runs; `Device.signal` adds to them."""
         with self._open() as backend:
             return backend.read_semaphores(self._core(core))
+
+
+def _dtype(given: npt.DTypeLike) -> np.dtype[Any]:
+    """Check a type of elements."""
+    try:
+        if given is None:
+            raise TypeError
+        kind = np.dtype(given)
+    except TypeError:
+        raise TypeError(f"dtype must be one of numbers, not {given!r}") from None
+    if kind.hasobject or not kind.itemsize:
+        raise TypeError(f"dtype must be one of numbers, not {given!r}")
+    return kind
+
+
+def _shape(given: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Check a shape: a size, or a sequence of sizes."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return (checks.integer("shape", given, 0),)
+    return tuple(checks.integer("a size of shape", size, 0) for size in given)
 
 
 def _words(given: npt.ArrayLike) -> Words:

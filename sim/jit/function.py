@@ -5,7 +5,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -19,18 +19,34 @@ from sim.jit.program import CompiledProgram, compile_imported
 __all__ = ["JitFunction", "jit"]
 
 
+@overload
 def jit(function: Callable[..., Any], *, device: Device | None = None,
         static_argnums: int | Sequence[int] = (),
-        static_argnames: str | Sequence[str] = ()) -> "JitFunction":
+        static_argnames: str | Sequence[str] = ()) -> "JitFunction": ...
+
+
+@overload
+def jit(function: None = None, *, device: Device | None = None,
+        static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = (),
+        ) -> Callable[[Callable[..., Any]], "JitFunction"]: ...
+
+
+def jit(function: Callable[..., Any] | None = None, *, device: Device | None = None,
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        ) -> "JitFunction | Callable[[Callable[..., Any]], JitFunction]":
     """Compile a function of arrays for a device. Needs the extra ``jax``.
+
+    ``@systolith.jit`` and, with options, ``@systolith.jit(device=device)`` decorate a function.
 
     JAX traces the function once for each set of shapes and types, and values of static arguments;
     the programs are kept. Compiled code is also kept on disk, by content.
 
     Parameters
     ----------
-    function : callable
-        Takes and returns pytrees of arrays, and is made of operations of JAX.
+    function : callable, optional
+        Takes and returns pytrees of arrays, and is made of operations of JAX. Without it, the
+        result is a decorator.
     device : Device, optional
         Where to run it, unless a call says otherwise.
     static_argnums, static_argnames : int, str, or sequences, optional
@@ -48,6 +64,8 @@ def jit(function: Callable[..., Any], *, device: Device | None = None,
     ImportError
         If JAX is not installed.
     """
+    if function is None:
+        return lambda decorated: JitFunction(decorated, device, static_argnums, static_argnames)
     return JitFunction(function, device, static_argnums, static_argnames)
 
 
@@ -92,7 +110,8 @@ class JitFunction:
             If no device is given, neither here nor to `jit`; if JAX traces the call, as
             ``jax.grad`` of a `JitFunction` would; or as the function does.
         UnsupportedError
-            If the function uses what is not supported: all of it, with lines of its source.
+            If the function uses operations or types that are not supported: all of them, with lines
+            of its source.
         """
         import jax
 

@@ -50,7 +50,7 @@ def compile(source: Any, config: str | Config = "v2", *, name: str | None = None
     Raises
     ------
     UnsupportedError
-        If the program contains what is not supported: all of it, with the user's lines.
+        If the program has parts that are not supported: all of them, with the user's lines.
     TypeError, ValueError
         If the source is not a program, or the configuration is wrong.
     ImportError
@@ -153,7 +153,7 @@ class CompiledProgram:
             Inputs for a run that is measured.
         device : Device, optional
             Where to run it. Without one, nothing runs and the table has no measured cycles; the
-            golden backend has none either, but counts how often kernels run.
+            golden backend, which counts none, shows how often kernels run.
 
         Returns
         -------

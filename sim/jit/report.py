@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.compiler.graph.ir import Location
-from sim.compiler.program.report import KernelCost, Report, longest_wait
+from sim.compiler.program.report import UNCOUNTED, KernelCost, Report, longest_wait
 
 __all__ = ["report"]
 
@@ -74,8 +74,12 @@ def report(costs: Report, last_run: Mapping[int, Mapping[str, int]] | None = Non
     text = [f"{compiled.name} for {_CORES[len(compiled.cores)]} of {config.lanes} lanes, "
             f"{config.sublanes} sublanes",
             *_aligned([[row[number] for number in columns] for row in table])]
+    if counted and total.runs and not shown["measured"]:
+        text.append(f"no measured cycles: {UNCOUNTED}")
     for core, counts in sorted((last_run or {}).items()):
         spent = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        if not counts["cycles"]:
+            spent = UNCOUNTED
         text.append(f"last run, core {core}: {spent}")
     return "\n".join(text) + "\n"
 

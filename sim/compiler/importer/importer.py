@@ -57,7 +57,7 @@ def import_stablehlo(source: Any) -> Graph:
     Raises
     ------
     UnsupportedError
-        If the program contains what is not supported: all of it.
+        If the program has parts that are not supported: all of them.
     ValueError
         If the source is not a program.
     """

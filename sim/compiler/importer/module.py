@@ -102,5 +102,15 @@ def read(source: Any) -> Any:
             if not DYNAMIC.isdisjoint(_names(module.operation)):
                 PassManager.parse(_DYNAMIC).run(module.operation)
         except ir.MLIRError as error:
-            raise ValueError(f"source must be a StableHLO program: {error}") from error
+            raise ValueError(f"source must be a StableHLO program{_path_hint(source)}: "
+                             f"{error}") from error
     return module
+
+
+def _path_hint(source: str | bytes) -> str:
+    """What to say of text that may be a file's name: a line without a bracket."""
+    if isinstance(source, bytes) or not source.strip() or any(mark in source for mark in "\n({"):
+        return ""
+    if pathlib.Path(source).exists():
+        return f", not a file's name as a string: give it as pathlib.Path({source!r})"
+    return f", and there is no file {source!r} either"

@@ -249,14 +249,40 @@ def _zeros(operation: Operation, at: Expansion) -> _Result:
 def _unchanged(operation: Operation, at: Expansion) -> _Result:
     """An update by nothing; what the indices are does not matter."""
     *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
-    return None if update.type.size else operation.operands[:len(operation.results)]
+    if update.type.size:
+        return _at_origin(operation, at) if operation.kind == "scatter" else None
+    return operation.operands[:len(operation.results)]
+
+
+def _at_origin(operation: Operation, at: Expansion) -> _Result:
+    """A gather or scatter with index vectors of no elements: all windows begin at the origin.
+
+    Its operands get a dimension of size 1, whose index is 0.
+    """
+    scatter, attributes = operation.kind == "scatter", operation.attributes
+    count = len(operation.results)
+    indices, vector = operation.operands[count], attributes["index_vector_dim"]
+    shape = tuple(1 if d == vector else size for d, size in enumerate(indices.shape))
+    zeros = at.broadcast(at.constant(0, indices.dtype), shape, ())
+    rank = len(operation.operands[0].shape)
+    inputs = [at.reshape(value, (*value.shape, 1)) for value in operation.operands[:count]]
+    names = (("scatter_dims_to_operand_dims", "inserted_window_dims") if scatter
+             else ("start_index_map", "collapsed_slice_dims"))
+    changed = {name: (*attributes[name], rank) for name in names}
+    if not scatter:
+        changed["slice_sizes"] = (*attributes["slice_sizes"], 1)
+    types = [value.type for value in (inputs if scatter else operation.results)]
+    made = at.graph.add(operation.kind, [*inputs, zeros, *operation.operands[count + 1:]], types,
+                        {**attributes, **changed}, operation.regions, operation.location)
+    return [at.reshape(value, result.shape)
+            for value, result in zip(made.results, operation.results, strict=True)]
 
 
 _EMPTY_RULES: dict[str, _Rule] = {
     "reduce": _initial, "reduce_window": _initial, "pad": _filling,
     "select_and_scatter": _filling, "dot_general": _zeros, "convolution": _zeros,
-    "dynamic_update_slice": _unchanged, "scatter": _unchanged, "concatenate": _concatenate,
-    "case": _case,
+    "dynamic_update_slice": _unchanged, "scatter": _unchanged, "gather": _at_origin,
+    "concatenate": _concatenate, "case": _case,
 }
 """Rules for operations that have operands without elements, and results with elements."""
 

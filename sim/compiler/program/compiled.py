@@ -1,5 +1,6 @@
 """A compiled program: everything that an executable is made from, as arrays and plain values."""
 
+import errno
 import json
 import os
 import pathlib
@@ -193,6 +194,8 @@ def save(compiled: Compiled, path: pathlib.Path) -> None:
     arrays = {f"{what}{core}": getattr(code.overlays, what)
               for core, code in enumerate(compiled.cores) for what in ("rows", "start")}
     text = np.frombuffer(json.dumps(description).encode(), np.uint8)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "folder must exist", str(path.parent))
     partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with partial.open("wb") as file:

@@ -41,8 +41,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     Raises
     ------
     MemoryError
-        If an operation's operands and results do not fit vector memory together, or no segment of
-        the code fits the chip's memories.
+        If the operands and results of operations do not fit vector memory together: all such
+        operations, with the user's lines; or if no segment of the code fits the chip's memories.
     UnsupportedError
         If no kernels can be written for operations: all of them, with the user's lines.
     ValueError

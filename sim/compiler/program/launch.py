@@ -44,6 +44,8 @@ class Launcher:
         What has been written, in order.
     received : dict of int to int
         Addresses of what comes from the other core, by the exchange's number.
+    too_large : list of str
+        Operations that vector memory has no room for.
     """
 
     def __init__(self, config: Config, tilings: Tilings, places: Places, constants: Constants,
@@ -58,6 +60,7 @@ class Launcher:
         self._counted_rows = 0
         self.records: list[KernelRecord] = []
         self.received: dict[int, int] = {}
+        self.too_large: list[str] = []
 
     def kernel(self, operation: Operation, following: Sequence[Operation],
                dying: Set[Value]) -> None:
@@ -71,11 +74,6 @@ class Launcher:
             Operations whose operands are loaded meanwhile, if there is room.
         dying : set of Value
             Operands that are not used again; a result may take the vectors of one.
-
-        Raises
-        ------
-        MemoryError
-            If the operands and results do not fit vector memory together.
         """
         lifted: dict[Value, VmemBuffer] = {}
         try:
@@ -90,7 +88,8 @@ class Launcher:
                 try:
                     code, used, own = self._lower(operation, dying)
                 except VectorMemoryError:
-                    raise MemoryError(self._too_large(operation)) from None
+                    self._skip(operation, lifted)
+                    return
         for next_operation in following if not lifted else ():
             for value in next_operation.operands:
                 self._places.prefetch(value)
@@ -108,13 +107,7 @@ class Launcher:
             self._places.restore(lifted)
 
     def exchange(self, operation: Operation) -> None:
-        """Write code that sends a value to the other core, and receives another one.
-
-        Raises
-        ------
-        MemoryError
-            If both values do not fit vector memory together.
-        """
+        """Write code that sends a value to the other core, and receives another one."""
         places, number = self._places, operation.attributes["number"]
         [value], result = operation.operands, operation.result
         lifted: dict[Value, VmemBuffer] = {}
@@ -127,7 +120,8 @@ class Launcher:
                 places.lock((value, result))
                 source, target = places.load(value), places.make(result)
         except VectorMemoryError:
-            raise MemoryError(self._too_large(operation)) from None
+            self._skip(operation, lifted)
+            return
         finally:
             places.lock(())
         self.received[number] = target.address
@@ -150,12 +144,17 @@ class Launcher:
             return None
         return value
 
-    def _too_large(self, operation: Operation) -> str:
+    def _skip(self, operation: Operation, lifted: dict[Value, VmemBuffer]) -> None:
+        """Note that an operation is too large, and go on as if it had been written."""
         values = dict.fromkeys((*operation.operands, *operation.results))
         needed = sum(self._tilings[value].vectors for value in values)
         where = f" at {operation.location}" if operation.location else ""
-        return (f"{operation.kind}{where} needs {needed} vectors of vector memory for its operands "
-                f"and results, and some for itself; the chip has {self._config.vmem_vectors}")
+        self.too_large.append(f"{operation.kind}{where} needs {needed} vectors for its operands "
+                              f"and results, and some for itself")
+        for value in operation.results:
+            self._places.homes[value] = self._places.reserve(self._tilings[value].vectors)
+        if lifted:
+            self._places.restore(lifted)
 
     def _lower(self, operation: Operation, dying: Set[Value]
                ) -> tuple[Code, list[VmemBuffer], list[VmemBuffer]]:

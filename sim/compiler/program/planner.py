@@ -31,6 +31,7 @@ class Planner:
     """
 
     def __init__(self, config: Config, tilings: Tilings) -> None:
+        self._config = config
         self._tilings = tilings
         self.stream = Stream()
         self.constants = Constants(config)
@@ -50,12 +51,23 @@ class Planner:
             What to compute.
         inputs, outputs : sequence of Rows
             Where the inputs lie, and where the outputs go; None for one that goes nowhere.
+
+        Raises
+        ------
+        MemoryError
+            If operations do not fit vector memory: all of them.
         """
         self.places.homes.update(zip(graph.inputs, inputs, strict=True))
         wanted: dict[Value, list[Rows]] = {}
         for value, rows in zip(graph.outputs, outputs, strict=True):
             wanted.setdefault(value, []).extend([] if rows is None else [rows])
         self._block(graph, wanted)
+        if self.launcher.too_large:
+            raise MemoryError(
+                f"vector memory has {self._config.vmem_vectors} vectors, which is too small for:\n"
+                + "\n".join(f"  {item}" for item in dict.fromkeys(self.launcher.too_large))
+                + "\ncompute in smaller pieces, for example with jax.lax.map over slices, or "
+                "choose a chip with more vector memory")
         self.places.wait_all()
         self.stream.halt()
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from hdl.core.counters import COUNTERS
 from sim.compiler.program.compiled import Compiled, KernelRecord
 
-__all__ = ["KernelCost", "Report", "longest_wait"]
+__all__ = ["UNCOUNTED", "KernelCost", "Report", "longest_wait"]
+
+UNCOUNTED = "the golden backend counts no cycles"
+"""Why a run has no cycles."""
 
 _WAITS = {name: name.removesuffix("_cycles").replace("_", " ") for name in COUNTERS
           if name.endswith("wait_cycles")}
@@ -48,8 +51,8 @@ class KernelCost:
 
     @property
     def cycles(self) -> int | None:
-        """Measured cycles, or None."""
-        return self.counts["cycles"] if self.runs else None
+        """Measured cycles, or None: a run on the golden backend counts none."""
+        return self.counts.get("cycles") or None
 
     @property
     def wait(self) -> str:
@@ -135,6 +138,10 @@ class Report:
     def _total(self) -> str:
         predicted = sum(cost.kernel.cycles * (1 if cost.runs is None else cost.runs)
                         for cost in self.kernels)
-        measured = "" if self.cycles is None else f", {self.cycles:,} measured"
+        measured = ""
+        if self.cycles is not None:
+            measured = f", {self.cycles:,} measured"
+        elif any(cost.runs for cost in self.kernels):
+            measured = f", none measured ({UNCOUNTED})"
         return (f"{predicted:,} cycles predicted{measured}, "
                 f"{self.compiled.overlays.segments} segments of code")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hdl.config import Config
 from sim.asm.assembler import Assembler, Program
 from sim.asm.descriptor import Place, descriptor, hbm, vmem
 from sim.asm.operands import s, sem, v
@@ -139,7 +140,7 @@ def test_programs_are_loaded_once(device: Device, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     ((HALT,), TypeError, "executable must be an Executable, not"),
-    ((EXECUTABLE,), ValueError, "arrays must be 2, not 0"),
+    ((EXECUTABLE,), ValueError, "must be given 2 arrays \\(number, text\\), not 0"),
     ((EXECUTABLE, [1], TEXT), TypeError, "number must be a numpy array, not list"),
     ((EXECUTABLE, np.ma.masked_array(NUMBER, mask=True), TEXT), TypeError,
      "number must be a numpy array, not MaskedArray"),
@@ -157,7 +158,12 @@ def test_bad_arguments_are_named(arguments: tuple[Any, ...], error: type[Excepti
 
 def test_an_executable_of_another_chip_is_refused() -> None:
     with (Device.open("small", backend="golden") as device,
-          pytest.raises(ValueError, match=r"executable must be compiled for Config\(array=8")):
+          pytest.raises(ValueError, match=r"must be compiled for small, not tiny$")):
+        device.execute(EXECUTABLE, NUMBER, TEXT)
+    other = Config.preset("tiny", smem_words=512, imem_bundles=1024)
+    with (Device.open(other, backend="golden") as device,
+          pytest.raises(ValueError, match="compiled for a device with smem_words=512, "
+                                          "imem_bundles=1024, not smem_words=256, imem_")):
         device.execute(EXECUTABLE, NUMBER, TEXT)
 
 

@@ -109,6 +109,14 @@ def test_bad_buffers_are_refused(device: Any) -> None:
         device.copy_out(buffer, object, 1)
     with pytest.raises(TypeError, match="dtype must be one of numbers, not None"):
         device.copy_out(buffer, None, 1)
+    with pytest.raises(TypeError, match=r"dtype must be one of numbers, not array\(\[0"):
+        device.copy_out(buffer, np.zeros(3), 3)
+    with pytest.raises(TypeError, match="dtype must be one of numbers, not <class 'str'>"):
+        device.copy_out(buffer, str, 3)
+    with pytest.raises(ValueError, match="a size of shape must be at least 0, not -1"):
+        device.copy_out(buffer, np.uint8, (2, -1))
+    with pytest.raises(TypeError, match="shape must be an integer, not 'x'"):
+        device.copy_out(buffer, np.uint8, "x")
     with pytest.raises(ValueError, match="size must be from 1"):
         device.allocate(0)
 

@@ -50,6 +50,18 @@ def _looped(x: Any) -> Any:
     return lax.scan(lambda total, row: (total + row.sum(), row * total), 2.0, x)
 
 
+def _gathered(x: Any, i: Any) -> Any:
+    numbers = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,),
+                                         start_index_map=())
+    return lax.gather(x, i, numbers, slice_sizes=(1, x.shape[1]))
+
+
+def _scattered(x: Any, i: Any, update: Any) -> Any:
+    numbers = lax.ScatterDimensionNumbers(update_window_dims=(1,), inserted_window_dims=(0,),
+                                          scatter_dims_to_operand_dims=())
+    return lax.scatter_add(x, i, update, numbers)
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "sums": (_sums, (_array(0, 3),)),
     "sum of two": (lambda x: lax.reduce((x, x), (1.0, 2.0), lambda a, b: (a[0] + b[0], a[1] + b[1]),
@@ -68,6 +80,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scatter": (lambda x, i, u: x.at[i].add(u), (_array(3, 2), _array(0, dtype=np.int32),
                                                  _array(0, 2))),
     "gather": (lambda x, i: x[i], (_array(3, 2), _array(0, dtype=np.int32))),
+    "gather without coordinates": (_gathered, (_array(5, 4), _array(3, 0, dtype=np.int32))),
+    "gather from a scalar": (lambda x, i: lax.gather(x, i, lax.GatherDimensionNumbers((), (), ()),
+                                                     ()),
+                             (_array(), _array(3, 0, dtype=np.int32))),
+    "scatter without coordinates": (_scattered, (_array(5, 4), _array(3, 0, dtype=np.int32),
+                                                 _array(3, 4))),
     "sort": (lambda x: (jnp.sort(x), jnp.argsort(x)), (_array(0),)),
     "conditional": (_branched, (np.bool_(True), _array(0, 2), _array(2))),
     "loop": (_looped, (_array(4, 0),)),

@@ -86,11 +86,39 @@ def test_program_of_text_reports_and_is_saved(device: Device, tmp_path: pathlib.
     np.testing.assert_array_equal(found, X * (X + 1) - X)
     report = program.report()
     assert "difference for one core" in report
-    assert "last run, core 0: cycles " in report
+    assert report.endswith("last run, core 0: the golden backend counts no cycles\n")
+    assert program.report(X, X, device=device).splitlines()[-2:] == [
+        "no measured cycles: the golden backend counts no cycles",
+        "last run, core 0: the golden backend counts no cycles"]
+    with pytest.raises(FileNotFoundError, match=r"folder must exist: .*missing'"):
+        program.save(tmp_path / "missing" / "program.npz")
     path = tmp_path / "program.npz"
     program.save(path)
     [again] = systolith.load(path)(X, X + 1, device=device)
     np.testing.assert_array_equal(again, found)
+
+
+def test_decorator_takes_options(device: Device) -> None:
+    @systolith.jit(device=device)
+    def doubled(x: Any) -> Any:
+        """Twice the array."""
+        return x + x
+
+    np.testing.assert_array_equal(doubled(X), X + X)
+    assert doubled.__doc__ == "Twice the array."
+    with pytest.raises(TypeError, match="function must be callable, not 3"):
+        systolith.jit(device=device)(3)  # type: ignore[arg-type]
+
+
+def test_names_of_files_are_no_programs(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "program.mlir"
+    with pytest.raises(ValueError, match=r"and there is no file '.*program.mlir' either"):
+        systolith.compile(str(path), "tiny")
+    path.write_text("module {}")
+    with pytest.raises(ValueError, match=r"as a string: give it as pathlib.Path\("):
+        systolith.compile(str(path), "tiny")
+    with pytest.raises(FileNotFoundError):
+        systolith.compile(tmp_path / "other.mlir", "tiny")
 
 
 def test_report_names_the_users_lines(device: Device) -> None:
@@ -121,7 +149,7 @@ def test_report_joins_predicted_and_measured_cycles() -> None:
     assert "measured" not in predicted[0]
     with Device.open("tiny") as device:
         found = rows(program.report(x, x, device=device))
-        with pytest.raises(ValueError, match="arrays must be 2"):
+        with pytest.raises(ValueError, match="must be given 2 arrays"):
             program.report(device=device)
     first = function.__code__.co_firstlineno
     [product] = [row for row in found if row["source"] == f"{__file__}:{first + 1}"]
@@ -144,7 +172,7 @@ def test_refusals(device: Device) -> None:
     with pytest.raises(TypeError, match="device must be given"):
         systolith.jit(jnp.tanh)(X)
     with pytest.raises(TypeError, match="function must be callable, not 3"):
-        systolith.jit(3)  # type: ignore[arg-type]
+        systolith.jit(3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="config must be a Config, not 3"):
         systolith.compile("", 3)  # type: ignore[arg-type]
     program = systolith.compile(jax.jit(jnp.abs).lower(X).as_text(), "tiny")

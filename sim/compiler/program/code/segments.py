@@ -118,7 +118,8 @@ def cut_segments(linear: Linear, config: Config, area: int, memory: ScalarMemory
         spare += max(excess, 0)
         spare_descriptors += max(missing, 0)
     raise MemoryError(f"{name} must be cut into segments of at most {area} bundles and {most} "
-                      "descriptors, the memories of this chip; that is not possible")
+                      "descriptors, the memories of this chip; that is not possible: choose a "
+                      "chip with larger instruction and scalar memory")
 
 
 def _cut(linear: Linear, firsts: Sequence[int]) -> list[Segment]:

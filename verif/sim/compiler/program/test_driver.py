@@ -53,11 +53,17 @@ def test_values_that_do_not_fit_vector_memory_are_spilled(device: Device,
     assert any(spec.role is Role.SCRATCH for spec in executable.buffers)
 
 
-def test_operation_that_does_not_fit_is_refused() -> None:
-    m = Maker(f32(50, 50), f32(50, 50))
-    graph = m.returns(m.op("add", *m.inputs))
-    with pytest.raises(MemoryError, match=r"add needs .* vectors of vector memory"):
+def test_operations_that_do_not_fit_are_refused_together() -> None:
+    m = Maker(f32(50, 50), f32(50, 50), f32(3))
+    one, other, small = m.inputs
+    total = m.op("add", one, other)
+    graph = m.returns(m.op("negate", small), m.op("reverse", total, dimensions=(0,)))
+    with pytest.raises(MemoryError) as caught:
         compile_graph(graph, TINY)
+    first, *lines, advice = str(caught.value).splitlines()
+    assert first == "vector memory has 256 vectors, which is too small for:"
+    assert [line.split(" needs ")[0] for line in lines] == ["  add", "  reverse"]
+    assert "smaller pieces" in advice
 
 
 def test_constants(device: Device) -> None:
