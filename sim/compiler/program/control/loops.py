@@ -1,9 +1,9 @@
 """Which carried values of a loop stay in vector memory, and the code that moves them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from hdl.config import Config
-from sim.compiler.graph.ir import Graph, Operation
+from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
@@ -14,7 +14,8 @@ __all__ = ["closed", "move_vectors", "values_to_keep"]
 _LONGEST_CYCLE = 16
 """Buffers that rotate through vector registers."""
 ROOM = 2
-"""Vectors left for each operation of a loop, divided by those of its operands and results."""
+"""Vectors left for each operation of a loop, divided by those of its operands and results that do
+not stay in vector memory."""
 
 
 def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[int]:
@@ -35,21 +36,28 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
         Numbers of carried values; they are `closed`.
     """
     sizes = [tilings[value].vectors for value in operation.operands]
-    room = vectors - ROOM * max(_need(region, tilings) for region in operation.regions)
-    kept = set()
-    for number in sorted(range(len(sizes)), key=sizes.__getitem__):
-        if sizes[number] <= room:
-            kept.add(number)
-            room -= sizes[number]
+
+    def fit(numbers: set[int]) -> bool:
+        room = max(_need(region, tilings, {region.inputs[number] for number in numbers})
+                   for region in operation.regions)
+        return sum(sizes[number] for number in numbers) + ROOM * room <= vectors
+
+    kept = set(range(len(sizes)))
+    if not fit(kept):
+        kept = set()
+        # Twice, because operations need less room after their operands are kept.
+        for number in 2 * sorted(range(len(sizes)), key=sizes.__getitem__):
+            if fit(kept | {number}):
+                kept.add(number)
     body = operation.regions[1]
     return closed(kept - _long_cycles(body), body)
 
 
-def _need(graph: Graph, tilings: Tilings) -> int:
-    """Vectors of the operands and results of a graph's largest operation."""
+def _need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
+    """Vectors of a graph's largest operation: its operands and results that are not kept."""
     return max((max(sum(tilings[value].vectors
-                        for value in {*operation.operands, *operation.results}),
-                    *(_need(region, tilings) for region in operation.regions
+                        for value in {*operation.operands, *operation.results} - kept),
+                    *(_need(region, tilings, set()) for region in operation.regions
                       if operation.kind in ("while", "case")), 0)
                 for operation in graph.operations), default=0)
 

@@ -10,8 +10,9 @@ from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.program.control import flow, loops
 from sim.compiler.program.control.counted import Affine, counted
-from sim.compiler.program.control.loops import move_vectors
+from sim.compiler.program.control.loops import move_vectors, values_to_keep
 from sim.compiler.program.places.vectors import FreeVectors
+from sim.compiler.program.tilings import assign_tilings
 from systolith import Device
 from verif.sim.compiler.machine.harness import run
 from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
@@ -260,3 +261,18 @@ def test_vectors_that_are_reserved() -> None:
     free.give(3, 4)
     assert free.free == 7
     assert free.take(8) is None
+
+
+def test_value_that_takes_most_of_vector_memory_is_kept() -> None:
+    """A table from which each iteration takes a slice is not read from HBM each time."""
+    kinds = [s32(), f32(70, 12)]
+    m, body = Maker(*kinds[1:]), Maker(*kinds)
+    number, table = body.inputs
+    body.op("dynamic_slice", table, number, zero(body), to=f32(1, 12), slice_sizes=(1, 12))
+    body.returns(plus_one(body), table)
+    m.control("while", [zero(m), *m.inputs], [below(3, kinds), body.graph], kinds)
+    [loop] = [operation for operation in m.graph.operations if operation.kind == "while"]
+    tilings = assign_tilings(m.graph, TINY)
+    assert tilings[table].vectors == 105
+    assert values_to_keep(loop, tilings, 130) == {0, 1}
+    assert values_to_keep(loop, tilings, 108) == set()
