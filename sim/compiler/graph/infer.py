@@ -378,6 +378,24 @@ def _convolution(operation: Operation) -> TensorType:
     return TensorType(tuple(shape), operation.result.dtype)
 
 
+@_infers("phase_convolution")
+def _phase_convolution(operation: Operation) -> TensorType:
+    (lhs, rhs), attributes = operation.operands, operation.attributes
+    _require(lhs.type.rank == 5, f"the input must have 5 dimensions, not {lhs.type.rank}")
+    lines, images, phases, places, features = lhs.shape
+    depth = rhs.shape[attributes["kernel_input_feature_dimension"]]
+    _require(features == depth, f"input features must be {depth}, not {features}")
+    result = _windows([lines, phases * places],
+                      [rhs.shape[i] for i in attributes["kernel_spatial_dimensions"]],
+                      attributes["window_strides"], attributes["padding"],
+                      attributes["lhs_dilation"], attributes["rhs_dilation"])
+    found = phases * attributes["lhs_dilation"][1] // attributes["window_strides"][1]
+    _require(result[1] == found * places, f"columns must be {found * places}, not {result[1]}")
+    return TensorType((result[0], images, found, places,
+                       rhs.shape[attributes["kernel_output_feature_dimension"]]),
+                      operation.result.dtype)
+
+
 @_infers("map")
 def _map(operation: Operation) -> TensorType:
     scalars = [TensorType((), value.dtype) for value in operation.operands]

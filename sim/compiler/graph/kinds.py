@@ -93,6 +93,13 @@ KINDS: dict[str, Kind] = {
         "output_batch_dimension": "i", "output_feature_dimension": "i",
         "output_spatial_dimensions": "is", "feature_group_count": "i", "batch_group_count": "i",
         "precision_config": "ss"}),
+    # Operand and result are of shape (lines, images, phases, places, features): a line is cut into
+    # phases (see sim.compiler.kernels.phases).
+    "phase_convolution": Kind(2, attributes={
+        "window_strides": "is", "padding": "pairs", "lhs_dilation": "is", "rhs_dilation": "is",
+        "window_reversal": "bs", "kernel_input_feature_dimension": "i",
+        "kernel_output_feature_dimension": "i", "kernel_spatial_dimensions": "is",
+        "precision_config": "ss"}),
     "map": Kind(1, variadic=True, regions=1),
     # Operands are the values that the regions read: what a loop carries (what it does not change is
     # an output of its body as it came in), or, of a case, the index and then what branches take.

@@ -85,6 +85,8 @@ class Product:
         Vectors of the weights along their sublanes.
     finish : callable or None
         Makes what is stored from a sum.
+    first_row : int
+        The vector of the rows that the first step pushes first.
     """
 
     config: Config
@@ -99,6 +101,7 @@ class Product:
     transposed: bool
     weight_rows: int
     finish: Finish | None = field(default=None, compare=False)
+    first_row: int = 0
 
     @cached_property
     def block_rows(self) -> int:

@@ -288,7 +288,8 @@ class _Writer:
     def _row(self, number: int | Index, mask: MReg | None) -> VReg:
         """What is pushed for a vector of a step's rows."""
         b, product = self._b, self._product
-        vector = b.load(product.rows, self._rows.at + number * product.block.rows)
+        vector = b.load(product.rows,
+                        self._rows.at + number * product.block.rows + product.first_row)
         return product.scheme.piece(b, ROWS, vector, self._rows.settings, mask)
 
     def _weight(self, number: int, mask: MReg | None, *, last: bool = False) -> VReg:

@@ -209,7 +209,9 @@ def _products(operation: Operation) -> int:
     if operation.kind == "dot_general":
         lhs, contracted = operation.operands[0], operation.attributes["lhs_contracting_dimensions"]
         return operation.result.type.size * math.prod(lhs.shape[at] for at in contracted)
-    if operation.kind == "convolution":
+    if operation.kind == "line_convolution":
+        return operation.result.type.size * operation.operands[1].shape[1]
+    if operation.kind in ("convolution", "phase_convolution"):
         kernel = operation.operands[1]
         features = kernel.shape[operation.attributes["kernel_output_feature_dimension"]]
         return operation.result.type.size * kernel.type.size // features

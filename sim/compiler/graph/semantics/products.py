@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from sim.compiler.graph.arrays import Array, array_dtype
-from sim.compiler.graph.ir import Operation
+from sim.compiler.graph.ir import Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import round_to
 from sim.compiler.graph.semantics.movement import pad_array
 from sim.compiler.graph.semantics.rules import Context, evaluates
@@ -146,3 +146,19 @@ def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
         total += np.matmul(flat, np.swapaxes(weights, 1, 2)).reshape(total.shape)
     # (groups, batch, ..., outputs of a group) to (batch, outputs, ...).
     return np.moveaxis(np.moveaxis(total, 0, -2).reshape(batch, *shape, outputs), -1, 1)
+
+
+@evaluates("phase_convolution")
+def _phase_convolution(operation: Operation, operands: list[Array], context: Context) -> Array:
+    lines, images, phases, places, features = operands[0].shape
+    whole = np.swapaxes(operands[0], 2, 3).reshape(lines, images, phases * places, features)
+    result = operation.result.shape
+    columns = (result[0], result[1], result[2] * result[3], result[4])
+    plain = Operation("convolution", operation.operands, (Value(TensorType(
+        columns, operation.result.dtype)),), {
+        **operation.attributes, "input_batch_dimension": 1, "input_feature_dimension": 3,
+        "input_spatial_dimensions": (0, 2), "output_batch_dimension": 1,
+        "output_feature_dimension": 3, "output_spatial_dimensions": (0, 2),
+        "feature_group_count": 1, "batch_group_count": 1})
+    found = _convolution(plain, [whole, operands[1]], context)
+    return np.swapaxes(found.reshape(*result[:2], result[3], result[2], result[4]), 2, 3)

@@ -1,0 +1,320 @@
+"""Convolutions over two dimensions whose columns are split into phases.
+
+Column *p* · *Q* + *q* of a line of *P* · *Q* columns is in *phase q*, at place *p*. With the places
+along the sublanes and the phases outer, a step to the next column is one to the next phase, a whole
+vector; only from the last phase to the first one, places move by one. A stride takes some of the
+phases. So the rows of all offsets of a kernel are made by few rotations, and those of a result fill
+vectors as far as *P* fills the sublanes.
+
+Values are of shape (lines, images, phases, places, features): lines are outer to images, so that an
+offset of lines is one distance for all rows of all images, and these follow each other.
+
+The kernel first copies the rows of each offset of columns to scratch, with zeros around, and then
+multiplies (`sim.compiler.kernels.product`). Where few features leave lanes free, several offsets
+are put side by side in them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Operation
+from sim.compiler.kernels.dot import cheapest, finisher, merged, precision, relaid, strides
+from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.pieces import scheme
+from sim.compiler.kernels.product import Finish, Level, Product
+from sim.compiler.kernels.steps import write_product
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.ir import Index, MReg, VmemBuffer, VReg
+from sim.compiler.tiling import Tiling, standard
+
+__all__ = ["PhaseConvolution"]
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseConvolution:
+    """How a `phase_convolution` is computed.
+
+    Attributes
+    ----------
+    operation : Operation
+    config : Config
+    weights : Tiling
+        Of the kernel.
+    """
+
+    operation: Operation
+    config: Config
+    weights: Tiling
+
+    @cached_property
+    def windows(self) -> tuple[int, int]:
+        """Sizes of the kernel: lines and columns."""
+        attributes, shape = self.operation.attributes, self.operation.operands[1].shape
+        lines, columns = attributes["kernel_spatial_dimensions"]
+        return shape[lines], shape[columns]
+
+    @cached_property
+    def features(self) -> int:
+        """Features of the input."""
+        return self.operation.operands[0].shape[4]
+
+    @cached_property
+    def is_direct(self) -> bool:
+        """Whether the rows are those of the input, without a copy."""
+        attributes = self.operation.attributes
+        return (self.windows == attributes["window_strides"] == attributes["lhs_dilation"] == (1, 1)
+                and not any(map(any, attributes["padding"])))
+
+    @cached_property
+    def transposed(self) -> bool:
+        """Whether the weights' input features run along the lanes."""
+        return (self.weights.lane_dimension
+                == self.operation.attributes["kernel_input_feature_dimension"])
+
+    @cached_property
+    def together(self) -> int:
+        """Offsets of columns that share a vector's lanes."""
+        columns = self.operation.attributes["kernel_spatial_dimensions"][1]
+        fits = (not self.transposed and self.weights.lane_tiles == 1
+                and self.features % self.config.sublanes == 0
+                and self.config.lanes % self.features == 0
+                and not self.operation.attributes["window_reversal"][1]
+                and strides(self.weights).get(columns) == self.weights.row_tiles)
+        return min(self.windows[1], self.config.lanes // self.features) if fits else 1
+
+    @cached_property
+    def copies(self) -> int:
+        """Copies of the rows, for the offsets of columns."""
+        return -(-self.windows[1] // self.together)
+
+    @cached_property
+    def lane_tiles(self) -> int:
+        """Tiles of the input's features."""
+        return -(-self.features // self.config.lanes)
+
+    @cached_property
+    def line(self) -> int:
+        """Vectors of a line of the scratch, of all images."""
+        return self.operation.result.shape[1] * self.operation.result.shape[2]
+
+    @cached_property
+    def by_offset(self) -> bool:
+        """Whether each offset of lines has its own copy; else all offsets use the same lines."""
+        return self.operation.attributes["window_strides"][0] > 1
+
+    @cached_property
+    def lines(self) -> int:
+        """Lines of a copy."""
+        count = self.operation.result.shape[0]
+        if self.by_offset:
+            return count
+        return count + (self.windows[0] - 1) * self.operation.attributes["rhs_dilation"][0]
+
+    @cached_property
+    def parts(self) -> int:
+        """Copies of lines for each offset of columns and tile of features."""
+        return self.windows[0] if self.by_offset else 1
+
+    @cached_property
+    def vectors(self) -> int:
+        """Vectors of the scratch."""
+        return self.copies * self.parts * self.lane_tiles * self.lines * self.line
+
+    def place(self, copy: int, part: int) -> int:
+        """First vector of the first tile of a copy."""
+        return (copy * self.parts + part) * self.lane_tiles * self.lines * self.line
+
+    def product(self, rows: VmemBuffer, weights: VmemBuffer, results: VmemBuffer,
+                finish: Finish | None = None) -> Product:
+        """The steps of the array, on these buffers."""
+        operation, config, tiling = self.operation, self.config, self.weights
+        attributes, tile = operation.attributes, config.tile_vregs
+        lhs, rhs = operation.operands
+        outputs = -(-operation.result.shape[4] // config.lanes)
+        height, width, images, phases = (*self.windows, *operation.result.shape[1:3])
+        distances = strides(tiling)
+        lines, columns = (distances.get(dimension, 0)
+                          for dimension in attributes["kernel_spatial_dimensions"])
+        near = 1 if self.is_direct else self.lines * self.line
+        if self.transposed:
+            sums = [Level(self.lane_tiles, near, tiling.row_tiles, depth=config.lanes)]
+            others = Level(-(-tiling.row_tiles // tile), weight_row=tile, results=1)
+        else:
+            sums = [Level(self.lane_tiles, near, weight_row=tile, depth=config.lanes)]
+            others = Level(tiling.lane_tiles, weights=tiling.row_tiles, results=1)
+        depth, weight_rows, first = self.features, tiling.row_tiles, 0
+        if self.together > 1:
+            depth, weight_rows = depth * width, weight_rows * width
+            sums = [Level(self.copies, self.place(1, 0), weight_row=tile, depth=config.lanes)]
+        elif width > 1:
+            sums.append(Level(width, self.place(1, 0), columns))
+        if height > 1:
+            step = (self.place(0, 1) if self.by_offset
+                    else self.line * attributes["rhs_dilation"][0])
+            if attributes["window_reversal"][0]:
+                first, step = step * (height - 1), -step
+            sums.append(Level(height, step, lines))
+        many = [Level(operation.result.shape[0] * images * phases,
+                      self.lane_tiles if self.is_direct else 1, results=outputs)]
+        return cheapest(
+            Product(config, rows, weights, results,
+                    scheme(lhs.dtype, rhs.dtype, precision(operation)), tuple(merged(sums)),
+                    (others,), Level(1), depth, self.transposed, weight_rows, finish, first), many)
+
+
+class _Copies:
+    """Writes the copies of the input that a convolution multiplies."""
+
+    def __init__(self, b: Builder, way: PhaseConvolution, source: VmemBuffer, target: VmemBuffer
+                 ) -> None:
+        self._b, self._way, self._source, self._target = b, way, source, target
+        self._attributes = way.operation.attributes
+        self._lhs = way.operation.operands[0].shape
+        self._zero = b.splat(0)
+        self._sublane, self._lane = b.vector("sublane"), b.vector("lane")
+        self._masks: dict[int, MReg] = {}
+        # Before the loops that use them.
+        for _, _, _, shift in self._entries():
+            self._mask(shift)
+        self._sides = {slot: b.compare("ge", self._lane, slot * way.features)
+                       for slot in range(1, way.together)}
+
+    def write(self) -> None:
+        """Write all lines."""
+        way, attributes = self._way, self._attributes
+        low, dilation = attributes["padding"][0][0], attributes["lhs_dilation"][0]
+        if dilation > 1:
+            self._clear(0, way.vectors)
+        for part in range(way.parts):
+            stride, begin = 1, low
+            if way.by_offset:
+                stride = attributes["window_strides"][0]
+                begin = low - part * attributes["rhs_dilation"][0]
+            # Line l of the copy is line (l * stride - begin) / dilation of the input.
+            valid = [line for line in range(way.lines) if (line * stride - begin) % dilation == 0
+                     and 0 <= line * stride - begin < self._lhs[0] * dilation]
+            if dilation == 1:
+                first, end = (valid[0], valid[-1] + 1) if valid else (0, 0)
+                self._clear_lines(part, 0, first)
+                self._clear_lines(part, end, way.lines)
+            if valid:
+                self._copy(part, valid, (valid[0] * stride - begin) // dilation, stride)
+
+    def _clear(self, first: int | Index, count: int) -> None:
+        if count:
+            with self._b.loop(count) as i:
+                self._b.store(self._zero, self._target, first + i)
+
+    def _clear_lines(self, part: int, first: int, end: int) -> None:
+        way = self._way
+        if first == end:
+            return
+        with self._b.loop(way.copies) as copy, self._b.loop(way.lane_tiles) as tile:
+            self._clear(way.place(0, part) + copy * way.place(1, 0)
+                        + tile * (way.lines * way.line) + first * way.line,
+                        (end - first) * way.line)
+
+    def _copy(self, part: int, lines: list[int], source: int, stride: int) -> None:
+        """Copy lines that are equally far apart, from a line of the input on."""
+        b, way, images = self._b, self._way, self._lhs[1]
+        phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1
+        vectors = phases * way.lane_tiles
+        inner = way.operation.result.shape[2]
+        with b.loop(way.lane_tiles) as tile:
+            base = tile * (way.lines * way.line) + way.place(0, part) + lines[0] * way.line
+            first = tile + source * images * vectors
+            if step == stride == 1:
+                with b.loop(len(lines) * images) as row:
+                    self._rows(first + row * vectors, base + row * inner)
+                return
+            with b.loop(len(lines)) as line, b.loop(images) as image:
+                self._rows(
+                    first + line * (stride if step == 1 else 1) * images * vectors
+                    + image * vectors, base + line * (step * way.line) + image * inner)
+
+    def _rows(self, source: Index, target: Index) -> None:
+        """Copy the vectors of a line of an image, to all copies."""
+        b, way = self._b, self._way
+        pieces: dict[tuple[int, int, int], VReg] = {}
+        loaded: dict[int, VReg] = {}
+        made: dict[tuple[int, int], VReg] = {}
+        for offset, place, phase, shift in self._entries():
+            slot = offset % way.together
+            if phase < 0:
+                vector = self._zero
+            else:
+                if phase not in loaded:
+                    loaded[phase] = b.load(self._source, source + phase * way.lane_tiles)
+                key = phase, shift, slot
+                if key not in pieces:
+                    pieces[key] = self._moved(loaded[phase], shift, slot)
+                vector = pieces[key]
+            copy = offset // way.together
+            if slot:
+                vector = b.vector("select", vector, made[copy, place], self._sides[slot])
+            made[copy, place] = vector
+            if slot + 1 == way.together or offset + 1 == way.windows[1]:
+                b.store(vector, self._target, target + way.place(copy, 0) + place)
+
+    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
+        """For each vector of a line: offset of columns, phase of the result, and what is there:
+        phase of the input, or -1 for zeros, and by how many places it is moved."""
+        way, attributes = self._way, self._attributes
+        phases = way.operation.result.shape[2]
+        stride, low = attributes["window_strides"][1], attributes["padding"][1][0]
+        dilation = attributes["lhs_dilation"][1]
+        for place in range(phases):
+            for offset in range(way.windows[1]):
+                at = way.windows[1] - 1 - offset if attributes["window_reversal"][1] else offset
+                column = place * stride + at * attributes["rhs_dilation"][1] - low
+                shift, phase = divmod(column, phases * stride)
+                if phase % dilation or abs(shift) >= self._lhs[3]:
+                    yield offset, place, -1, 0
+                else:
+                    yield offset, place, phase // dilation, shift
+
+    def _moved(self, vector: VReg, shift: int, slot: int) -> VReg:
+        """Places moved by ``shift``, features moved to the lanes of a slot."""
+        b = self._b
+        if shift:
+            sublanes = self._way.config.sublanes
+            vector = b.cross("rotate_sublanes", vector, -shift % sublanes)
+            vector = b.vector("select", vector, self._zero, self._mask(shift))
+        if slot:
+            vector = b.cross("rotate_lanes", vector, slot * self._way.features)
+        return vector
+
+    def _mask(self, shift: int) -> MReg:
+        """The places to which others are moved."""
+        if shift and shift not in self._masks:
+            self._masks[shift] = (self._b.compare("lt", self._sublane, self._lhs[3] - shift)
+                                  if shift > 0 else self._b.compare("ge", self._sublane, -shift))
+        return self._masks.get(shift, self._b.all_ones)
+
+
+@chooses("phase_convolution")
+def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    attributes = operation.attributes
+    kernel = operation.operands[1].shape
+    pair = (attributes["kernel_input_feature_dimension"],
+            attributes["kernel_output_feature_dimension"])
+    weights, _ = min((relaid(kernel, operands[1], *order, config=config)
+                      for order in (pair, pair[::-1])), key=lambda way: way[1])
+    return Choice((standard(operation.operands[0].shape, config), weights),
+                  (standard(operation.result.shape, config),))
+
+
+@lowers("phase_convolution")
+def _lower(operation: Operation, at: Lowering) -> None:
+    b = at.builder
+    lhs, rhs = (at.place(value) for value in operation.operands)
+    result = at.place(operation.result)
+    way = PhaseConvolution(operation, at.config, rhs.tiling)
+    rows = lhs.buffer
+    if not way.is_direct:
+        rows = at.scratch(way.vectors)
+        _Copies(b, way, lhs.buffer, rows).write()
+    write_product(b, way.product(rows, rhs.buffer, result.buffer,
+                                 finisher(b, operation.result.dtype)), at.smem)

@@ -1,0 +1,245 @@
+"""Splits the columns of images into phases, for convolutions that gain by it.
+
+A convolution over two dimensions becomes a `phase_convolution` (`sim.compiler.kernels.phases`) of
+values whose columns are split. Elementwise operations and reductions of its result are applied to
+the split value, so that a chain of convolutions never puts the columns together; what needs them
+gets a copy.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
+from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
+from sim.compiler.passes.expansion import Expansion, expand
+
+__all__ = ["split_phases"]
+
+_FULL = 0.75
+"""Share of the sublanes from which on all convolutions have the same number of places."""
+_LEAST = 0.6
+"""Least share of the sublanes that places fill, unless a whole line does not."""
+
+_OFFSETS = 9
+"""Offsets of a kernel that may be more than the places of its result, as in a gradient's."""
+
+
+def split_phases(graph: Graph, config: Config) -> None:
+    """Split the columns of the convolutions of a graph for a chip."""
+    shapes = [shape for operation in graph.walk() if (shape := _Shape.of(operation)) is not None]
+    common = _places(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
+    splitter = _Splitter(config.sublanes,
+                         common if common >= _FULL * config.sublanes else None)
+    expand(graph, splitter.rule)
+
+
+def _places(columns: int, most: int) -> int:
+    """The greatest divisor of a number of columns that is ``most`` or less."""
+    return max((n for n in range(1, most + 1) if columns % n == 0), default=1)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What matters of a convolution that can be split.
+
+    Attributes
+    ----------
+    attributes : dict
+    inputs, results : int
+        Columns of the input and of the result.
+    """
+
+    attributes: dict[str, Any]
+    inputs: int
+    results: int
+
+    @classmethod
+    def of(cls, operation: Operation) -> "_Shape | None":
+        """The shape of an operation, or None if it is none that can be split."""
+        if operation.kind != "convolution":
+            return None
+        a, (lhs, rhs) = operation.attributes, operation.operands
+        if (len(a["window_strides"]) != 2 or a["feature_group_count"] * a["batch_group_count"] != 1
+                or not (lhs.dtype.is_float and rhs.dtype.is_float)
+                or not operation.result.type.size or not lhs.type.size):
+            return None
+        places = [operation.result.shape[i] for i in a["output_spatial_dimensions"]]
+        windows = [rhs.shape[i] for i in a["kernel_spatial_dimensions"]]
+        strides, dilations = a["window_strides"], a["lhs_dilation"]
+        if math.prod(windows) > max(math.prod(places), _OFFSETS) or any(
+                step > 1 and dilation > 1 for step, dilation in zip(strides, dilations,
+                                                                    strict=True)):
+            return None
+        columns = lhs.shape[a["input_spatial_dimensions"][1]]
+        if columns * dilations[1] != places[1] * strides[1]:
+            return None
+        return cls(a, columns, places[1])
+
+    @property
+    def takes(self) -> "_Order":
+        """Dimensions of the input."""
+        a = self.attributes
+        lines, columns = a["input_spatial_dimensions"]
+        return lines, a["input_batch_dimension"], columns, a["input_feature_dimension"]
+
+    @property
+    def makes(self) -> "_Order":
+        """Dimensions of the result."""
+        a = self.attributes
+        lines, columns = a["output_spatial_dimensions"]
+        return lines, a["output_batch_dimension"], columns, a["output_feature_dimension"]
+
+
+_Order = tuple[int, int, int, int]
+"""Dimensions of a value: lines, images, columns, features."""
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A value with split columns.
+
+    Attributes
+    ----------
+    value : Value
+        Of shape (lines, images, phases, places, features).
+    order : tuple of int
+        The dimensions of the value as it was.
+    """
+
+    value: Value
+    order: _Order
+
+    @property
+    def form(self) -> tuple[_Order, int]:
+        """What values of elementwise operations must have in common: dimensions, and phases."""
+        return self.order, self.value.shape[2]
+
+
+class _Splitter:
+    """Splits columns, and remembers the values that are split."""
+
+    def __init__(self, sublanes: int, places: int | None) -> None:
+        self._sublanes = sublanes
+        self._common = places
+        self._splits: dict[Value, _Split] = {}
+
+    def rule(self, operation: Operation, to: Expansion) -> Value | None:
+        """What replaces an operation, or None."""
+        if operation.kind == "convolution":
+            return self._convolution(operation, to)
+        if operation.kind in ELEMENTWISE:
+            return self._elementwise(operation, to)
+        if operation.kind == "reduce":
+            return self._reduce(operation, to)
+        return None
+
+    def _convolution(self, operation: Operation, to: Expansion) -> Value | None:
+        shape, (lhs, rhs) = _Shape.of(operation), operation.operands
+        if shape is None:
+            return None
+        places = self._common or _places(shape.results, self._sublanes)
+        columns = shape.results
+        if not self._gains(lhs.shape[shape.takes[1]], lhs.shape[shape.takes[3]], places, columns):
+            return None
+        phases = shape.inputs // places
+        if shape.inputs % places or phases * shape.attributes["lhs_dilation"][1] % (
+                shape.attributes["window_strides"][1]):
+            return None
+        rows = self._split(lhs, shape.takes, phases, to)
+        wanted = tuple(operation.result.shape[dimension] for dimension in shape.makes)
+        names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "window_reversal",
+                 "kernel_input_feature_dimension", "kernel_output_feature_dimension",
+                 "kernel_spatial_dimensions", "precision_config")
+        result = to.add(
+            "phase_convolution", (rows, rhs),
+            TensorType((*wanted[:2], columns // places, places, wanted[3]),
+                       operation.result.dtype),
+            **{name: shape.attributes[name] for name in names})
+        return self._merged(_Split(result, shape.makes), to)
+
+    def _gains(self, images: int, features: int, places: int, columns: int) -> bool:
+        """Whether places fill the sublanes well enough, and better than images would."""
+        def filled(size: int) -> float:
+            return size / (-(-size // self._sublanes) * self._sublanes)
+
+        if features < self._sublanes or filled(images) > filled(places):
+            return False
+        return filled(places) >= _LEAST or places == columns
+
+    def _elementwise(self, operation: Operation, to: Expansion) -> Value | None:
+        splits = [self._splits[value] for value in operation.operands if value in self._splits]
+        if not splits:
+            return None
+        order, phases = splits[0].form
+        operands = [value if not value.shape else self._split(value, order, phases, to)
+                    for value in operation.operands]
+        result = to.add(operation.kind, operands,
+                        TensorType(splits[0].value.shape, operation.result.dtype), (),
+                        **operation.attributes)
+        return self._merged(_Split(result, order), to)
+
+    def _reduce(self, operation: Operation, to: Expansion) -> Value | None:
+        """Reduce phases and places, where columns are reduced."""
+        split = self._splits.get(operation.operands[0])
+        dimensions = operation.attributes["dimensions"]
+        if split is None or len(operation.operands) != 2 or split.order[2] not in dimensions:
+            return None
+        new = (0, 1, (2, 3), 4)
+        kept = [number for number in (0, 1, 3) if split.order[number] not in dimensions]
+        reduced = [place for number in range(4) if number not in kept
+                   for place in np.atleast_1d(new[number]).tolist()]
+        shape = tuple(split.value.shape[4 if number == 3 else number] for number in kept)
+        result = to.add("reduce", (split.value, operation.operands[1]),
+                        TensorType(shape, operation.result.dtype), operation.regions,
+                        dimensions=tuple(reduced))
+        # The dimensions that are left, in the order in which the value had them.
+        was = [split.order[number] for number in kept]
+        return to.transpose(result, sorted(range(len(was)), key=was.__getitem__))
+
+    # Splitting, and putting together.
+
+    def _split(self, value: Value, order: _Order, phases: int, to: Expansion) -> Value:
+        """A value with split columns."""
+        known = self._splits.get(value)
+        if known is not None and known.form == (order, phases):
+            return known.value
+        lines, images, columns, features = (value.shape[dimension] for dimension in order)
+        shape = (lines, images, phases, columns // phases, features)
+        repeated = self._repeated(value, order, shape, to)
+        if repeated is not None:
+            return repeated
+        flat = to.reshape(to.transpose(value, order),
+                          (lines, images, columns // phases, phases, features))
+        return to.transpose(flat, (0, 1, 3, 2, 4))
+
+    def _repeated(self, value: Value, order: _Order, shape: tuple[int, ...], to: Expansion
+                  ) -> Value | None:
+        """A constant or a broadcast in another shape, if its columns are equal."""
+        producer = to.producers.get(value)
+        if producer is not None and producer.kind == "constant":
+            array = np.asarray(producer.attributes["value"])
+            if array.size and (array == array.flat[0]).all():
+                return to.broadcast(to.constant(array.flat[0], value.dtype), shape, ())
+        if producer is None or producer.kind != "broadcast_in_dim":
+            return None
+        [source] = producer.operands
+        places = [order.index(i) for i in producer.attributes["broadcast_dimensions"]]
+        if 2 in places:
+            return None
+        places = [4 if place == 3 else place for place in places]
+        if places != sorted(places):
+            return None
+        return to.broadcast(source, shape, places)
+
+    def _merged(self, split: _Split, to: Expansion) -> Value:
+        """The value with its columns together, which is dropped if nothing uses it."""
+        lines, images, phases, places, features = split.value.shape
+        flat = to.reshape(to.transpose(split.value, (0, 1, 3, 2, 4)),
+                          (lines, images, phases * places, features))
+        value = to.transpose(flat, sorted(range(4), key=split.order.__getitem__))
+        self._splits[value] = split
+        return value

@@ -1,0 +1,108 @@
+"""Chains of convolutions stay in phases."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdl.config import Config
+from sim.compiler.graph.interpret import interpret
+from sim.compiler.graph.ir import DType, Graph, TensorType, Value
+from sim.compiler.graph.verify import verify
+from sim.compiler.passes import SIMPLIFICATIONS
+from sim.compiler.passes.split_phases import split_phases
+
+SEED = 20261122
+CONFIG = Config.preset("tiny")
+
+
+def convolve(graph: Graph, value: Value, kernel: Value, stride: int = 1) -> Value:
+    """A convolution, as JAX writes one with the padding SAME; features last."""
+    size = kernel.shape[0]
+    pads = []
+    for columns in value.shape[1:3]:
+        total = max(0, (-(-columns // stride) - 1) * stride + size - columns)
+        pads.append((total // 2, total - total // 2))
+    batch, lines, columns, _ = value.shape
+    shape = (batch, -(-lines // stride), -(-columns // stride), kernel.shape[3])
+    return graph.add("convolution", (value, kernel), TensorType(shape, DType.F32), {
+        "window_strides": (stride, stride), "padding": tuple(pads), "lhs_dilation": (1, 1),
+        "rhs_dilation": (1, 1), "window_reversal": (False, False), "input_batch_dimension": 0,
+        "input_feature_dimension": 3, "input_spatial_dimensions": (1, 2),
+        "kernel_input_feature_dimension": 2, "kernel_output_feature_dimension": 3,
+        "kernel_spatial_dimensions": (0, 1), "output_batch_dimension": 0,
+        "output_feature_dimension": 3, "output_spatial_dimensions": (1, 2),
+        "feature_group_count": 1, "batch_group_count": 1,
+        "precision_config": ("HIGHEST", "HIGHEST")}).result
+
+
+def block(columns: int) -> Graph:
+    """Two convolutions, the second with a stride; scaled, with a residual, and a mean."""
+    types = [(1, 4, columns, 3), (3, 3, 3, 5), (5,), (3, 3, 5, 4), (1, 1, 3, 4)]
+    graph = Graph([Value(TensorType(shape, DType.F32)) for shape in types])
+    x, first, scale, second, skip = graph.inputs
+    y = convolve(graph, x, first)
+    scales = graph.add("broadcast_in_dim", (scale,), y.type, {"broadcast_dimensions": (3,)}).result
+    zero = graph.add("constant", (), TensorType(y.shape, DType.F32),
+                     {"value": np.zeros(y.shape, np.float32)}).result
+    y = graph.add("maximum", (graph.add("multiply", (y, scales), y.type).result, zero),
+                  y.type).result
+    y = convolve(graph, y, second, 2)
+    z = graph.add("add", (y, convolve(graph, x, skip, 2)), y.type).result
+    scalar = TensorType((), DType.F32)
+    region = Graph([Value(scalar), Value(scalar)])
+    region.outputs = [region.add("add", region.inputs, scalar).result]
+    start = graph.add("constant", (), scalar, {"value": np.zeros((), np.float32)}).result
+    mean = graph.add("reduce", (z, start), TensorType((1, 4), DType.F32), {"dimensions": (1, 2)},
+                     (region,)).result
+    graph.outputs = [mean]
+    return graph
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    return Counter(operation.kind for operation in graph.operations)
+
+
+def simplify(graph: Graph) -> None:
+    for _, apply in SIMPLIFICATIONS:
+        apply(graph, CONFIG)
+
+
+@pytest.mark.parametrize("columns", [4, 8])
+def test_a_block_never_puts_columns_together(columns: int) -> None:
+    graph = block(columns)
+    rng = np.random.default_rng(SEED)
+    arrays: list[Any] = [rng.standard_normal(value.shape).astype(np.float32)
+                         for value in graph.inputs]
+    [wanted] = interpret(graph, arrays)
+    split_phases(graph, CONFIG)
+    simplify(graph)
+    verify(graph)
+    found = kinds(graph)
+    assert found["phase_convolution"] == 3
+    assert found["convolution"] == 0
+    # Only the input is split, once.
+    assert found["transpose"] <= 2
+    assert found["reshape"] <= 2
+    np.testing.assert_allclose(interpret(graph, arrays)[0], wanted, rtol=1e-5)
+
+
+def test_what_needs_whole_lines_gets_them() -> None:
+    graph = block(4)
+    result = next(operation.operands[0] for operation in graph.operations
+                  if operation.kind == "reduce")
+    graph.outputs = [result]
+    arrays = [np.random.default_rng(SEED).standard_normal(value.shape).astype(np.float32)
+              for value in graph.inputs]
+    [wanted] = interpret(graph, arrays)
+    split_phases(graph, CONFIG)
+    simplify(graph)
+    verify(graph)
+    np.testing.assert_allclose(interpret(graph, arrays)[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_columns_that_cannot_be_split_stay() -> None:
+    graph = block(7)
+    split_phases(graph, CONFIG)
+    assert not kinds(graph)["phase_convolution"]
