@@ -396,6 +396,20 @@ def _phase_convolution(operation: Operation) -> TensorType:
                       operation.result.dtype)
 
 
+@_infers("line_convolution")
+def _line_convolution(operation: Operation) -> TensorType:
+    (lines, kernel), stride = operation.operands, operation.attributes["stride"]
+    _require(lines.type.rank == 5 and kernel.type.rank == 2,
+             f"operands must have 5 and 2 dimensions, not {lines.type.rank} and {kernel.type.rank}")
+    images, count, features, offsets, columns = lines.shape
+    _require(kernel.shape[1] % (features * offsets) == 0,
+             f"depth must be a multiple of {features * offsets}, not {kernel.shape[1]}")
+    window = kernel.shape[1] // (features * offsets)
+    _require(stride >= 1 and window <= count, f"the kernel must have {count} lines or fewer")
+    return TensorType(((count - window) // stride + 1, images, kernel.shape[0], columns),
+                      operation.result.dtype)
+
+
 @_infers("map")
 def _map(operation: Operation) -> TensorType:
     scalars = [TensorType((), value.dtype) for value in operation.operands]

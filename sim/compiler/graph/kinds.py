@@ -100,6 +100,9 @@ KINDS: dict[str, Kind] = {
         "window_reversal": "bs", "kernel_input_feature_dimension": "i",
         "kernel_output_feature_dimension": "i", "kernel_spatial_dimensions": "is",
         "precision_config": "ss"}),
+    # Lines are of shape (images, lines, features, offsets, columns), the kernel of shape (outputs,
+    # offsets of lines * offsets * features), the result of (lines, images, outputs, columns).
+    "line_convolution": Kind(2, attributes={"stride": "i", "precision_config": "ss"}),
     "map": Kind(1, variadic=True, regions=1),
     # Operands are the values that the regions read: what a loop carries (what it does not change is
     # an output of its body as it came in), or, of a case, the index and then what branches take.

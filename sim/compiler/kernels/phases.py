@@ -259,8 +259,10 @@ class _Copies:
                 b.store(vector, self._target, target + way.place(copy, 0) + place)
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """For each vector of a line: offset of columns, phase of the result, and what is there:
-        phase of the input, or -1 for zeros, and by how many places it is moved."""
+        """All vectors of a line: offset of columns, phase of the result, and what is there.
+
+        That is a phase of the input, or -1 for zeros, and by how many places it is moved.
+        """
         way, attributes = self._way, self._attributes
         phases = way.operation.result.shape[2]
         stride, low = attributes["window_strides"][1], attributes["padding"][1][0]

@@ -16,6 +16,14 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
 from sim.compiler.passes.expansion import Expansion, expand
+from sim.compiler.passes.split_lines import (
+    Order,
+    as_phases,
+    few_features,
+    line_convolution,
+    pooled,
+    pooled_phases,
+)
 
 __all__ = ["split_phases"]
 
@@ -32,8 +40,7 @@ def split_phases(graph: Graph, config: Config) -> None:
     """Split the columns of the convolutions of a graph for a chip."""
     shapes = [shape for operation in graph.walk() if (shape := _Shape.of(operation)) is not None]
     common = _places(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
-    splitter = _Splitter(config.sublanes,
-                         common if common >= _FULL * config.sublanes else None)
+    splitter = _Splitter(config, common if common >= _FULL * config.sublanes else None)
     expand(graph, splitter.rule)
 
 
@@ -80,22 +87,18 @@ class _Shape:
         return cls(a, columns, places[1])
 
     @property
-    def takes(self) -> "_Order":
+    def takes(self) -> Order:
         """Dimensions of the input."""
         a = self.attributes
         lines, columns = a["input_spatial_dimensions"]
         return lines, a["input_batch_dimension"], columns, a["input_feature_dimension"]
 
     @property
-    def makes(self) -> "_Order":
+    def makes(self) -> Order:
         """Dimensions of the result."""
         a = self.attributes
         lines, columns = a["output_spatial_dimensions"]
         return lines, a["output_batch_dimension"], columns, a["output_feature_dimension"]
-
-
-_Order = tuple[int, int, int, int]
-"""Dimensions of a value: lines, images, columns, features."""
 
 
 @dataclass(frozen=True)
@@ -111,21 +114,42 @@ class _Split:
     """
 
     value: Value
-    order: _Order
+    order: Order
 
     @property
-    def form(self) -> tuple[_Order, int]:
+    def form(self) -> tuple[Order, int]:
         """What values of elementwise operations must have in common: dimensions, and phases."""
         return self.order, self.value.shape[2]
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A value with columns along the lanes, in the order of phases.
+
+    Attributes
+    ----------
+    value : Value
+        Of shape (lines, images, features, phases * sublanes).
+    order : tuple of int
+        The dimensions of the value as it was.
+    places : int
+        Places of each phase that are columns.
+    """
+
+    value: Value
+    order: Order
+    places: int
 
 
 class _Splitter:
     """Splits columns, and remembers the values that are split."""
 
-    def __init__(self, sublanes: int, places: int | None) -> None:
-        self._sublanes = sublanes
+    def __init__(self, config: Config, places: int | None) -> None:
+        self._config = config
+        self._sublanes = config.sublanes
         self._common = places
         self._splits: dict[Value, _Split] = {}
+        self._lines: dict[Value, _Lines] = {}
 
     def rule(self, operation: Operation, to: Expansion) -> Value | None:
         """What replaces an operation, or None."""
@@ -135,6 +159,8 @@ class _Splitter:
             return self._elementwise(operation, to)
         if operation.kind == "reduce":
             return self._reduce(operation, to)
+        if operation.kind == "reduce_window":
+            return self._reduce_window(operation, to)
         return None
 
     def _convolution(self, operation: Operation, to: Expansion) -> Value | None:
@@ -143,6 +169,9 @@ class _Splitter:
             return None
         places = self._common or _places(shape.results, self._sublanes)
         columns = shape.results
+        if columns % places == 0 and few_features(operation, shape.takes, places, self._config):
+            return self._from_lines(_Lines(line_convolution(
+                operation, shape.takes, places, self._config, to), shape.makes, places), to)
         if not self._gains(lhs.shape[shape.takes[1]], lhs.shape[shape.takes[3]], places, columns):
             return None
         phases = shape.inputs // places
@@ -171,6 +200,16 @@ class _Splitter:
         return filled(places) >= _LEAST or places == columns
 
     def _elementwise(self, operation: Operation, to: Expansion) -> Value | None:
+        lines = [self._lines[value] for value in operation.operands if value in self._lines]
+        if lines:
+            form = lines[0]
+            operands = [found for value in operation.operands
+                        if (found := self._as_lines(value, form, to)) is not None]
+            if len(operands) == len(operation.operands):
+                result = to.add(operation.kind, operands,
+                                TensorType(form.value.shape, operation.result.dtype), (),
+                                **operation.attributes)
+                return self._from_lines(_Lines(result, form.order, form.places), to)
         splits = [self._splits[value] for value in operation.operands if value in self._splits]
         if not splits:
             return None
@@ -200,25 +239,70 @@ class _Splitter:
         was = [split.order[number] for number in kept]
         return to.transpose(result, sorted(range(len(was)), key=was.__getitem__))
 
+    def _reduce_window(self, operation: Operation, to: Expansion) -> Value | None:
+        """Reduce windows of lines and columns."""
+        a, operand = operation.attributes, operation.operands[0]
+        if len(operation.operands) != 2 or operand not in self._splits or any(
+                step > 1 for step in (*a["base_dilations"], *a["window_dilations"])):
+            return None
+        split, lines = self._splits[operand], self._lines.get(operand)
+        height, images, width, features = split.order
+        if any((a["window_dimensions"][number], a["padding"][number]) != (1, (0, 0))
+               or a["window_strides"][number] > 1 for number in (images, features)):
+            return None
+        if lines is not None:
+            value = as_phases(pooled(operation, lines.value, 0, height, to), lines.places,
+                              self._sublanes, to)
+        else:
+            value = pooled(operation, split.value, 0, height, to)
+        result = pooled_phases(operation, value, width, to)
+        return None if result is None else self._merged(_Split(result, split.order), to)
+
     # Splitting, and putting together.
 
-    def _split(self, value: Value, order: _Order, phases: int, to: Expansion) -> Value:
+    def _from_lines(self, lines: _Lines, to: Expansion) -> Value:
+        """The value as it was, of one with columns along the lanes."""
+        value = self._merged(_Split(as_phases(lines.value, lines.places, self._sublanes, to),
+                                    lines.order), to)
+        self._lines[value] = lines
+        return value
+
+    def _as_lines(self, value: Value, form: _Lines, to: Expansion) -> Value | None:
+        """A value with columns along the lanes, if that takes no copy."""
+        known = self._lines.get(value)
+        if not value.shape:
+            return value
+        if known is None:
+            height, images, _, features = form.order
+            columns = form.order[2]
+            return self._repeated(value, (height, images, features, columns), form.value.shape, 3,
+                                  to)
+        same = (known.order, known.places, known.value.shape) == (
+            form.order, form.places, form.value.shape)
+        return known.value if same else None
+
+    def _split(self, value: Value, order: Order, phases: int, to: Expansion) -> Value:
         """A value with split columns."""
         known = self._splits.get(value)
         if known is not None and known.form == (order, phases):
             return known.value
         lines, images, columns, features = (value.shape[dimension] for dimension in order)
         shape = (lines, images, phases, columns // phases, features)
-        repeated = self._repeated(value, order, shape, to)
+        repeated = self._repeated(value, order, shape, 2, to)
         if repeated is not None:
             return repeated
         flat = to.reshape(to.transpose(value, order),
                           (lines, images, columns // phases, phases, features))
         return to.transpose(flat, (0, 1, 3, 2, 4))
 
-    def _repeated(self, value: Value, order: _Order, shape: tuple[int, ...], to: Expansion
-                  ) -> Value | None:
-        """A constant or a broadcast in another shape, if its columns are equal."""
+    @staticmethod
+    def _repeated(value: Value, order: Order, shape: tuple[int, ...], columns: int,
+                  to: Expansion) -> Value | None:
+        """A constant or a broadcast in another shape, if its columns are equal.
+
+        Dimension ``order[n]`` of the value is dimension n of the shape, ``columns`` that of the
+        columns; if the shape has one more, that is the next one.
+        """
         producer = to.producers.get(value)
         if producer is not None and producer.kind == "constant":
             array = np.asarray(producer.attributes["value"])
@@ -228,9 +312,9 @@ class _Splitter:
             return None
         [source] = producer.operands
         places = [order.index(i) for i in producer.attributes["broadcast_dimensions"]]
-        if 2 in places:
+        if columns in places:
             return None
-        places = [4 if place == 3 else place for place in places]
+        places = [place + len(shape) - 4 if place > columns else place for place in places]
         if places != sorted(places):
             return None
         return to.broadcast(source, shape, places)

@@ -13,9 +13,26 @@ from sim.compiler.graph.ir import TensorType
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import from_words, to_words
 
-__all__ = ["RawRows", "ShardedArray", "TiledArray", "tiled"]
+__all__ = ["RawRows", "ShardedArray", "TiledArray", "View", "tiled"]
 
 Words = npt.NDArray[np.uint32]
+View = tuple[tuple[str, tuple[int, ...]], ...]
+"""What the host does to an array before it is cut into vectors: steps ``reshape``, with a shape,
+and ``transpose``, with a permutation."""
+
+
+def _viewed(array: npt.NDArray[Any], view: View) -> npt.NDArray[Any]:
+    for kind, numbers in view:
+        array = array.reshape(numbers) if kind == "reshape" else array.transpose(numbers)
+    return array
+
+
+def _shapes(shape: tuple[int, ...], view: View) -> list[tuple[int, ...]]:
+    """The shapes before each step of a view, and after the last."""
+    shapes = [shape]
+    for kind, numbers in view:
+        shapes.append(numbers if kind == "reshape" else tuple(shapes[-1][i] for i in numbers))
+    return shapes
 
 
 @dataclass(frozen=True)
@@ -30,11 +47,14 @@ class TiledArray:
         Type of its elements; each takes a word of HBM.
     tiling : Tiling or None
         How it lies in vectors; None if it has no element.
+    view : tuple
+        What is done to it before.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     tiling: Tiling | None
+    view: View = ()
 
     @property
     def rows(self) -> int:
@@ -44,13 +64,18 @@ class TiledArray:
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
         """Write the array to ``memory``, shape (rows, lanes); its padding stays as it is."""
         if self.tiling is not None:
-            self.tiling.write(to_words(array), memory)
+            self.tiling.write(to_words(np.ascontiguousarray(_viewed(array, self.view))), memory)
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:
         """Return a new array of what ``memory``, shape (rows, lanes), holds."""
         if self.tiling is None:
             return np.empty(self.shape, self.dtype)
-        return from_words(self.tiling.unpack(memory), self.dtype)
+        array = from_words(self.tiling.unpack(memory), self.dtype)
+        for (kind, numbers), shape in zip(self.view[::-1],
+                                          _shapes(self.shape, self.view)[-2::-1], strict=True):
+            array = (array.reshape(shape) if kind == "reshape"
+                     else array.transpose(np.argsort(numbers)))
+        return np.ascontiguousarray(array)
 
 
 @dataclass(frozen=True)
@@ -130,10 +155,10 @@ class RawRows:
         return memory.copy()
 
 
-def tiled(type: TensorType, config: Config,
-          dimension: int | None = None) -> TiledArray | ShardedArray:
+def tiled(type: TensorType, config: Config, dimension: int | None = None, view: View = ()
+          ) -> TiledArray | ShardedArray:
     """The layout of an input or output of a type; and of both cores', if it is cut."""
     empty = math.prod(type.shape) == 0
     part = TiledArray(type.shape, array_dtype(type.dtype),
-                      None if empty else standard(type.shape, config))
+                      None if empty else standard(_shapes(type.shape, view)[-1], config), view)
     return part if dimension is None else ShardedArray(part, dimension)

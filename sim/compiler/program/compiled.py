@@ -15,13 +15,13 @@ from hdl.config import Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import BufferSpec, Executable, Relocations, Role
 from sim.compiler.graph.ir import DType, Location, Sharding, TensorType
-from sim.compiler.program.arrays import RawRows, tiled
+from sim.compiler.program.arrays import RawRows, View, tiled
 from sim.compiler.program.code.overlay import Overlays
 from sim.compiler.program.code.transfers import CODE, SCRATCH
 
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 
-_FORMAT = 2
+_FORMAT = 3
 """Version of saved files."""
 
 
@@ -88,6 +88,8 @@ class Compiled:
         How inputs and outputs are cut, if there are two cores.
     cores : tuple of CoreCode
         The code of core 0, and of core 1 if it takes part.
+    views : tuple of View
+        What the host does to each input before it is cut into vectors.
     """
 
     config: Config
@@ -96,6 +98,7 @@ class Compiled:
     outputs: tuple[TensorType, ...]
     sharding: Sharding
     cores: tuple[CoreCode, ...]
+    views: tuple[View, ...]
 
     @property
     def overlays(self) -> Overlays:
@@ -124,10 +127,13 @@ class Compiled:
     def executable(self) -> Executable:
         """The executable: buffers, and what links them."""
         config, sharding = self.config, self.sharding
-        specs = [BufferSpec(f"{role.value}{number}", role, tiled(kind, config, dimension))
-                 for role, types, cuts in ((Role.INPUT, self.inputs, sharding.inputs),
-                                           (Role.OUTPUT, self.outputs, sharding.outputs))
-                 for number, (kind, dimension) in enumerate(zip(types, cuts, strict=True))]
+        plain: tuple[View, ...] = ((),) * len(self.outputs)
+        specs = [BufferSpec(f"{role.value}{number}", role, tiled(kind, config, dimension, view))
+                 for role, types, cuts, views in (
+                     (Role.INPUT, self.inputs, sharding.inputs, self.views),
+                     (Role.OUTPUT, self.outputs, sharding.outputs, plain))
+                 for number, (kind, dimension, view) in enumerate(
+                     zip(types, cuts, views, strict=True))]
         relocations: list[Relocations] = []
         for core, code in enumerate(self.cores):
             rows = code.overlays.rows
@@ -189,7 +195,7 @@ def save(compiled: Compiled, path: pathlib.Path) -> None:
         "format": _FORMAT, "config": asdict(compiled.config), "name": compiled.name,
         "inputs": _types(compiled.inputs), "outputs": _types(compiled.outputs),
         "cuts": (compiled.sharding.inputs, compiled.sharding.outputs),
-        "cores": [_describe(code) for code in compiled.cores],
+        "cores": [_describe(code) for code in compiled.cores], "views": compiled.views,
     }
     arrays = {f"{what}{core}": getattr(code.overlays, what)
               for core, code in enumerate(compiled.cores) for what in ("rows", "start")}
@@ -236,7 +242,9 @@ def _read(told: dict[str, Any], arrays: Mapping[str, Any]) -> Compiled:
     cores = tuple(_read_core(code, arrays[f"rows{core}"], arrays[f"start{core}"])
                   for core, code in enumerate(told["cores"]))
     return Compiled(Config(**told["config"]), told["name"], _read_types(told["inputs"]),
-                    _read_types(told["outputs"]), Sharding(inputs, outputs), cores)
+                    _read_types(told["outputs"]), Sharding(inputs, outputs), cores,
+                    tuple(tuple((kind, tuple(numbers)) for kind, numbers in view)
+                          for view in told["views"]))
 
 
 def _describe(code: CoreCode) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from sim.compiler.program.code.overlay import overlay
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.devices import connect, for_device, hoist, require_cores
+from sim.compiler.program.inputs import absorb
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
 
@@ -52,10 +53,11 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     require_cores(graph, config)
     run_passes(graph, config)
     check(graph, config)
+    inputs = tuple(value.type for value in graph.inputs)
+    views = absorb(graph)
     if graph.sharding is not None:
         hoist(graph)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
-    inputs = tuple(value.type for value in graph.inputs)
     outputs = tuple(value.type for value in graph.outputs)
     graphs = [graph] if graph.sharding is None else [for_device(graph, core) for core in (0, 1)]
     planners = [_plan(part, config, sharding, core) for core, part in enumerate(graphs)]
@@ -67,7 +69,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
         CoreCode(overlay(code, planner.constants.words, config, title),
                  planner.places.scratch_rows, tuple(planner.launcher.records))
         for code, planner in zip(codes, planners, strict=True))
-    return Compiled(config, title, inputs, outputs, sharding, cores).executable()
+    return Compiled(config, title, inputs, outputs, sharding, cores, views).executable()
 
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int) -> Planner:

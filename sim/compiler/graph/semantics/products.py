@@ -162,3 +162,17 @@ def _phase_convolution(operation: Operation, operands: list[Array], context: Con
         "feature_group_count": 1, "batch_group_count": 1})
     found = _convolution(plain, [whole, operands[1]], context)
     return np.swapaxes(found.reshape(*result[:2], result[3], result[2], result[4]), 2, 3)
+
+
+@evaluates("line_convolution")
+def _line_convolution(operation: Operation, operands: list[Array], context: Context) -> Array:
+    lines, kernel = operands
+    images, _, features, offsets, columns = lines.shape
+    count, stride = operation.result.shape[0], operation.attributes["stride"]
+    window = kernel.shape[1] // (offsets * features)
+    # (images, lines, offsets of lines, offsets, features, columns)
+    windows = np.stack([lines[:, at:at + window] for at in range(0, count * stride, stride)], 1)
+    deep = np.swapaxes(windows, 3, 4).reshape(images, count, kernel.shape[1], columns)
+    result = _product(operation, np.broadcast_to(kernel, (images, count, *kernel.shape)), deep,
+                      context, np.matmul)
+    return np.swapaxes(result, 0, 1)

@@ -55,6 +55,11 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
              starts)
         swap_tiled(at.builder, place, destination)
         return
+    if starts is None and combine is None and mask is None:
+        after = _turned(source.tiling, destination.tiling, axes)
+        if after is not None:
+            swap_tiled(at.builder, source, Place(destination.buffer, after))
+            return
     source = prepared(at, source, destination.tiling, axes)
     copy_blocks(at.builder, source, destination, axes, starts, combine=combine, mask=mask)
 
@@ -63,6 +68,26 @@ def relayout(at: Lowering, source: Place, destination: Place) -> None:
     """Copy a value to another tiling."""
     copy(at, source, destination,
          [Axis(size, d, d) for d, size in enumerate(source.tiling.shape)])
+
+
+def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
+    """The source's tiling with lanes and sublanes exchanged, if the result's vectors are those."""
+    to: dict[int, int] = {}
+    for axis in axes:
+        if (axis.source is None or axis.destination is None
+                or (axis.source_step, axis.destination_step) != (1, 1)
+                or not axis.size == old.shape[axis.source] == new.shape[axis.destination]):
+            return None
+        to[axis.source] = axis.destination
+    tiled = old.sublane_dimension, old.lane_dimension
+    if (len(to) != len(axes) or any(d not in to for d in tiled)
+            or math.prod(old.shape) != math.prod(axis.size for axis in axes)
+            or [to.get(d) for d in tiled if d is not None] != [
+                new.lane_dimension, new.sublane_dimension]):
+        return None
+    turned = _tiling(old, old.outer_dimensions, old.lane_dimension, old.sublane_dimension)
+    order = [to[d] for d in turned.order if d in to]
+    return turned if order == [d for d in new.order if new.shape[d] > 1] else None
 
 
 def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) -> bool:

@@ -1,5 +1,7 @@
 """Convolutions in phases, against the interpreter."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,27 +11,24 @@ from sim.compiler.graph.infer import infer
 from sim.compiler.graph.interpret import evaluate
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
 from sim.compiler.kernels.phases import PhaseConvolution
-from sim.models.core import CoreModel
 from sim.compiler.tiling import standard
+from sim.models.core import CoreModel
 from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run
 
 SEED = 20261122
-Pair = tuple[int, int]
 
 
-def phases(lhs: tuple[int, ...], rhs: tuple[int, ...], layout: str = "01io", *,
-           strides: Pair = (1, 1), padding: tuple[Pair, Pair] = ((0, 0), (0, 0)),
-           dilation: Pair = (1, 1), spread: Pair = (1, 1), reversal: bool = False,
-           dtype: DType = DType.F32, precision: str = "DEFAULT") -> Operation:
+def phases(lhs: tuple[int, ...], rhs: tuple[int, ...], layout: str = "01io",
+           dtype: DType = DType.F32, **attributes: Any) -> Operation:
     """A convolution of a value in phases by a kernel whose dimensions the layout names."""
     operation = Operation("phase_convolution", (Value(TensorType(lhs, dtype)),
                                                 Value(TensorType(rhs, dtype))), (), {
-        "window_strides": strides, "padding": padding, "lhs_dilation": spread,
-        "rhs_dilation": dilation, "window_reversal": (reversal, reversal),
+        "window_strides": (1, 1), "padding": ((0, 0), (0, 0)), "lhs_dilation": (1, 1),
+        "rhs_dilation": (1, 1), "window_reversal": (False, False),
         "kernel_input_feature_dimension": layout.index("i"),
         "kernel_output_feature_dimension": layout.index("o"),
         "kernel_spatial_dimensions": (layout.index("0"), layout.index("1")),
-        "precision_config": (precision, precision)})
+        "precision_config": ("DEFAULT", "DEFAULT"), **attributes})
     operation.results = (Value(TensorType((), dtype)),)
     operation.results = (Value(infer(operation)[0]),)
     return operation
@@ -42,17 +41,21 @@ CASES = {
     "side by side": phases((3, 1, 4, 2, 2), (3, 3, 2, 3), padding=SAME),
     "one phase": phases((4, 2, 1, 2, 4), (3, 3, 4, 4), padding=SAME),
     "one place": phases((4, 1, 4, 1, 3), (3, 5, 3, 2), padding=((1, 1), (2, 2))),
-    "strided": phases((6, 2, 4, 2, 4), (3, 3, 4, 5), padding=((0, 1), (0, 1)), strides=(2, 2)),
-    "strided by one offset": phases((6, 2, 4, 2, 5), (1, 1, 5, 9), strides=(2, 2)),
-    "strided lines": phases((7, 1, 2, 2, 3), (3, 3, 3, 2), padding=SAME, strides=(2, 1)),
+    "strided": phases((6, 2, 4, 2, 4), (3, 3, 4, 5), padding=((0, 1), (0, 1)),
+                      window_strides=(2, 2)),
+    "strided by one offset": phases((6, 2, 4, 2, 5), (1, 1, 5, 9), window_strides=(2, 2)),
+    "strided lines": phases((7, 1, 2, 2, 3), (3, 3, 3, 2), padding=SAME, window_strides=(2, 1)),
     "dilated kernel": phases((6, 1, 4, 2, 3), (3, 3, 3, 2), padding=((2, 2), (2, 2)),
-                             dilation=(2, 2)),
-    "gradient": phases((3, 2, 2, 2, 5), (3, 3, 4, 5), "01oi", padding=SAME, reversal=True),
+                             rhs_dilation=(2, 2)),
+    "gradient": phases((3, 2, 2, 2, 5), (3, 3, 4, 5), "01oi", padding=SAME,
+                       window_reversal=(True, True)),
     "gradient of strided": phases((3, 2, 2, 2, 5), (3, 3, 4, 5), "01oi", padding=((2, 1), (2, 1)),
-                                  spread=(2, 2), reversal=True),
+                                  lhs_dilation=(2, 2), window_reversal=(True, True)),
     "gradient of one offset": phases((3, 1, 2, 2, 5), (1, 1, 4, 5), "01oi",
-                                     padding=((0, 1), (0, 1)), spread=(2, 2), reversal=True),
-    "reversed and strided": phases((6, 1, 4, 2, 3), (2, 2, 3, 2), strides=(2, 2), reversal=True),
+                                     padding=((0, 1), (0, 1)), lhs_dilation=(2, 2),
+                                     window_reversal=(True, True)),
+    "reversed and strided": phases((6, 1, 4, 2, 3), (2, 2, 3, 2), window_strides=(2, 2),
+                                    window_reversal=(True, True)),
     "outputs first": phases((3, 1, 2, 2, 3), (6, 3, 3, 3), "oi01", padding=SAME),
     "cropped": phases((6, 1, 2, 2, 3), (3, 1, 3, 2), padding=((-1, -1), (0, 0))),
 }

@@ -106,3 +106,49 @@ def test_columns_that_cannot_be_split_stay() -> None:
     graph = block(7)
     split_phases(graph, CONFIG)
     assert not kinds(graph)["phase_convolution"]
+
+
+def pool(graph: Graph, value: Value) -> Value:
+    """The maxima of windows of 3 x 3 with a stride of 2 and the padding SAME."""
+    scalar = TensorType((), DType.F32)
+    region = Graph([Value(scalar), Value(scalar)])
+    region.outputs = [region.add("maximum", region.inputs, scalar).result]
+    least = graph.add("constant", (), scalar, {"value": np.array(-np.inf, np.float32)}).result
+    batch, lines, columns, features = value.shape
+    return graph.add(
+        "reduce_window", (value, least),
+        TensorType((batch, lines // 2, columns // 2, features), DType.F32),
+        {"window_dimensions": (1, 3, 3, 1), "window_strides": (1, 2, 2, 1),
+         "padding": ((0, 0), (0, 1), (0, 1), (0, 0)), "base_dilations": (1,) * 4,
+         "window_dilations": (1,) * 4}, (region,)).result
+
+
+def stem(config: Config, size: int = 7, stride: int = 2, features: int = 3, columns: int = 32
+         ) -> Graph:
+    """The first layers of a network, and one more: few features, a maximum, many features."""
+    types = [(2, 12, columns, features), (size, size, features, 16), (16,), (1, 1, 16, 16)]
+    graph = Graph([Value(TensorType(shape, DType.F32)) for shape in types])
+    x, first, shift, second = graph.inputs
+    y = convolve(graph, x, first, stride)
+    convolution = graph.operations[-1]
+    convolution.attributes["precision_config"] = ("DEFAULT", "DEFAULT")
+    shifts = graph.add("broadcast_in_dim", (shift,), y.type, {"broadcast_dimensions": (3,)}).result
+    graph.outputs = [convolve(graph, pool(graph, graph.add("add", (y, shifts), y.type).result),
+                              second)]
+    return graph
+
+
+@pytest.mark.parametrize(("size", "stride", "features", "columns"), [
+    (7, 2, 3, 32), (3, 1, 4, 16), (5, 2, 2, 28), (4, 2, 3, 48)])
+def test_few_features_run_along_lanes(size: int, stride: int, features: int, columns: int) -> None:
+    config = Config.preset("v2")
+    graph = stem(config, size, stride, features, columns)
+    rng = np.random.default_rng(SEED)
+    arrays = [rng.integers(-3, 4, value.shape).astype(np.float32) for value in graph.inputs]
+    [wanted] = interpret(graph, arrays)
+    split_phases(graph, config)
+    simplify(graph)
+    verify(graph)
+    found = kinds(graph)
+    assert (found["line_convolution"], found["phase_convolution"]) == (1, 1)
+    np.testing.assert_allclose(interpret(graph, arrays)[0], wanted, rtol=1e-6)

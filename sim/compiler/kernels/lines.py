@@ -1,0 +1,85 @@
+"""Convolutions of few features: columns run along the lanes, and the input is loaded as weights.
+
+Where an input has few features, its rows would fill few of the array's lanes. So the parts are
+exchanged: the kernel's outputs are the rows, and a weight tile holds features, for several offsets
+of the kernel, of a whole line. `sim.compiler.passes.split_lines` writes such convolutions.
+"""
+
+from dataclasses import dataclass
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Operation
+from sim.compiler.kernels.dot import cheapest, finisher, precision
+from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.pieces import scheme
+from sim.compiler.kernels.product import Finish, Level, Product
+from sim.compiler.kernels.steps import write_product
+from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.tiling import Tiling, standard
+
+__all__ = ["LineConvolution"]
+
+
+@dataclass(frozen=True, eq=False)
+class LineConvolution:
+    """How a `line_convolution` is computed.
+
+    Attributes
+    ----------
+    operation : Operation
+        Its operands are lines, of shape (images, lines, features, offsets, columns), and a kernel,
+        of shape (outputs, offsets of lines * offsets * features).
+    config : Config
+    """
+
+    operation: Operation
+    config: Config
+
+    @property
+    def tilings(self) -> tuple[Tiling, Tiling]:
+        """Tilings of lines and kernel: features, and outputs, run along the sublanes.
+
+        All that one sum takes of the lines of an image is consecutive.
+        """
+        lines, kernel = (value.shape for value in self.operation.operands)
+        config = self.config
+        return (Tiling(lines, (0, 1, 3, 2, 4), True, config.sublanes, config.lanes),
+                standard(kernel, config))
+
+    def product(self, lines: VmemBuffer, kernel: VmemBuffer, results: VmemBuffer,
+                finish: Finish | None = None) -> Product:
+        """The steps of the array, on these buffers."""
+        operation, config = self.operation, self.config
+        (left, right), tile = operation.operands, config.tile_vregs
+        images, count, features, offsets, _ = left.shape
+        line = offsets * (features // config.sublanes)
+        rows = self.tilings[1]
+        sums = (Level(rows.lane_tiles, rows.row_tiles, weight_row=tile, depth=config.lanes),)
+        tiles = rows.row_tiles
+        others = (Level(operation.result.shape[0], weights=operation.attributes["stride"] * line,
+                        results=images * tiles),
+                  Level(images, weights=count * line, results=tiles))
+        return cheapest(
+            Product(config, kernel, lines, results,
+                    scheme(right.dtype, left.dtype, precision(operation)), sums, others, Level(1),
+                    rows.columns, False, rows.columns // config.sublanes, finish),
+            [Level(tiles, 1, results=1)])
+
+
+@chooses("line_convolution")
+def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
+    features, columns = operation.operands[0].shape[2], operation.operands[0].shape[4]
+    if features % config.sublanes or columns > config.lanes:
+        raise ValueError(f"features must be whole vectors, not {features}, and columns "
+                         f"{config.lanes} or fewer, not {columns}")
+    return Choice(LineConvolution(operation, config).tilings,
+                  (standard(operation.result.shape, config),))
+
+
+@lowers("line_convolution")
+def _lower(operation: Operation, at: Lowering) -> None:
+    lines, kernel = (at.place(value).buffer for value in operation.operands)
+    b = at.builder
+    write_product(b, LineConvolution(operation, at.config).product(
+        lines, kernel, at.place(operation.result).buffer, finisher(b, operation.result.dtype)),
+        at.smem)

@@ -1,0 +1,181 @@
+"""Convolutions of few features, with columns along the lanes (`sim.compiler.kernels.lines`).
+
+The columns of the result are in the order of their phases: lane *q* · *S* + *p* is column
+*p* · *Q* + *q*, for *S* sublanes. So a transpose of the tiled dimensions gives a value in phases.
+The input's columns are brought to that order, one copy for each distance that the kernel and the
+stride ask for, by products with constant matrices of ones and zeros; the array rounds the input to
+bf16 in any case.
+"""
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.ir import Operation, TensorType, Value
+from sim.compiler.passes.expansion import Expansion
+
+__all__ = ["Order", "as_phases", "few_features", "line_convolution", "pooled", "pooled_phases"]
+
+Order = tuple[int, int, int, int]
+"""Dimensions of a value: lines, images, columns, features."""
+
+
+def few_features(operation: Operation, takes: Order, places: int, config: Config) -> bool:
+    """Whether a convolution is one for which columns along the lanes are better."""
+    a, (lhs, rhs) = operation.attributes, operation.operands
+    window = rhs.shape[a["kernel_spatial_dimensions"][1]]
+    lines = [operation.result.shape[i] for i in a["output_spatial_dimensions"]]
+    padded = (lines[0] - 1) * a["window_strides"][0] + rhs.shape[
+        a["kernel_spatial_dimensions"][0]] - a["padding"][0][0]
+    return (lhs.shape[takes[3]] * a["window_strides"][1] <= config.sublanes
+            and window > 1 and lines[1] // places * config.sublanes <= config.lanes
+            and a["lhs_dilation"] == a["rhs_dilation"] == (1, 1)
+            and not any(a["window_reversal"]) and a["padding"][0][0] >= 0
+            and padded >= lhs.shape[takes[0]]
+            and all(name == "DEFAULT" for name in a["precision_config"]))
+
+
+def line_convolution(operation: Operation, takes: Order, places: int, config: Config,
+                     to: Expansion) -> Value:
+    """The result, of shape (lines, images, outputs, phases * sublanes)."""
+    a, (lhs, rhs) = operation.attributes, operation.operands
+    columns = operation.result.shape[a["output_spatial_dimensions"][1]]
+    size = rhs.shape[a["kernel_spatial_dimensions"][1]]
+    low, stride = a["padding"][1][0], a["window_strides"][1]
+    first = -(low // stride) - (low % stride > 0)
+    offsets = (size - 1 - low) // stride - first + 1
+    source = _lines(operation, takes, config, to)
+    order = _selection(columns, places, config.sublanes, range(first, first + offsets))
+    ones = to.add("constant", (), TensorType(order.shape, lhs.dtype),
+                  value=order.astype(array_dtype(lhs.dtype)))
+    lines = to.add(
+        "dot_general", (source, ones),
+        TensorType((*source.shape[:3], *order.shape[:2]), lhs.dtype),
+        lhs_batching_dimensions=(), rhs_batching_dimensions=(), lhs_contracting_dimensions=(3,),
+        rhs_contracting_dimensions=(2,), precision_config=("DEFAULT", "DEFAULT"))
+    kernel = _kernel(operation, -low - stride * first, offsets * stride, source.shape[2], to)
+    images = lhs.shape[takes[1]]
+    height = operation.result.shape[a["output_spatial_dimensions"][0]]
+    return to.add(
+        "line_convolution", (lines, kernel),
+        TensorType((height, images, kernel.shape[0], order.shape[1]), operation.result.dtype),
+        stride=a["window_strides"][0], precision_config=a["precision_config"])
+
+
+def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) -> Value:
+    """The input as (images, padded lines, stride * features, columns of the result)."""
+    a, (lhs, rhs) = operation.attributes, operation.operands
+    stride = a["window_strides"][1]
+    lines, images, columns, features = (lhs.shape[dimension] for dimension in takes)
+    height, width = (operation.result.shape[i] for i in a["output_spatial_dimensions"])
+    split = to.reshape(to.transpose(lhs, (takes[1], takes[0], *takes[2:])),
+                       (images, lines, columns // stride, stride, features))
+    flat = to.reshape(to.transpose(split, (0, 1, 3, 4, 2)),
+                      (images, lines, stride * features, width))
+    low = a["padding"][0][0]
+    whole = (height - 1) * a["window_strides"][0] + rhs.shape[a["kernel_spatial_dimensions"][0]]
+    return _padded(flat, {1: (low, whole - low - lines),
+                          2: (0, -stride * features % config.sublanes)}, to)
+
+
+def _kernel(operation: Operation, low: int, columns: int, features: int, to: Expansion) -> Value:
+    """The kernel as (outputs, lines * columns / stride * features), with zeros for padding."""
+    a, rhs = operation.attributes, operation.operands[1]
+    order = (*a["kernel_spatial_dimensions"], a["kernel_input_feature_dimension"],
+             a["kernel_output_feature_dimension"])
+    kernel = to.transpose(rhs, order)
+    lines, size, inputs, outputs = kernel.shape
+    kernel = _padded(kernel, {1: (low, columns - low - size)}, to)
+    stride = a["window_strides"][1]
+    kernel = to.reshape(kernel, (lines, columns // stride, stride * inputs, outputs))
+    kernel = _padded(kernel, {2: (0, features - stride * inputs)}, to)
+    return to.transpose(to.reshape(kernel, (math.prod(kernel.shape[:3]), outputs)), (1, 0))
+
+
+def _padded(value: Value, pads: dict[int, tuple[int, int]], to: Expansion,
+            fill: Value | None = None) -> Value:
+    """A value with elements before and behind some dimensions; zeros, unless ``fill`` is given."""
+    if not any(map(any, pads.values())):
+        return value
+    low, high = ([pads.get(number, (0, 0))[side] for number in range(len(value.shape))]
+                 for side in (0, 1))
+    shape = tuple(size + a + b for size, a, b in zip(value.shape, low, high, strict=True))
+    return to.add("pad", (value, fill or to.constant(0, value.dtype)),
+                  TensorType(shape, value.dtype), edge_padding_low=tuple(low),
+                  edge_padding_high=tuple(high), interior_padding=(0,) * len(shape))
+
+
+def _selection(columns: int, places: int, sublanes: int, distances: Sequence[int]
+               ) -> "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]":
+    """Ones where a lane takes a column, shape (distances, lanes, columns)."""
+    phases = columns // places
+    found = np.zeros((len(distances), phases * sublanes, columns), np.float32)
+    for number, distance in enumerate(distances):
+        for column in range(columns):
+            place, phase = divmod(column, phases)
+            if 0 <= column + distance < columns:
+                found[number, phase * sublanes + place, column + distance] = 1
+    return found
+
+
+def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
+    """A value with columns along the lanes as (lines, images, phases, places, features)."""
+    lines, images, features, lanes = value.shape
+    rows = to.reshape(to.transpose(value, (0, 1, 3, 2)),
+                      (lines, images, lanes // sublanes, sublanes, features))
+    return to.slice(rows, 3, 0, places)
+
+
+def pooled(operation: Operation, value: Value, dimension: int, along: int, to: Expansion,
+           padding: tuple[int, int] | None = None) -> Value:
+    """Reduce the windows along one dimension, ``along`` of the operation.
+
+    ``dimension`` is that of the value; its padding is the operation's, if none is given.
+    """
+    a, rank = operation.attributes, len(value.shape)
+    pads = a["padding"][along] if padding is None else padding
+
+    def alone(number: int) -> tuple[int, ...]:
+        return tuple(number if place == dimension else 1 for place in range(rank))
+
+    window, stride = a["window_dimensions"][along], a["window_strides"][along]
+    count = (value.shape[dimension] + sum(pads) - window) // stride + 1
+    shape = (*value.shape[:dimension], count, *value.shape[dimension + 1:])
+    return to.add(
+        "reduce_window", (value, operation.operands[1]), TensorType(shape, value.dtype),
+        deepcopy(operation.regions), window_dimensions=alone(window), window_strides=alone(stride),
+        padding=tuple(tuple(pads) if place == dimension else (0, 0) for place in range(rank)),
+        base_dilations=(1,) * rank, window_dilations=(1,) * rank)
+
+
+def pooled_phases(operation: Operation, value: Value, along: int, to: Expansion) -> Value | None:
+    """Reduce the windows along the columns of a value in phases; None if they do not fit."""
+    a, (_, _, phases, places, _) = operation.attributes, value.shape
+    window, stride = a["window_dimensions"][along], a["window_strides"][along]
+    low, high = a["padding"][along]
+    columns = (phases * places + low + high - window) // stride + 1
+    if phases % stride or columns * stride != phases * places:
+        return None
+    # The windows of the last phase end here; phases from `phases` on are those of the next place.
+    end = (phases // stride - 1) * stride + window - low
+    if not 0 <= low <= phases or not 0 < end <= 2 * phases:
+        return None
+    fill, parts = operation.operands[1], []
+    if low:
+        last = to.slice(value, 2, phases - low, low)
+        parts.append(_padded(to.slice(last, 3, 0, places - 1), {3: (1, 0)}, to, fill)
+                     if places > 1 else _filled(last, fill, to))
+    parts.append(to.slice(value, 2, 0, min(phases, end)))
+    if end > phases:
+        first = to.slice(value, 2, 0, end - phases)
+        parts.append(_padded(to.slice(first, 3, 1, places - 1), {3: (0, 1)}, to, fill)
+                     if places > 1 else _filled(first, fill, to))
+    return pooled(operation, to.concatenate(parts, 2), 2, along, to, (0, 0))
+
+
+def _filled(value: Value, fill: Value, to: Expansion) -> Value:
+    return to.broadcast(fill, value.shape, ())
