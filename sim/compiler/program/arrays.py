@@ -64,7 +64,7 @@ class TiledArray:
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
         """Write the array to ``memory``, shape (rows, lanes); its padding stays as it is."""
         if self.tiling is not None:
-            self.tiling.write(to_words(np.ascontiguousarray(_viewed(array, self.view))), memory)
+            self.tiling.write(to_words(np.asarray(_viewed(array, self.view), order="C")), memory)
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:
         """Return a new array of what ``memory``, shape (rows, lanes), holds."""
@@ -75,7 +75,7 @@ class TiledArray:
                                           _shapes(self.shape, self.view)[-2::-1], strict=True):
             array = (array.reshape(shape) if kind == "reshape"
                      else array.transpose(np.argsort(numbers)))
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
 
 
 @dataclass(frozen=True)

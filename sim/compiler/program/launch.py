@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.emit import Code
@@ -20,6 +21,9 @@ from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
 from sim.compiler.program.tilings import Tilings
 
 __all__ = ["Launcher"]
+
+_IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
+"""Kinds whose result may take the vectors of an operand."""
 
 
 class Launcher:
@@ -135,14 +139,20 @@ class Launcher:
             places.restore(lifted)
 
     def _inherited(self, operation: Operation, dying: Set[Value]) -> Value | None:
-        """The operand whose vectors the result takes, because it is not used again."""
-        if operation.kind != "dynamic_update_slice":
+        """The operand whose vectors the result takes, because it is not used again.
+
+        An elementwise kernel reads a vector of an operand of its result's tiling once, before it
+        stores that vector of the result.
+        """
+        if len(operation.results) != 1 or operation.kind not in _IN_PLACE:
             return None
-        value = operation.operands[0]
-        if (operation.operands.count(value) > 1 or value not in dying
-                or self._tilings[value] != self._tilings[operation.result]):
-            return None
-        return value
+        updates = operation.kind == "dynamic_update_slice"
+        for value in operation.operands[:1] if updates else operation.operands:
+            if (operation.operands.count(value) == 1 and value in dying
+                    and self._tilings[value] == self._tilings[operation.result]
+                    and not isinstance(self._places.homes.get(value), Splat)):
+                return value
+        return None
 
     def _skip(self, operation: Operation, lifted: dict[Value, VmemBuffer]) -> None:
         """Note that an operation is too large, and go on as if it had been written."""

@@ -1,0 +1,69 @@
+"""Reshapes and transposes of inputs, and results in the vectors of operands."""
+
+import pathlib
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.ir import DType, Graph, TensorType, Value
+from sim.compiler.program.arrays import TiledArray
+from sim.compiler.program.compiled import compiled_of, load, save
+from sim.compiler.program.driver import compile_graph
+from sim.compiler.program.inputs import absorb
+from sim.compiler.tiling import standard
+from systolith import Device
+
+CONFIG = Config.preset("tiny")
+
+
+def moved(used_twice: bool = False) -> Graph:
+    """The negative of an input that is transposed and reshaped."""
+    graph = Graph([Value(TensorType((2, 3, 5), DType.F32))])
+    value = graph.add("transpose", graph.inputs, TensorType((5, 2, 3), DType.F32),
+                      {"permutation": (2, 0, 1)}).result
+    value = graph.add("reshape", (value,), TensorType((10, 3), DType.F32)).result
+    graph.outputs = [graph.add("negate", (value,), value.type).result]
+    if used_twice:
+        graph.outputs.append(graph.inputs[0])
+    return graph
+
+
+def test_the_host_moves_inputs(tmp_path: pathlib.Path) -> None:
+    executable = compile_graph(moved(), CONFIG)
+    compiled = compiled_of(executable)
+    assert [kernel.kind for kernel in compiled.kernels] == ["negate"]
+    path = tmp_path / "program"
+    save(compiled, path)
+    x = np.arange(30, dtype=np.float32).reshape(2, 3, 5)
+    with Device.open(CONFIG, "golden") as device:
+        for program in (executable, load(path).executable()):
+            [result] = device.execute(program, x)
+            np.testing.assert_array_equal(result, -x.transpose(2, 0, 1).reshape(10, 3))
+
+
+def test_an_input_that_is_used_as_it_is_stays() -> None:
+    assert absorb(moved(used_twice=True)) == ((),)
+
+
+def test_a_view_is_undone() -> None:
+    view = (("transpose", (2, 0, 1)), ("reshape", (10, 3)))
+    layout = TiledArray((2, 3, 5), np.dtype(np.float32), standard((10, 3), CONFIG), view)
+    memory = np.zeros((layout.rows, CONFIG.lanes), np.uint32)
+    x = np.arange(30, dtype=np.float32).reshape(2, 3, 5)
+    layout.pack(x, memory)
+    np.testing.assert_array_equal(layout.unpack(memory), x)
+
+
+def test_a_result_takes_the_vectors_of_an_operand() -> None:
+    # Two of them fit vector memory, three do not.
+    rows = CONFIG.vmem_vectors * CONFIG.sublanes * 2 // 5
+    kind = TensorType((rows, CONFIG.lanes), DType.F32)
+    graph = Graph([Value(kind), Value(kind)])
+    a, b = graph.inputs
+    total = graph.add("multiply", (a, b), kind).result
+    graph.outputs = [graph.add("subtract", (total, b), kind).result]
+    rng = np.random.default_rng(20261122)
+    arrays = [rng.standard_normal(kind.shape).astype(np.float32) for _ in range(2)]
+    with Device.open(CONFIG, "golden") as device:
+        [result] = device.execute(compile_graph(graph, CONFIG), *arrays)
+    np.testing.assert_allclose(result, arrays[0] * arrays[1] - arrays[1], rtol=1e-5, atol=1e-6)
