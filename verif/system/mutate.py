@@ -74,8 +74,8 @@ BLOCKS = {
         "test_sequencer.py")),
     "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",)),
     "mxu": Block(("mxu.mxu:Mxu",)),
-    "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py",)),
-    "xlu": Block(("xlu.xlu:Xlu",)),
+    "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py", "test_vpu.py")),
+    "xlu": Block(("xlu.xlu:Xlu",), ("test_xlu.py",)),
 }
 """The blocks that can be mutated, by the name of their package."""
 
