@@ -213,7 +213,10 @@ class CoreNode(wiring.Component):
         m.d.comb += [self.guest.busy.eq(port.busy), engine.other_busy.eq(self.peer.busy)]
 
     def _share_requests(self, m: Module, platform: object) -> None:
-        """Share the core's port for words between the host and the engine."""
+        """Share the core's port for words between the host and the engine.
+
+        The engine alone writes several words at once.
+        """
         core, engine, control = self._core, self._engine, self.control
         requests = place(m, platform, "requests", "request_arbiter", lambda: RequestArbiter(2))
         connect(m, requests.core_request, core.request)
@@ -222,6 +225,7 @@ class CoreNode(wiring.Component):
         connect(m, requests.response[0], flipped(control.response))
         connect(m, engine.request, requests.request[1])
         connect(m, requests.response[1], engine.response)
+        connect(m, engine.word_write, core.word_write)
 
     def _share_semaphores(self, m: Module, platform: object) -> None:
         """Share the core's semaphores among the host, its engine and the other core's node.

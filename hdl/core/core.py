@@ -21,6 +21,7 @@ from .interface import (
     SemaphoreSignal,
     core_request,
     semaphore_addition,
+    word_write,
 )
 from .sequencer import Sequencer
 
@@ -40,8 +41,8 @@ class Core(wiring.Component):
 
     Attributes
     ----------
-    start, start_pc, stop, watchdog, running, fault, pc, request, response, signal, other_signal
-    dma, bus_error
+    start, start_pc, stop, watchdog, running, fault, pc, request, response, word_write, signal
+    other_signal, dma, bus_error
         As of `hdl.core.sequencer.Sequencer`.
     waiting : Out(1)
         The bundle at ``pc`` waits for a semaphore and for nothing else.
@@ -69,6 +70,7 @@ class Core(wiring.Component):
             "running": Out(1), "waiting": Out(1), "idle": Out(1),
             "fault": Out(FAULT_BITS), "pc": Out(32),
             "request": In(stream.Signature(core_request())), "response": Out(Response()),
+            "word_write": In(stream.Signature(word_write(config))),
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
             "dma": Out(DmaIssue()), "bus_error": In(1),
@@ -119,6 +121,7 @@ class Core(wiring.Component):
         m.d.comb += self.waiting.eq(sequencer.waiting_semaphore)
         connect(m, flipped(self.request), sequencer.request)
         connect(m, sequencer.response, flipped(self.response))
+        connect(m, flipped(self.word_write), sequencer.word_write)
         connect(m, flipped(self.signal), sequencer.signal)
         connect(m, sequencer.other_signal, flipped(self.other_signal))
         connect(m, sequencer.dma, flipped(self.dma))

@@ -3,20 +3,20 @@
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import ceil_log2
+from amaranth.utils import ceil_log2, exact_log2
 
 from ..checks import instance
 from ..config import Config
 from ..isa import BUNDLE_BITS, BUNDLE_WORDS, Fault
 from ..sram import Sram
 from ..tiles import place
-from .interface import FAULT_BITS, REQUEST_WORD_BITS
+from .interface import FAULT_BITS, REQUEST_WORD_BITS, write_words
 
 __all__ = ["InstructionMemory", "ProgramControl"]
 
 
 class InstructionMemory(wiring.Component):
-    """Instruction memory: bundles are read whole and written word by word.
+    """Instruction memory: a bundle is read, and up to a bundle written, in each cycle.
 
     Attributes
     ----------
@@ -24,9 +24,13 @@ class InstructionMemory(wiring.Component):
         Fetch of a bundle.
     bundle : Out(BUNDLE_BITS)
         The bundle fetched last, from the cycle after ``read`` on.
-    write, write_address, write_word, write_data : In(1), In(log2 imem_bundles), In(4), In(32)
-        Writes one of a bundle's `BUNDLE_WORDS`; word 0 has the lowest bits. A fetch in the same
-        cycle returns the old word.
+    write, write_address, write_word, write_data
+        In(1), In(log2 imem_bundles), In(4), In(32 * write_words): writes `write_words` words of a
+        bundle, from ``write_word`` on, which is a multiple of their number. Word 0 of a bundle has
+        its lowest bits; words beyond `BUNDLE_WORDS` are ignored. A fetch in the same cycle returns
+        the old words.
+    write_one : In(1)
+        Writes only word ``write_word``, which may be any, with the lowest word of ``write_data``.
     """
 
     def __init__(self, config: Config) -> None:
@@ -35,13 +39,14 @@ class InstructionMemory(wiring.Component):
         address_bits = ceil_log2(config.imem_bundles)
         super().__init__({
             "read": In(1), "read_address": In(address_bits), "bundle": Out(BUNDLE_BITS),
-            "write": In(1), "write_address": In(address_bits),
-            "write_word": In(REQUEST_WORD_BITS), "write_data": In(32),
+            "write": In(1), "write_one": In(1), "write_address": In(address_bits),
+            "write_word": In(REQUEST_WORD_BITS), "write_data": In(32 * write_words(config)),
         })
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        depth = self._config.imem_bundles
+        depth, together = self._config.imem_bundles, write_words(self._config)
+        group = self.write_word[exact_log2(together):]
         words = []
         for number in range(BUNDLE_WORDS):
             word = place(m, platform, f"word_{number}", Sram.module(32, depth),
@@ -49,9 +54,11 @@ class InstructionMemory(wiring.Component):
             m.d.comb += [
                 word.read.eq(self.read),
                 word.read_address.eq(self.read_address),
-                word.write.eq(self.write & (self.write_word == number)),
+                word.write.eq(self.write & Mux(self.write_one, self.write_word == number,
+                                               group == number // together)),
                 word.write_address.eq(self.write_address),
-                word.write_data.eq(self.write_data),
+                word.write_data.eq(Mux(self.write_one, self.write_data[:32],
+                                       self.write_data.word_select(number % together, 32))),
             ]
             words.append(word.read_data)
         m.d.comb += self.bundle.eq(Cat(words))

@@ -21,7 +21,7 @@ __all__ = ["HostPort"]
 
 
 class HostPort(wiring.Component):
-    """Executes requests of the host and of transfers, one a cycle.
+    """Executes requests of the host, and reads of transfers, one a cycle.
 
     A request is accepted in a cycle in which the program does not use the resource it needs. While
     a program runs, scalar memory is accessible when the program's loads and stores leave its port

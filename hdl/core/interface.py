@@ -6,12 +6,14 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
-from ..isa import SEMAPHORES, SLOTS, Slot
+from ..config import Config
+from ..isa import BUNDLE_PITCH, SEMAPHORES, SLOTS, Slot
 from ..vpu.interface import REGISTER_BITS
 
 __all__ = ["AMOUNT_BITS", "FAULT_BITS", "REQUEST_ADDRESS_BITS", "REQUEST_WORD_BITS",
            "SEMAPHORE_BITS", "SMEM_ADDRESS_BITS", "WAITS", "DmaIssue", "Response", "RowPush",
-           "SemaphoreSignal", "Space", "XluIssue", "core_request", "semaphore_addition"]
+           "SemaphoreSignal", "Space", "XluIssue", "core_request", "semaphore_addition",
+           "word_write", "write_words"]
 
 AMOUNT_BITS = 8
 """Width of the cross-lane unit's operand: a lane, sublane, distance or group."""
@@ -111,6 +113,22 @@ def core_request() -> data.StructLayout:
     """Payload of a request: writes or reads the word at ``address`` of ``space``, a `Space`."""
     return data.StructLayout({"write": 1, "space": SPACE_BITS, "address": REQUEST_ADDRESS_BITS,
                               "data": 32})
+
+
+def write_words(config: Config) -> int:
+    """Words that a transfer writes at once: a bundle's `BUNDLE_PITCH`, or a narrower row's."""
+    return min(BUNDLE_PITCH, 1 << config.lanes.bit_length() - 1)
+
+
+def word_write(config: Config) -> data.StructLayout:
+    """Payload of a write by a transfer: `write_words` words from ``address`` of ``space`` on.
+
+    ``space`` is IMEM or SMEM of `Space`. All words exist, except that instruction memory ignores
+    those beyond a bundle's `hdl.isa.BUNDLE_WORDS`; there, ``address`` is a multiple of
+    `write_words`.
+    """
+    return data.StructLayout({"space": SPACE_BITS, "address": REQUEST_ADDRESS_BITS,
+                              "data": 32 * write_words(config)})
 
 
 class Response(wiring.Signature):

@@ -1,9 +1,12 @@
-"""Scalar registers and operands, the scalar ALU, and the branch unit."""
+"""Scalar memory, scalar registers and operands, the scalar ALU, and the branch unit."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2, exact_log2
 
+from ..checks import instance
+from ..config import Config
 from ..isa import (
     BUNDLE_BITS,
     BUNDLE_LAYOUT,
@@ -16,17 +19,84 @@ from ..isa import (
     ScalarOp,
     Slot,
 )
+from ..sram import Sram
 from ..tiles import place
 from ..vpu.interface import REGISTER_BITS
 from ..vpu.registers import RegisterFile
 from .decode import SCALAR_PORTS, kind_codes
+from .interface import write_words
 
-__all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarOperands", "ScalarSource"]
+__all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarMemory", "ScalarOperands",
+           "ScalarSource"]
 
 SCALAR_WRITERS = ("s0", "s1", "misc", "late")
 """Write ports of the scalar registers; ``late`` is for the host, and loads a cycle after issue."""
 
 _OP_BITS = SLOTS[Slot.S0]["op"]
+
+
+class ScalarMemory(wiring.Component):
+    """Scalar memory: a word is read, and one or `write_words` of them written, in each cycle.
+
+    It consists of as many banks, over which consecutive words are spread. A read in the cycle of a
+    write to the same word returns the old value.
+
+    Parameters
+    ----------
+    config : Config
+
+    Attributes
+    ----------
+    read, read_address : In(1), In(log2 smem_words)
+        Read port.
+    read_data : Out(32)
+        Word of the last ``read``, held until the next.
+    write, write_address, write_data : In(1), In(log2 smem_words), In(32 * write_words)
+        Writes `write_words` words from any address on; all of them exist.
+    write_one : In(1)
+        Writes only the first of them.
+    """
+
+    def __init__(self, config: Config) -> None:
+        instance("config", config, Config)
+        self._config = config
+        bits = ceil_log2(config.smem_words)
+        super().__init__({
+            "read": In(1), "read_address": In(bits), "read_data": Out(32),
+            "write": In(1), "write_one": In(1), "write_address": In(bits),
+            "write_data": In(32 * write_words(config)),
+        })
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        number = write_words(self._config)
+        bits = exact_log2(number)
+        depth = max(2, -(-self._config.smem_words // number))
+        first = Signal(bits)  # bank of the first word
+        m.d.comb += first.eq(self.write_address)
+        data = self.write_data
+        for level in range(bits):
+            rotated = Signal.like(data, name=f"rotated_{level}")
+            m.d.comb += rotated.eq(Mux(first[level], data.rotate_left(32 << level), data))
+            data = rotated
+        words = []
+        for bank in range(number):
+            memory = place(m, platform, f"bank_{bank}", Sram.module(32, depth),
+                           lambda: Sram(32, depth))
+            wraps = bank < first if bank < number - 1 else 0
+            m.d.comb += [
+                memory.read.eq(self.read),
+                memory.read_address.eq(self.read_address[bits:]),
+                memory.write.eq(self.write & (~self.write_one | (first == bank))),
+                memory.write_address.eq(self.write_address[bits:] + wraps),
+                memory.write_data.eq(data.word_select(bank, 32)),
+            ]
+            words.append(memory.read_data)
+        chosen = Signal(bits, reset_less=True)
+        with m.If(self.read):
+            m.d.sync += chosen.eq(self.read_address[:bits])
+        m.d.comb += self.read_data.eq(Array(words)[chosen])
+        return m
 
 
 class ScalarSource(wiring.Component):

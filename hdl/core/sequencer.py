@@ -26,7 +26,6 @@ from ..isa import (
     VectorOp,
     index_limits,
 )
-from ..sram import Sram
 from ..tiles import place
 from ..vpu.interface import (
     LoadIssue,
@@ -41,17 +40,20 @@ from .fetch import InstructionMemory, ProgramControl
 from .host import HostPort
 from .interface import (
     FAULT_BITS,
+    REQUEST_WORD_BITS,
     WAITS,
     DmaIssue,
     Response,
     RowPush,
     SemaphoreSignal,
+    Space,
     XluIssue,
     core_request,
     semaphore_addition,
+    word_write,
 )
 from .ledger import ROWS, WEIGHTS, ArrayLedger
-from .scalar import BranchUnit, ScalarAlu, ScalarOperands
+from .scalar import BranchUnit, ScalarAlu, ScalarMemory, ScalarOperands
 from .scoreboard import READERS, Scoreboard, WritePort
 from .semaphores import Semaphores
 
@@ -87,8 +89,12 @@ class Sequencer(wiring.Component):
     pc : Out(32)
         The bundle that issues next, or that halted, or that has the fault.
     request, response : In(stream of core_request), Out(Response)
-        Access of the host and of transfers to instruction memory, scalar memory, scalar registers
-        and semaphores. `HostPort` says which requests wait while a program runs.
+        Access of the host, and of transfers that read scalar memory, to instruction memory, scalar
+        memory, scalar registers and semaphores. `HostPort` says which requests wait while a program
+        runs.
+    word_write : In(stream of word_write)
+        Writes of transfers to instruction memory and scalar memory. They wait only in cycles in
+        which a request, or a bundle's store, writes the same memory.
     signal : In(SemaphoreSignal)
         Adds to a semaphore at any time. On overflow the semaphore keeps its value, and the core
         stops with a fault at the next bundle.
@@ -127,6 +133,7 @@ class Sequencer(wiring.Component):
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
             "running": Out(1), "fault": Out(FAULT_BITS), "pc": Out(32),
             "request": In(stream.Signature(core_request())), "response": Out(Response()),
+            "word_write": In(stream.Signature(word_write(config))),
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
             "dma": Out(DmaIssue()), "bus_error": In(1),
@@ -151,8 +158,7 @@ class Sequencer(wiring.Component):
                                         lambda: ProgramControl(config))
         self._imem = imem = place(m, platform, "imem", "instruction_memory",
                                   lambda: InstructionMemory(config))
-        self._smem = place(m, platform, "smem", Sram.module(32, config.smem_words),
-                           lambda: Sram(32, config.smem_words))
+        self._smem = place(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
         self._decoder = place(m, platform, "decoder", "bundle_decoder", BundleDecoder)
         self._operands = place(m, platform, "operands", "scalar_operands", ScalarOperands)
         self._scoreboard = place(m, platform, "scoreboard", "scoreboard", Scoreboard)
@@ -190,12 +196,13 @@ class Sequencer(wiring.Component):
             self.busy.eq(self._scoreboard.busy),
         ]
         self._connect_control(m)
-        self._execute_scalar(m, platform)
+        stores = self._execute_scalar(m, platform)
         self._execute_misc(m)
         self._issue_vector(m)
         self._issue_memory(m)
         self._issue_array(m)
         self._connect_host(m)
+        self._write_words(m, stores)
         return m
 
     def _operand(self, slot: Slot, field: str) -> Value:
@@ -336,8 +343,11 @@ class Sequencer(wiring.Component):
             m.d.comb += getattr(self, name).eq(getattr(control, name))
         m.d.comb += control.interrupt.eq(self._semaphores.external_overflow)
 
-    def _execute_scalar(self, m: Module, platform: object) -> None:
-        """Execute scalar operations: all but loads complete in the issue cycle."""
+    def _execute_scalar(self, m: Module, platform: object) -> Signal:
+        """Execute scalar operations; return whether one of them stores.
+
+        All but loads complete in the issue cycle.
+        """
         operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
         s0, s1 = self._bundle.s0, self._bundle.s1
         alus = []
@@ -366,7 +376,7 @@ class Sequencer(wiring.Component):
             scoreboard.scalar_load.eq(s0.op == ScalarOp.LOAD.value),
             scoreboard.scalar_d.eq(s0.d),
         ]
-        # Priority at each port of scalar memory: bundles, then descriptors, then requests.
+        # Priority at the read port of scalar memory: bundles, then descriptors, then requests.
         loads = Signal()
         stores = Signal()
         m.d.comb += [loads.eq(self.issue & (s0.op == ScalarOp.LOAD.value)),
@@ -378,13 +388,7 @@ class Sequencer(wiring.Component):
         with m.Else():
             m.d.comb += [self._host.smem_read_free.eq(1), smem.read.eq(self._host.smem_read),
                          smem.read_address.eq(self._host.address)]
-        with m.If(stores):
-            m.d.comb += [smem.write.eq(1), smem.write_address.eq(self._addresses[Slot.S0]),
-                         smem.write_data.eq(self._operand(Slot.S0, "d"))]
-        with m.Else():
-            m.d.comb += [self._host.smem_write_free.eq(1), smem.write.eq(self._host.smem_write),
-                         smem.write_address.eq(self._host.address),
-                         smem.write_data.eq(self._host.data)]
+        return stores
 
     def _execute_misc(self, m: Module) -> None:
         """Execute semaphore operations, and issue operations of the cross-lane unit."""
@@ -462,10 +466,6 @@ class Sequencer(wiring.Component):
             host.scalar_value.eq(operands.host_value),
             host.semaphore_value.eq(semaphores.host_value),
             operands.host_register.eq(host.address),
-            imem.write.eq(host.imem_write),
-            imem.write_address.eq(host.bundle_address),
-            imem.write_word.eq(host.bundle_word),
-            imem.write_data.eq(host.data),
             semaphores.host_index.eq(host.address),
             semaphores.write.eq(host.semaphore_write),
             semaphores.write_index.eq(host.address),
@@ -479,3 +479,36 @@ class Sequencer(wiring.Component):
         with m.Else():
             m.d.comb += [operands.write_late.eq(host.scalar_write),
                          operands.d_late.eq(host.address), operands.value_late.eq(host.data)]
+
+    def _write_words(self, m: Module, stores: Signal) -> None:
+        """Write instruction and scalar memory; of several writes, a bundle's store goes first.
+
+        A transfer goes last. The host cannot hold it up for long: it does not ask in every cycle.
+        """
+        imem, smem, host, write = self._imem, self._smem, self._host, self.word_write
+        is_imem = Signal()
+        m.d.comb += [
+            is_imem.eq(write.payload.space == Space.IMEM.value),
+            write.ready.eq(Mux(is_imem, ~host.imem_write, ~stores & ~host.smem_write)),
+            host.smem_write_free.eq(~stores),
+        ]
+        with m.If(host.imem_write):
+            m.d.comb += [imem.write.eq(1), imem.write_one.eq(1),
+                         imem.write_address.eq(host.bundle_address),
+                         imem.write_word.eq(host.bundle_word), imem.write_data.eq(host.data)]
+        with m.Else():
+            m.d.comb += [imem.write.eq(write.valid & is_imem),
+                         imem.write_address.eq(write.payload.address[REQUEST_WORD_BITS:]),
+                         imem.write_word.eq(write.payload.address[:REQUEST_WORD_BITS]),
+                         imem.write_data.eq(write.payload.data)]
+        with m.If(stores):
+            m.d.comb += [smem.write.eq(1), smem.write_one.eq(1),
+                         smem.write_address.eq(self._addresses[Slot.S0]),
+                         smem.write_data.eq(self._operand(Slot.S0, "d"))]
+        with m.Elif(host.smem_write):
+            m.d.comb += [smem.write.eq(1), smem.write_one.eq(1),
+                         smem.write_address.eq(host.address), smem.write_data.eq(host.data)]
+        with m.Else():
+            m.d.comb += [smem.write.eq(write.valid & ~is_imem),
+                         smem.write_address.eq(write.payload.address),
+                         smem.write_data.eq(write.payload.data)]

@@ -13,6 +13,7 @@ from ..core.interface import (
     Response,
     Space,
     core_request,
+    word_write,
 )
 from ..tiles import place
 from ..vpu.interface import host_read_request, host_write_row, row_bits
@@ -31,9 +32,11 @@ class DmaEngine(wiring.Component):
     """Moves rows between memories, as descriptors of the program and of the host say.
 
     Transfers wait in a queue of `QUEUE_DEPTH`. Rows are read and written in the order of the
-    transfers, one a cycle. Transfers overlap: one is read while the transfer before it is still
-    written, and its rows are requested even earlier. So a transfer sees what another one wrote only
-    if it starts after that one has signalled. Transfers complete, and signal, in order.
+    transfers, one a cycle; but scalar memory is read a word a cycle, and scalar and instruction
+    memory are written `hdl.core.interface.write_words` words a cycle. Transfers overlap: one is
+    read while the transfer before it is still written, and its rows are requested even earlier. So
+    a transfer sees what another one wrote only if it starts after that one has signalled. Transfers
+    complete, and signal, in order.
 
     A failed read or write is a ``bus_error``: the rest of the transfer continues, but it does not
     signal.
@@ -69,7 +72,10 @@ class DmaEngine(wiring.Component):
     other_read, other_rows, other_write, other_busy
         The same for the other core.
     request, response : Out(stream of core_request), In(Response)
-        Words of this core. The response must follow the acceptance of a request by one cycle.
+        Reads of words of this core. The response must follow the acceptance of a request by one
+        cycle.
+    word_write : Out(stream of word_write)
+        Writes of words of this core.
     signal, other_signal : Out(stream of 4)
         Numbers of semaphores to which 1 is added, of this core and of the other.
     hbm_read, hbm_rows, hbm_write, hbm_write_rows, discard, hbm_write_done
@@ -97,6 +103,7 @@ class DmaEngine(wiring.Component):
                 (f"{core}_read", Out(read)), (f"{core}_rows", In(row)),
                 (f"{core}_write", Out(write)), (f"{core}_busy", In(1)))},
             "request": Out(stream.Signature(core_request())), "response": In(Response()),
+            "word_write": Out(stream.Signature(word_write(config))),
             "signal": Out(index), "other_signal": Out(index),
             "hbm_read": Out(stream.Signature(hbm_burst(config))),
             "hbm_rows": In(stream.Signature(hbm_row(config))),
@@ -125,7 +132,7 @@ class DmaEngine(wiring.Component):
         self._read(m)
         self._write(m)
         self._complete(m)
-        self._share_requests(m)
+        self._request_words(m)
         return m
 
     def _abort(self, m: Module) -> Signal:
@@ -198,7 +205,7 @@ class DmaEngine(wiring.Component):
     def _write(self, m: Module) -> None:
         issuer, writer, completion = self._issuer, self._writer, self._completion
         connect(m, issuer.hbm_write, flipped(self.hbm_write))
-        for name in ("vmem_write", "other_write", "hbm_write_rows"):
+        for name in ("vmem_write", "other_write", "hbm_write_rows", "word_write"):
             connect(m, getattr(writer, name), flipped(getattr(self, name)))
         m.d.comb += [
             self.discard.eq(writer.discard),
@@ -220,22 +227,12 @@ class DmaEngine(wiring.Component):
             self.host_failed.eq(completion.host_failed),
         ]
 
-    def _share_requests(self, m: Module) -> None:
-        """Share the port for requests: writes go first, but a pending request is kept."""
-        collector, writer, request = self._collector, self._writer, self.request
-        reads = Signal()
-        read_refused = Signal()
-        accepted = Signal()
+    def _request_words(self, m: Module) -> None:
+        collector, request = self._collector, self.request
         m.d.comb += [
-            reads.eq(collector.ask & (read_refused | ~writer.ask)),
-            request.valid.eq(collector.ask | writer.ask),
-            accepted.eq(request.valid & request.ready),
-            collector.granted.eq(accepted & reads), writer.granted.eq(accepted & ~reads),
+            request.valid.eq(collector.ask),
+            request.payload.space.eq(Space.SMEM.value),
+            request.payload.address.eq(collector.ask_address),
+            collector.granted.eq(request.valid & request.ready),
             collector.word.eq(self.response.data),
         ]
-        with m.If(reads):
-            m.d.comb += [request.payload.space.eq(Space.SMEM.value),
-                         request.payload.address.eq(collector.ask_address)]
-        with m.Else():
-            m.d.comb += request.payload.eq(writer.request)
-        m.d.sync += read_refused.eq(reads & ~request.ready)

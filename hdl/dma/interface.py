@@ -24,7 +24,7 @@ BLOCK_BITS = DMA_MAX_ROWS.bit_length()
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items() if info.vector)
 """Spaces whose blocks are vectors."""
 WORD_SPACES = (DmaSpace.SMEM.value, DmaSpace.IMEM.value)
-"""Spaces that are accessed word by word."""
+"""Spaces whose blocks are words."""
 assert all(not DMA_SPACES[DmaSpace(space)].runs for space in WORD_SPACES)
 
 

@@ -86,7 +86,7 @@ class Reader(wiring.Component):
             self.take.eq(self.valid & ~self.stop & (~active | finishes)),
             self.idle.eq(~active),
             walk.load.eq(self.take), walk.side.eq(self.source), walk.step.eq(granted),
-            walk.bursts.eq(space == DmaSpace.HBM.value),
+            walk.bursts.eq(space == DmaSpace.HBM.value), walk.unit.eq(1),
             self.asked_rows.eq(walk.count),
             self.hbm_read.payload.row.eq(walk.address),
             self.hbm_read.payload.more.eq(walk.count - 1),

@@ -11,14 +11,16 @@ __all__ = ["AddressWalk"]
 
 
 class AddressWalk(wiring.Component):
-    """Steps through the blocks of a side, one by one or in bursts that stay within a run.
+    """Steps through the blocks of a side, in equal steps or in bursts that stay within a run.
 
     Attributes
     ----------
     load, side : In(1), In(side)
         Begins with this side in the next cycle; overrides ``step``.
     bursts : In(1)
-        Steps in bursts of up to `MAX_BURST` blocks, otherwise in single blocks.
+        Steps in bursts of up to `MAX_BURST` blocks, otherwise by ``unit``.
+    unit : In(9)
+        Blocks of a step without ``bursts``; divides the blocks of each run.
     step : In(1)
         Advances by ``count`` blocks.
     address : Out(address_bits)
@@ -33,7 +35,8 @@ class AddressWalk(wiring.Component):
         check_config(config)
         self._config = config
         super().__init__({
-            "load": In(1), "side": In(side(config)), "bursts": In(1), "step": In(1),
+            "load": In(1), "side": In(side(config)), "bursts": In(1),
+            "unit": In(range(MAX_BURST + 1)), "step": In(1),
             "address": Out(address_bits(config)), "count": Out(range(MAX_BURST + 1)),
             "last": Out(1),
         })
@@ -55,7 +58,7 @@ class AddressWalk(wiring.Component):
             next_start.eq(start + stride),
         ]
         with m.If(~self.bursts):
-            m.d.comb += self.count.eq(1)
+            m.d.comb += self.count.eq(self.unit)
         with m.Elif(most > MAX_BURST):
             m.d.comb += self.count.eq(MAX_BURST)
         with m.Else():

@@ -7,8 +7,7 @@ from amaranth.utils import exact_log2
 
 from ..axi.interface import hbm_burst, hbm_done, hbm_row
 from ..config import Config
-from ..core.interface import SEMAPHORE_BITS, Space, core_request
-from ..isa import BUNDLE_PITCH, BUNDLE_WORDS
+from ..core.interface import SEMAPHORE_BITS, Space, word_write, write_words
 from ..tiles import place
 from ..vpu.interface import host_write_row, row_bits
 from .format import DmaSpace
@@ -19,7 +18,6 @@ from .interface import (
     SPACE_BITS,
     WORD_SPACES,
     check_config,
-    row_words_log2,
     side,
 )
 from .walk import AddressWalk
@@ -76,7 +74,7 @@ class BurstIssuer(wiring.Component):
             self.take.eq(self.valid & ~self.stop & (~active | finishes)),
             self.idle.eq(~active),
             walk.load.eq(self.take), walk.side.eq(self.destination), walk.step.eq(self.issued),
-            walk.bursts.eq(1),
+            walk.bursts.eq(1), walk.unit.eq(1),
         ]
         m.d.sync += refused.eq(burst.valid & ~burst.ready)
         with m.If(self.take):
@@ -102,10 +100,10 @@ class Writer(wiring.Component):
     issued, issued_rows, few : In(1), In(9), Out(1)
         A burst is issued; the number of its rows. Few rows of issued bursts are still to be
         delivered.
-    request, granted : Out(core_request), In(1)
-        A word for scalar or instruction memory, if ``ask`` Out(1); it is written in this cycle.
+    word_write : Out(stream of word_write)
+        Words for scalar and instruction memory.
     done : Out(1)
-        The transfer's last row or word is delivered in this cycle.
+        The transfer's last row is delivered in this cycle.
     stop : In(1)
         Takes no transfer and no row. Vectors and bursts that were begun are completed with
         arbitrary rows.
@@ -125,7 +123,7 @@ class Writer(wiring.Component):
             "vmem_write": Out(vector), "other_write": Out(vector),
             "hbm_write_rows": Out(stream.Signature(row_bits(config))), "discard": Out(1),
             "issued": In(1), "issued_rows": In(range(MAX_BURST + 1)), "few": Out(1),
-            "ask": Out(1), "request": Out(core_request()), "granted": In(1),
+            "word_write": Out(stream.Signature(word_write(config))),
             "done": Out(1), "stop": In(1), "clear": In(1), "idle": Out(1),
         })
 
@@ -213,34 +211,40 @@ class Writer(wiring.Component):
         return row, idle
 
     def _write_words(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Whether the row's last word is written; whether the walk advances; whether none waits."""
-        request, walk = self.request, self._walk
-        index = Signal(row_words_log2(self._config))
+        """Whether the row's last words are written; whether the walk advances; whether none wait.
+
+        A wide row is written in several parts, each a whole bundle if it goes to instruction
+        memory; narrower rows are parts of a bundle.
+        """
+        write, walk = self.word_write, self._walk
+        together = write_words(self._config)
+        parts = self._config.lanes // together
         refused = Signal(name="word_refused")
-        is_imem = Signal()
-        absent = Signal()  # bundles have no such word
         is_word = Signal()
-        words = Array(self.row.payload.data.word_select(number, 32)
-                      for number in range(self._config.lanes))
         row = Signal(name="word_row")
         step = Signal(name="word_step")
         idle = Signal(name="word_idle")
         m.d.comb += [
             is_word.eq(self._space.matches(*WORD_SPACES)),
-            is_imem.eq(self._space == DmaSpace.IMEM.value),
-            absent.eq(is_imem & (walk.address[:exact_log2(BUNDLE_PITCH)] >= BUNDLE_WORDS)),
-            self.ask.eq(is_word & ~absent & (self._comes | (self.stop & refused))),
-            request.write.eq(1),
-            request.space.eq(Mux(is_imem, Space.IMEM.value, Space.SMEM.value)),
-            request.address.eq(walk.address),
-            request.data.eq(words[index]),
-            step.eq(is_word & self._comes & (absent | self.granted)),
-            row.eq(step & index.all()),
-            idle.eq(~self.ask),
+            walk.unit.eq(Mux(is_word, together, 1)),
+            write.valid.eq(is_word & (self._comes | (self.stop & refused))),
+            write.payload.space.eq(Mux(self._space == DmaSpace.IMEM.value,
+                                       Space.IMEM.value, Space.SMEM.value)),
+            write.payload.address.eq(walk.address),
+            step.eq(self._comes & write.valid & write.ready),
+            idle.eq(~write.valid),
         ]
-        m.d.sync += [refused.eq(self.ask & ~self.granted), index.eq(index + step)]
+        m.d.sync += refused.eq(write.valid & ~write.ready)
+        data = self.row.payload.data
+        if parts == 1:
+            m.d.comb += [write.payload.data.eq(data), row.eq(step)]
+            return row, step, idle
+        part = Signal(range(parts))
+        chosen = Array(data.word_select(number, 32 * together) for number in range(parts))
+        m.d.comb += [write.payload.data.eq(chosen[part]), row.eq(step & part.all())]
+        m.d.sync += part.eq(part + step)
         with m.If(self.take | self.clear):
-            m.d.sync += index.eq(0)
+            m.d.sync += part.eq(0)
         return row, step, idle
 
 

@@ -12,7 +12,7 @@ from amaranth.sim._async import SimulatorContext
 
 from golden.core import GoldenCore
 from hdl.config import Config
-from hdl.core.interface import Space
+from hdl.core.interface import Space, write_words
 from hdl.core.scalar import ScalarAlu
 from hdl.core.scoreboard import WritePort
 from hdl.core.sequencer import Sequencer
@@ -1025,6 +1025,72 @@ def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_pl
     assert waited > 5
     assert [pc for _, pc in bench.checker.issued] == oracle.run(program, 100)
     bench.check_state(oracle)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_words_of_transfers_requests_and_a_program_s_stores_are_all_written(model: Model,
+                                                                            seed: int) -> None:
+    """The program has the first four words of scalar memory, transfers five, the host the rest."""
+    rng = np.random.default_rng([18, seed])
+    together = write_words(CONFIG)
+    program = [bundle(s0=s(ScalarOp.STORE, int(rng.integers(1, 8)), 0, i(int(rng.integers(4)))))
+               if rng.random() < 0.3 else 0 for _ in range(41)]
+    program += [bundle(s1=s(ScalarOp.LOOP, 20, 0, i(0))), HALT]
+    oracle = random_oracle(SequencerPrograms(rng))
+    oracle.scalars[20] = 4
+    bench = VerilatedSequencer(model)
+    bench.load(program)
+    bench.set_state(oracle)
+    words = {16 * number + word: int(rng.integers(1 << 32))
+             for number in range(43, 50) for word in range(9)}
+    bench.write_all({(Space.IMEM, address): value for address, value in words.items()})
+    smem = list(oracle.smem)
+    waited = dict.fromkeys(Space, 0)
+    done = dict.fromkeys(Space, 0)
+    write: tuple[Space, int, list[int]] | None = None
+    bench.start()
+    while bench.peek("running"):
+        space, value = Space(int(rng.integers(2))), int(rng.integers(1 << 32))
+        asks = rng.random() < 0.5
+        address = int(rng.choice([k for k in words if k < 16 * 45]) if space == Space.IMEM
+                      else rng.integers(9, 13))
+        bench.poke("request__payload", 1 | space.value << 1 | address << 3 | value << 23)
+        bench.poke("request__valid", asks)
+        if write is None and rng.random() < 0.8:
+            to = Space(int(rng.integers(2)))
+            write = to, (int(rng.integers(45 * 16 // together, 50 * 16 // together)) * together
+                         if to == Space.IMEM else int(rng.integers(4, 6))), [
+                int(number) for number in rng.integers(1 << 32, size=together)]
+            bench.poke("word_write__payload", write[0].value | write[1] << 2 | sum(
+                number << 22 + 32 * k for k, number in enumerate(write[2])))
+        bench.poke("word_write__valid", write is not None)
+        accepted = asks and bench.peek("request__ready")
+        taken = write is not None and bench.peek("word_write__ready")
+        if write is not None and write[0] == Space.IMEM:
+            assert taken == (not (accepted and space == Space.IMEM))
+        bench.cycle()
+        if accepted:
+            (words if space == Space.IMEM else smem)[address] = value
+        if write is not None and taken:
+            for k, number in enumerate(write[2], write[1]):
+                if write[0] == Space.SMEM:
+                    smem[k] = number
+                elif k % 16 < 9:
+                    words[k] = number
+            done[write[0]] += 1
+            write = None
+        elif write is not None:
+            waited[write[0]] += 1
+    bench.poke("request__valid", 0)
+    bench.poke("word_write__valid", 0)
+    bench.finish()
+    for space in (Space.SMEM, Space.IMEM):
+        assert waited[space] > 5
+        assert done[space] > 20
+    assert [pc for _, pc in bench.checker.issued] == oracle.run(program, 200)
+    oracle.smem[4:] = smem[4:]
+    bench.check_state(oracle)
+    assert {address: bench.read(Space.IMEM, address) for address in words} == words
 
 
 # --- transfers and the other core

@@ -8,7 +8,7 @@ import numpy as np
 
 from golden.dma import Descriptor, Side, copy
 from hdl.config import Config
-from hdl.core.interface import Space
+from hdl.core.interface import Space, write_words
 from hdl.dma.engine import DmaEngine
 from hdl.dma.format import DESCRIPTOR_WORDS, DMA_DESTINATIONS, DMA_SOURCES, DmaSpace
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, VECTOR_REGISTERS, Fault
@@ -206,7 +206,7 @@ class VectorUnitAgent:
 
 @dataclass
 class Words:
-    """The port for words of scalar and instruction memory."""
+    """The ports for words of scalar and instruction memory."""
 
     pins: Pins
     config: Config
@@ -214,31 +214,37 @@ class Words:
     rng: np.random.Generator
     memories: Memories
     answer: int | None = None
-    count: int = 0
+    read: int = 0
+    written: int = 0
 
     def __post_init__(self) -> None:
         self.request = Sink(self.pins, "request")
+        self.write = Sink(self.pins, "word_write")
 
     def drive(self) -> None:
         self.request.drive(self.rng.random() < self.timing.pace)
+        self.write.drive(self.rng.random() < self.timing.pace)
         self.pins.poke("response__valid", int(self.answer is not None))
         self.pins.poke("response__data", int(self.rng.integers(1 << 32)) if self.answer is None
                        else self.answer)
         self.answer = None
 
     def sample(self) -> None:
-        if (payload := self.request.sample()) is None:
-            return
-        self.count += 1
-        write, space = payload & 1, payload >> 1 & 3
-        address, data = payload >> 3 & 0xF_FFFF, payload >> 23
-        memory = self.memories[DmaSpace.SMEM if space == Space.SMEM else DmaSpace.IMEM]
-        assert space in (Space.SMEM, Space.IMEM)
-        assert address < len(memory)
-        assert space == Space.SMEM or (write and address % BUNDLE_PITCH < BUNDLE_WORDS)
-        if write:
-            memory[address] = data
-        self.answer = 0 if write else int(memory[address])
+        if (payload := self.request.sample()) is not None:
+            self.read += 1
+            write, space, address = payload & 1, payload >> 1 & 3, payload >> 3 & 0xF_FFFF
+            assert not write
+            assert space == Space.SMEM
+            self.answer = int(self.memories[DmaSpace.SMEM][address])
+        if (payload := self.write.sample()) is not None:
+            space, address, data = payload & 3, payload >> 2 & 0xF_FFFF, payload >> 22
+            count = write_words(self.config)
+            self.written += count
+            assert space in (Space.SMEM, Space.IMEM)
+            memory = self.memories[DmaSpace.SMEM if space == Space.SMEM else DmaSpace.IMEM]
+            assert address + count <= len(memory)
+            assert space == Space.SMEM or address % count == 0
+            memory[address:address + count] = unpacked(data, count)
 
 
 @dataclass

@@ -237,11 +237,49 @@ def test_a_program_that_does_not_fill_rows_of_many_bundles() -> None:
             before = chip.cycle
             chip.load_programs({0: program, 1: program}, first)
             if count >= 8:
-                assert chip.cycle - before < 600 + 16 * count
+                assert chip.cycle - before < 600 + count
             for core in range(2):
                 words = chip.read_words(core, Space.IMEM, 0, 64 * isa.BUNDLE_WORDS)
                 np.testing.assert_array_equal(
                     words.reshape(64, -1), [bundle_words(bundle) for bundle in memory])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["tiny", "small", "v2"])
+def test_a_transfer_writes_a_bundle_or_a_narrower_row_a_cycle(config: str) -> None:
+    """Of two transfers of different lengths, only the rows make a difference in cycles."""
+    with ChipModel(Config.preset(config)) as chip:
+        lanes = chip.config.lanes
+        cycles_a_row = max(1, lanes // isa.BUNDLE_PITCH)
+        chip.load_program(0, assemble(
+            "{ misc.dma 0 } { misc.wait sem2, 1 } { s1.jump s6 } { s1.halt }").bundles)
+
+        def waits(rows: NDArray[np.uint32], transfer: tuple[int, ...], following: int) -> int:
+            """Load rows, and go on at a bundle; how long the program waits for the rows."""
+            chip.hbm[:len(rows)] = rows
+            chip.write_words(0, Space.SMEM, 0, transfer)
+            chip.write_words(0, Space.SCALAR, 6, [following])
+            before = chip.counters(0)["semaphore_wait_cycles"]
+            chip.start(0)
+            chip.run()
+            return chip.counters(0)["semaphore_wait_cycles"] - before
+
+        cycles = []
+        for bundles in (24, 56):
+            code = assemble("{ s0.add s1, s1, 3 }" * (bundles - 1) + "{ s1.halt }")
+            chip.write_words(0, Space.SCALAR, 1, [0])
+            rows = code.rows(chip.config)
+            cycles.append(waits(rows, descriptor(chip.config, hbm(0), imem(64), rows=len(rows),
+                                                 semaphore=sem[2]), 64))
+            assert chip.read_words(0, Space.SCALAR, 1, 1) == [3 * (bundles - 1)]
+        assert cycles[1] - cycles[0] == (32 * isa.BUNDLE_PITCH // lanes) * cycles_a_row
+        cycles = []
+        for count in (2, 13):
+            words = np.arange(7, 7 + count * lanes, dtype=np.uint32)
+            cycles.append(waits(words.reshape(-1, lanes), descriptor(
+                chip.config, hbm(0), smem(17), rows=count, semaphore=sem[2]), 3))
+            np.testing.assert_array_equal(chip.read_words(0, Space.SMEM, 17, len(words)), words)
+        assert cycles[1] - cycles[0] == 11 * cycles_a_row
 
 
 def test_what_ends_a_run(chip: ChipModel) -> None:
