@@ -67,11 +67,14 @@ class Relocations:
         half, an offset in ``target``.
     target : str
         The buffer whose address is to be added.
+    core : int
+        The core whose program uses it.
     """
 
     buffer: str
     words: npt.NDArray[np.int64]
     target: str
+    core: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,11 @@ class Executable:
     def outputs(self) -> tuple[BufferSpec, ...]:
         """The buffers whose arrays a run returns, in order."""
         return tuple(spec for spec in self.buffers if spec.role is Role.OUTPUT)
+
+    def role(self, name: str) -> Role:
+        """What the buffer of a name is for."""
+        [role] = [spec.role for spec in self.buffers if spec.name == name]
+        return role
 
     def programs(self, addresses: Mapping[str, int]) -> Mapping[int, Program]:
         """Link the programs of all cores that take part.

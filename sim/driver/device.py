@@ -9,7 +9,7 @@
         result = device.copy_out(buffer, np.float32, array.shape)
 
 `Device` consists of parts, each in a module of its own: `sim.driver.session`, `memory`, `counters`,
-`cores` and `execution`.
+`cores`, `execution` and `residents`.
 """
 
 import os
@@ -23,7 +23,7 @@ from hdl.chip.chip import check_chip
 from hdl.config import Config
 from sim.compiler.layers import Dense, check_layers, check_matrix, compile_layers
 from sim.driver.backend import BACKENDS, open_backend
-from sim.driver.execution import Execution
+from sim.driver.residents import Residents
 from sim.models.chip import ChipModel
 from sim.models.hbm import HbmOptions
 
@@ -32,7 +32,7 @@ __all__ = ["Device"]
 Float32 = npt.NDArray[np.float32]
 
 
-class Device(Execution):
+class Device(Residents):
     """A processor, open for work. Use `Device.open`.
 
     Results depend only on the operands and the array's size, not on the backend.

@@ -1,7 +1,7 @@
 """Execution of compiled programs: allocate buffers, copy arrays, run, and clean up."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from hdl.checks import instance
 from hdl.config import PRESETS, Config
 from sim.asm.assembler import Program
-from sim.compiler.executable import Executable
+from sim.compiler.executable import BufferSpec, Executable
 from sim.compiler.program.code.stream import STAMP
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.report import Report
@@ -85,7 +85,7 @@ class Execution(Cores):
             self._last_run = {}
             if self._unfinished:
                 self.reset()
-            with self._allocated(executable) as buffers:
+            with self._allocated(executable.name, executable.buffers) as buffers:
                 self._prepare(backend)
                 memory = {spec.name: self._rows(backend, buffers[spec.name], spec.layout.rows)
                           for spec in executable.buffers}
@@ -159,13 +159,12 @@ class Execution(Cores):
                 raise ValueError(f"{spec.name} must be of shape {shape!r}, not {array.shape!r}")
 
     @contextmanager
-    def _allocated(self, executable: Executable) -> Iterator[dict[str, Buffer]]:
-        """Allocate an executable's buffers, by name, and free them at the end.
+    def _allocated(self, what: str, specs: Sequence[BufferSpec]) -> Iterator[dict[str, Buffer]]:
+        """Allocate buffers of an executable, by name, and free them at the end.
 
         If its programs may still run then, the next reset frees them.
         """
-        sizes = {spec.name: spec.layout.rows * self._config.row_bytes
-                 for spec in executable.buffers}
+        sizes = {spec.name: spec.layout.rows * self._config.row_bytes for spec in specs}
         buffers: dict[str, Buffer] = {}
         try:
             try:
@@ -174,7 +173,7 @@ class Execution(Cores):
             except MemoryError as error:
                 free = self._heap.free_bytes + sum(buffer.size for buffer in buffers.values())
                 raise MemoryError(
-                    f"{executable.name} needs {sum(sizes.values())} bytes of HBM, {free} of "
+                    f"{what} needs {sum(sizes.values())} bytes of HBM, {free} of "
                     f"{self._config.hbm_bytes} are free: {error}") from None
             yield buffers
         finally:

@@ -44,6 +44,11 @@ class Heap:
         """Bytes that are free in all."""
         return sum(count for _, count in self._free) * self._row_bytes
 
+    @property
+    def largest_free_bytes(self) -> int:
+        """Bytes of the largest free piece."""
+        return max((count for _, count in self._free), default=0) * self._row_bytes
+
     def allocate(self, size: int) -> Buffer:
         """Allocate ``size`` bytes.
 
@@ -59,9 +64,9 @@ class Heap:
                 buffer = Buffer(first * self._row_bytes, size)
                 self._used[buffer] = first, rows
                 return buffer
-        largest = max((count for _, count in self._free), default=0) * self._row_bytes
         raise MemoryError(f"HBM must have {rows * self._row_bytes} bytes in one piece, but only "
-                          f"{largest} of {self.free_bytes} that are free are in one")
+                          f"{self.largest_free_bytes} of {self.free_bytes} that are free are in "
+                          f"one")
 
     def free(self, buffer: Buffer) -> None:
         """Free a piece; errors as `check`."""

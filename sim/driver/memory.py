@@ -46,6 +46,12 @@ class Memory(Session):
         with self._open():
             return self._heap.free_bytes
 
+    @property
+    def largest_free_bytes(self) -> int:
+        """Bytes of the largest piece of HBM that can be allocated; errors as `free_bytes`."""
+        with self._open():
+            return self._heap.largest_free_bytes
+
     def allocate(self, size: int) -> Buffer:
         """Allocate a piece of HBM. Its contents are undefined.
 

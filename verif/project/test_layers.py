@@ -16,7 +16,7 @@ LAYERS = (
     ("sim.compiler", "sim.trace"),
     ("sim.models",),
     ("sim.driver",),
-    ("sim.jit",),
+    ("sim.jit", "sim.pjrt"),
     ("sim.apps",),
     ("systolith",),
     ("tools", "verif"),

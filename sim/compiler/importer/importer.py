@@ -17,6 +17,7 @@ from sim.compiler.importer.collectives import (
     device_number,
     is_reducer,
 )
+from sim.compiler.importer.entry import Cuts, entry_cuts, entry_function, halved
 from sim.compiler.importer.locations import location_of
 from sim.compiler.importer.module import read
 from sim.compiler.importer.rules import RULES
@@ -29,7 +30,7 @@ from sim.compiler.passes.expansion import Expansion
 from sim.compiler.program.check import without_kernel
 from sim.errors import Unsupported, UnsupportedError
 
-__all__ = ["import_stablehlo"]
+__all__ = ["import_module", "import_stablehlo"]
 
 _DTYPES = {dtype.value: dtype for dtype in DType} | {"si32": DType.S32}
 _WIDE = ("i64", "ui64")
@@ -61,44 +62,59 @@ def import_stablehlo(source: Any) -> Graph:
     ValueError
         If the source is not a program.
     """
-    return _Importer(read(source)).run()
+    return import_module(read(source))
+
+
+def import_module(module: Any, *, per_device: bool = False) -> Graph:
+    """Make a graph of a module that `sim.compiler.importer.module.read` returned.
+
+    Parameters
+    ----------
+    module : jaxlib.mlir.ir.Module
+        The program.
+    per_device : bool
+        It is for two devices, each of which has its own inputs and outputs: the parts that the
+        shardings of the function's arguments and results say.
+
+    Raises
+    ------
+    UnsupportedError, ValueError
+        As `import_stablehlo`.
+    """
+    return _Importer(module, per_device).run()
 
 
 @dataclass
 class _Importer:
     module: Any
+    per_device: bool = False
     found: list[Unsupported] = field(default_factory=list)
     ranges: dict[Value, Range] = field(default_factory=dict)
     inside: bool = False
     """In the program of a device: a ``manual_computation``."""
 
     def run(self) -> Graph:
-        functions = {python(operation.attributes["sym_name"]): operation
-                     for operation in self.module.body.operations
-                     if operation.operation.name == "func.func"}
-        public = [name for name, operation in functions.items()
-                  if "sym_visibility" not in operation.attributes
-                  or python(operation.attributes["sym_visibility"]) == "public"]
-        name = "main" if "main" in functions else public[0] if len(public) == 1 else None
-        if name is None:
-            raise ValueError("a program must have a function main, or one public function, "
-                             f"not {', '.join(functions) or 'none'}")
+        name, functions = entry_function(self.module)
         self.functions = functions
         self.shards = Shards(self.module)
         self.partitions, self.replicas = module_devices(self.module)
+        self.cuts: tuple[Cuts, Cuts] | None = None
+        if self.per_device:
+            self.shards.stacked = True
+            if self.partitions == 2:
+                self.cuts = entry_cuts(functions[name], self.shards)
         graph = Graph(name=name)
         scope = Scope(graph, self.ranges)
         [block] = functions[name].regions[0].blocks
         for number, argument in enumerate(block.arguments):
             type = self.type(argument.type, f"argument {number}", None)
             value = None if type is None else Value(type, f"arg{number}")
-            if value is not None:
-                graph.inputs.append(value)
-            scope.define(argument, value)
+            scope.define(argument, None if value is None else self.input(value, number, graph))
         outputs = self.block(block, scope, None)
         if self.found:
             raise UnsupportedError([*self.found, *_later_refusals(graph)])
-        graph.outputs = [value for value in outputs if value is not None]
+        graph.outputs = [self.output(value, number, graph) for number, value in enumerate(outputs)
+                         if value is not None]
         self.shards.finish(graph)
         verify(graph)
         return graph
@@ -256,6 +272,19 @@ class _Importer:
         return scope.graph.add("case", [index, *captured], known, {}, graphs, location).results
 
     # Devices
+
+    def input(self, value: Value, number: int, graph: Graph) -> Value:
+        """Append an input to the graph; returns the global value of an argument."""
+        cut = self.cuts[0][number] if self.cuts else None
+        if cut is not None:
+            value = Value(TensorType(halved(value.shape, cut), value.dtype), value.name)
+        graph.inputs.append(value)
+        return self.shards.whole(value, cut, Expansion(graph, None))
+
+    def output(self, value: Value, number: int, graph: Graph) -> Value:
+        """What the program returns of a global value."""
+        cut = self.cuts[1][number] if self.cuts else None
+        return self.shards.local(value, cut, Expansion(graph, None))
 
     def manual(self, operation: Any, scope: Scope,
                location: Location | None) -> Sequence[Value | None]:

@@ -88,18 +88,27 @@ class Shards:
         """For each value of a list of shardings, the dimension that is cut in two."""
         from jaxlib.mlir.dialects import sdy
 
-        found: list[int | None] = []
-        for item in sdy.TensorShardingPerValueAttr(attribute).shardings:
-            sharding = sdy.TensorShardingAttr(item)
-            sizes = self._mesh(sharding.mesh_or_ref)
-            cut = None
-            for dimension, axes in enumerate(map(sdy.DimensionShardingAttr,
-                                                 sharding.dimension_shardings)):
-                names = {sdy.AxisRefAttr(axis).name for axis in axes.axes} & manual
-                if any(sizes[name] > 1 for name in names):
-                    cut = dimension
-            found.append(cut)
-        return found
+        return [self.cut(item, manual) for item in sdy.TensorShardingPerValueAttr(
+            attribute).shardings]
+
+    def cut(self, attribute: Any, names: set[str] | None = None) -> int | None:
+        """The dimension that a value's sharding cuts in two, along axes of these names or any.
+
+        Raises
+        ------
+        ValueError
+            As `axes`.
+        """
+        from jaxlib.mlir.dialects import sdy
+
+        sharding = sdy.TensorShardingAttr(attribute)
+        sizes = self._mesh(sharding.mesh_or_ref)
+        for dimension, axes in enumerate(map(sdy.DimensionShardingAttr,
+                                             sharding.dimension_shardings)):
+            for axis in map(sdy.AxisRefAttr, axes.axes):
+                if sizes[axis.name] > 1 and (names is None or axis.name in names):
+                    return dimension
+        return None
 
     def local(self, value: Value, dimension: int | None, at: Expansion) -> Value:
         """A device's part of a global value."""
@@ -122,6 +131,7 @@ class Shards:
     def finish(self, graph: Graph) -> None:
         """Let the host cut inputs and put together outputs, and note how."""
         if self.stacked:
+            _drop_unused(graph)
             graph.sharding = Sharding((STACKED,) * len(graph.inputs),
                                       (STACKED,) * len(graph.outputs))
         elif self.used:

@@ -179,7 +179,7 @@ def _relocations(overlays: Overlays, core: int) -> list[Relocations]:
     words: dict[str, list[int]] = {}
     for word, buffer in overlays.relocations:
         words.setdefault(_name(buffer, core), []).append(word)
-    return [Relocations(_name(CODE, core), np.array(places, np.int64), buffer)
+    return [Relocations(_name(CODE, core), np.array(places, np.int64), buffer, core)
             for buffer, places in words.items()]
 
 

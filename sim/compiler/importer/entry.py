@@ -1,0 +1,130 @@
+"""What a module says about its entry function besides what it computes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sim.compiler.importer.attributes import python
+from sim.compiler.importer.sharding import Shards
+
+__all__ = ["Cuts", "Entry", "entry_cuts", "entry_function", "halved", "read_entry"]
+
+Cuts = tuple[int | None, ...]
+"""For each argument or result, the dimension that is cut in two, or None: both devices have it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A module's entry.
+
+    Attributes
+    ----------
+    name : str
+        Name of the module.
+    donated : tuple of int
+        Arguments whose buffers the caller gives away.
+    outline : bytes
+        For two devices: a module with the same signature that says how results are cut.
+    """
+
+    name: str
+    donated: tuple[int, ...]
+    outline: bytes = b""
+
+
+def entry_function(module: Any) -> tuple[str, dict[str, Any]]:
+    """The name of a module's entry, and all its functions.
+
+    Raises
+    ------
+    ValueError
+        If there is neither a function ``main``, nor just one that is public.
+    """
+    functions = {python(operation.attributes["sym_name"]): operation
+                 for operation in module.body.operations
+                 if operation.operation.name == "func.func"}
+    public = [name for name, operation in functions.items()
+              if "sym_visibility" not in operation.attributes
+              or python(operation.attributes["sym_visibility"]) == "public"]
+    if "main" not in functions and len(public) != 1:
+        raise ValueError("a program must have a function main, or one public function, "
+                         f"not {', '.join(functions) or 'none'}")
+    return ("main" if "main" in functions else public[0]), functions
+
+
+def entry_cuts(function: Any, shards: Shards) -> tuple[Cuts, Cuts]:
+    """How the arguments and the results of a function are cut for two devices.
+
+    Raises
+    ------
+    ValueError
+        If a mesh does not have one or two devices, or they do not have halves.
+    """
+    from jaxlib.mlir import ir
+
+    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    found = []
+    for types, name in ((kind.inputs, "arg_attrs"), (kind.results, "res_attrs")):
+        given = function.attributes[name] if name in function.attributes else [{}] * len(types)
+        cuts = [shards.cut(item["sdy.sharding"]) if "sdy.sharding" in item else None
+                for item in given]
+        for type, cut in zip(types, cuts, strict=True):
+            if cut is not None and ir.RankedTensorType(type).shape[cut] % 2:
+                raise ValueError(f"a dimension that two devices share must be even, not that of "
+                                 f"{type}")
+        found.append(tuple(cuts))
+    return found[0], found[1]
+
+
+def halved(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+    """The shape of a device's part of a value that is cut."""
+    return tuple(size // 2 if number == dimension else size for number, size in enumerate(shape))
+
+
+def read_entry(module: Any, devices: int) -> Entry:
+    """Read what the entry function of a module says, for a number of devices."""
+    name, functions = entry_function(module)
+    function = functions[name]
+    attributes = module.operation.attributes
+    title = python(attributes["sym_name"]) if "sym_name" in attributes else name
+    donated: tuple[int, ...] = ()
+    if "arg_attrs" in function.attributes:
+        donated = tuple(number for number, item in enumerate(function.attributes["arg_attrs"])
+                        if "tf.aliasing_output" in item or "jax.buffer_donor" in item)
+    outline = b"" if devices == 1 else _outline(title, function, Shards(module)).encode()
+    return Entry(title, donated, outline)
+
+
+def _outline(title: str, function: Any, shards: Shards) -> str:
+    """A module with a function's signature, which says by HLO's shardings how results are cut."""
+    from jaxlib.mlir import ir
+
+    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    arguments = ", ".join(f"%arg{number}: {type}" for number, type in enumerate(kind.inputs))
+    _, cuts = entry_cuts(function, shards)
+    shardings = [_sharding(cut, len(ir.RankedTensorType(type).shape))
+                 for type, cut in zip(kind.results, cuts, strict=True)]
+    sharding = shardings[0] if len(shardings) == 1 else f"{{{', '.join(shardings)}}}"
+    zeros = "".join(f"    %{number} = stablehlo.constant dense<{_zero(type)}> : {type}\n"
+                    for number, type in enumerate(kind.results))
+    types = ", ".join(map(str, kind.results))
+    results = ", ".join(f"%{number}" for number in range(len(kind.results)))
+    ends = f"return {results} : {types}" if results else "return"
+    return (f'module @"{title}" attributes {{mhlo.num_partitions = 2 : i32, '
+            f'mhlo.num_replicas = 1 : i32, mhlo.spmd_output_sharding = "{sharding}"}} {{\n'
+            f"  func.func public @main({arguments}) -> ({types}) {{\n{zeros}    {ends}\n  }}\n}}\n")
+
+
+def _sharding(cut: int | None, rank: int) -> str:
+    """A sharding as HLO writes it."""
+    if cut is None:
+        return "{replicated}"
+    parts = ",".join("2" if number == cut else "1" for number in range(rank))
+    return f"{{devices=[{parts}]<=[2]}}"
+
+
+def _zero(type: Any) -> str:
+    """The number 0 as an element of a tensor's type."""
+    from jaxlib.mlir import ir
+
+    element = str(ir.RankedTensorType(type).element_type)
+    return "false" if element == "i1" else "0" if "i" in element else "0.0"

@@ -1,0 +1,263 @@
+"""Executables that stay in a device's memory, and run on buffers that lie there already."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.checks import instance
+from sim.asm.assembler import Program
+from sim.compiler.executable import BufferSpec, Executable, Role
+from sim.compiler.layout import Layout
+from sim.compiler.program.arrays import ShardedArray
+from sim.driver.backend import Backend
+from sim.driver.execution import Execution
+from sim.driver.heap import Buffer
+
+__all__ = ["Resident", "Residents"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Addresses:
+    """Words of a constant to which addresses are added.
+
+    Attributes
+    ----------
+    target : str
+        The buffer whose address they need.
+    offset : int
+        Byte in the buffer at which the part begins of the core whose program this is.
+    constant : str
+        The buffer that holds the words.
+    low : array of int
+        The low words, counted from its first.
+    plain : array of uint64
+        What the words hold without an address.
+    """
+
+    target: str
+    offset: int
+    constant: str
+    low: npt.NDArray[np.int64]
+    plain: npt.NDArray[np.uint64]
+
+    def write(self, memory: npt.NDArray[np.uint32], address: int) -> None:
+        """Add an address to the words of the constant's rows."""
+        flat = memory.reshape(-1)
+        sums = self.plain + np.uint64((address - self.offset) % (1 << 64))
+        flat[self.low] = sums.astype(np.uint32)
+        flat[self.low + 1] = (sums >> np.uint64(32)).astype(np.uint32)
+
+
+@dataclass(eq=False)
+class Resident:
+    """An executable in a device's memory. Made by `Device.place`.
+
+    Attributes
+    ----------
+    executable : Executable
+        What it is.
+    cores : tuple of int
+        The cores that run its programs, in order.
+    buffers : dict of str to Buffer
+        Its constants.
+    programs : mapping of int to Program
+        The programs, by core.
+    """
+
+    executable: Executable
+    cores: tuple[int, ...]
+    buffers: dict[str, Buffer]
+    programs: Mapping[int, Program]
+    _addresses: dict[tuple[int, str], list[_Addresses]] = field(default_factory=dict)
+    # What the words hold now.
+    _written: dict[tuple[int, str], int] = field(default_factory=dict)
+
+
+class Residents(Execution):
+    """Part of `Device`: keeps executables in HBM, and runs them on buffers.
+
+    Unlike `execute`, a run copies no array between host and device: inputs are in buffers, in the
+    layout that the executable names, and outputs are written to buffers.
+    """
+
+    def place(self, executable: Executable, core: int = 0) -> Resident:
+        """Copy an executable's constants to HBM.
+
+        Parameters
+        ----------
+        executable : Executable
+            What to run; made by `sim.compiler.program.driver.compile_graph`. If it is for two
+            cores, each of its inputs and outputs has a part for each core.
+        core : int
+            The core that runs it, if it is for one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the executable or the core is wrong.
+        MemoryError
+            If the constants do not fit in what is free of HBM.
+        RuntimeError
+            If the device is closed.
+        """
+        instance("executable", executable, Executable)
+        with self._open() as backend:
+            if executable.config != self._config:
+                raise ValueError(f"executable must be compiled for {self._config!r}, not "
+                                 f"{executable.config!r}")
+            number = self._core(core)
+            buffers: dict[str, Buffer] = {}
+            constants = [spec for spec in executable.buffers if spec.value is not None]
+            try:
+                for spec in constants:
+                    buffers[spec.name] = self._heap.allocate(self._size(spec))
+            except MemoryError:
+                for buffer in buffers.values():
+                    self._heap.free(buffer)
+                raise
+            for spec in constants:
+                assert spec.value is not None
+                spec.layout.pack(spec.value, self._rows(backend, buffers[spec.name],
+                                                        spec.layout.rows))
+            linked = executable.link({name: buffer.address for name, buffer in buffers.items()})
+            programs = linked if len(linked) > 1 else {number: linked[0]}
+            made = Resident(executable, tuple(programs), buffers, programs)
+            for addresses, part in self._relocations(executable, constants):
+                made._addresses.setdefault((part, addresses.target), []).append(addresses)
+            return made
+
+    def pack(self, buffer: Buffer, layout: Layout, array: npt.NDArray[Any]) -> None:
+        """Write an array to a buffer, as a layout says.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the buffer is not one of this device, or is too small.
+        RuntimeError
+            If the device is closed.
+        """
+        with self._open() as backend:
+            layout.pack(array, self._place_of(backend, buffer, layout))
+
+    def unpack(self, buffer: Buffer, layout: Layout) -> npt.NDArray[Any]:
+        """Return a new array of what a buffer holds, as a layout says; errors as `pack`."""
+        with self._open() as backend:
+            return layout.unpack(self._place_of(backend, buffer, layout))
+
+    def displace(self, resident: Resident) -> None:
+        """Free the HBM of a placed executable, which cannot run any more."""
+        instance("resident", resident, Resident)
+        with self._open():
+            for buffer in resident.buffers.values():
+                self._heap.free(buffer)
+            resident.buffers = {}
+
+    def run_placed(self, resident: Resident, inputs: Sequence[Sequence[Buffer]],
+                   outputs: Sequence[Sequence[Buffer]]) -> None:
+        """Run a placed executable.
+
+        Parameters
+        ----------
+        resident : Resident
+            What to run.
+        inputs, outputs : sequences of sequences of Buffer
+            For each of its cores, the buffers with that core's inputs, and those to write its
+            outputs to.
+
+        Raises
+        ------
+        ValueError
+            If the buffers are not as many or not as large as they must be, or not of this device.
+        MemoryError
+            If values that the program keeps in HBM do not fit in what is free.
+        CoreFaultError
+            If a program has a fault.
+        CoreStoppedError
+            If another thread stops or resets a core meanwhile.
+        RuntimeError
+            If a program runs, or the device is closed.
+        """
+        with self._open() as backend:
+            self._last_run = {}
+            if self._unfinished:
+                self.reset()
+            if not resident.buffers:
+                raise ValueError("resident must be placed, not displaced")
+            executable = resident.executable
+            places = [*self._places(resident, "inputs", executable.inputs, inputs),
+                      *self._places(resident, "outputs", executable.outputs, outputs)]
+            self._prepare(backend)
+            scratch = [spec for spec in executable.buffers if spec.role is Role.SCRATCH]
+            with self._allocated(executable.name, scratch) as temporary:
+                for name, buffer in (temporary | resident.buffers).items():
+                    places += [(part, name, buffer) for part in range(len(resident.cores))]
+                for part, name, buffer in places:
+                    self._point(backend, resident, (part, name), buffer)
+                self._run_programs(resident.programs, None)
+
+    def _places(self, resident: Resident, what: str, specs: Sequence[BufferSpec],
+                given: Sequence[Sequence[Buffer]]) -> list[tuple[int, str, Buffer]]:
+        """Check buffers; return for each the core that uses it, its name, and itself."""
+        if [len(buffers) for buffers in given] != [len(specs)] * len(resident.cores):
+            raise ValueError(f"{what} must be {len(specs)} buffers for each of "
+                             f"{len(resident.cores)} cores, not "
+                             f"{[len(buffers) for buffers in given]}")
+        found = []
+        for part, buffers in enumerate(given):
+            for spec, buffer in zip(specs, buffers, strict=True):
+                self._heap.check(buffer)
+                needed = self._size(spec) // len(resident.cores)
+                if buffer.size < needed:
+                    raise ValueError(f"buffer of {spec.name} must have {needed} bytes, not "
+                                     f"{buffer.size}")
+                found.append((part, spec.name, buffer))
+        return found
+
+    def _point(self, backend: Backend, resident: Resident, key: tuple[int, str],
+               buffer: Buffer) -> None:
+        """Let a core's program use a buffer."""
+        if resident._written.get(key) == buffer.address:
+            return
+        for addresses in resident._addresses.get(key, ()):
+            constant = resident.buffers[addresses.constant]
+            rows = constant.size // self._config.row_bytes
+            addresses.write(self._rows(backend, constant, rows), buffer.address)
+        resident._written[key] = buffer.address
+
+    def _relocations(self, executable: Executable,
+                     constants: Sequence[BufferSpec]) -> list[tuple[_Addresses, int]]:
+        """The addresses in an executable's constants, and whose program needs them."""
+        values = {spec.name: spec.value for spec in constants}
+        layouts = {spec.name: spec.layout for spec in executable.buffers}
+        cores = 1 + max((relocation.core for relocation in executable.relocations), default=0)
+        found = []
+        for relocation in executable.relocations:
+            value = values[relocation.buffer]
+            assert value is not None
+            flat, low = value.reshape(-1), relocation.words
+            plain = flat[low] | flat[low + 1].astype(np.uint64) << np.uint64(32)
+            layout = layouts[relocation.target]
+            offset = 0
+            if isinstance(layout, ShardedArray):
+                offset = relocation.core * layout.part.rows * self._config.row_bytes
+            elif cores > 1 and executable.role(relocation.target) in (Role.INPUT, Role.OUTPUT):
+                raise ValueError(f"{executable.name} must have a part of {relocation.target} for "
+                                 f"each core, not one for both")
+            found.append((_Addresses(relocation.target, offset, relocation.buffer, low, plain),
+                          relocation.core))
+        return found
+
+    def _place_of(self, backend: Backend, buffer: Buffer,
+                  layout: Layout) -> npt.NDArray[np.uint32]:
+        """The rows of a buffer that a layout takes."""
+        self._heap.check(buffer)
+        if layout.rows * self._config.row_bytes > buffer.size:
+            raise ValueError(f"buffer must have {layout.rows * self._config.row_bytes} bytes, not "
+                             f"{buffer.size}")
+        return self._rows(backend, buffer, layout.rows)
+
+    def _size(self, spec: BufferSpec) -> int:
+        return spec.layout.rows * self._config.row_bytes

@@ -1,0 +1,263 @@
+"""The chip's thread: it uploads, runs and downloads, in the order in which JAX asks."""
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from hdl.isa import BUNDLE_WORDS
+from sim.compiler.executable import Executable
+from sim.compiler.graph.ir import TensorType
+from sim.compiler.program.arrays import ShardedArray, TiledArray, tiled
+from sim.compiler.program.compiled import compiled_of
+from sim.driver.device import Device
+from sim.driver.heap import Buffer
+from sim.driver.residents import Resident
+from sim.errors import CoreFaultError
+from sim.pjrt.compiler import Program
+from sim.pjrt.library import Job, Kind
+from sim.pjrt.types import Status, dtype_of, status_of
+
+__all__ = ["Chip"]
+
+
+@dataclass(eq=False)
+class _Value:
+    """An array in HBM.
+
+    Attributes
+    ----------
+    layout : TiledArray
+        How it lies in the buffer.
+    buffer : Buffer
+        Where it lies.
+    names : int
+        Buffers of JAX with these contents.
+    """
+
+    layout: TiledArray
+    buffer: Buffer
+    names: int = 1
+
+
+@dataclass(eq=False)
+class _FailedError(Exception):
+    """What should have made a value has failed, and so does what needs it."""
+
+    status: Status
+
+
+@dataclass(eq=False)
+class _Loaded:
+    """A program, and where it lies in HBM once it has run."""
+
+    program: Program
+    resident: Resident | None = None
+    layouts: list[TiledArray] = field(default_factory=list)
+
+
+class Chip:
+    """The values and the programs of a simulated chip, for one thread.
+
+    Parameters
+    ----------
+    device : Device
+        The chip.
+    note_memory : callable
+        Gets bytes of HBM: in use, most in use, number of allocations, largest one, limit, and the
+        largest free piece.
+    """
+
+    def __init__(self, device: Device, note_memory: Callable[..., None]) -> None:
+        self._device = device
+        self._values: dict[int, _Value | Status] = {}
+        self._programs: dict[int, _Loaded] = {}
+        self._note = note_memory
+        self._limit = device.free_bytes
+        self._peak = self._count = self._largest = 0
+        self._note_use()
+        self._handlers = {
+            Kind.EXECUTE: self._execute, Kind.UPLOAD: self._upload, Kind.DOWNLOAD: self._download,
+            Kind.SHARE: self._share, Kind.RELEASE: self._release, Kind.UNLOAD: self._unload}
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of values and of programs."""
+        return len(self._values), len(self._programs)
+
+    def add(self, number: int, program: Program) -> None:
+        """Make a program known; any thread may."""
+        self._programs[number] = _Loaded(program, layouts=[
+            _part(spec.layout) for spec in program.executable.outputs])
+
+    def work(self, job: Job) -> Status:
+        """Do a job; returns how it ended."""
+        try:
+            self._handlers[job.kind](job)
+        except _FailedError as error:
+            return error.status
+        except Exception as error:  # noqa: BLE001 - whatever it is, JAX raises it where it is due
+            return status_of(error)
+        return 0, ""
+
+    # Values
+
+    def _upload(self, job: Job) -> None:
+        _, type, *shape = job.numbers
+        with self._makes(job.target):
+            layout = _layout(type, tuple(shape), self._device.config)
+            value = self._new(layout)
+            self._values[job.target] = value
+            data = (ctypes.c_char * job.bytes).from_address(job.address) if job.bytes else b""
+            array: npt.NDArray[Any] = np.frombuffer(data, layout.dtype).reshape(layout.shape)
+            self._device.pack(value.buffer, layout, array)
+
+    def _download(self, job: Job) -> None:
+        value = self._value(job.target)
+        array = np.ascontiguousarray(self._device.unpack(value.buffer, value.layout))
+        ctypes.memmove(job.address, array.ctypes.data, array.nbytes)
+
+    def _share(self, job: Job) -> None:
+        [source] = job.numbers
+        with self._makes(job.target):
+            value = self._value(source)
+            value.names += 1
+            self._values[job.target] = value
+
+    def _release(self, job: Job) -> None:
+        value = self._values.pop(job.target, None)
+        if isinstance(value, _Value):
+            value.names -= 1
+            if not value.names:
+                self._device.free(value.buffer)
+                self._note_use()
+
+    def _makes(self, *targets: int) -> "_Making":
+        return _Making(self._values, targets)
+
+    def _value(self, number: int) -> _Value:
+        """The value of a buffer of JAX."""
+        value = self._values[number]
+        if not isinstance(value, _Value):
+            raise _FailedError(value)
+        return value
+
+    def _new(self, layout: TiledArray) -> _Value:
+        """A value with undefined contents."""
+        return _Value(layout, self._allocate(layout.rows * self._device.config.row_bytes))
+
+    def _allocate(self, size: int) -> Buffer:
+        buffer: Buffer = self._with_room(lambda: self._device.allocate(size), None)
+        self._count += 1
+        self._largest = max(self._largest, size)
+        self._note_use()
+        return buffer
+
+    def _with_room(self, act: Callable[[], Any], keep: _Loaded | None) -> Any:
+        """Do what needs memory; if it is short, without the code of other programs there."""
+        try:
+            return act()
+        except MemoryError:
+            for loaded in self._programs.values():
+                if loaded is not keep:
+                    self._displace(loaded)
+            return act()
+
+    def _note_use(self) -> None:
+        free = self._device.free_bytes
+        used = self._limit - free
+        self._peak = max(self._peak, used)
+        self._note(used, self._peak, self._count, self._largest, self._limit,
+                   self._device.largest_free_bytes)
+
+    # Programs
+
+    def _execute(self, job: Job) -> None:
+        devices, inputs, outputs, *numbers = job.numbers
+        given = numbers[:devices * inputs]
+        made = numbers[devices * inputs:]
+        with self._makes(*made):
+            loaded = self._programs[job.target]
+            arguments = [self._value(number).buffer for number in given]
+            for index, number in enumerate(made):
+                self._values[number] = self._new(loaded.layouts[index % outputs])
+            results = [self._value(number).buffer for number in made]
+            self._run(loaded, _rows(arguments, devices, inputs), _rows(results, devices, outputs))
+
+    def _run(self, loaded: _Loaded, arguments: list[list[Buffer]],
+             results: list[list[Buffer]]) -> None:
+        def run() -> None:
+            if loaded.resident is None:
+                program = loaded.program
+                loaded.resident = self._device.place(program.executable,
+                                                     program.assignment.devices[0])
+                self._note_use()
+            self._device.run_placed(loaded.resident, arguments, results)
+
+        try:
+            self._with_room(run, loaded)
+        except CoreFaultError as error:
+            raise RuntimeError(_explain(error, loaded.program.executable)) from error
+
+    def _displace(self, loaded: _Loaded) -> None:
+        if loaded.resident is not None:
+            self._device.displace(loaded.resident)
+            loaded.resident = None
+            self._note_use()
+
+    def _unload(self, job: Job) -> None:
+        loaded = self._programs.pop(job.target, None)
+        if loaded is not None:
+            self._displace(loaded)
+
+
+class _Making:
+    """A context that notes in ``values`` that what makes the targets has failed, if it does."""
+
+    def __init__(self, values: dict[int, _Value | Status], targets: tuple[int, ...]) -> None:
+        self._values, self._targets = values, targets
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            return
+        status = error.status if isinstance(error, _FailedError) else status_of(error)
+        for target in self._targets:
+            self._values[target] = status
+
+
+def _rows(items: list[Buffer], rows: int, columns: int) -> list[list[Buffer]]:
+    return [items[row * columns:(row + 1) * columns] for row in range(rows)]
+
+
+def _part(layout: Any) -> TiledArray:
+    """The layout of a core's part of an input or output."""
+    part = layout.part if isinstance(layout, ShardedArray) else layout
+    assert isinstance(part, TiledArray)
+    return part
+
+
+@lru_cache(maxsize=1024)
+def _layout(type: int, shape: tuple[int, ...], config: Config) -> TiledArray:
+    return _part(tiled(TensorType(shape, dtype_of(type)), config))
+
+
+def _explain(error: CoreFaultError, executable: Executable) -> str:
+    """A fault with the user's line, as far as it is known."""
+    code = compiled_of(executable).cores
+    core = code[min(error.core, len(code) - 1)]
+    where = ""
+    if core.overlays.segments == 1 and core.kernels:
+        # The bundle in front of each kernel.
+        first = [stamp // BUNDLE_WORDS for stamp in core.overlays.stamps]
+        kernel = core.kernels[max(bisect_right(first, error.pc) - 1, 0)]
+        where = f", in {kernel.kind}" + (f" at {kernel.location}" if kernel.location else "")
+    return f"{executable.name}{where}: {error}"

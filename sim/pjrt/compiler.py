@@ -1,0 +1,87 @@
+"""From the bytes that JAX hands over to an executable for the chip, and what JAX asks about it."""
+
+import hashlib
+from dataclasses import dataclass
+
+from hdl.config import Config
+from sim.compiler.executable import Executable
+from sim.compiler.importer.entry import Entry, read_entry
+from sim.compiler.importer.importer import import_module
+from sim.compiler.importer.module import read
+from sim.compiler.program.cache import compile_cached
+from sim.compiler.program.compiled import compiled_of
+from sim.pjrt.options import Assignment, read_assignment
+from sim.pjrt.types import number_of
+
+__all__ = ["Program", "compile_program"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program.
+
+    Attributes
+    ----------
+    executable : Executable
+        What runs.
+    assignment : Assignment
+        The devices for which JAX has it.
+    entry : Entry
+        What its function says: its name, which arguments it gives away, how results are cut.
+    code : bytes
+        The program as JAX gave it.
+    """
+
+    executable: Executable
+    assignment: Assignment
+    entry: Entry
+    code: bytes
+
+    def numbers(self, target: int) -> list[int]:
+        """What ``Executable::fill`` (executables.cpp) reads; ``target`` is the program's id."""
+        compiled = compiled_of(self.executable)
+        size = sum(code.overlays.rows.nbytes for code in compiled.cores)
+        numbers = [target, self.assignment.replicas, self.assignment.partitions, size,
+                   len(self.assignment.devices), *self.assignment.devices,
+                   len(self.entry.donated), *self.entry.donated, len(compiled.outputs)]
+        for type in compiled.outputs:
+            numbers += [number_of(type.dtype), len(type.shape), *type.shape]
+        return numbers
+
+    def texts(self) -> list[bytes]:
+        """Name, fingerprint, program, and device assignment."""
+        program = self.entry.outline or self.code
+        return [self.entry.name.encode(), hashlib.sha256(self.code).hexdigest().encode(), program,
+                self.assignment.serialize()]
+
+
+def compile_program(code: bytes, options: bytes, config: Config) -> Program:
+    """Compile a program for the devices that the options name.
+
+    Parameters
+    ----------
+    code : bytes
+        A portable artifact of StableHLO.
+    options : bytes
+        A CompileOptionsProto.
+    config : Config
+        The chip.
+
+    Raises
+    ------
+    UnsupportedError
+        If the program contains what is not supported.
+    ValueError
+        If it is for more devices than the chip has.
+    """
+    assignment = read_assignment(options)
+    count = assignment.replicas * assignment.partitions
+    if count > config.cores:
+        raise ValueError(f"a program for {count} devices does not fit a chip of {config.cores} "
+                         f"cores")
+    if not assignment.devices:
+        assignment = Assignment(assignment.replicas, assignment.partitions, tuple(range(count)))
+    module = read(code)
+    entry = read_entry(module, count)
+    graph = import_module(module, per_device=count == 2)
+    return Program(compile_cached(graph, config, name=entry.name), assignment, entry, code)

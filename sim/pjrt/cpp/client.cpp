@@ -1,0 +1,376 @@
+// Functions of errors, of the client, its devices and memories; the table; and what Python calls.
+#include "functions.hpp"
+
+#include <cstring>
+#include <pthread.h>
+
+namespace systolith::pjrt {
+
+Client& chip() {
+    // Never destroyed: JAX may call after the end of main.
+    static Client* client = new Client;
+    return *client;
+}
+
+namespace {
+
+// Answers of text.
+void say(const std::string& text, const char*& data, size_t& size) {
+    data = text.data();
+    size = text.size();
+}
+
+void error_destroy(Error_Destroy_Args* args) { delete args->error; }
+
+void error_message(Error_Message_Args* args) {
+    say(args->error->status.message, args->message, args->message_size);
+}
+
+Error* error_code(Error_GetCode_Args* args) {
+    args->code = args->error->status.code;
+    return nullptr;
+}
+
+Error* unimplemented(void*) {
+    return refuse(kUnimplemented, "systolith does not have this function of the PJRT API");
+}
+
+Error* nothing_to_do(void*) { return nullptr; }
+
+Error* plugin_attributes(Plugin_Attributes_Args* args) {
+    args->attributes = nullptr;
+    args->num_attributes = 0;
+    return nullptr;
+}
+
+// The client, also as the topology
+
+Error* client_create(Client_Create_Args* args) {
+    args->client = &chip();
+    return nullptr;
+}
+
+Error* client_platform_name(Client_PlatformName_Args* args) {
+    say(args->client->platform, args->platform_name, args->platform_name_size);
+    return nullptr;
+}
+
+Error* client_process_index(Client_ProcessIndex_Args* args) {
+    args->process_index = 0;
+    return nullptr;
+}
+
+Error* client_platform_version(Client_PlatformVersion_Args* args) {
+    say(args->client->version, args->platform_version, args->platform_version_size);
+    return nullptr;
+}
+
+Error* client_topology(Client_TopologyDescription_Args* args) {
+    args->topology = args->client;
+    return nullptr;
+}
+
+Error* client_devices(Client_Devices_Args* args) {
+    args->devices = args->client->devices.data();
+    args->num_devices = args->client->devices.size();
+    return nullptr;
+}
+
+Error* client_addressable_devices(Client_AddressableDevices_Args* args) {
+    args->addressable_devices = args->client->devices.data();
+    args->num_addressable_devices = args->client->devices.size();
+    return nullptr;
+}
+
+Error* no_device(int id) {
+    return refuse(kInvalidArgument, "the chip has no core " + std::to_string(id));
+}
+
+Error* client_lookup_device(Client_LookupDevice_Args* args) {
+    args->device = args->client->device(args->id);
+    return args->device ? nullptr : no_device(args->id);
+}
+
+Error* client_lookup_addressable_device(Client_LookupAddressableDevice_Args* args) {
+    args->addressable_device = args->client->device(args->local_hardware_id);
+    return args->addressable_device ? nullptr : no_device(args->local_hardware_id);
+}
+
+Error* client_memories(Client_AddressableMemories_Args* args) {
+    args->addressable_memories = args->client->memories.data();
+    args->num_addressable_memories = args->client->memories.size();
+    return nullptr;
+}
+
+Error* client_default_assignment(Client_DefaultDeviceAssignment_Args* args) {
+    size_t wanted = size_t(args->num_replicas) * size_t(args->num_partitions);
+    if (wanted > args->client->devices.size() || wanted > args->default_assignment_size)
+        return refuse(kInvalidArgument, "a program for " + std::to_string(wanted) +
+                                            " devices does not fit a chip of " +
+                                            std::to_string(args->client->devices.size()));
+    for (size_t number = 0; number < wanted; ++number)
+        args->default_assignment[number] = int(number);
+    return nullptr;
+}
+
+Error* topology_platform_name(TopologyDescription_PlatformName_Args* args) {
+    say(args->topology->platform, args->platform_name, args->platform_name_size);
+    return nullptr;
+}
+
+Error* topology_platform_version(TopologyDescription_PlatformVersion_Args* args) {
+    say(args->topology->version, args->platform_version, args->platform_version_size);
+    return nullptr;
+}
+
+Error* topology_devices(TopologyDescription_GetDeviceDescriptions_Args* args) {
+    args->descriptions = args->topology->devices.data();
+    args->num_descriptions = args->topology->devices.size();
+    return nullptr;
+}
+
+Error* topology_attributes(TopologyDescription_Attributes_Args* args) {
+    args->attributes = nullptr;
+    args->num_attributes = 0;
+    return nullptr;
+}
+
+// Devices
+
+Error* device_id(DeviceDescription_Id_Args* args) {
+    args->id = args->device_description->id;
+    return nullptr;
+}
+
+Error* device_process_index(DeviceDescription_ProcessIndex_Args* args) {
+    args->process_index = 0;
+    return nullptr;
+}
+
+Error* device_attributes(DeviceDescription_Attributes_Args* args) {
+    args->attributes = args->device_description->attributes.data();
+    args->num_attributes = args->device_description->attributes.size();
+    return nullptr;
+}
+
+Error* device_kind(DeviceDescription_Kind_Args* args) {
+    say(args->device_description->kind, args->device_kind, args->device_kind_size);
+    return nullptr;
+}
+
+Error* device_debug_string(DeviceDescription_DebugString_Args* args) {
+    say(args->device_description->text, args->debug_string, args->debug_string_size);
+    return nullptr;
+}
+
+Error* device_to_string(DeviceDescription_ToString_Args* args) {
+    say(args->device_description->text, args->to_string, args->to_string_size);
+    return nullptr;
+}
+
+Error* device_description(Device_GetDescription_Args* args) {
+    args->device_description = args->device;
+    return nullptr;
+}
+
+Error* device_is_addressable(Device_IsAddressable_Args* args) {
+    args->is_addressable = true;
+    return nullptr;
+}
+
+Error* device_hardware_id(Device_LocalHardwareId_Args* args) {
+    args->local_hardware_id = args->device->id;
+    return nullptr;
+}
+
+Error* device_memories(Device_AddressableMemories_Args* args) {
+    args->memories = args->device->memories;
+    args->num_memories = 1;
+    return nullptr;
+}
+
+Error* device_default_memory(Device_DefaultMemory_Args* args) {
+    args->memory = &args->device->memory;
+    return nullptr;
+}
+
+Error* device_memory_stats(Device_MemoryStats_Args* args) {
+    const MemoryStats& stats = chip().stats;
+    args->bytes_in_use = stats.in_use;
+    args->peak_bytes_in_use = {stats.peak, true};
+    args->num_allocs = {stats.allocations, true};
+    args->largest_alloc_size = {stats.largest, true};
+    args->bytes_limit = {stats.limit, true};
+    args->largest_free_block_bytes = {stats.largest_free, true};
+    for (OptionalCount* unknown :
+         {&args->bytes_reserved, &args->peak_bytes_reserved, &args->bytes_reservable_limit,
+          &args->pool_bytes, &args->peak_pool_bytes})
+        *unknown = {0, false};
+    return nullptr;
+}
+
+// Memories
+
+Error* memory_id(Memory_Id_Args* args) {
+    args->id = args->memory->id;
+    return nullptr;
+}
+
+Error* memory_kind(Memory_Kind_Args* args) {
+    static const std::string kind = "device";
+    say(kind, args->kind, args->kind_size);
+    return nullptr;
+}
+
+Error* memory_kind_id(Memory_Kind_Id_Args* args) {
+    args->kind_id = 0;
+    return nullptr;
+}
+
+Error* memory_debug_string(Memory_DebugString_Args* args) {
+    say(args->memory->text, args->debug_string, args->debug_string_size);
+    return nullptr;
+}
+
+Error* memory_to_string(Memory_ToString_Args* args) {
+    say(args->memory->text, args->to_string, args->to_string_size);
+    return nullptr;
+}
+
+Error* memory_devices(Memory_AddressableByDevices_Args* args) {
+    args->devices = args->memory->device->devices;
+    args->num_devices = 1;
+    return nullptr;
+}
+
+Error* context_create(ExecuteContext_Create_Args* args) {
+    args->context = &chip();
+    return nullptr;
+}
+
+}  // namespace
+
+void add_client(Api& api) {
+    put(api, Index::Error_Destroy, error_destroy);
+    put(api, Index::Error_Message, error_message);
+    put(api, Index::Error_GetCode, error_code);
+    put(api, Index::Plugin_Initialize, nothing_to_do);
+    put(api, Index::Plugin_Attributes, plugin_attributes);
+    put(api, Index::Client_Create, client_create);
+    put(api, Index::Client_Destroy, nothing_to_do);
+    put(api, Index::Client_PlatformName, client_platform_name);
+    put(api, Index::Client_ProcessIndex, client_process_index);
+    put(api, Index::Client_PlatformVersion, client_platform_version);
+    put(api, Index::Client_TopologyDescription, client_topology);
+    put(api, Index::Client_Devices, client_devices);
+    put(api, Index::Client_AddressableDevices, client_addressable_devices);
+    put(api, Index::Client_LookupDevice, client_lookup_device);
+    put(api, Index::Client_LookupAddressableDevice, client_lookup_addressable_device);
+    put(api, Index::Client_AddressableMemories, client_memories);
+    put(api, Index::Client_DefaultDeviceAssignment, client_default_assignment);
+    put(api, Index::TopologyDescription_Destroy, nothing_to_do);
+    put(api, Index::TopologyDescription_PlatformName, topology_platform_name);
+    put(api, Index::TopologyDescription_PlatformVersion, topology_platform_version);
+    put(api, Index::TopologyDescription_GetDeviceDescriptions, topology_devices);
+    put(api, Index::TopologyDescription_Attributes, topology_attributes);
+    put(api, Index::DeviceDescription_Id, device_id);
+    put(api, Index::DeviceDescription_ProcessIndex, device_process_index);
+    put(api, Index::DeviceDescription_Attributes, device_attributes);
+    put(api, Index::DeviceDescription_Kind, device_kind);
+    put(api, Index::DeviceDescription_DebugString, device_debug_string);
+    put(api, Index::DeviceDescription_ToString, device_to_string);
+    put(api, Index::Device_GetDescription, device_description);
+    put(api, Index::Device_IsAddressable, device_is_addressable);
+    put(api, Index::Device_LocalHardwareId, device_hardware_id);
+    put(api, Index::Device_AddressableMemories, device_memories);
+    put(api, Index::Device_DefaultMemory, device_default_memory);
+    put(api, Index::Device_MemoryStats, device_memory_stats);
+    put(api, Index::Memory_Id, memory_id);
+    put(api, Index::Memory_Kind, memory_kind);
+    put(api, Index::Memory_Kind_Id, memory_kind_id);
+    put(api, Index::Memory_DebugString, memory_debug_string);
+    put(api, Index::Memory_ToString, memory_to_string);
+    put(api, Index::Memory_AddressableByDevices, memory_devices);
+    put(api, Index::ExecuteContext_Create, context_create);
+    put(api, Index::ExecuteContext_Destroy, nothing_to_do);
+}
+
+namespace {
+
+Api make_table() {
+    Api api{};
+    api.head.struct_size = sizeof(Api);
+    api.version = {{sizeof api.version, nullptr}, kMajor, kMinor};
+    for (Function& function : api.functions)
+        function = reinterpret_cast<Function>(unimplemented);
+    add_client(api);
+    add_buffers(api);
+    add_executables(api);
+    return api;
+}
+
+// A fork must not copy a lock that another thread holds.
+void before_fork() {
+    for (Queue& queue : chip().queues) queue.mutex.lock();
+}
+
+void after_fork_in_parent() {
+    for (Queue& queue : chip().queues) queue.mutex.unlock();
+}
+
+void after_fork_in_child() {
+    for (Queue& queue : chip().queues) {
+        queue.abandon({kFailedPrecondition,
+                       "the process was forked: the chip belongs to its parent. Start processes "
+                       "by spawn, or fork before JAX's first use"});
+        queue.mutex.unlock();
+    }
+}
+
+}  // namespace
+}  // namespace systolith::pjrt
+
+using namespace systolith::pjrt;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// What jaxlib looks for.
+EXPORT const Api* GetPjrtApi() {
+    static const Api api = make_table();
+    return &api;
+}
+
+// What sim/pjrt/library.py calls.
+
+// Describes the chip, once, before the client is made.
+EXPORT void systolith_describe(int cores, const char* kind, const char* version) {
+    for (int core = 0; core < cores; ++core) chip().add_device(kind);
+    chip().version = version;
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+// Takes the next job of a queue; 0 after systolith_close.
+EXPORT int systolith_next(int queue, JobView* view) { return chip().queues[queue].next(view); }
+
+// Ends a job; code 0 is success.
+EXPORT void systolith_finish(Job* job, int code, const char* message, size_t size) {
+    if (job->completion) job->completion->finish({code, std::string(message, size)});
+}
+
+// Says what a job has compiled, before its end. Texts: the name, the fingerprint, the program, and
+// the device assignment; each follows its size.
+EXPORT void systolith_answer(Job* job, const int64_t* numbers, int64_t count,
+                             const char* const* texts, const int64_t* sizes) {
+    job->answer.assign(numbers, numbers + count);
+    std::string* targets[] = {&job->name, &job->fingerprint, &job->program, &job->assignment};
+    for (int number = 0; number < 4; ++number)
+        targets[number]->assign(texts[number], size_t(sizes[number]));
+}
+
+// Where the bytes of HBM in use are noted.
+EXPORT int64_t* systolith_stats() { return &chip().stats.in_use; }
+
+// Lets everything that has not begun fail, and everything from now on.
+EXPORT void systolith_close(const char* reason) {
+    for (Queue& queue : chip().queues) queue.close({kCancelled, reason});
+}

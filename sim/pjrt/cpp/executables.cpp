@@ -1,0 +1,231 @@
+// Functions of compiled programs.
+#include "functions.hpp"
+
+#include <cstring>
+
+namespace systolith::pjrt {
+
+void Executable::fill(const Job& job) {
+    name = job.name;
+    fingerprint = job.fingerprint;
+    program = job.program;
+    assignment = job.assignment;
+    const int64_t* next = job.answer.data();
+    id = *next++;
+    replicas = size_t(*next++);
+    partitions = size_t(*next++);
+    code_bytes = *next++;
+    for (int64_t left = *next++; left > 0; --left) devices.push_back(chip().device(int(*next++)));
+    for (int64_t left = *next++; left > 0; --left) donated.push_back(size_t(*next++));
+    for (int64_t left = *next++; left > 0; --left) {
+        output_types.push_back(int(*next++));
+        int64_t rank = *next++;
+        output_dims.emplace_back(next, next + rank);
+        flat_dims.insert(flat_dims.end(), next, next + rank);
+        ranks.push_back(size_t(rank));
+        next += rank;
+    }
+    kinds.assign(output_types.size(), "device");
+    kind_sizes.assign(output_types.size(), std::strlen("device"));
+}
+
+namespace {
+
+Error* compile(Client_Compile_Args* args) {
+    auto job = chip().job(kCompile, chip().next_id++, std::make_shared<Completion>());
+    const Program& program = *args->program;
+    job->owned.assign(program.code, program.code + program.code_size);
+    job->data = job->owned.data();
+    job->bytes = int64_t(job->owned.size());
+    job->more.assign(args->compile_options, args->compile_options_size);
+    chip().queues[1].push(job);
+    Status status = job->completion->wait();
+    if (!status.ok()) return error_of(status);
+    auto* made = new Executable;
+    made->fill(*job);
+    args->executable = made;
+    return nullptr;
+}
+
+// Which arguments the call gives away.
+std::vector<size_t> donated(const Executable& executable, const ExecuteOptions* options) {
+    std::vector<size_t> given;
+    for (size_t index : executable.donated) {
+        bool kept = false;
+        for (size_t number = 0; options && number < options->num_non_donatable_input_indices;
+             ++number)
+            kept |= options->non_donatable_input_indices[number] == int64_t(index);
+        if (!kept) given.push_back(index);
+    }
+    return given;
+}
+
+Error* execute(LoadedExecutable_Execute_Args* args) {
+    Executable& executable = *args->executable;
+    if (executable.deleted) return refuse(kInvalidArgument, "the program has been deleted");
+    size_t outputs = executable.output_types.size();
+    auto completion = std::make_shared<Completion>();
+    auto job = chip().job(kExecute, executable.id, completion);
+    job->numbers = {int64_t(args->num_devices), int64_t(args->num_args), int64_t(outputs)};
+    for (size_t number = 0; number < args->num_devices; ++number)
+        for (size_t index = 0; index < args->num_args; ++index) {
+            Buffer* buffer = args->argument_lists[number][index];
+            if (buffer->deleted)
+                return refuse(kInvalidArgument, "argument " + std::to_string(index) +
+                                                    " has been deleted or donated");
+            job->numbers.push_back(buffer->id);
+        }
+    for (size_t number = 0; number < args->num_devices; ++number) {
+        Device* device = args->execute_device ? args->execute_device : executable.devices[number];
+        for (size_t index = 0; index < outputs; ++index) {
+            auto* buffer = new Buffer(device, executable.output_types[index],
+                                      executable.output_dims[index], completion);
+            job->numbers.push_back(buffer->id);
+            args->output_lists[number][index] = buffer;
+        }
+        if (args->device_complete_events)
+            args->device_complete_events[number] = event_of(completion);
+    }
+    chip().simulate(std::move(job));
+    for (size_t index : donated(executable, args->options))
+        for (size_t number = 0; number < args->num_devices; ++number)
+            args->argument_lists[number][index]->release();
+    return nullptr;
+}
+
+Error* executable_destroy(Executable_Destroy_Args* args) {
+    args->executable->drop();
+    return nullptr;
+}
+
+Error* loaded_destroy(LoadedExecutable_Destroy_Args* args) {
+    args->executable->unload();
+    args->executable->drop();
+    return nullptr;
+}
+
+Error* loaded_delete(LoadedExecutable_Delete_Args* args) {
+    args->executable->unload();
+    return nullptr;
+}
+
+Error* loaded_is_deleted(LoadedExecutable_IsDeleted_Args* args) {
+    args->is_deleted = args->executable->deleted;
+    return nullptr;
+}
+
+Error* loaded_get_executable(LoadedExecutable_GetExecutable_Args* args) {
+    ++args->loaded_executable->references;
+    args->executable = args->loaded_executable;
+    return nullptr;
+}
+
+Error* loaded_devices(LoadedExecutable_AddressableDevices_Args* args) {
+    args->addressable_devices = args->executable->devices.data();
+    args->num_addressable_devices = args->executable->devices.size();
+    return nullptr;
+}
+
+Error* loaded_assignment(LoadedExecutable_GetDeviceAssignment_Args* args) {
+    args->serialized_bytes = args->executable->assignment.data();
+    args->serialized_bytes_size = args->executable->assignment.size();
+    args->serialized_device_assignment = args->executable;
+    args->serialized_device_assignment_deleter = [](void*) {};
+    return nullptr;
+}
+
+Error* loaded_fingerprint(LoadedExecutable_Fingerprint_Args* args) {
+    args->executable_fingerprint = args->executable->fingerprint.data();
+    args->executable_fingerprint_size = args->executable->fingerprint.size();
+    return nullptr;
+}
+
+Error* executable_fingerprint(Executable_Fingerprint_Args* args) {
+    args->executable_fingerprint = args->executable->fingerprint.data();
+    args->executable_fingerprint_size = args->executable->fingerprint.size();
+    return nullptr;
+}
+
+Error* executable_name(Executable_Name_Args* args) {
+    args->executable_name = args->executable->name.data();
+    args->executable_name_size = args->executable->name.size();
+    return nullptr;
+}
+
+Error* executable_replicas(Executable_NumReplicas_Args* args) {
+    args->num_replicas = args->executable->replicas;
+    return nullptr;
+}
+
+Error* executable_partitions(Executable_NumPartitions_Args* args) {
+    args->num_partitions = args->executable->partitions;
+    return nullptr;
+}
+
+Error* executable_outputs(Executable_NumOutputs_Args* args) {
+    args->num_outputs = args->executable->output_types.size();
+    return nullptr;
+}
+
+Error* executable_code_size(Executable_SizeOfGeneratedCodeInBytes_Args* args) {
+    args->size_in_bytes = args->executable->code_bytes;
+    return nullptr;
+}
+
+Error* executable_output_types(Executable_OutputElementTypes_Args* args) {
+    args->output_types = args->executable->output_types.data();
+    args->num_output_types = args->executable->output_types.size();
+    return nullptr;
+}
+
+Error* executable_output_dims(Executable_OutputDimensions_Args* args) {
+    args->num_outputs = args->executable->ranks.size();
+    args->dims = args->executable->flat_dims.data();
+    args->dim_sizes = args->executable->ranks.data();
+    return nullptr;
+}
+
+Error* executable_output_kinds(Executable_OutputMemoryKinds_Args* args) {
+    args->num_outputs = args->executable->kinds.size();
+    args->memory_kinds = args->executable->kinds.data();
+    args->memory_kind_sizes = args->executable->kind_sizes.data();
+    return nullptr;
+}
+
+// JAX asks twice: for the size, and for the text.
+Error* executable_program(Executable_OptimizedProgram_Args* args) {
+    Program& program = *args->program;
+    const std::string& text = args->executable->program;
+    if (program.code) std::memcpy(program.code, text.data(), text.size());
+    program.code_size = text.size();
+    program.format = "mlir";
+    program.format_size = std::strlen(program.format);
+    return nullptr;
+}
+
+}  // namespace
+
+void add_executables(Api& api) {
+    put(api, Index::Client_Compile, compile);
+    put(api, Index::LoadedExecutable_Execute, execute);
+    put(api, Index::LoadedExecutable_Destroy, loaded_destroy);
+    put(api, Index::LoadedExecutable_Delete, loaded_delete);
+    put(api, Index::LoadedExecutable_IsDeleted, loaded_is_deleted);
+    put(api, Index::LoadedExecutable_GetExecutable, loaded_get_executable);
+    put(api, Index::LoadedExecutable_AddressableDevices, loaded_devices);
+    put(api, Index::LoadedExecutable_GetDeviceAssignment, loaded_assignment);
+    put(api, Index::LoadedExecutable_Fingerprint, loaded_fingerprint);
+    put(api, Index::Executable_Destroy, executable_destroy);
+    put(api, Index::Executable_Fingerprint, executable_fingerprint);
+    put(api, Index::Executable_Name, executable_name);
+    put(api, Index::Executable_NumReplicas, executable_replicas);
+    put(api, Index::Executable_NumPartitions, executable_partitions);
+    put(api, Index::Executable_NumOutputs, executable_outputs);
+    put(api, Index::Executable_SizeOfGeneratedCodeInBytes, executable_code_size);
+    put(api, Index::Executable_OutputElementTypes, executable_output_types);
+    put(api, Index::Executable_OutputDimensions, executable_output_dims);
+    put(api, Index::Executable_OutputMemoryKinds, executable_output_kinds);
+    put(api, Index::Executable_OptimizedProgram, executable_program);
+}
+
+}  // namespace systolith::pjrt

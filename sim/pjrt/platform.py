@@ -1,0 +1,126 @@
+"""The platform that JAX knows: it opens the chip, and starts the threads that work for it."""
+
+import atexit
+import ctypes
+import functools
+import os
+import threading
+from importlib import metadata
+from typing import Any
+
+from sim.driver.device import Device
+from sim.pjrt.chip import Chip
+from sim.pjrt.compiler import compile_program
+from sim.pjrt.library import CHIP, COMPILER, Job, Library, build
+from sim.pjrt.types import status_of
+
+__all__ = ["register"]
+
+
+def register(name: str) -> None:
+    """Tell JAX how to open the platform, under a name."""
+    from jax._src import xla_bridge
+    from jax._src.interpreters import mlir
+
+    # JAX has no public way for a platform to say that it takes donated arguments.
+    if name not in mlir._platforms_with_donation:
+        mlir._platforms_with_donation.append(name)
+    os.register_at_fork(after_in_child=functools.partial(_keep_client, name))
+    xla_bridge.register_backend_factory(name, functools.partial(_open, name), priority=-1,
+                                        fail_quietly=False)
+
+
+def _keep_client(name: str) -> None:
+    """In the child of a fork, never destroy JAX's client: it would wait for the parent's threads.
+
+    So a process that has used JAX may fork children that do not, and these end as usual.
+    """
+    from jax._src import xla_bridge
+
+    client = xla_bridge._backends.get(name)
+    if client is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+
+
+def _open(name: str) -> Any:
+    """Open the chip; returns JAX's client of it.
+
+    Raises
+    ------
+    RuntimeError, ValueError, OSError
+        If there is no compiler, or an environment variable is wrong.
+    """
+    from jaxlib import xla_client
+
+    path = build()
+    _worker(path)
+    if not xla_client.pjrt_plugin_loaded(name):
+        xla_client.load_pjrt_plugin_dynamically(name, str(path))
+    if not xla_client.pjrt_plugin_initialized(name):
+        xla_client.initialize_pjrt_plugin(name)
+    return xla_client.make_c_api_client(name, {}, None)
+
+
+@functools.cache
+def _worker(path: Any) -> "Worker":
+    """The worker of this process: a chip stays open until the process ends."""
+    device = Device.open(os.environ.get("SYSTOLITH_CONFIG") or "v2",
+                         os.environ.get("SYSTOLITH_BACKEND") or "rtl",
+                         trace=os.environ.get("SYSTOLITH_TRACE") or None)
+    return Worker(Library(path), device)
+
+
+class Worker:
+    """Threads that do what JAX asks: one simulates, one compiles.
+
+    Parameters
+    ----------
+    library : Library
+        Where the jobs come from.
+    device : Device
+        The chip; closed at the end of the process.
+    """
+
+    def __init__(self, library: Library, device: Device) -> None:
+        self._library, self._device = library, device
+        self._process = os.getpid()
+        self.chip = Chip(device, library.note_memory)
+        preset = os.environ.get("SYSTOLITH_CONFIG") or "v2"
+        library.describe(device.config.cores, f"Systolith {preset}",
+                         f"PJRT C API\nsystolith {metadata.version('systolith')} "
+                         f"({device.backend})")
+        self._threads = [
+            threading.Thread(target=target, name=f"systolith-{what}", daemon=True)
+            for what, target in (("chip", self._simulate), ("compiler", self._compile))]
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Stop the chip, whatever it is doing, and end the threads."""
+        if os.getpid() != self._process:
+            return  # The chip is the parent's.
+        self._library.close("the process ends")
+        chip, _ = self._threads
+        while chip.is_alive():
+            # A program that starts after the first stop is stopped by the next.
+            self._device.stop()
+            chip.join(0.05)
+        self._device.close()
+
+    def _simulate(self) -> None:
+        job = Job()
+        while self._library.next(CHIP, job):
+            self._library.finish(job, *self.chip.work(job))
+
+    def _compile(self) -> None:
+        job = Job()
+        while self._library.next(COMPILER, job):
+            try:
+                program = compile_program(job.data, job.more, self._device.config)
+                self.chip.add(job.target, program)
+                self._library.answer(job, program.numbers(job.target), program.texts())
+            except Exception as error:  # noqa: BLE001 - JAX raises it where the program is
+                self._library.finish(job, *status_of(error))
+            else:
+                self._library.finish(job)

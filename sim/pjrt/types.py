@@ -1,0 +1,39 @@
+"""Types of elements in the PJRT API, and errors as it tells them."""
+
+from sim.compiler.graph.ir import DType
+from sim.errors import CoreStoppedError
+
+__all__ = ["Status", "dtype_of", "number_of", "status_of"]
+
+_NUMBERS = {DType.PRED: 1, DType.S8: 2, DType.S16: 3, DType.S32: 4, DType.U8: 6, DType.U16: 7,
+            DType.U32: 8, DType.F32: 11, DType.BF16: 13}
+_DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
+
+_CANCELLED, _INVALID, _EXHAUSTED, _UNIMPLEMENTED, _INTERNAL = 1, 3, 8, 12, 13
+
+Status = tuple[int, str]
+"""Code and message of an error."""
+
+
+def dtype_of(number: int) -> DType:
+    """The type that the API gives a number."""
+    return _DTYPES[number]
+
+
+def number_of(dtype: DType) -> int:
+    """The API's number of a type."""
+    return _NUMBERS[dtype]
+
+
+def status_of(error: BaseException) -> Status:
+    """Code and message of an exception."""
+    code = _INTERNAL
+    if isinstance(error, NotImplementedError):
+        code = _UNIMPLEMENTED
+    elif isinstance(error, MemoryError):
+        code = _EXHAUSTED
+    elif isinstance(error, CoreStoppedError):
+        code = _CANCELLED
+    elif isinstance(error, ValueError | TypeError):
+        code = _INVALID
+    return code, str(error) or type(error).__name__

@@ -1,0 +1,292 @@
+"""Handles, errors, donation, and the ends of processes."""
+
+import signal
+
+import pytest
+
+from verif.sim.pjrt.process import run, start
+
+
+def test_calls_leak_neither_buffers_nor_handles() -> None:
+    def program() -> None:
+        import gc
+
+        import jax
+        import numpy as np
+
+        from sim.pjrt.platform import Worker
+
+        def used():  # type: ignore[no-untyped-def]
+            # What has been asked for before this array is done when it is ready.
+            jax.device_put(np.float32(0)).block_until_ready()
+            return jax.devices()[0].memory_stats()["bytes_in_use"]
+
+        step = jax.jit(lambda x, y: (x + y, x * y))
+        x = jax.device_put(np.ones((3, 5), np.float32))
+        jax.block_until_ready(step(x, x))
+        [worker] = [item for item in gc.get_objects() if isinstance(item, Worker)]
+        before, sizes = used(), worker.chip.sizes
+        for _ in range(1000):
+            total, product = step(x, x)
+            np.asarray(total)
+        del total, product
+        assert used() == before
+        assert worker.chip.sizes == sizes
+        jax.clear_caches()
+        del step
+        gc.collect()
+        assert used() < before
+        assert worker.chip.sizes[1] == 0
+
+    run(program)
+
+
+def test_donated_arguments_are_deleted_and_nothing_warns() -> None:
+    def program() -> None:
+        import jax
+        import numpy as np
+        import pytest
+
+        def used():  # type: ignore[no-untyped-def]
+            jax.device_put(np.float32(0)).block_until_ready()
+            return jax.devices()[0].memory_stats()["bytes_in_use"]
+
+        step = jax.jit(lambda x, y: (x + y, x * 2), donate_argnums=0)
+        x, y = (jax.device_put(np.full((4, 8), value, np.float32)) for value in (1, 3))
+        first, second = step(x, y)
+        assert x.is_deleted()
+        assert not y.is_deleted()
+        np.testing.assert_array_equal(first, np.full((4, 8), 4))
+        np.testing.assert_array_equal(second, np.full((4, 8), 2))
+        with pytest.raises((RuntimeError, ValueError), match="deleted"):
+            step(x, y)
+        first, second = step(first, y)
+        before = used()
+        for _ in range(20):
+            first, second = step(first, y)
+        assert used() == before
+        np.testing.assert_array_equal(first, np.full((4, 8), 4 + 3 * 21))
+
+    run(program)
+
+
+def test_errors_say_what_is_wrong_and_leave_the_chip_usable() -> None:
+    def program() -> None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        import pytest
+
+        def fails(act, *parts):  # type: ignore[no-untyped-def]
+            with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+                jax.block_until_ready(act())
+            text = str(raised.value)
+            assert all(part in text for part in parts), text
+            np.testing.assert_array_equal(jnp.arange(3) + 1, [1, 2, 3])
+
+        ones = np.ones(8, np.float32)
+        # All that is not supported, with the lines of this file.
+        fails(lambda: jax.jit(lambda x: (jnp.fft.fft(x).real, jnp.sort(jnp.fft.fft(x[:4]).real)))(
+            ones), "UNIMPLEMENTED", "<string>:", "fft")
+        fails(lambda: jax.device_put(ones.astype(np.float16)), "UNIMPLEMENTED", "f16", "bfloat16")
+        # 1 MiB of HBM.
+        big = [jax.device_put(np.ones((64, 1024), np.float32)) for _ in range(3)]
+        fails(lambda: jax.device_put(np.ones((64, 1024), np.float32)), "RESOURCE_EXHAUSTED", "HBM")
+        # What needs a value that could not be made fails in the same way.
+        lost = jax.device_put(np.ones((64, 1024), np.float32))
+        fails(lambda lost=lost: jax.jit(lambda x: x[0, :3])(lost), "RESOURCE_EXHAUSTED", "HBM")
+        del big, lost
+        jax.device_put(np.ones((64, 1024), np.float32)).block_until_ready()
+
+    run(program)
+
+
+def test_code_of_programs_makes_room_for_arrays() -> None:
+    def program() -> None:
+        import jax
+        import numpy as np
+
+        x = np.ones(4, np.float32)
+        steps = [jax.jit(lambda x, k=k: x + k) for k in range(3)]
+        for step in steps:
+            step(x).block_until_ready()
+        used = jax.devices()[0].memory_stats()["bytes_in_use"]
+        limit = jax.devices()[0].memory_stats()["bytes_limit"]
+        # More than what is free, but not more than what is free without the programs.
+        big = jax.device_put(np.zeros((limit - used // 2) // 4, np.float32))
+        big.block_until_ready()
+        big.delete()
+        for k, step in enumerate(steps):
+            np.testing.assert_array_equal(step(x), x + k)
+
+    run(program)
+
+
+def test_faults_name_cause_and_line() -> None:
+    def program() -> None:
+        import gc
+
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        import pytest
+
+        from sim.pjrt.platform import Worker
+
+        step = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, v: jnp.tanh(v) + i, x) * 2)
+        x = np.ones((4, 4), np.float32)
+        good = np.asarray(step(x))
+        [worker] = [item for item in gc.get_objects() if isinstance(item, Worker)]
+        device = worker._device
+        # Program another constant into the descriptors: no longer valid.
+        [loaded] = [loaded for loaded in worker.chip._programs.values()
+                    if loaded.program.entry.name == "jit__lambda"]
+        backend = device._backend
+        assert backend is not None
+        assert loaded.resident is not None
+        code = loaded.resident.buffers["code"]
+        rows = device._rows(backend, code, code.size // device.config.row_bytes)
+        kept = rows.copy()
+        rows[:] = 0xFFFFFFFF
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"INTERNAL: jit__lambda.*fault"):
+            step(x).block_until_ready()
+        rows[:] = kept
+        np.testing.assert_array_equal(step(x), good)
+
+    run(program)
+
+
+def test_threads_share_the_chip() -> None:
+    def program() -> None:
+        import threading
+
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        step = jax.jit(lambda x: 2 * x + 1)
+        results = {}
+
+        def work(number):  # type: ignore[no-untyped-def]
+            with jax.default_device(jax.devices()[number % 2]):
+                value = jnp.full((4,), float(number))
+                for _ in range(10):
+                    value = step(value) - 1
+                results[number] = np.asarray(value)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 6
+        for number, value in results.items():
+            np.testing.assert_array_equal(value, np.full(4, number * 2.0 ** 10))
+
+    run(program)
+
+
+def long_program() -> None:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    step = jax.jit(lambda x: jax.lax.fori_loop(0, 1_000_000, lambda i, v: jnp.sin(v), x))
+    value = step(np.ones(3, np.float32))
+    assert not value.is_ready()
+    print("runs", flush=True)
+
+
+def test_a_process_ends_while_the_chip_runs() -> None:
+    assert run(long_program) == "runs\n"
+
+
+def test_interrupts_end_a_wait() -> None:
+    def program() -> None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        steps = [jax.jit(lambda x: jax.lax.fori_loop(0, 30_000, lambda i, v: jnp.sin(v), x)),
+                 jax.jit(lambda x: x + 1)]
+        steps[1](np.ones(3, np.float32)).block_until_ready()
+        value = steps[0](np.ones(3, np.float32))
+        print("runs", flush=True)
+        try:
+            value.block_until_ready()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        # Whatever was asked for before ends first.
+        np.testing.assert_array_equal(steps[1](np.ones(3, np.float32)), [2, 2, 2])
+
+    process = start(program)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "runs\n"
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert output == "interrupted\n"
+
+
+def test_forked_children_that_do_not_use_jax_end_as_usual() -> None:
+    def program() -> None:
+        import os
+        import sys
+        import warnings
+
+        import jax.numpy as jnp
+
+        warnings.simplefilter("ignore")
+        value = jnp.arange(3) + 1
+        value.block_until_ready()
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        assert (value * 2).tolist() == [2, 4, 6]
+
+    run(program)
+
+
+def test_missing_compiler_is_named() -> None:
+    def program() -> None:
+        import jax
+        import pytest
+
+        with pytest.raises(RuntimeError, match=r"'systolith'.*C\+\+ compiler \(no-such-compiler\)"):
+            jax.devices()
+
+    run(program, SYSTOLITH_CXX="no-such-compiler")
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("SYSTOLITH_CONFIG", "huge", "huge"), ("SYSTOLITH_BACKEND", "glass", "backend must be one of"),
+    ("SYSTOLITH_TRACE", "trace", "trace must be None for the golden backend")])
+def test_wrong_settings_are_named(name: str, value: str, message: str) -> None:
+    def program() -> None:
+        import os
+
+        import jax
+        import pytest
+
+        with pytest.raises(RuntimeError, match=os.environ["EXPECTED"]):
+            jax.devices()
+
+    run(program, **{name: value, "EXPECTED": message})
+
+
+def test_the_chip_in_rtl_has_the_bits_of_the_golden_one() -> None:
+    def program() -> None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        x = np.linspace(-2, 2, 35, dtype=np.float32).reshape(5, 7)
+        value, gradient = jax.jit(jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(x @ w))))(x.T)
+        with jax.default_device(jax.devices()[1]):
+            powers = jnp.exp(x)
+        print(value, *(np.asarray(item).tobytes().hex() for item in (gradient, powers)))
+
+    golden = run(program)
+    assert run(program, SYSTOLITH_BACKEND="rtl") == golden
+    assert len(golden) > 500
