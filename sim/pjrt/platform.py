@@ -1,4 +1,14 @@
-"""The platform that JAX knows: it opens the chip, and starts the threads that work for it."""
+"""The platform that JAX knows: it opens the chip, and starts the threads that work for it.
+
+Environment variables choose the chip, as the arguments of `Device.open` do:
+
+``SYSTOLITH_CONFIG``
+    The preset. Default: ``v2``.
+``SYSTOLITH_BACKEND``
+    ``rtl`` or ``golden``. Default: ``rtl``.
+``SYSTOLITH_TRACE``
+    The prefix of a trace's files. Default: none.
+"""
 
 import atexit
 import ctypes
