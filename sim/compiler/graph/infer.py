@@ -437,6 +437,48 @@ def _case(operation: Operation) -> list[TensorType]:
     return types
 
 
+@_infers("stream")
+def _stream(operation: Operation) -> list[TensorType]:
+    attributes, types = operation.attributes, [value.type for value in operation.results]
+    cut, put = attributes["operand_dimensions"], attributes["result_dimensions"]
+    _require(len(put) == len(types), "result_dimensions must be one for each result")
+    carried = [kind for kind, along in zip(types, put, strict=True) if along < 0]
+    given = [value.type for value in operation.operands]
+    _require(given[len(cut):] == carried, "the last operands must have the carried results' types")
+    tables = [attributes[name] for name in ("counts", "starts", "steps")]
+    _require(all(len(table) == len(operation.regions) for table in tables),
+             "counts, starts and steps must be one for each region")
+    sizes = [0] * len(types)
+    for region, count, starts, steps in zip(operation.regions, *tables, strict=True):
+        _require(count > 0 and len(starts) == len(steps) == len(cut),
+                 "counts must be positive, and starts and steps one for each operand that is cut")
+        blocks = [_block(kind, along, value.shape) for kind, along, value
+                  in zip(given, cut, region.inputs, strict=False)]
+        for kind, along, block, start, step in zip(
+                given[:len(cut)], cut, blocks, starts, steps, strict=True):
+            last = start + (count - 1) * step
+            _require(along < 0 or (min(start, last) >= 0 and
+                                   max(start, last) + block.shape[along] <= kind.shape[along]),
+                     f"blocks must lie in operands of type {kind}")
+        outputs = [_block(kind, along, value.shape) for kind, along, value
+                   in zip(types, put, region.outputs, strict=True)]
+        _region(region, [*blocks, *carried], outputs, "a region")
+        sizes = [size + count * output.shape[along] if along >= 0 else 0
+                 for size, output, along in zip(sizes, outputs, put, strict=True)]
+    _require(all(along < 0 or kind.shape[along] == size
+                 for kind, along, size in zip(types, put, sizes, strict=True)),
+             "blocks must fill the results")
+    return types
+
+
+def _block(whole: TensorType, along: int, shape: tuple[int, ...]) -> TensorType:
+    """The type of a block whose size along a dimension is that of ``shape``."""
+    if along < 0:
+        return whole
+    _require(along < whole.rank and whole.rank == len(shape), f"{along} must be a dimension")
+    return TensorType((*whole.shape[:along], shape[along], *whole.shape[along + 1:]), whole.dtype)
+
+
 @_infers("by_device", "exchange")
 def _devices(operation: Operation) -> TensorType:
     first, second = operation.operands

@@ -3,8 +3,9 @@
 A graph is in static single assignment form: every value is an input or the result of one operation,
 and operations come in an order in which they can be executed. Kinds of operations and their
 attributes are those of StableHLO, without the dialect's name: ``add``, ``dot_general``. Attributes
-are plain Python values. The compiler adds ``fusion``, a region of elementwise operations, and
-``relayout``, a copy to another tiling.
+are plain Python values. The compiler adds ``fusion``, a region of elementwise operations,
+``relayout``, a copy to another tiling, and ``stream``, a region that is applied to blocks of its
+operands.
 
 A graph with a `Sharding` is the program of each of two devices, the cores of a chip. Two kinds are
 what differs between them: ``by_device`` is its first operand on device 0 and its second on device
@@ -243,6 +244,27 @@ class Graph:
                               dict(attributes or {}), tuple(regions), location)
         self.operations.append(operation)
         return operation
+
+    def copy(self) -> "Graph":
+        """A graph of the same values, with operations and regions of its own."""
+        operations = [Operation(operation.kind, operation.operands, operation.results,
+                                dict(operation.attributes),
+                                tuple(region.copy() for region in operation.regions),
+                                operation.location) for operation in self.operations]
+        return Graph(list(self.inputs), operations, list(self.outputs), self.name, self.sharding)
+
+    def renewed(self) -> "Graph":
+        """A graph that computes the same, of values of its own."""
+        new = {value: Value(value.type, value.name) for value in (
+            *self.inputs, *(result for operation in self.operations
+                            for result in operation.results))}
+        operations = [Operation(operation.kind, tuple(new[value] for value in operation.operands),
+                                tuple(new[value] for value in operation.results),
+                                dict(operation.attributes),
+                                tuple(region.renewed() for region in operation.regions),
+                                operation.location) for operation in self.operations]
+        return Graph([new[value] for value in self.inputs], operations,
+                     [new[value] for value in self.outputs], self.name, self.sharding)
 
     def producers(self) -> dict[Value, Operation]:
         """The operation that defines each value; inputs have none."""

@@ -1,8 +1,9 @@
 """The kinds of operations: how many operands, results and regions each has, and its attributes.
 
 Attributes have StableHLO's names and plain Python values: ``i`` marks an integer, ``is`` a tuple of
-integers, ``pairs`` a tuple of pairs of integers, ``s`` a string, ``ss`` a tuple of strings, ``b`` a
-bool, ``bs`` a tuple of bools, ``array`` a numpy array. All of them must be present.
+integers, ``pairs`` a tuple of pairs of integers, ``table`` a tuple of tuples of integers, ``s`` a
+string, ``ss`` a tuple of strings, ``b`` a bool, ``bs`` a tuple of bools, ``array`` a numpy array.
+All of them must be present.
 """
 
 from dataclasses import dataclass, field
@@ -108,6 +109,14 @@ KINDS: dict[str, Kind] = {
     # an output of its body as it came in), or, of a case, the index and then what branches take.
     "while": Kind(0, variadic=True, regions=2),
     "case": Kind(1, variadic=True, regions=1),
+    # Blocks of operands, one after the other: region k runs ``counts[k]`` times. Operand n is cut
+    # along ``operand_dimensions[n]`` (-1: it is not), from index ``starts[k][n]`` on; the next
+    # block is ``steps[k][n]`` further. The blocks of a result follow each other along
+    # ``result_dimensions``; a result with -1 is carried from block to block: its initial value is
+    # an operand after the others, and it is an input of the regions after the blocks.
+    "stream": Kind(0, variadic=True, regions=1, attributes={
+        "counts": "is", "operand_dimensions": "is", "result_dimensions": "is", "starts": "table",
+        "steps": "table"}),
     # What differs between two devices (see ir.py): operands of device 0 and of device 1.
     "by_device": Kind(2),
     "exchange": Kind(2),

@@ -66,6 +66,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "i": lambda value: type(value) is int, "is": _integers,
     "pairs": lambda value: isinstance(value, tuple) and all(
         _integers(item) and len(item) == 2 for item in value),
+    "table": lambda value: isinstance(value, tuple) and all(map(_integers, value)),
     "s": lambda value: isinstance(value, str),
     "ss": lambda value: isinstance(value, tuple) and all(isinstance(x, str) for x in value),
     "b": lambda value: type(value) is bool,

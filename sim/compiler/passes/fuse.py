@@ -219,7 +219,9 @@ class _Fusion:
         if len(fused.operands) + len(fused.results) > _MOST_VALUES or not is_readable(
                 fused, self._config):
             return False
-        if len(operations) > 1 and self._vectors(fused) > self._config.vmem_vectors // 2:
+        # What vector memory does not hold, is computed block by block, in any case.
+        vectors = self._config.vmem_vectors
+        if len(operations) > 1 and vectors // 2 < self._vectors(fused) <= vectors:
             return False
         vectors, masks = pressure(*expand_region(fused.regions[0]))
         return vectors <= _MOST_VECTORS and masks <= _MOST_MASKS

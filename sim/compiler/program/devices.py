@@ -1,5 +1,7 @@
 """The programs of two devices: what each core executes of a graph with a sharding."""
 
+from dataclasses import replace
+
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.code.stream import Linear
@@ -105,4 +107,4 @@ def connect(linear: Linear, received: dict[int, int]) -> Linear:
     descriptors = tuple(
         words if words.exchange is None else words.with_destination(received[words.exchange])
         for words in linear.descriptors)
-    return Linear(linear.words, linear.branches, linear.transfers, descriptors, linear.stamps)
+    return replace(linear, descriptors=descriptors)

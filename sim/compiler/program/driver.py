@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from hdl.config import Config
 from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import Graph, Sharding, Value
+from sim.compiler.graph.verify import verify
 from sim.compiler.passes import run_passes
+from sim.compiler.passes.streaming import stream_large
 from sim.compiler.program.arrays import tiled
 from sim.compiler.program.check import check
 from sim.compiler.program.code.overlay import overlay
@@ -20,6 +22,9 @@ from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
 
 __all__ = ["compile_graph"]
+
+_SHARES = 1, 2, 4, 8
+"""Fractions of vector memory that an operation's operands and results may take, tried in turn."""
 
 
 def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> Executable:
@@ -55,12 +60,9 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     check(graph, config)
     inputs = tuple(value.type for value in graph.inputs)
     views = absorb(graph)
-    if graph.sharding is not None:
-        hoist(graph)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     outputs = tuple(value.type for value in graph.outputs)
-    graphs = [graph] if graph.sharding is None else [for_device(graph, core) for core in (0, 1)]
-    planners = [_plan(part, config, sharding, core) for core, part in enumerate(graphs)]
+    planners = _plans(graph, config, sharding)
     codes = [planner.stream.finish() for planner in planners]
     if len(planners) == 2:
         codes = [connect(code, other.launcher.received)
@@ -70,6 +72,25 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
                  planner.places.scratch_rows, tuple(planner.launcher.records))
         for code, planner in zip(codes, planners, strict=True))
     return Compiled(config, title, inputs, outputs, sharding, cores, views).executable()
+
+
+def _plans(graph: Graph, config: Config, sharding: Sharding) -> list[Planner]:
+    """Plan the programs of all cores: with smaller blocks, if kernels need more room."""
+    failure: MemoryError | None = None
+    for share in _SHARES:
+        blocks = graph.copy()
+        stream_large(blocks, config, share)
+        verify(blocks)
+        if blocks.sharding is not None:
+            hoist(blocks)
+        graphs = [blocks] if blocks.sharding is None else [
+            for_device(blocks, core) for core in (0, 1)]
+        try:
+            return [_plan(part, config, sharding, core) for core, part in enumerate(graphs)]
+        except MemoryError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
 
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int) -> Planner:

@@ -144,7 +144,8 @@ class Launcher:
         An elementwise kernel reads a vector of an operand of its result's tiling once, before it
         stores that vector of the result.
         """
-        if len(operation.results) != 1 or operation.kind not in _IN_PLACE:
+        if (len(operation.results) != 1 or operation.kind not in _IN_PLACE
+                or operation.result in self._places.assigned):
             return None
         updates = operation.kind == "dynamic_update_slice"
         for value in operation.operands[:1] if updates else operation.operands:
@@ -205,7 +206,7 @@ class Launcher:
                 places.inherit(inherited, operation.result)
         except VectorMemoryError:
             for value in made:
-                places.drop(value)
+                places.unmake(value)
             for buffer in own:
                 places.release(buffer)
             raise

@@ -36,8 +36,7 @@ class Planner:
         self.stream = Stream()
         self.constants = Constants(config)
         self.places = Places(self.stream, config, tilings)
-        self._control = ControlFlow(config, tilings, self.places,
-                                    lambda region: self._block(region, {}))
+        self._control = ControlFlow(config, tilings, self.places, self._block)
         self.launcher = Launcher(config, tilings, self.places, self.constants,
                                  self._control.counters)
 
@@ -83,7 +82,7 @@ class Planner:
             places.distance = partial(_distance, uses, index)
             if operation.kind in CONTROL:
                 self._branching(operation,
-                                {value for value, at in uses.items() if at[-1] > index})
+                                {value for value, at in uses.items() if at[-1] > index}, early)
             else:
                 self._straight(operation, operations[index + 1:index + 2],
                                {value for value in operation.operands
@@ -94,10 +93,13 @@ class Planner:
                 if uses.get(value, (-1,))[-1] <= index:
                     places.drop(value)
 
-    def _branching(self, operation: Operation, later: set[Value]) -> None:
+    def _branching(self, operation: Operation, later: set[Value],
+                   early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write an operation with regions; ``later`` are the values used after it."""
         if operation.kind == "while":
             self._control.loop(operation, later)
+        elif operation.kind == "stream":
+            self._control.blocks(operation, later, early)
         else:
             self._control.conditional(operation, later)
 
@@ -113,7 +115,8 @@ class Planner:
 
     def _copy(self, value: Value, destinations: Sequence[Rows]) -> None:
         for rows in destinations:
-            self.places.copy_to(value, rows)
+            if self.places.homes.get(value) != rows:
+                self.places.copy_to(value, rows)
 
     def _constant_home(self, operation: Operation) -> Home:
         value = operation.result

@@ -10,7 +10,7 @@ __all__ = ["CONTROL", "HELD", "Tilings", "assign_tilings"]
 
 Tilings = dict[Value, Tiling]
 
-CONTROL = frozenset({"while", "case"})
+CONTROL = frozenset({"while", "case", "stream"})
 """Kinds that have no kernel: their regions are programs."""
 HELD = frozenset({"constant"})
 """Kinds without a kernel, whose results are standard."""

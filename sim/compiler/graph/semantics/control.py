@@ -32,6 +32,30 @@ def _fusion(operation: Operation, operands: list[Array], context: Context) -> li
     return context.run(operation.regions[0], operands)
 
 
+@evaluates("stream")
+def _stream(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
+    results, attributes = operation.attributes["result_dimensions"], operation.attributes
+    dimensions = attributes["operand_dimensions"]
+    given, carried = operands[:len(dimensions)], operands[len(dimensions):]
+    parts: list[list[Array]] = [[] for _ in results]
+    for region, count, starts, steps in zip(operation.regions, attributes["counts"],
+                                            attributes["starts"], attributes["steps"], strict=True):
+        for number in range(count):
+            blocks = [
+                array if along < 0 else array[(slice(None),) * along + (
+                    slice(start + number * step, start + number * step + value.shape[along]),)]
+                for array, along, start, step, value in zip(
+                    given, dimensions, starts, steps, region.inputs[:len(given)], strict=True)]
+            outputs = context.run(region, [*blocks, *carried])
+            carried = [output for output, along in zip(outputs, results, strict=True) if along < 0]
+            for part, output, along in zip(parts, outputs, results, strict=True):
+                if along >= 0:
+                    part.append(output)
+    last = iter(carried)
+    return [next(last) if along < 0 else np.concatenate(part, along)
+            for part, along in zip(parts, results, strict=True)]
+
+
 @evaluates("by_device", "exchange")
 def _devices(operation: Operation, operands: list[Array], context: Context) -> Array:
     if context.device is None:

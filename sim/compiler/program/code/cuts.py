@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sim.compiler.program.code.stream import Linear
 
+_NEVER = 1 << 30
 __all__ = ["crossings", "cuts"]
 
 Integers = npt.NDArray[np.int64]
@@ -21,6 +22,7 @@ def crossings(linear: Linear) -> Integers:
     -------
     array, shape (bundles + 1,)
         A forward branch to the bundle behind the cut does not count: it leaves the segment anyway.
+        A cut where none may be counts as very many.
     """
     length = len(linear.words)
     steps = np.zeros(length + 2, np.int64)
@@ -30,7 +32,10 @@ def crossings(linear: Linear) -> Integers:
     end = end + (target <= source)
     np.add.at(steps, first, 1)
     np.add.at(steps, np.maximum(end, first), -1)
-    return np.cumsum(steps)[:length + 1]
+    found = np.cumsum(steps)[:length + 1]
+    for start, stop in linear.together:
+        found[start + 1:stop] = _NEVER
+    return found
 
 
 def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:

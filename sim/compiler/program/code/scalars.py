@@ -13,6 +13,9 @@ SCALAR_READ = 7
 _KERNEL_SHARE = 8
 """Scalar memory divided by the part that belongs to kernels."""
 
+_COUNTERS, _LEVELS = 8, 4
+"""Counters of loops and of transfers, at least."""
+
 
 @dataclass(frozen=True)
 class ScalarMemory:
@@ -49,13 +52,18 @@ class ScalarMemory:
     @property
     def counters(self) -> range:
         """Counters of loops within each other, the outermost first."""
-        return range(self.fixed.stop, self.fixed.stop + self.config.lanes)
+        return range(self.fixed.stop, self.fixed.stop + self._rows(_COUNTERS))
+
+    @property
+    def levels(self) -> range:
+        """Counters of transfers of runs within runs, the outermost first."""
+        return range(self.counters.stop, self.counters.stop + self._rows(_LEVELS))
 
     @property
     def kernel(self) -> range:
         """Words that a kernel uses as it likes."""
         size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
-        return range(self.counters.stop, self.counters.stop + size)
+        return range(self.levels.stop, self.levels.stop + size)
 
     @property
     def images(self) -> tuple[range, range]:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -55,6 +55,8 @@ class Linear:
     transfers: Integers
     descriptors: tuple[TransferWords, ...]
     stamps: tuple[int, ...] = ()
+    together: tuple[tuple[int, int], ...] = ()
+    """Ranges of bundles that must be in one segment, because they change a descriptor."""
 
 
 class Stream:
@@ -68,6 +70,7 @@ class Stream:
         self._places: dict[Label, int] = {}
         self._descriptors: dict[TransferWords, int] = {}
         self._stamps: list[int] = []
+        self._together: list[tuple[int, int]] = []
         self._numbers = count()
 
     @property
@@ -90,8 +93,26 @@ class Stream:
         self._length += 1
 
     def start(self, transfer: TransferWords) -> None:
-        """Append the start of a transfer."""
-        self.bundle((Slot.MISC, "dma", (transfer,)))
+        """Append the start of a transfer.
+
+        One with terms is started from a copy of its descriptor, so that the addresses to which
+        they are added stay as they are.
+        """
+        if not transfer.terms:
+            self.bundle((Slot.MISC, "dma", (transfer,)))
+            return
+        first, copy = self._length, replace(transfer, copy=True)
+        self.bundle((Slot.S0, "add", (s[1], s[0], transfer)), (Slot.S1, "add", (s[2], s[0], copy)))
+        for word in sorted({word for word, _, _ in transfer.terms}):
+            self.bundle((Slot.S0, "load", (s[3], s[1], word)))
+            for at, address, factor in transfer.terms:
+                if at == word:
+                    self.bundle((Slot.S0, "load", (s[4], s[0], address)))
+                    self.bundle((Slot.S0, "mul", (s[4], s[4], factor)))
+                    self.bundle((Slot.S0, "add", (s[3], s[3], s[4])))
+            self.bundle((Slot.S0, "store", (s[3], s[2], word)))
+        self.bundle((Slot.MISC, "dma", (s[2],)))
+        self._together.append((first, self._length))
 
     def wait(self, semaphore: int, amount: int) -> None:
         """Append a wait."""
@@ -161,7 +182,7 @@ class Stream:
                 transfers.append((bundle, immediate, number))
         empty = np.empty((0, BUNDLE_WORDS), np.uint32)
         return Linear(np.concatenate([empty, *self._words]), _table(branches), _table(transfers),
-                      tuple(self._descriptors), tuple(self._stamps))
+                      tuple(self._descriptors), tuple(self._stamps), tuple(self._together))
 
 
 def _table(rows: list[tuple[int, int, int]]) -> Integers:

@@ -1,6 +1,7 @@
 """Descriptors of transfers whose addresses in HBM are relative to buffers."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cache
 
 from golden.dma import Descriptor
@@ -27,17 +28,55 @@ SCRATCH = "scratch"
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a buffer in HBM, from row ``first`` on."""
+    """Rows of a buffer in HBM.
+
+    Attributes
+    ----------
+    buffer : str
+        Name of the buffer.
+    first : int
+        Number of the first row.
+    terms : tuple of (int, int)
+        What is added to ``first`` while the program runs: words of scalar memory, by their
+        addresses, times numbers of rows.
+    run : int
+        Consecutive rows; 0: all are.
+    levels : tuple of (int, int)
+        Loops around a run, the outermost first: how often, and the distance in rows.
+    strides : tuple of int
+        Of a block: distances of the outer dimensions and of the columns of tiles of the value from
+        which it is cut.
+    """
 
     buffer: str
     first: int
+    terms: tuple[tuple[int, int], ...] = ()
+    run: int = 0
+    levels: tuple[tuple[int, int], ...] = ()
+    strides: tuple[int, ...] = ()
+
+    def moved(self, rows: int, term: tuple[int, int] | None = None) -> "Rows":
+        """Rows further on, by a constant number and a term."""
+        terms = self.terms if term is None else (*self.terms, term)
+        return replace(self, first=self.first + rows, terms=terms)
+
+    @property
+    def transfers(self) -> int:
+        """Number of transfers that copy them."""
+        return math.prod(count for count, _ in self.levels[:-1])
+
+    @property
+    def inner(self) -> "Rows":
+        """Those of the first round of the outermost level."""
+        return replace(self, levels=self.levels[1:])
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of vector memory, from address ``first`` on."""
+    """Vectors of vector memory, from address ``first`` on; ``terms`` are those of `Rows`."""
 
     first: int
+    terms: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,11 +110,15 @@ class TransferWords:
     words: tuple[int, ...]
     relocations: tuple[tuple[int, str], ...]
     exchange: int | None = None
+    terms: tuple[tuple[int, int, int], ...] = ()
+    """What is added to words before the transfer: the word's number, the address of a word of
+    scalar memory, and its factor. It is added in a copy, which is the same with ``copy``."""
+    copy: bool = False
 
     def with_destination(self, address: int) -> "TransferWords":
         """The same, to another address; below 2**32."""
         words = (*self.words[:_DESTINATION], address, *self.words[_DESTINATION + 1:])
-        return TransferWords(words, self.relocations)
+        return replace(self, words=words, exchange=None)
 
 
 _SOURCE, _DESTINATION = 2, 6
@@ -98,21 +141,28 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     semaphore : int or None
         Number of the semaphore to which completion adds 1.
     """
-    sides, relocations = [], []
+    sides: list[tuple[DmaSpace, int, int, int]] = []
+    relocations, terms = [], []
     for word, side in ((_SOURCE, source), (_DESTINATION, destination)):
         if isinstance(side, Rows):
             relocations.append((word, side.buffer))
-            sides.append((DmaSpace.HBM, side.first * config.row_bytes))
+            size = config.row_bytes
+            terms += [(word, address, factor * size) for address, factor in side.terms]
+            assert len(side.levels) < 2, side
+            [(_, stride)] = side.levels or [(1, 0)]
+            sides.append((DmaSpace.HBM, side.first * size, side.run if stride else 0,
+                          stride * size))
         elif isinstance(side, Vectors):
-            sides.append((DmaSpace.VMEM, side.first))
+            terms += [(word, address, factor) for address, factor in side.terms]
+            sides.append((DmaSpace.VMEM, side.first, 0, 0))
         else:
-            sides.append((side.space, side.first))
-    (from_space, from_address), (to_space, to_address) = sides
-    made = Descriptor(from_space, to_space, rows, from_address, 0, 0, to_address, 0, 0,
-                      semaphore or 0, semaphore is not None, False)
+            sides.append((side.space, side.first, 0, 0))
+    (from_space, read, from_run, from_stride), (to_space, write, to_run, to_stride) = sides
+    made = Descriptor(from_space, to_space, rows, read, from_run, from_stride, write, to_run,
+                      to_stride, semaphore or 0, semaphore is not None, False)
     fault = made.check(config, config.cores)
     assert fault is Fault.NONE, (fault, made)
-    return TransferWords(made.pack(), tuple(relocations))
+    return TransferWords(made.pack(), tuple(relocations), terms=tuple(terms))
 
 
 def send(config: Config, source: Vectors, vectors: int, semaphore: int,

@@ -1,6 +1,6 @@
 """Writes loops and conditionals: where code branches, values are in HBM or have a fixed place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hdl.config import Config
 from hdl.isa import Slot
@@ -10,6 +10,7 @@ from sim.compiler.machine import VmemBuffer
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Label
 from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.control.blocks import BlockLoops
 from sim.compiler.program.control.counted import Affine, Counted, counted
 from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
@@ -33,7 +34,7 @@ class ControlFlow:
     places : Places
         Places of values; takes the code.
     write : callable
-        Writes the operations of a region.
+        Writes the operations of a region, and copies of values to rows of HBM.
 
     Attributes
     ----------
@@ -44,12 +45,12 @@ class ControlFlow:
     """
 
     def __init__(self, config: Config, tilings: Tilings, places: Places,
-                 write: Callable[[Graph], None]) -> None:
-        self._config = config
-        self._tilings = tilings
-        self._places = places
-        self._stream = places.stream
-        self._write = write
+                 write: Callable[[Graph, Mapping[Value, Sequence[Rows]]], None]) -> None:
+        self.config = config
+        self.tilings = tilings
+        self.places = places
+        self.stream = places.stream
+        self.write = write
         self._memory = ScalarMemory(config)
         self._depth = 0
         self.counters: dict[Value, tuple[int, Affine]] = {}
@@ -65,7 +66,7 @@ class ControlFlow:
         later : set of Value
             Values that are used after it.
         """
-        places, stream = self._places, self._stream
+        places, stream = self.places, self.stream
         condition, body = operation.regions
         count = self._count(operation)
         buffers, rows = self._carried(operation, later)
@@ -78,13 +79,13 @@ class ControlFlow:
             stream.bind(again)
             self._enter(condition, buffers, rows)
             self.fixed.update(condition.inputs)
-            self._write(condition)
+            self.write(condition, {})
             places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
             places.evict_all(lambda value: False)
             self._leave(condition, buffers, known)
             stream.branch("beq", _CONDITION, 0, end)
         self._enter(body, buffers, rows)
-        self._write(body)
+        self.write(body, {})
         self._store_together(
             {to: body.outputs[number] for number, to in rows.items()
              if body.outputs[number] is not body.inputs[number]}, set(body.inputs))
@@ -104,30 +105,48 @@ class ControlFlow:
     def _count(self, operation: Operation) -> Counted | None:
         """Recognise a loop that counts, if there is a word for its counter."""
         def known(value: Value) -> int | None:
-            home = self._places.homes.get(value)
+            home = self.places.homes.get(value)
             return home.word if isinstance(home, Splat) else None
 
         if self._depth == len(self._memory.counters):
             return None
         return counted(operation, known)
 
+    def take_counters(self, number: int) -> list[int]:
+        """Take words of scalar memory for counters.
+
+        Raises
+        ------
+        MemoryError
+            If there are not so many.
+        """
+        taken = list(self._memory.counters[self._depth:self._depth + number])
+        if len(taken) < number:
+            raise MemoryError("loops within each other must need at most "
+                              f"{len(self._memory.counters)} counters")
+        self._depth += number
+        return taken
+
+    def give_counters(self, number: int) -> None:
+        """Give back the words that were taken last."""
+        self._depth -= number
+
     def _set_counter(self, loop: Counted) -> None:
         """Write the start of a loop that counts."""
-        address = self._memory.counters[self._depth]
-        self._depth += 1
+        [address] = self.take_counters(1)
         self.counters.update((value, (address, affine)) for value, affine in loop.values.items())
         register = s[_CONDITION]
-        self._stream.bundle((Slot.S0, "add", (register, s[0], loop.first)))
-        self._stream.bundle((Slot.S0, "store", (register, s[0], address)))
+        self.stream.bundle((Slot.S0, "add", (register, s[0], loop.first)))
+        self.stream.bundle((Slot.S0, "store", (register, s[0], address)))
 
     def _advance_counter(self, loop: Counted, again: Label) -> None:
         """Write the end of a loop that counts: the next iteration, if there is one."""
-        self._depth -= 1
+        self.give_counters(1)
         address, register = self._memory.counters[self._depth], s[_CONDITION]
-        self._stream.bundle((Slot.S0, "load", (register, s[0], address)))
-        self._stream.bundle((Slot.S0, "add", (register, register, 1)))
-        self._stream.bundle((Slot.S0, "store", (register, s[0], address)))
-        self._stream.branch("blt", _CONDITION, loop.limit, again)
+        self.stream.bundle((Slot.S0, "load", (register, s[0], address)))
+        self.stream.bundle((Slot.S0, "add", (register, register, 1)))
+        self.stream.bundle((Slot.S0, "store", (register, s[0], address)))
+        self.stream.branch("blt", _CONDITION, loop.limit, again)
 
     def _carried(self, operation: Operation, later: set[Value]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
@@ -135,7 +154,7 @@ class ControlFlow:
 
         The buffer of an operand that is not used again becomes that of the carried value.
         """
-        places, operands, body = self._places, operation.operands, operation.regions[1]
+        places, operands, body = self.places, operation.operands, operation.regions[1]
         places.wait_all()
         dying = [number for number, value in enumerate(operands)
                  if value not in later and operands.count(value) == 1]
@@ -143,8 +162,8 @@ class ControlFlow:
                    if (buffer := places.take(operands[number])) is not None}
         taken = dict(buffers)
         places.evict_all(lambda value: value in later or value in operands)
-        size = {number: self._tilings[value].vectors for number, value in enumerate(operands)}
-        kept = values_to_keep(operation, self._tilings, places.free_vectors
+        size = {number: self.tilings[value].vectors for number, value in enumerate(operands)}
+        kept = values_to_keep(operation, self.tilings, places.free_vectors
                               + sum(buffer.vectors for buffer in buffers.values()))
         for number in sorted(kept - set(buffers)):
             try:
@@ -160,19 +179,21 @@ class ControlFlow:
         for number, to in rows.items():
             places.copy_to(operands[number], to)
         places.evict_all(later.__contains__)
-        self._fill({buffer: operands[number] for number, buffer in buffers.items()
+        self.fill({buffer: operands[number] for number, buffer in buffers.items()
                     if number not in taken})
         return buffers, rows
 
-    def _fill(self, values: Mapping[VmemBuffer, Value]) -> None:
+    def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
         """Copy values to buffers, as if at once, and wait."""
-        places = self._places
+        if not values:
+            return
+        places = self.places
         moves = {buffer: source for buffer, value in values.items()
                  if (source := places.buffer(value)) is not None}
         places.wait_all()
-        code = move_vectors(moves, self._config)
+        code = move_vectors(moves, self.config)
         if code is not None:
-            self._stream.kernel(code)
+            self.stream.kernel(code)
         for buffer, value in values.items():
             if buffer not in moves:
                 places.load_to(value, buffer)
@@ -184,27 +205,55 @@ class ControlFlow:
         """Say where the inputs of a loop's region lie."""
         for number, value in enumerate(region.inputs):
             if number in rows:
-                self._places.homes[value] = rows[number]
+                self.places.homes[value] = rows[number]
             else:
-                self._places.pin(value, buffers[number])
+                self.places.pin(value, buffers[number])
 
     def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
         """Forget what holds in a loop's region only."""
         for number in buffers:
-            self._places.unpin(buffers[number])
+            self.places.unpin(buffers[number])
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
         """Forget homes of pinned values that code has written which need not have run."""
-        for value in self._places.pinned:
+        for value in self.places.pinned:
             if value not in known:
-                self._places.homes.pop(value, None)
+                self.places.homes.pop(value, None)
 
     def _renew(self, body: Graph, buffers: Mapping[int, VmemBuffer]) -> None:
         """Copy the next values of what a loop carries to their buffers; empty the rest."""
-        self._fill({buffer: body.outputs[number] for number, buffer in buffers.items()
+        self.fill({buffer: body.outputs[number] for number, buffer in buffers.items()
                     if body.outputs[number] is not body.inputs[number]})
-        self._places.evict_all(lambda value: False)
+        self.places.evict_all(lambda value: False)
+
+    def blocks(self, operation: Operation, later: set[Value],
+               early: Mapping[Value, Sequence[Rows]]) -> None:
+        """Write a ``stream``. Its results lie where the program returns them, or in rows of HBM.
+
+        Parameters
+        ----------
+        operation : Operation
+            The ``stream``.
+        later : set of Value
+            Values that are used after it.
+        early : mapping of Value to sequence of Rows
+            Where the program returns values.
+        """
+        places = self.places
+        for value in operation.operands:
+            places.save(value)
+        places.evict_all(later.__contains__)
+        results = [None if along < 0 else next(iter(early.get(value, ())), None)
+                   or places.reserve(self.tilings[value].vectors)
+                   for value, along in zip(operation.results,
+                                           operation.attributes["result_dimensions"], strict=True)]
+        carried = BlockLoops(self, operation, results).write()
+        for value, rows, buffer in zip(operation.results, results, carried, strict=True):
+            if rows is not None:
+                places.homes[value] = rows
+            elif buffer is not None:
+                places.put(value, buffer)
 
     def conditional(self, operation: Operation, later: set[Value]) -> None:
         """Write a ``case``. Its results lie in rows of HBM of their own.
@@ -216,14 +265,14 @@ class ControlFlow:
         later : set of Value
             Values that are used after it.
         """
-        places, stream = self._places, self._stream
+        places, stream = self.places, self.stream
         index, *operands = operation.operands
         places.read_scalar(index, _CONDITION, self._memory.window.start)
         for value in operands:
             places.save(value)
         places.evict_all(later.__contains__)
         known = set(places.homes)
-        results = [places.reserve(self._tilings[value].vectors) for value in operation.results]
+        results = [places.reserve(self.tilings[value].vectors) for value in operation.results]
         labels = [stream.label("branch") for _ in operation.regions]
         for number, label in enumerate(labels[:-1]):
             stream.branch("beq", _CONDITION, number, label)
@@ -233,7 +282,7 @@ class ControlFlow:
             stream.bind(label)
             places.homes.update((value, places.homes[operand]) for value, operand
                                 in zip(region.inputs, operands, strict=True))
-            self._write(region)
+            self.write(region, {})
             self._store_together(dict(zip(results, region.outputs, strict=True)), set())
             places.evict_all(lambda value: False)
             self._forget(known)
@@ -246,8 +295,8 @@ class ControlFlow:
 
         ``replaced`` are values that may lie in some of these rows.
         """
-        places = self._places
-        moved = {value: places.reserve(self._tilings[value].vectors)
+        places = self.places
+        moved = {value: places.reserve(self.tilings[value].vectors)
                  for value in values.values() if value in replaced}
         for value, rows in moved.items():
             places.copy_to(value, rows)

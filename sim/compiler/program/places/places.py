@@ -6,7 +6,7 @@ complete in order, waiting for one is waiting for all before it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from hdl.isa import Slot
 from sim.asm.operands import s, sem, v
 from sim.compiler.graph.ir import Value
 from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors, scalar_words, send, transfer
 from sim.compiler.program.places.vectors import FreeVectors
@@ -83,16 +84,50 @@ class Places:
         self._exchanges = 0
         self._numbers = count()
         self.scratch_rows = 0
+        self._levels = ScalarMemory(config).levels
         self.moved_rows = 0
+        # Where values are to be made that do not exist yet.
+        self.assigned: dict[Value, VmemBuffer] = {}
         self.distance: Callable[[Value], int] = lambda value: 0
 
     # ---- transfers
 
     def _issue(self, source: Any, destination: Any, rows: int) -> int:
-        self.stream.start(transfer(self._config, source, destination, rows, MOVED))
-        self._issued += 1
-        self.moved_rows += rows
+        self._issued += self.start_transfer(source, destination, rows, MOVED)
         return self._issued
+
+    def start_transfer(self, source: Any, destination: Any, rows: int, semaphore: int) -> int:
+        """Start transfers that copy rows; return how often they signal the semaphore."""
+        self.moved_rows += rows
+        return self._start(source, destination, rows, semaphore, 0)
+
+    def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
+        """Start the transfers of a level of runs within others: a loop, but for the innermost."""
+        sides = [side for side in (source, destination) if isinstance(side, Rows)]
+        deepest = max(sides, key=lambda side: len(side.levels))
+        if len(deepest.levels) < 2:
+            self.stream.start(transfer(self._config, source, destination, rows, semaphore))
+            return 1
+        stream, again = self.stream, self.stream.label("runs")
+        counter, count = self._levels[depth], deepest.levels[0][0]
+        rows //= count
+
+        def inner(side: Any) -> Any:
+            if not isinstance(side, Rows):
+                return replace(side, terms=(*side.terms, (counter, rows // self._config.sublanes)))
+            if not side.levels:
+                return side.moved(0, (counter, rows))
+            assert side.levels[0][0] == count, (source, destination)
+            return side.inner.moved(0, (counter, side.levels[0][1]))
+
+        stream.bundle((Slot.S0, "store", (s[0], s[0], counter)))
+        stream.bind(again)
+        started = self._start(inner(source), inner(destination), rows, semaphore, depth + 1)
+        stream.bundle((Slot.S0, "load", (s[1], s[0], counter)))
+        stream.bundle((Slot.S0, "add", (s[1], s[1], 1)))
+        stream.bundle((Slot.S0, "store", (s[1], s[0], counter)))
+        stream.branch("blt", 1, count, again)
+        return count * started
 
     def _wait(self, number: int) -> None:
         """Write code that waits for a transfer and all before it."""
@@ -192,9 +227,23 @@ class Places:
         self._locked = set(values)
 
     def make(self, value: Value) -> VmemBuffer:
-        """Allocate the vectors of a value that is about to be computed."""
+        """Allocate the vectors of a value that is about to be computed.
+
+        An `assigned` value is pinned there.
+        """
+        if value in self.assigned:
+            self.pin(value, self.assigned[value])
+            return self.assigned[value]
         buffer = self._resident[value] = self.allocate("value", self._tilings[value].vectors)
         return buffer
+
+    def unmake(self, value: Value) -> None:
+        """Undo `make`, for a value that has not been computed."""
+        if value in self.assigned:
+            self._pinned.discard(value)
+            self._resident.pop(value, None)
+        else:
+            self.drop(value)
 
     def load(self, value: Value) -> VmemBuffer:
         """Bring a value to vector memory, if it is not there; `settle` waits for it."""
@@ -259,7 +308,8 @@ class Places:
         """Start to copy a value to rows of HBM; return the transfer's number."""
         rows = self._tilings[value].vectors * self._config.sublanes
         home = self.homes.get(value)
-        if isinstance(home, Rows) and value not in self._resident:
+        if isinstance(home, Rows) and value not in self._resident and not (
+                home.levels and destination.levels):
             self._wait(self._stored.get(value, 0))
             return self._issue(home, destination, rows)
         if isinstance(home, Splat) and value not in self._resident:
@@ -279,10 +329,14 @@ class Places:
             vectors = -(-vectors // 2)
         self._fill(word, buffer)
         step, number = vectors * sublanes, 0
-        for first in range(0, rows, step):
-            number = self._issue(Vectors(buffer.address),
-                                 Rows(destination.buffer, destination.first + first),
-                                 min(step, rows - first))
+        if step >= rows:
+            number = self._issue(Vectors(buffer.address), destination, rows)
+        else:
+            for part in _runs(destination):
+                size = destination.run or rows
+                for first in range(0, size, step):
+                    number = self._issue(Vectors(buffer.address), part.moved(first),
+                                         min(step, size - first))
         self._give(buffer, number)
         return number
 
@@ -412,3 +466,11 @@ class Places:
             assert isinstance(home, Rows), "constants are not read"
             last = self._issue(home, scalar_words(window + row * self._config.lanes), 1)
         self._wait(last)
+
+
+def _runs(rows: Rows) -> list[Rows]:
+    """Each run by itself."""
+    if not rows.levels:
+        return [replace(rows, run=0)]
+    count, stride = rows.levels[0]
+    return [part for number in range(count) for part in _runs(rows.inner.moved(number * stride))]

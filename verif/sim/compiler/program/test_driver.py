@@ -7,7 +7,7 @@ import pytest
 
 from hdl.config import Config
 from sim.compiler.executable import Role
-from sim.compiler.graph.ir import Graph
+from sim.compiler.graph.ir import Graph, Value
 from sim.compiler.program.driver import compile_graph
 from systolith import Device
 from verif.sim.compiler.program.common import TINY, Maker, arrays_for, check, f32, pred, s32
@@ -54,15 +54,20 @@ def test_values_that_do_not_fit_vector_memory_are_spilled(device: Device,
 
 
 def test_operations_that_do_not_fit_are_refused_together() -> None:
-    m = Maker(f32(50, 50), f32(50, 50), f32(3))
-    one, other, small = m.inputs
-    total = m.op("add", one, other)
-    graph = m.returns(m.op("negate", small), m.op("reverse", total, dimensions=(0,)))
+    """Lines cannot be sorted, or reversed, block by block."""
+    m = Maker(f32(1501), f32(3))
+    line, small = m.inputs
+    less = Graph([Value(f32()), Value(f32())])
+    less.outputs = [less.add("compare", less.inputs, pred(), {
+        "comparison_direction": "LT", "compare_type": "FLOAT"}).result]
+    ordered = m.graph.add("sort", (line,), line.type, {"dimension": 0, "is_stable": True},
+                          (less,)).result
+    graph = m.returns(m.op("negate", small), m.op("reverse", ordered, dimensions=(0,)))
     with pytest.raises(MemoryError) as caught:
         compile_graph(graph, TINY)
     first, *lines, advice = str(caught.value).splitlines()
     assert first == "vector memory has 256 vectors, which is too small for:"
-    assert [line.split(" needs ")[0] for line in lines] == ["  add", "  reverse"]
+    assert [line.split(" needs ")[0] for line in lines] == ["  sort", "  reverse"]
     assert "smaller pieces" in advice
 
 

@@ -1,0 +1,264 @@
+"""Axes of elementwise operations, their fusions, and what only moves elements."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import lcm, prod
+
+import numpy as np
+
+from sim.compiler.graph.ir import DType, Graph, Operation, Value
+from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
+from sim.compiler.passes.expansion import Expansion
+from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, resized, same_kind
+
+__all__: list[str] = []
+
+
+@axes(*sorted(set(ELEMENTWISE) - {"bitcast_convert"}))
+def _elementwise(operation: Operation) -> Iterator[Axis]:
+    for along, size in enumerate(operation.result.shape):
+        yield Axis(size, tuple((value, Part(along) if value.shape else None)
+                               for value in operation.operands), (along,),
+                   same_kind(operation, (along,)))
+
+
+@axes("fusion")
+def _fusion(operation: Operation) -> Iterator[Axis]:
+    for along, size in enumerate(operation.results[0].shape):
+        yield _FusionAxis(operation, along).axis(size)
+
+
+class _FusionAxis:
+    """Cuts a fusion along a dimension of its results."""
+
+    def __init__(self, operation: Operation, along: int) -> None:
+        self._operation = operation
+        self._along = along
+        self._shape = operation.results[0].shape
+        [self._region] = operation.regions
+        self._outer = dict(zip(self._region.inputs, operation.operands, strict=True))
+        # An input that is used in several ways is an input for each of them.
+        self._inputs: dict[tuple[Value, int | None], int] = {}
+        self._numbered = False
+        for inner in self._region.operations:
+            for value in inner.operands:
+                if value in self._outer:
+                    self._inputs.setdefault((value, self._cut(inner, value)), len(self._inputs))
+            if inner.kind == "iota" and inner.attributes["iota_dimension"] == along:
+                self._numbered = True
+        for value in self._region.outputs:
+            if value in self._outer:
+                self._inputs.setdefault((value, along), len(self._inputs))
+
+    def axis(self, size: int) -> Axis:
+        return Axis(size, tuple((self._outer[value], None if cut is None else Part(cut))
+                                for value, cut in self._inputs),
+                    (self._along,) * len(self._operation.results), self._write,
+                    numbered=self._numbered)
+
+    def _cut(self, inner: Operation, value: Value) -> int | None:
+        """The dimension of an input that is cut where an operation reads it."""
+        if inner.kind == "broadcast_in_dim":
+            dimensions = inner.attributes["broadcast_dimensions"]
+            if self._along not in dimensions:
+                return None
+            cut = dimensions.index(self._along)
+            return cut if value.shape[cut] == self._shape[self._along] > 1 else None
+        return self._along if value.shape == self._shape else None
+
+    def _write(self, at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:
+        region, outer = Graph(name="fusion"), at.graph
+        given = [*operands, *([block.first] if block.first is not None else [])]
+        region.inputs = [Value(value.type) for value in given]
+        known: dict[Value, Value] = {}
+
+        def read(inner: Operation, value: Value) -> Value:
+            if value in self._outer:
+                return region.inputs[self._inputs[value, self._cut(inner, value)]]
+            return known[value]
+
+        for inner in self._region.operations:
+            kind = inner.result.type
+            if kind.shape == self._shape:
+                kind = resized(kind, self._along, block.size)
+            attributes = dict(inner.attributes)
+            if inner.kind == "constant":
+                element = np.asarray(attributes["value"]).reshape(-1)[0]
+                attributes["value"] = np.broadcast_to(element, kind.shape)
+            made = region.add(inner.kind, [read(inner, value) for value in inner.operands], kind,
+                              attributes, inner.regions, inner.location).result
+            if inner.kind == "iota" and attributes["iota_dimension"] == self._along:
+                made = _shifted(Expansion(region, inner.location), made, region.inputs[-1])
+            known[inner.result] = made
+        region.outputs = [
+            region.inputs[self._inputs[value, self._along]] if value in self._outer
+            else known[value] for value in self._region.outputs]
+        types = [value.type for value in region.outputs]
+        return outer.add("fusion", given, types, {}, (region,), self._operation.location).results
+
+
+def _shifted(at: Expansion, numbers: Value, first: Value) -> Value:
+    """Numbers plus a scalar of type s32."""
+    first = at.broadcast(first, numbers.shape, ())
+    if numbers.dtype is DType.S32:
+        return at.binary("add", numbers, first)
+    plain = at.convert(numbers, DType.S32)
+    return at.convert(at.binary("add", plain, first), numbers.dtype)
+
+
+@axes("iota")
+def _iota(operation: Operation) -> Iterator[Axis]:
+    result, counted = operation.result, operation.attributes["iota_dimension"]
+    for along, size in enumerate(result.shape):
+        def write(at: Expansion, operands: Sequence[Value], block: Block, along: int = along
+                  ) -> Sequence[Value]:
+            made = at.add("iota", (), resized(result.type, along, block.size),
+                          iota_dimension=counted)
+            return [made if block.first is None else _shifted(at, made, block.first)]
+
+        yield Axis(size, (), (along,), write, numbered=along == counted)
+
+
+@axes("broadcast_in_dim")
+def _broadcast(operation: Operation) -> Iterator[Axis]:
+    [value] = operation.operands
+    dimensions = operation.attributes["broadcast_dimensions"]
+    for along, size in enumerate(operation.result.shape):
+        part = None
+        if along in dimensions and value.shape[cut := dimensions.index(along)] == size:
+            part = Part(cut)
+        yield Axis(size, ((value, part),), (along,), same_kind(operation, (along,)))
+
+
+@axes("transpose")
+def _transpose(operation: Operation) -> Iterator[Axis]:
+    [value] = operation.operands
+    for along, size in enumerate(operation.result.shape):
+        yield Axis(size, ((value, Part(operation.attributes["permutation"][along])),), (along,),
+                   same_kind(operation, (along,)))
+
+
+@axes("reshape")
+def _reshape(operation: Operation) -> Iterator[Axis]:
+    """Shapes agree up to a dimension of each; from there to where they agree again, it is major."""
+    [value], result = operation.operands, operation.result
+    ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
+    for along in range(result.type.rank):
+        cut = ends.get(prod(result.shape[:along]))
+        if cut is None or result.shape[along] == 1:
+            continue
+        while cut < value.type.rank and value.shape[cut] == 1:
+            cut += 1
+        if cut == value.type.rank:
+            continue
+        # Elements of an index of each, in the group of dimensions that has the same elements.
+        mine, other = _group(result.shape, along, value.shape, cut)
+        both = lcm(mine, other)
+        if both // other > value.shape[cut] or value.shape[cut] * other != (
+                result.shape[along] * mine):
+            continue
+        yield _reshape_axis(operation, along, cut, both // mine, both // other)
+
+
+def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tuple[int, int]:
+    """Sizes behind two dimensions up to where the products from there on agree."""
+    a, b = shape[at], other[cut]
+    i, j = at + 1, cut + 1
+    while a != b:
+        if a < b:
+            a, i = a * shape[i], i + 1
+        else:
+            b, j = b * other[j], j + 1
+    return a // shape[at], b // other[cut]
+
+
+def _reshape_axis(operation: Operation, along: int, cut: int, mine: int, other: int) -> Axis:
+    """An index of the axis is ``mine`` of the result and ``other`` of the operand."""
+    [value] = operation.operands
+    count = operation.result.shape[along] // mine
+    return Axis(count, ((value, Part(cut, 0, other, other)),), (along,),
+                same_kind(operation, (along,), scale=mine), scale=mine)
+
+
+@axes("slice")
+def _slice(operation: Operation) -> Iterator[Axis]:
+    [value], attributes = operation.operands, operation.attributes
+    names = "start_indices", "limit_indices", "strides"
+    for along, size in enumerate(operation.result.shape):
+        start, _, stride = (attributes[name][along] for name in names)
+
+        def change(block: Block, along: int = along, stride: int = stride) -> dict[str, object]:
+            mine = 0, (block.size - 1) * stride + 1, stride
+            return {name: _with(attributes[name], along, new)
+                    for name, new in zip(names, mine, strict=True)}
+
+        yield Axis(size, ((value, Part(along, start, stride)),), (along,),
+                   same_kind(operation, (along,), change))
+
+
+def _with(items: tuple[int, ...], at: int, item: int) -> tuple[int, ...]:
+    return (*items[:at], item, *items[at + 1:])
+
+
+@axes("pad")
+def _pad(operation: Operation) -> Iterator[Axis]:
+    value, filler = operation.operands
+    attributes = operation.attributes
+    low, interior = attributes["edge_padding_low"], attributes["interior_padding"]
+    for along, size in enumerate(operation.result.shape):
+        if interior[along]:
+            continue
+
+        def write(at: Expansion, operands: Sequence[Value], block: Block, along: int = along
+                  ) -> Sequence[Value]:
+            before, behind = block.padding[0]
+            kind = resized(operation.result.type, along, block.size)
+            if before >= block.size or behind >= block.size:
+                return [at.broadcast(operands[1], kind.shape, ())]
+            return [at.add("pad", operands, kind, interior_padding=interior,
+                           edge_padding_low=_with(low, along, before),
+                           edge_padding_high=_with(attributes["edge_padding_high"], along,
+                                                   behind))]
+
+        yield Axis(size, ((value, Part(along, -low[along])), (filler, None)), (along,), write)
+
+
+@axes("reverse")
+def _reverse(operation: Operation) -> Iterator[Axis]:
+    [value] = operation.operands
+    for along, size in enumerate(operation.result.shape):
+        turned = along in operation.attributes["dimensions"]
+        yield Axis(size, ((value, Part(along, size - 1, -1) if turned else Part(along)),),
+                   (along,), same_kind(operation, (along,)))
+
+
+@axes("concatenate")
+def _concatenate(operation: Operation) -> Iterator[Axis]:
+    for along, size in enumerate(operation.result.shape):
+        if along != operation.attributes["dimension"]:
+            yield Axis(size, tuple((value, Part(along)) for value in operation.operands), (along,),
+                       same_kind(operation, (along,)))
+
+
+@axes("dynamic_slice")
+def _dynamic_slice(operation: Operation) -> Iterator[Axis]:
+    value, *starts = operation.operands
+    sizes = operation.attributes["slice_sizes"]
+    for along, size in enumerate(sizes):
+        if size == value.shape[along]:
+            yield Axis(size, ((value, Part(along)), *((start, None) for start in starts)), (along,),
+                       same_kind(operation, (along,), partial(_sizes, sizes, along)))
+
+
+def _sizes(sizes: tuple[int, ...], along: int, block: Block) -> dict[str, object]:
+    return {"slice_sizes": _with(sizes, along, block.size)}
+
+
+@axes("dynamic_update_slice")
+def _dynamic_update_slice(operation: Operation) -> Iterator[Axis]:
+    value, update, *starts = operation.operands
+    for along, size in enumerate(update.shape):
+        if size == value.shape[along]:
+            yield Axis(size, ((value, Part(along)), (update, Part(along)),
+                              *((start, None) for start in starts)), (along,),
+                       same_kind(operation, (along,)))

@@ -1,0 +1,193 @@
+"""Axes of reductions, windows, sorts, products and convolutions."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.passes.expansion import Expansion
+from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, same_kind
+
+__all__: list[str] = []
+
+
+@axes("reduce")
+def _reduce(operation: Operation) -> Iterator[Axis]:
+    count = len(operation.results)
+    values, initial = operation.operands[:count], operation.operands[count:]
+    reduced = operation.attributes["dimensions"]
+    kept = [along for along in range(values[0].type.rank) if along not in reduced]
+    whole = tuple((value, None) for value in initial)
+    for number, along in enumerate(kept):
+        results = (number,) * count
+        yield Axis(values[0].shape[along], (*((value, Part(along)) for value in values), *whole),
+                   results, same_kind(operation, results))
+    for along in reduced:
+        yield Axis(values[0].shape[along], (*((value, Part(along)) for value in values), *whole),
+                   (None,) * count, lambda at, operands, block: _combined(
+                       operation, at, operands, block),
+                   lambda at: [at.broadcast(value, result.shape, ()) for value, result
+                               in zip(initial, operation.results, strict=True)])
+
+
+def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
+              block: Block) -> Sequence[Value]:
+    """Reduce a block, and combine it with what is carried.
+
+    The initial value is what is carried first, so the blocks of a sum begin with 0.
+    """
+    count, [region] = len(operation.results), operation.regions
+    initial = operands[count:]
+    if count == 1 and [inner.kind for inner in region.operations] == ["add"]:
+        initial = [at.constant(0, initial[0].dtype)]
+    found = at.graph.add("reduce", [*operands[:count], *initial],
+                         [value.type for value in operation.results], operation.attributes,
+                         [region.renewed()], operation.location).results
+    return _mapped(at, region, [*block.carried, *found])
+
+
+def _mapped(at: Expansion, region: Graph, operands: Sequence[Value]) -> list[Value]:
+    """A region of scalars, applied to all elements of values of one shape."""
+    shape = operands[0].shape
+    known = dict(zip(region.inputs, operands, strict=True))
+    for inner in region.operations:
+        kind = TensorType(shape, inner.result.dtype)
+        attributes = dict(inner.attributes)
+        if inner.kind == "constant":
+            attributes["value"] = np.broadcast_to(attributes["value"], shape)
+        known[inner.result] = at.graph.add(
+            inner.kind, [known[value] for value in inner.operands], kind, attributes,
+            inner.regions, at.location).result
+    return [known[value] for value in region.outputs]
+
+
+@axes("sort")
+def _sort(operation: Operation) -> Iterator[Axis]:
+    for along, size in enumerate(operation.results[0].shape):
+        if along != operation.attributes["dimension"]:
+            results = (along,) * len(operation.results)
+            yield Axis(size, tuple((value, Part(along)) for value in operation.operands), results,
+                       same_kind(operation, results))
+
+
+@axes("reduce_window")
+def _reduce_window(operation: Operation) -> Iterator[Axis]:
+    count, attributes = len(operation.results), operation.attributes
+    values, initial = operation.operands[:count], operation.operands[count:]
+    for along, size in enumerate(operation.results[0].shape):
+        if attributes["base_dilations"][along] != 1:
+            continue
+        window = (attributes["window_dimensions"][along] - 1) * (
+            attributes["window_dilations"][along]) + 1
+        part = Part(along, -attributes["padding"][along][0], attributes["window_strides"][along],
+                    window)
+        results = (along,) * count
+
+        def change(block: Block, along: int = along) -> dict[str, object]:
+            padding = attributes["padding"]
+            return {"padding": (*padding[:along], block.padding[0], *padding[along + 1:])}
+
+        yield Axis(size, (*((value, part) for value in values),
+                          *((value, None) for value in initial)), results,
+                   same_kind(operation, results, change))
+
+
+@axes("select_and_scatter")
+def _select_and_scatter(operation: Operation) -> Iterator[Axis]:
+    value, source, initial = operation.operands
+    attributes = operation.attributes
+    for along, size in enumerate(source.shape):
+        stride = attributes["window_strides"][along]
+        if (attributes["window_dimensions"][along] == stride
+                and attributes["padding"][along] == (0, 0) and size * stride == value.shape[along]):
+            # Windows do not overlap.
+            yield Axis(size, ((value, Part(along, 0, stride, stride)), (source, Part(along)),
+                              (initial, None)), (along,),
+                       same_kind(operation, (along,), scale=stride), scale=stride)
+
+
+# Products: a contracted dimension is summed over blocks, floats in f32.
+
+
+def _summed(operation: Operation) -> tuple[Callable[..., Sequence[Value]],
+                                           Callable[[Expansion], Sequence[Value]]]:
+    result = operation.result
+    wide = TensorType(result.shape, DType.F32) if result.dtype.is_float else result.type
+
+    def write(at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:
+        found = at.graph.add(operation.kind, operands, wide, operation.attributes, (),
+                             operation.location).result
+        kind = "or" if result.dtype is DType.PRED else "add"
+        return [at.binary(kind, block.carried[0], found)]
+
+    def initial(at: Expansion) -> Sequence[Value]:
+        zero = np.zeros((), array_dtype(wide.dtype))
+        return [at.add("constant", (), wide, value=np.broadcast_to(zero, wide.shape))]
+
+    return write, initial
+
+
+@axes("dot_general")
+def _dot(operation: Operation) -> Iterator[Axis]:
+    lhs, rhs = operation.operands
+    attributes = operation.attributes
+    batch = attributes["lhs_batching_dimensions"], attributes["rhs_batching_dimensions"]
+    depth = attributes["lhs_contracting_dimensions"], attributes["rhs_contracting_dimensions"]
+    free = [[along for along in range(value.type.rank) if along not in (*taken, *summed)]
+            for value, taken, summed in zip((lhs, rhs), batch, depth, strict=True)]
+    for number, (a, b) in enumerate(zip(*batch, strict=True)):
+        yield Axis(lhs.shape[a], ((lhs, Part(a)), (rhs, Part(b))), (number,),
+                   same_kind(operation, (number,)))
+    results = iter(range(len(batch[0]), operation.result.type.rank))
+    for along in free[0]:
+        number = next(results)
+        yield Axis(lhs.shape[along], ((lhs, Part(along)), (rhs, None)), (number,),
+                   same_kind(operation, (number,)))
+    for along in free[1]:
+        number = next(results)
+        yield Axis(rhs.shape[along], ((lhs, None), (rhs, Part(along))), (number,),
+                   same_kind(operation, (number,)))
+    for a, b in zip(*depth, strict=True):
+        write, initial = _summed(operation)
+        yield Axis(lhs.shape[a], ((lhs, Part(a)), (rhs, Part(b))), (None,), write, initial)
+
+
+@axes("convolution")
+def _convolution(operation: Operation) -> Iterator[Axis]:
+    lhs, rhs = operation.operands
+    attributes = operation.attributes
+    groups = attributes["feature_group_count"], attributes["batch_group_count"]
+    shape = operation.result.shape
+    if groups[1] == 1:
+        along = attributes["output_batch_dimension"]
+        yield Axis(shape[along], ((lhs, Part(attributes["input_batch_dimension"])), (rhs, None)),
+                   (along,), same_kind(operation, (along,)))
+    if groups == (1, 1):
+        along = attributes["output_feature_dimension"]
+        yield Axis(shape[along], ((lhs, None), (
+            rhs, Part(attributes["kernel_output_feature_dimension"]))), (along,),
+            same_kind(operation, (along,)))
+        a, b = (attributes[name] for name in ("input_feature_dimension",
+                                              "kernel_input_feature_dimension"))
+        write, initial = _summed(operation)
+        yield Axis(lhs.shape[a], ((lhs, Part(a)), (rhs, Part(b))), (None,), write, initial)
+    for number, along in enumerate(attributes["output_spatial_dimensions"]):
+        if attributes["lhs_dilation"][number] == 1:
+            yield _rows_of_windows(operation, number, along)
+
+
+def _rows_of_windows(operation: Operation, number: int, along: int) -> Axis:
+    """Blocks of a spatial dimension: they share the elements at their edges."""
+    (lhs, rhs), attributes = operation.operands, operation.attributes
+    taps = rhs.shape[attributes["kernel_spatial_dimensions"][number]]
+    part = Part(attributes["input_spatial_dimensions"][number],
+                -attributes["padding"][number][0], attributes["window_strides"][number],
+                (taps - 1) * attributes["rhs_dilation"][number] + 1)
+
+    def change(block: Block) -> dict[str, object]:
+        padding = attributes["padding"]
+        return {"padding": (*padding[:number], block.padding[0], *padding[number + 1:])}
+
+    return Axis(operation.result.shape[along], ((lhs, part), (rhs, None)), (along,),
+                same_kind(operation, (along,), change))

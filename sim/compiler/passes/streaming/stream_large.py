@@ -1,0 +1,305 @@
+"""Finds operations that vector memory does not hold, and writes them as streams of blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import lcm
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.passes.expansion import Expansion
+from sim.compiler.passes.fuse import fuse
+from sim.compiler.passes.streaming import elements, indexed, reductions
+from sim.compiler.passes.streaming.axes import Axis, Block, axes_of, resized
+from sim.compiler.tiling import standard
+
+__all__ = ["stream_large"]
+
+_RULES = elements, indexed, reductions
+"""Modules whose rules register themselves."""
+_SCRATCH = {"sort": 3, "reduce_window": 3, "select_and_scatter": 3, "convolution": 2, "gather": 1,
+            "scatter": 1, "dot_general": 1, "reduce": 1, "reshape": 1, "transpose": 1}
+"""Vectors that a kernel needs for itself and for other tilings, in its largest values' sizes."""
+_BLOCKS = 16
+"""Blocks wanted: the first read and the last write of a stream are not hidden."""
+_SMALLEST = 16
+"""Vector memory divided by the size of a block that is not made smaller for that."""
+
+
+def stream_large(graph: Graph, config: Config, share: int = 1) -> None:
+    """Replace operations that vector memory does not hold by streams, in regions too.
+
+    Parameters
+    ----------
+    graph : Graph
+        Is changed.
+    config : Config
+        The chip.
+    share : int
+        Use this fraction of vector memory: kernels need the rest.
+    """
+    _Streams(config, config.vmem_vectors // share).apply(graph)
+
+
+class _Way(Enum):
+    """How blocks are in vector memory: twice, once, or in blocks of their own."""
+
+    STAGED = 0
+    PLAIN = 1
+    NESTED = 2
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """An axis, and the size of its blocks; the more ``waste``, the worse."""
+
+    axis: Axis
+    size: int
+    waste: tuple[int, ...]
+
+
+class _Streams:
+    def __init__(self, config: Config, vectors: int) -> None:
+        self._config = config
+        self._vectors = vectors
+
+    def apply(self, graph: Graph) -> None:
+        """Replace operations of a graph."""
+        operations, graph.operations = graph.operations, []
+        replaced: dict[Value, Value] = {}
+        for operation in operations:
+            operation.operands = tuple(replaced.get(value, value) for value in operation.operands)
+            if operation.kind in ("while", "case"):
+                for region in operation.regions:
+                    self.apply(region)
+            plan = self._plan(operation)
+            if plan is None:
+                graph.operations.append(operation)
+            else:
+                replaced.update(zip(operation.results, self._stream(graph, operation, plan),
+                                    strict=True))
+        graph.outputs = [replaced.get(value, value) for value in graph.outputs]
+
+    # Which way.
+
+    def _plan(self, operation: Operation) -> _Plan | None:
+        """How to compute an operation block by block; None to leave it as it is."""
+        if operation.kind in ("while", "case", "constant", "stream") or any(
+                0 in value.shape for value in (*operation.operands, *operation.results)):
+            return None
+        if self._needed(operation) <= self._vectors:
+            return None
+        plans = [plan for axis in axes_of(operation) for way in _Way
+                 if (plan := self._sized(operation, axis, way)) is not None]
+        return min(plans, key=lambda plan: plan.waste, default=None)
+
+    def _needed(self, operation: Operation) -> int:
+        values = dict.fromkeys((*operation.operands, *operation.results))
+        return sum(self._size(value.type) for value in values)
+
+    def _size(self, kind: TensorType) -> int:
+        return standard(kind.shape, self._config).vectors
+
+    def _sized(self, operation: Operation, axis: Axis, way: "_Way") -> _Plan | None:
+        """The largest blocks of an axis that fit."""
+        unit = self._unit(operation, axis)
+        if unit is None or unit >= axis.size:
+            return None
+        whole = sum(self._size(value.type) for value, part in axis.inputs if part is None)
+        carried = sum(self._size(value.type) for value, along
+                      in zip(operation.results, axis.results, strict=True) if along is None)
+        scratch = _SCRATCH.get(operation.kind, 0)
+        room = self._vectors * 3 // 4 - whole - (2 + scratch) * carried
+        if way is _Way.NESTED:
+            if carried > self._vectors // 4:
+                return None
+            room = self._vectors // 2
+
+        def cost(size: int) -> int:
+            blocks = self._blocks(operation, axis, size)
+            times = 2 if way is _Way.STAGED else 1
+            return times * sum(blocks) + (
+                scratch * max(blocks, default=0) if way is not _Way.NESTED else 0)
+
+        if cost(unit) > room and way is not _Way.NESTED:
+            return None
+        low, high = 1, -(-axis.size // unit)
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if cost(middle * unit) <= room else (low, middle)
+        most = low * unit
+        size = self._pleasant(operation, axis, most, unit)
+        rest = axis.size % size
+        runs = 0 if self._consecutive(operation, axis) else 1
+        # Prefer: no second loop, no sums over blocks, consecutive rows, no rest, few blocks.
+        return _Plan(axis, size, (way.value, carried, int(axis.numbered), runs, int(rest > 0),
+                                  -(-axis.size // size)))
+
+    def _pleasant(self, operation: Operation, axis: Axis, most: int, unit: int) -> int:
+        """A size of blocks up to ``most``: enough of them, and without a rest if possible."""
+        wanted = max(axis.size // _BLOCKS // unit * unit, unit)
+        least = self._vectors // _SMALLEST
+        while wanted < most and sum(self._blocks(operation, axis, wanted)) < least:
+            wanted += unit
+        size = min(wanted, most)
+        for even in range(size, size // 2, -unit):
+            if axis.size % even == 0:
+                return even
+        return size
+
+    def _blocks(self, operation: Operation, axis: Axis, size: int) -> list[int]:
+        """Vectors of the blocks of operands and results."""
+        found = []
+        for value, part in axis.inputs:
+            if part is not None:
+                first, last = part.range(0, size)
+                width = min(last - first, value.shape[part.along])
+                found.append(self._size(resized(value.type, part.along, width)))
+        for value, along in zip(operation.results, axis.results, strict=True):
+            if along is not None:
+                found.append(self._size(resized(value.type, along, size * axis.scale)))
+        return found
+
+    def _unit(self, operation: Operation, axis: Axis) -> int | None:
+        """What sizes of blocks are multiples of, so that blocks are whole vectors."""
+        unit = axis.unit
+        for value, along in zip(operation.results, axis.results, strict=True):
+            if along is not None:
+                tile = self._tile(value.type, along, self._config.sublanes)
+                unit = lcm(unit, tile // np.gcd(tile, axis.scale))
+        for value, part in axis.inputs:
+            if part is not None:
+                tile = self._tile(value.type, part.along, 1)
+                if part.stride > 0:
+                    if part.start % tile:
+                        return None
+                elif tile > 1:
+                    return None
+                unit = lcm(unit, tile // np.gcd(tile, part.stride))
+        return int(unit)
+
+    def _tile(self, kind: TensorType, along: int, sublanes: int) -> int:
+        """What a block must begin at a multiple of."""
+        if along == kind.rank - 1:
+            return self._config.lanes
+        return sublanes if along == kind.rank - 2 else 1
+
+    def _consecutive(self, operation: Operation, axis: Axis) -> bool:
+        """Whether the rows of each block are consecutive."""
+        cut = [(value.type, part.along) for value, part in axis.inputs if part is not None]
+        cut += [(value.type, along) for value, along
+                in zip(operation.results, axis.results, strict=True) if along is not None]
+        return all(self._is_outermost(kind, along) for kind, along in cut)
+
+    def _is_outermost(self, kind: TensorType, along: int) -> bool:
+        tiling = standard(kind.shape, self._config)
+        if along == tiling.lane_dimension:
+            return tiling.outer == 1
+        if along == tiling.sublane_dimension:
+            return tiling.outer * tiling.lane_tiles == 1
+        return all(size == 1 for size in kind.shape[:along])
+
+    # The stream.
+
+    def _stream(self, graph: Graph, operation: Operation, plan: _Plan) -> Sequence[Value]:
+        at = Expansion(graph, operation.location)
+        axis = plan.axis
+        initial = list(axis.initial(at))
+        if axis.numbered:
+            initial.append(at.constant(0, DType.S32))
+        parts = _parts(axis, plan.size)
+        regions = [self._region(operation, axis, initial, part) for part in parts]
+        # A carried result has the type in which it is summed.
+        sums = iter(initial)
+        types = [next(sums).type if along is None else value.type
+                 for value, along in zip(operation.results, axis.results, strict=True)]
+        if axis.numbered:
+            types.append(TensorType((), DType.S32))
+        made = graph.add("stream", [*(value for value, _ in axis.inputs), *initial], types, {
+            "counts": tuple(part.count for part in parts),
+            "operand_dimensions": tuple(-1 if part is None else part.along
+                                        for _, part in axis.inputs),
+            "result_dimensions": (*(-1 if along is None else along for along in axis.results),
+                                  *([-1] if axis.numbered else [])),
+            "starts": tuple(part.starts for part in parts),
+            "steps": tuple(part.steps for part in parts)}, regions, operation.location).results
+        return [at.convert(result, value.dtype) for result, value
+                in zip(made, operation.results, strict=False)]
+
+    def _region(self, operation: Operation, axis: Axis, initial: Sequence[Value],
+                part: "_Blocks") -> Graph:
+        region = Graph(name="block")
+        for (value, cut), width in zip(axis.inputs, part.widths, strict=True):
+            region.inputs.append(Value(value.type if cut is None else resized(
+                value.type, cut.along, width)))
+        carried = [Value(value.type) for value in initial]
+        region.inputs += carried
+        at = Expansion(region, operation.location)
+        first = carried.pop() if axis.numbered else None
+        made = axis.write(at, region.inputs[:len(axis.inputs)],
+                          Block(part.size, part.padding, first, tuple(carried)))
+        region.outputs = list(made)
+        if first is not None:
+            region.outputs.append(at.binary("add", first, at.constant(part.size, DType.S32)))
+        fuse(region, self._config)
+        self.apply(region)
+        return region
+
+
+# Blocks.
+
+
+@dataclass
+class _Blocks:
+    """Successive blocks of one shape."""
+
+    size: int
+    count: int
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    widths: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+
+
+def _parts(axis: Axis, size: int) -> list[_Blocks]:
+    """Cut an axis into blocks, those of one shape and at equal distances together."""
+    found: list[_Blocks] = []
+    for first in range(0, axis.size, size):
+        new = _block(axis, first, min(size, axis.size - first))
+        last = found[-1] if found else None
+        if last is None or (last.size, last.widths, last.padding) != (
+                new.size, new.widths, new.padding):
+            found.append(new)
+            continue
+        steps = tuple(b - a for a, b in zip(last.starts, new.starts, strict=True))
+        if last.count == 1:
+            last.steps, last.count = steps, 2
+        elif steps == tuple(last.count * step for step in last.steps):
+            last.count += 1
+        else:
+            found.append(new)
+    return found
+
+
+def _block(axis: Axis, first: int, size: int) -> _Blocks:
+    starts, widths, padding = [], [], []
+    for value, part in axis.inputs:
+        if part is None:
+            starts.append(0)
+            widths.append(0)
+            padding.append((0, 0))
+            continue
+        low, high = part.range(first, size)
+        extent = value.shape[part.along]
+        inside = min(max(low, 0), extent - 1), max(min(high, extent), 1)
+        # A block of padding only takes an element that it does not use.
+        begin, end = (inside[0], inside[0] + 1) if high <= 0 or low >= extent else inside
+        starts.append(begin)
+        widths.append(end - begin)
+        padding.append((max(-low, 0) if high > 0 else size, max(high - extent, 0)
+                        if low < extent else size))
+    return _Blocks(size, 1, tuple(starts), (0,) * len(starts), tuple(widths), tuple(padding))
+
+

@@ -1,0 +1,362 @@
+"""Code of streams: loops over blocks of operands in HBM.
+
+While a block is computed, the next one is read to *staging* vectors, and the results of the one
+before are written. Copies between staging and the vectors of the kernels take an eighth of the
+transfers' time or less, and so there is one copy of the code.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import s, sem
+from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.machine import VmemBuffer
+from sim.compiler.program.code.stream import Stream
+from sim.compiler.program.code.transfers import Rows, Vectors
+from sim.compiler.program.control.loops import move_vectors
+from sim.compiler.program.places.places import Home, Places, Splat, VectorMemoryError
+from sim.compiler.program.tilings import CONTROL, Tilings
+from sim.compiler.tiling import Tiling
+
+__all__ = ["BlockLoops", "Host", "cut_rows"]
+
+READ, WRITTEN = 11, 12
+"""Semaphores of blocks: those that have been read, and results that have been written."""
+_REGISTER = 30
+_ROOM = 8
+"""Vector memory divided by what staging leaves for kernels, at least."""
+
+
+class Host(Protocol):
+    """What writes the code of regions: `ControlFlow`."""
+
+    config: Config
+    tilings: Tilings
+    places: Places
+    stream: Stream
+    fixed: set[Value]
+
+    def write(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
+        """Write the code of a graph's operations; copy the values of ``early`` to HBM."""
+
+    def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
+        """Copy values to buffers, as if at once, and wait."""
+
+    def take_counters(self, number: int) -> list[int]:
+        """Take words of scalar memory for counters."""
+
+    def give_counters(self, number: int) -> None:
+        """Give back the words that were taken last."""
+
+
+def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
+             term: tuple[int, int] | None = None) -> Rows:
+    """Rows of a block of a value.
+
+    Parameters
+    ----------
+    home : Rows
+        Rows of the value.
+    tiling : Tiling
+        Its standard tiling.
+    along : int
+        The dimension that is cut.
+    size, start : int
+        Size of the block along it, and its first index.
+    term : tuple of (int, int), optional
+        What is added to ``start``: a word of scalar memory, by its address, times a number.
+    """
+    sizes = tiling.shape[:max(len(tiling.shape) - 2, 0)]
+    strides = home.strides or _strides(sizes, tiling)
+    tile = 1
+    if along == tiling.lane_dimension:
+        unit, tile = strides[-1], tiling.lanes
+    else:
+        unit = 1 if along == tiling.sublane_dimension else strides[along]
+    assert start % tile == 0, (start, tile)
+    moved = home.moved(start // tile * unit,
+                       None if term is None else (term[0], term[1] // tile * unit))
+    shape = (*tiling.shape[:along], size, *tiling.shape[along + 1:])
+    block = Tiling(shape, tiling.order, tiling.along_lanes, tiling.sublanes, tiling.lanes)
+    counts = (*shape[:len(sizes)], block.lane_tiles)
+    # Rows of a column of tiles are consecutive; so may be several columns, and so on.
+    run = block.row_tiles * block.sublanes
+    levels: list[tuple[int, int]] = []
+    for count, stride in reversed(list(zip(counts, strides, strict=True))):
+        if count == 1:
+            continue
+        if not levels and stride == run:
+            run *= count
+        elif levels and stride == levels[0][0] * levels[0][1]:
+            levels[0] = count * levels[0][0], levels[0][1]
+        else:
+            levels.insert(0, (count, stride))
+    return replace(moved, run=run if levels else 0, levels=tuple(levels), strides=strides)
+
+
+def _strides(sizes: Sequence[int], tiling: Tiling) -> tuple[int, ...]:
+    """Rows from an index of each outer dimension, and of the columns of tiles, to the next."""
+    found = [tiling.row_tiles * tiling.sublanes]
+    step = found[0] * tiling.lane_tiles
+    for size in reversed(sizes):
+        found.insert(0, step)
+        step *= size
+    return tuple(found)
+
+
+class BlockLoops:
+    """Writes the code of a stream.
+
+    Parameters
+    ----------
+    host : Host
+        The planner.
+    operation : Operation
+        The stream; its operands have homes.
+    results : sequence of Rows or None
+        Where results go; None for those that are carried.
+    """
+
+    def __init__(self, host: Host, operation: Operation,
+                 results: Sequence[Rows | None]) -> None:
+        self._host = host
+        self._places = host.places
+        self._stream = host.stream
+        self._operation = operation
+        self._attributes: Mapping[str, Any] = operation.attributes
+        self._cut = self._attributes["operand_dimensions"]
+        self._results = results
+        # Vectors of operands that are not cut, and of what is carried: by number of the input.
+        self._held: dict[int, VmemBuffer] = {}
+
+    def write(self) -> list[VmemBuffer | None]:
+        """Write all of it; return the vectors of results that are carried.
+
+        Vector memory holds nothing else that is not pinned.
+        """
+        operation, places = self._operation, self._places
+        leaf = all(_is_leaf(region) for region in operation.regions)
+        for number, value in enumerate(operation.operands):
+            carried = number >= len(self._cut)
+            if not carried and (self._cut[number] >= 0 or not leaf
+                                or isinstance(places.homes[value], Splat)):
+                continue
+            self._held[number] = places.allocate("held", self._host.tilings[value].vectors)
+            places.load_to(value, self._held[number])
+        places.wait_all()
+        places.settle(self._held.values())
+        done = [0] * len(operation.results)
+        for part, region in enumerate(operation.regions):
+            self._part(part, region, done)
+            for number, along in enumerate(self._attributes["result_dimensions"]):
+                if along >= 0:
+                    done[number] += (self._attributes["counts"][part]
+                                     * region.outputs[number].shape[along])
+        for number in range(len(self._cut)):
+            if number in self._held:
+                places.release(self._held[number])
+        carried_buffers = iter(range(len(self._cut), len(operation.operands)))
+        return [self._held[next(carried_buffers)] if rows is None else None
+                for rows in self._results]
+
+    # ---- parts
+
+    def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
+        """Write the loop over the blocks of a part; ``done`` are the sizes of results so far."""
+        host, count = self._host, self._attributes["counts"][part]
+        now, ahead = host.take_counters(2)
+        once = count == 1
+        sources = self._sources(part, region, None if once else now)
+        wanted = self._wanted(region, done, None if once else now)
+        for number, home in sources.items():
+            self._places.homes[region.inputs[number]] = home
+        for number, buffer in self._held.items():
+            self._places.pin(region.inputs[number], buffer)
+            if number < len(self._cut):
+                host.fixed.add(region.inputs[number])
+        staged = None
+        if not once and _is_leaf(region):
+            later = self._sources(part, region, ahead)
+            staged = _Staging.make(host, region, {
+                number: home for number, home in later.items() if isinstance(home, Rows)}, wanted)
+        if staged is None:
+            self._loop(count, now, lambda: host.write(region, _by_value(region, wanted)), region)
+        else:
+            staged.start(count, ahead)
+            self._loop(count, now, lambda: staged.block(count, ahead), region)
+            staged.finish()
+        for buffer in self._held.values():
+            self._places.unpin(buffer)
+        host.give_counters(2)
+
+    def _sources(self, part: int, region: Graph, counter: int | None) -> dict[int, Home]:
+        """Where the blocks of operands lie, by number of the operand, unless it is held."""
+        starts, steps = self._attributes["starts"][part], self._attributes["steps"][part]
+        found: dict[int, Home] = {}
+        for number, along in enumerate(self._cut):
+            if number in self._held:
+                continue
+            value = self._operation.operands[number]
+            home = self._places.homes[value]
+            if along >= 0 and isinstance(home, Rows):
+                home = cut_rows(home, self._host.tilings[value], along,
+                                region.inputs[number].shape[along], starts[number],
+                                None if counter is None else (counter, steps[number]))
+            found[number] = home
+        return found
+
+    def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
+        """Where the blocks of results go, by number of the result, unless it is carried."""
+        found = {}
+        for number, along in enumerate(self._attributes["result_dimensions"]):
+            rows = self._results[number]
+            if rows is not None:
+                size = region.outputs[number].shape[along]
+                found[number] = cut_rows(
+                    rows, self._host.tilings[self._operation.results[number]], along, size,
+                    done[number], None if counter is None else (counter, size))
+        return found
+
+    def _loop(self, count: int, counter: int, block: Callable[[], None], region: Graph) -> None:
+        """Write a loop that runs a block and renews what is carried."""
+        stream, again = self._stream, self._stream.label("block")
+        if count > 1:
+            stream.bundle((Slot.S0, "store", (s[0], s[0], counter)))
+        stream.bind(again)
+        block()
+        carried = [number for number in self._held if number >= len(self._cut)]
+        outputs = [value for value, rows in zip(region.outputs, self._results, strict=True)
+                   if rows is None]
+        self._host.fill({self._held[number]: value
+                         for number, value in zip(carried, outputs, strict=True)
+                         if value is not region.inputs[number]})
+        self._places.evict_all(lambda value: False)
+        if count > 1:
+            _advance(stream, counter)
+            stream.branch("blt", _REGISTER, count, again)
+
+
+class _Staging:
+    """Vectors of a part's blocks: of the one that is computed, and of those that are moved."""
+
+    def __init__(self, host: Host, region: Graph, sources: Mapping[int, Rows],
+                 wanted: Mapping[int, Rows]) -> None:
+        self._host = host
+        self._region = region
+        self._sources = sources
+        self._wanted = wanted
+        self._reads = sum(rows.transfers for rows in sources.values())
+        self._writes = sum(rows.transfers for rows in wanted.values())
+        self._taken: list[VmemBuffer] = []
+        outputs = [region.outputs[number] for number in wanted]
+        self._read = {number: (self._take(value), self._take(value)) for number in sources
+                      for value in [region.inputs[number]]}
+        self._written = {number: (self._take(value), self._take(value))
+                         for number, value in zip(wanted, outputs, strict=True)}
+        # Results that kernels write to their vectors at once.
+        self._direct = {
+            value: self._written[number][0] for number, value in zip(wanted, outputs, strict=True)
+            if value not in region.inputs and region.outputs.count(value) == 1}
+
+    @classmethod
+    def make(cls, host: Host, region: Graph, sources: Mapping[int, Rows],
+             wanted: Mapping[int, Rows]) -> "_Staging | None":
+        """Allocate the vectors; None if there is not enough room."""
+        tilings = host.tilings
+        needed = 2 * sum(tilings[value].vectors for value in (
+            *(region.inputs[number] for number in sources),
+            *(region.outputs[number] for number in wanted)))
+        if needed > host.places.free_vectors - host.config.vmem_vectors // _ROOM:
+            return None
+        made = cls.__new__(cls)
+        try:
+            made.__init__(host, region, sources, wanted)  # type: ignore[misc]
+        except VectorMemoryError:
+            for buffer in made._taken:
+                host.places.release(buffer)
+            return None
+        return made
+
+    def _take(self, value: Value) -> VmemBuffer:
+        buffer = self._host.places.allocate("block", self._host.tilings[value].vectors)
+        self._taken.append(buffer)
+        return buffer
+
+    def start(self, count: int, ahead: int) -> None:
+        """Write what comes before the loop: the first block is read."""
+        stream = self._host.stream
+        stream.bundle((Slot.S0, "store", (s[0], s[0], ahead)))
+        self._start_reads()
+        if self._written:
+            stream.bundle((Slot.MISC, "signal", (sem[WRITTEN], self._writes)))
+
+    def finish(self) -> None:
+        """Write what comes after the loop: the last results are written."""
+        if self._written:
+            self._host.stream.wait(WRITTEN, self._writes)
+        for buffer in self._taken:
+            self._host.places.release(buffer)
+
+    def block(self, count: int, ahead: int) -> None:
+        """Write the body of the loop."""
+        host, places, stream = self._host, self._host.places, self._host.stream
+        if self._read:
+            stream.wait(READ, self._reads)
+            self._copy({work: stage for stage, work in self._read.values()})
+            end = stream.label("read")
+            _advance(stream, ahead)
+            stream.branch("bge", _REGISTER, count, end)
+            self._start_reads()
+            stream.bind(end)
+        for number, (_, work) in self._read.items():
+            places.homes.pop(self._region.inputs[number], None)
+            places.pin(self._region.inputs[number], work)
+        places.assigned.update(self._direct)
+        host.write(self._region, {})
+        host.fill({self._written[number][0]: self._region.outputs[number]
+                   for number in self._written
+                   if places.buffer(self._region.outputs[number]) != self._written[number][0]})
+        if self._written:
+            stream.wait(WRITTEN, self._writes)
+            self._copy({stage: work for work, stage in self._written.values()})
+        for number, (_, stage) in self._written.items():
+            places.start_transfer(Vectors(stage.address), self._wanted[number],
+                                  stage.vectors * host.config.sublanes, WRITTEN)
+        for value in self._direct:
+            places.assigned.pop(value, None)
+            if value in places.pinned:
+                places.unpin(places.pinned[value])
+        for _, work in self._read.values():
+            places.unpin(work)
+
+    def _start_reads(self) -> None:
+        for number, (stage, _) in self._read.items():
+            self._host.places.start_transfer(self._sources[number], Vectors(stage.address),
+                                             stage.vectors * self._host.config.sublanes, READ)
+
+    def _copy(self, moves: Mapping[VmemBuffer, VmemBuffer]) -> None:
+        code = move_vectors(moves, self._host.config)
+        if code is not None:
+            self._host.stream.kernel(code)
+
+
+def _is_leaf(region: Graph) -> bool:
+    return not any(operation.kind in CONTROL for operation in region.operations)
+
+
+def _by_value(region: Graph, wanted: Mapping[int, Rows]) -> dict[Value, list[Rows]]:
+    found: dict[Value, list[Rows]] = {}
+    for number, rows in wanted.items():
+        found.setdefault(region.outputs[number], []).append(rows)
+    return found
+
+
+def _advance(stream: Stream, counter: int) -> None:
+    """Add 1 to a counter in scalar memory; the sum stays in a register."""
+    register = s[_REGISTER]
+    stream.bundle((Slot.S0, "load", (register, s[0], counter)))
+    stream.bundle((Slot.S0, "add", (register, register, 1)))
+    stream.bundle((Slot.S0, "store", (register, s[0], counter)))

@@ -1,0 +1,131 @@
+"""Streams: operations on blocks of operands that lie in HBM."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from sim.compiler.graph.interpret import interpret
+from sim.compiler.graph.ir import Graph, TensorType, Value
+from sim.compiler.graph.verify import GraphError, verify
+from systolith import Device
+from verif.sim.compiler.program.common import Maker, check, f32
+
+
+@pytest.fixture(params=["golden", "rtl"])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with Device.open("tiny", request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def golden() -> Iterator[Device]:
+    with Device.open("tiny", "golden") as opened:
+        yield opened
+
+
+def block(kinds: Sequence[TensorType], write: Callable[[Graph], Sequence[Value]]) -> Graph:
+    region = Graph([Value(kind) for kind in kinds], name="block")
+    region.outputs = list(write(region))
+    return region
+
+
+def stream(m: Maker, operands: Sequence[Value], results: Sequence[TensorType],
+           regions: Sequence[Graph], **attributes: object) -> Graph:
+    operation = m.graph.add("stream", operands, results, attributes, regions)
+    graph = m.returns(*operation.results)
+    verify(graph)
+    return graph
+
+
+def added(a: TensorType, along: int) -> Callable[[Graph], Sequence[Value]]:
+    del along
+    return lambda region: [region.add("add", region.inputs, a).result]
+
+
+@pytest.mark.parametrize(("shape", "along", "size", "rest"), [
+    ((40, 32), 0, 8, 0), ((40, 32), 0, 12, 4), ((12, 100), 1, 32, 4), ((10, 6, 8), 0, 3, 1),
+    ((4, 30, 12), 1, 8, 6), ((6, 5, 40), 2, 16, 8), ((3, 8, 5, 8), 1, 3, 2), ((1000,), 0, 300, 100),
+    ((50, 50), 0, 6, 2),
+])
+def test_blocks_along_any_dimension(golden: Device, shape: tuple[int, ...], along: int, size: int,
+                                    rest: int) -> None:
+    graph = additions(shape, along, size, rest)
+    rng = np.random.default_rng(4)
+    arrays = [rng.integers(-9, 9, shape).astype(np.float32) for _ in range(2)]
+    assert np.array_equal(interpret(graph, arrays)[0], arrays[0] + arrays[1])
+    check(graph, golden, arrays)
+
+
+def additions(shape: tuple[int, ...], along: int, size: int, rest: int) -> Graph:
+    def cut(size: int) -> TensorType:
+        return f32(*shape[:along], size, *shape[along + 1:])
+
+    m = Maker(f32(*shape), f32(*shape))
+    sizes = [size, rest] if rest else [size]
+    count = shape[along] // size
+    assert count * size + rest == shape[along]
+    regions = [block([cut(size)] * 2, added(cut(size), along)) for size in sizes]
+    return stream(m, m.inputs, [f32(*shape)], regions, counts=(count, 1)[:len(sizes)],
+                  operand_dimensions=(along, along), result_dimensions=(along,),
+                  starts=((0, 0), (count * size,) * 2)[:len(sizes)],
+                  steps=((size, size), (0, 0))[:len(sizes)])
+
+
+def test_golden_and_rtl(device: Device) -> None:
+    check(additions((40, 32), 0, 12, 4), device)
+
+
+def test_windows_held_and_carried_values(device: Device) -> None:
+    """Blocks overlap; an operand is whole; one result is carried, another put together."""
+    m = Maker(f32(31, 9), f32(9), f32(6, 9))
+
+    def write(region: Graph) -> Sequence[Value]:
+        x, whole, carried = region.inputs
+        spread = region.add("broadcast_in_dim", (whole,), x.type,
+                            {"broadcast_dimensions": (1,)}).result
+        both = region.add("add", (x, spread), x.type).result
+        return [both, region.add("subtract", (both, carried), x.type).result]
+
+    region = block([f32(6, 9), f32(9), f32(6, 9)], write)
+    graph = stream(m, m.inputs, [f32(36, 9), f32(6, 9)], [region], counts=(6,),
+                   operand_dimensions=(0, -1), result_dimensions=(0, -1), starts=((0, 0),),
+                   steps=((5, 0),))
+    check(graph, device)
+
+
+def test_results_that_no_kernel_writes(golden: Device) -> None:
+    """An input, the same value twice, and a constant."""
+    def write(region: Graph) -> Sequence[Value]:
+        [x] = region.inputs
+        twice = region.add("add", (x, x), x.type).result
+        same = region.add("constant", (), x.type, {"value": np.full(x.shape, 7, np.float32)}).result
+        return [x, twice, twice, same]
+
+    m = Maker(f32(40, 9))
+    graph = stream(m, m.inputs, [f32(40, 9)] * 4, [block([f32(4, 9)], write)], counts=(10,),
+                   operand_dimensions=(0,), result_dimensions=(0,) * 4, starts=((0,),),
+                   steps=((4,),))
+    check(graph, golden)
+
+
+def test_stream_in_a_stream(golden: Device) -> None:
+    """The outer blocks are columns, the inner ones rows of these."""
+    def inner(region: Graph) -> Sequence[Value]:
+        rows = block([f32(8, 16)] * 2, added(f32(8, 16), 0))
+        return region.add("stream", region.inputs, [f32(40, 16)], {
+            "counts": (5,), "operand_dimensions": (0, 0), "result_dimensions": (0,),
+            "starts": ((0, 0),), "steps": ((8, 8),)}, [rows]).results
+
+    m = Maker(f32(40, 64), f32(40, 64))
+    graph = stream(m, m.inputs, [f32(40, 64)], [block([f32(40, 16)] * 2, inner)], counts=(4,),
+                   operand_dimensions=(1, 1), result_dimensions=(1,), starts=((0, 0),),
+                   steps=((16, 16),))
+    check(graph, golden)
+
+
+def test_blocks_outside_of_operands_are_refused() -> None:
+    graph = additions((40, 32), 0, 8, 0)
+    graph.operations[0].attributes["steps"] = ((8, 9),)
+    with pytest.raises(GraphError, match="blocks must lie in operands"):
+        verify(graph)
