@@ -178,11 +178,16 @@ def _convolution(operation: Operation) -> Iterator[Axis]:
 
 
 def _rows_of_windows(operation: Operation, number: int, along: int) -> Axis:
-    """Blocks of a spatial dimension: they share the elements at their edges."""
+    """Blocks of a spatial dimension."""
+    cut = operation.attributes["input_spatial_dimensions"][number]
+    return _windowed(operation, number, cut, along)
+
+
+def _windowed(operation: Operation, number: int, cut: int, along: int) -> Axis:
+    """Blocks of a dimension with windows: they share the elements at their edges."""
     (lhs, rhs), attributes = operation.operands, operation.attributes
     taps = rhs.shape[attributes["kernel_spatial_dimensions"][number]]
-    part = Part(attributes["input_spatial_dimensions"][number],
-                -attributes["padding"][number][0], attributes["window_strides"][number],
+    part = Part(cut, -attributes["padding"][number][0], attributes["window_strides"][number],
                 (taps - 1) * attributes["rhs_dilation"][number] + 1)
 
     def change(block: Block) -> dict[str, object]:
@@ -191,3 +196,28 @@ def _rows_of_windows(operation: Operation, number: int, along: int) -> Axis:
 
     return Axis(operation.result.shape[along], ((lhs, part), (rhs, None)), (along,),
                 same_kind(operation, (along,), change))
+
+
+@axes("phase_convolution")
+def _phase_convolution(operation: Operation) -> Iterator[Axis]:
+    (lhs, rhs), attributes = operation.operands, operation.attributes
+    _, images, _, _, made = operation.result.shape
+    yield Axis(images, ((lhs, Part(1)), (rhs, None)), (1,), same_kind(operation, (1,)))
+    if attributes["lhs_dilation"][0] == 1:
+        yield _windowed(operation, 0, 0, 0)
+    yield Axis(made, ((lhs, None), (rhs, Part(attributes["kernel_output_feature_dimension"]))),
+               (4,), same_kind(operation, (4,)))
+    write, initial = _summed(operation)
+    yield Axis(lhs.shape[4], ((lhs, Part(4)), (
+        rhs, Part(attributes["kernel_input_feature_dimension"]))), (None,), write, initial)
+
+
+@axes("line_convolution")
+def _line_convolution(operation: Operation) -> Iterator[Axis]:
+    (lines, kernel), stride = operation.operands, operation.attributes["stride"]
+    count, images, outputs, _ = operation.result.shape
+    window = kernel.shape[1] // (lines.shape[2] * lines.shape[3])
+    yield Axis(images, ((lines, Part(0)), (kernel, None)), (1,), same_kind(operation, (1,)))
+    yield Axis(count, ((lines, Part(1, 0, stride, window)), (kernel, None)), (0,),
+               same_kind(operation, (0,)))
+    yield Axis(outputs, ((lines, None), (kernel, Part(0))), (2,), same_kind(operation, (2,)))

@@ -19,8 +19,9 @@ __all__ = ["stream_large"]
 
 _RULES = elements, indexed, reductions
 """Modules whose rules register themselves."""
-_SCRATCH = {"sort": 3, "reduce_window": 3, "select_and_scatter": 3, "convolution": 2, "gather": 1,
-            "scatter": 1, "dot_general": 1, "reduce": 1, "reshape": 1, "transpose": 1}
+_SCRATCH = {"sort": 3, "reduce_window": 3, "select_and_scatter": 3, "convolution": 2,
+            "phase_convolution": 1, "gather": 1, "scatter": 1, "dot_general": 1,
+            "reduce": 1, "reshape": 1, "transpose": 1}
 """Vectors that a kernel needs for itself and for other tilings, in its largest values' sizes."""
 _BLOCKS = 16
 """Blocks wanted: the first read and the last write of a stream are not hidden."""
