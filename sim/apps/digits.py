@@ -1,4 +1,4 @@
-"""``make sim``: a classifier of handwritten digits, trained on the host, run on the chip in RTL.
+"""``make digits``: a classifier of handwritten digits, trained on the host, run on the chip in RTL.
 
 The data are the 1,797 images of 8x8 pixels of the UCI optical recognition set, which come with
 scikit-learn. The host trains a network with one hidden layer in float32 with numpy. Then the test
@@ -155,7 +155,7 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
     Returns
     -------
     dict
-        The figures of ``build/report.json``.
+        The figures of ``build/digits.json``.
     Digits
         The data.
     array of int
@@ -222,7 +222,7 @@ def _draw(digits: Digits, predicted: Labels, path: pathlib.Path) -> None:
 
 def main() -> int:
     """Run the command; return the exit status."""
-    parser = argparse.ArgumentParser(prog="make sim", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="make digits", description=__doc__.splitlines()[0])
     parser.add_argument("--config", choices=PRESETS, default="v2", help="preset to simulate")
     parser.add_argument("--trace", action="store_true",
                         help="write a trace and waveforms of the run")
@@ -231,7 +231,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     trace = folder / "trace" if arguments.trace else None
     figures, digits, predicted = report(arguments.config, progress=True, trace=trace)
-    (folder / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
+    (folder / "digits.json").write_text(json.dumps(figures, indent=2) + "\n")
     _draw(digits, predicted, folder / "digits.png")
     chip = PRESETS[arguments.config]
     cores = f"{chip.cores} x {chip.array}x{chip.array}"

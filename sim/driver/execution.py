@@ -52,7 +52,7 @@ class Execution(Cores):
             return {core: dict(counts) for core, counts in self._last_run.items()}
 
     def execute(self, executable: Executable, *arrays: npt.NDArray[Any],
-                progress: bool = False) -> tuple[npt.NDArray[Any], ...]:
+                progress: bool | Progress = False) -> tuple[npt.NDArray[Any], ...]:
         """Run an executable.
 
         Parameters
@@ -61,8 +61,8 @@ class Execution(Cores):
             What to run; compiled for this device's configuration.
         arrays : arrays
             Its inputs, in the order of ``executable.inputs``, with their shapes and types.
-        progress : bool
-            Show a progress bar.
+        progress : bool or callable
+            Show a progress bar; or call this now and then.
 
         Returns
         -------
@@ -97,9 +97,10 @@ class Execution(Cores):
                 addresses = {name: buffer.address for name, buffer in buffers.items()}
                 executable.relocate(addresses, memory)
                 programs = executable.programs(addresses)
-                with tqdm(total=executable.array_rows, unit="row", disable=not progress,
+                with tqdm(total=executable.array_rows, unit="row", disable=progress is not True,
                           leave=False) as bar:
-                    self._run_programs(programs, self._follow(bar) if progress else None)
+                    self._run_programs(
+                        programs, self._follow(bar) if progress is True else progress or None)
                     bar.update(executable.array_rows - bar.n)
                 return tuple(spec.layout.unpack(memory[spec.name]) for spec in executable.outputs)
 
@@ -138,13 +139,13 @@ class Execution(Cores):
                 self._spans = None
 
     def _check(self, executable: Executable, arrays: tuple[npt.NDArray[Any], ...],
-               progress: bool) -> None:
+               progress: bool | Progress) -> None:
         """Check the arguments of `execute`."""
         instance("executable", executable, Executable)
         if executable.config != self._config:
             raise ValueError(_difference(self._config, executable.config))
-        if not isinstance(progress, bool):
-            raise TypeError(f"progress must be True or False, not {progress!r}")
+        if not isinstance(progress, bool) and not callable(progress):
+            raise TypeError(f"progress must be True, False or callable, not {progress!r}")
         if len(arrays) != len(executable.inputs):
             needed = ", ".join(spec.name for spec in executable.inputs) or "none"
             raise ValueError(f"{executable.name} must be given {len(executable.inputs)} arrays "

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,7 +115,7 @@ class CompiledProgram:
         return self.executable.config
 
     def __call__(self, *arrays: npt.ArrayLike, device: Device,
-                 progress: bool = False) -> tuple[Array, ...]:
+                 progress: bool | Callable[[], object] = False) -> tuple[Array, ...]:
         """Run the program.
 
         Parameters
@@ -124,8 +125,8 @@ class CompiledProgram:
             such arrays of without a change of type (arrays of JAX).
         device : Device
             Where to run it; its configuration must be the program's.
-        progress : bool
-            Show a progress bar.
+        progress : bool or callable
+            Show a progress bar; or call this now and then.
 
         Returns
         -------

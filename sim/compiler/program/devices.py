@@ -80,18 +80,33 @@ def _drop_unused(graph: Graph) -> None:
 
 
 def hoist(graph: Graph) -> None:
-    """Start exchanges as soon as there is what they send, so that kernels run meanwhile."""
-    place: dict[Value, int] = {}
-    order: list[tuple[int, int, Operation]] = []
-    for number, operation in enumerate(graph.operations):
+    """Start exchanges early, the largest first, and leave what none of them needs for the end.
+
+    Kernels run while an exchange does, until something that it brought is needed. So the work for a
+    small exchange runs during a larger one.
+    """
+    for operation in graph.operations:
         for region in operation.regions if operation.kind in CONTROL else ():
             hoist(region)
-        at = number
-        if operation.kind == "exchange":
-            at = max(place.get(value, number) for value in operation.operands)
-        place.update(dict.fromkeys(operation.results, at))
-        order.append((at, number, operation))
-    graph.operations = [operation for _, _, operation in sorted(order, key=lambda entry: entry[:2])]
+    exchanges = [operation for operation in graph.operations if operation.kind == "exchange"]
+    place = {value: number for number, operation in enumerate(graph.operations)
+             for value in operation.results}
+    order: dict[int, None] = {}
+    for exchange in sorted(exchanges, key=lambda operation: -operation.result.type.size):
+        order.update(dict.fromkeys(sorted(_needed(graph, place[exchange.result], place))))
+    order.update(dict.fromkeys(range(len(graph.operations))))
+    graph.operations = [graph.operations[number] for number in order]
+
+
+def _needed(graph: Graph, last: int, place: dict[Value, int]) -> set[int]:
+    """Numbers of an operation, and of those whose results it needs, directly or not."""
+    found, pending = {last}, [last]
+    while pending:
+        numbers = {place[value] for value in graph.operations[pending.pop()].operands
+                   if value in place} - found
+        found |= numbers
+        pending.extend(numbers)
+    return found
 
 
 def connect(linear: Linear, received: dict[int, int]) -> Linear:

@@ -1,4 +1,4 @@
-"""What `make sim` runs, on the smallest array."""
+"""What `make digits` runs, on the smallest array."""
 
 import json
 import pathlib
@@ -66,7 +66,7 @@ def test_command_writes_the_report_and_the_picture(run: Any, monkeypatch: pytest
     monkeypatch.setattr(digits, "build_folder", lambda: tmp_path)
     monkeypatch.setattr(digits, "report", lambda *arguments, **options: run[0])
     assert digits.main() == 0
-    figures = json.loads((tmp_path / "report.json").read_text())
+    figures = json.loads((tmp_path / "digits.json").read_text())
     assert {"accuracy_float32", "accuracy", "bit_exact", "cycles", "mxu_utilisation",
             "cycles_per_second"} <= figures.keys()
     assert (tmp_path / "digits.png").stat().st_size > 10_000

@@ -167,10 +167,17 @@ def test_an_executable_of_another_chip_is_refused() -> None:
         device.execute(EXECUTABLE, NUMBER, TEXT)
 
 
-def test_progress_must_be_a_flag() -> None:
+def test_progress_must_be_a_flag_or_callable() -> None:
     with (Device.open("tiny", backend="golden") as device,
-          pytest.raises(TypeError, match="progress must be True or False, not 1")):
+          pytest.raises(TypeError, match="progress must be True, False or callable, not 1")):
         device.execute(EXECUTABLE, NUMBER, TEXT, progress=1)  # type: ignore[arg-type]
+
+
+def test_progress_is_called() -> None:
+    calls: list[int] = []
+    with Device.open("tiny", backend="golden") as device:
+        device.execute(EXECUTABLE, NUMBER, TEXT, progress=lambda: calls.append(1))
+    assert calls
 
 
 def test_too_little_memory_and_a_closed_device_are_named() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from sim.compiler.graph.ir import STACKED, Graph, Sharding
 from sim.compiler.program.compiled import compiled_of, load, save
+from sim.compiler.program.devices import hoist
 from sim.compiler.program.driver import compile_graph
 from systolith import Device
 from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
@@ -95,3 +96,20 @@ def test_programs_of_two_cores_are_not_profiled() -> None:
 def test_values_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(MemoryError, match="exchange needs"):
         compile_graph(exchanged(TINY.vmem_vectors, TINY.sublanes, TINY.lanes), TINY)
+
+
+def test_exchanges_start_early_and_the_largest_first() -> None:
+    """What no exchange needs comes last; operations keep their order otherwise."""
+    at = Maker(f32(2), f32(9, 9))
+    small, large = at.inputs
+    first = at.op("exchange", at.op("negate", small), small)
+    late = at.op("add", first, small)
+    twice = at.op("add", large, large)
+    second = at.op("exchange", twice, twice)
+    graph = at.returns(late, second)
+    graph.sharding = Sharding((0, 0), (0, 0))
+    hoist(graph)
+    assert [operation.kind for operation in graph.operations] == [
+        "add", "exchange", "negate", "exchange", "add"]
+    assert graph.operations[0].result is twice
+    assert graph.operations[-1].result is late

@@ -1,0 +1,91 @@
+"""Optimizers and their schedules, in JAX."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["Adam", "Momentum", "Optimizer", "exponential_decay"]
+
+Tree = Any
+"""A pytree of arrays."""
+Schedule = Callable[[Any], Any]
+"""The learning rate of a step, from its number."""
+
+
+class Optimizer(Protocol):
+    """Changes parameters by their gradients."""
+
+    def init(self, parameters: Tree) -> Tree:
+        """What the optimizer remembers before the first step."""
+
+    def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
+               ) -> tuple[Tree, Tree]:
+        """The next parameters and memory; ``step`` counts from 0."""
+
+
+def exponential_decay(peak: float, ramp: int, half_life: float) -> Schedule:
+    """A rate that grows in a straight line for ``ramp`` steps, and halves every ``half_life``."""
+    def rate(step: Any) -> Any:
+        import jax.numpy as jnp
+
+        number = step.astype(jnp.float32)
+        return peak * jnp.minimum(1, (number + 1) / ramp) * jnp.exp2(-number / half_life)
+
+    return rate
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Stochastic gradient descent with momentum: v = decay * v + g; w = w - rate * v."""
+
+    rate: Schedule
+    decay: float = 0.9
+
+    def init(self, parameters: Tree) -> Tree:
+        """All velocities are 0."""
+        import jax
+
+        return jax.tree.map(jax.numpy.zeros_like, parameters)
+
+    def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
+               ) -> tuple[Tree, Tree]:
+        """One step."""
+        import jax
+
+        rate = self.rate(step)
+        memory = jax.tree.map(lambda v, g: self.decay * v + g, memory, gradients)
+        return jax.tree.map(lambda w, v: w - rate * v, parameters, memory), memory
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015), with both corrections of the bias in the rate."""
+
+    rate: Schedule
+    first: float = 0.9
+    second: float = 0.999
+    epsilon: float = 1e-8
+
+    def init(self, parameters: Tree) -> Tree:
+        """Both moments are 0."""
+        import jax
+
+        zeros = jax.tree.map(jax.numpy.zeros_like, parameters)
+        return zeros, zeros
+
+    def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
+               ) -> tuple[Tree, Tree]:
+        """One step."""
+        import jax
+        import jax.numpy as jnp
+
+        number = step.astype(jnp.float32) + 1
+        # The rate of the paper's section 2: alpha * sqrt(1 - beta2^t) / (1 - beta1^t).
+        rate = (self.rate(step) * jnp.sqrt(1 - jnp.exp2(number * jnp.log2(self.second)))
+                / (1 - jnp.exp2(number * jnp.log2(self.first))))
+        means, squares = memory
+        means = jax.tree.map(lambda m, g: m + (1 - self.first) * (g - m), means, gradients)
+        squares = jax.tree.map(lambda s, g: s + (1 - self.second) * (g * g - s), squares, gradients)
+        parameters = jax.tree.map(
+            lambda w, m, s: w - rate * m / (jnp.sqrt(s) + self.epsilon), parameters, means, squares)
+        return parameters, (means, squares)

@@ -1,0 +1,213 @@
+"""Runs a training on a chip, and compares it with the golden model and with float32."""
+
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.apps.training.task import State, Task
+from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.report import Report
+from sim.driver.device import Device
+from sim.jit.function import jit
+from sim.jit.program import CompiledProgram
+
+__all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step", "products",
+           "trace_step", "train"]
+
+Progress = Callable[["Run", int, float], object]
+"""Takes the run so far, and the cycles and seconds of the present call."""
+
+
+@dataclass
+class Run:
+    """A training on a chip, as far as it is.
+
+    Attributes
+    ----------
+    losses : array of float32
+        The loss of each step so far.
+    states : list
+        The state before each call, and the last one.
+    calls : list of list of dict
+        For each call and each core, what its cycles were spent on.
+    seconds : float
+        Time that the calls took.
+    predicted : array of int32 or None
+        Classes of the held-out inputs, once there are any.
+    """
+
+    losses: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    states: list[State] = field(default_factory=list)
+    calls: list[list[dict[str, int]]] = field(default_factory=list)
+    seconds: float = 0.0
+    predicted: npt.NDArray[np.int32] | None = None
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of all calls: of the core that took longest, in each."""
+        return sum(max(core["cycles"] for core in call) for call in self.calls)
+
+    @property
+    def cores(self) -> list[dict[str, int]]:
+        """For each core, what its cycles were spent on in all calls."""
+        return [{name: sum(call[core][name] for call in self.calls) for name in counts}
+                for core, counts in enumerate(self.calls[0])]
+
+
+class _Trainer:
+    """Calls that train, of one task and one kind of chip."""
+
+    def __init__(self, task: Task, config: Config) -> None:
+        self._task = task
+        self._config = config
+        self._programs: dict[int, CompiledProgram] = {}
+
+    def start(self, device: Device) -> State:
+        """The state before the first step, made on the device."""
+        return jit(self._task.start)(np.int32(self._task.seed), device=device)
+
+    def program(self, steps: int, data: Mapping[str, Any]) -> CompiledProgram:
+        """The program of so many steps."""
+        import jax
+
+        if steps not in self._programs:
+            state = jax.eval_shape(self._task.start, np.int32(self._task.seed))
+            self._programs[steps] = jit(self._task.train(steps, self._config.cores)).compile(
+                state, data, config=self._config)
+        return self._programs[steps]
+
+    def call(self, state: State, data: Mapping[str, Any], steps: int, device: Device,
+             progress: Callable[[], object] = lambda: None) -> tuple[State, Any]:
+        """Make steps; return the state and the losses."""
+        import jax
+
+        outputs = self.program(steps, data)(*jax.tree.leaves((state, data)), device=device,
+                                            progress=progress)
+        return jax.tree.unflatten(jax.tree.structure(state), outputs[:-1]), outputs[-1]
+
+
+def train(task: Task, device: Device,
+          progress: Progress = lambda run, cycles, seconds: None) -> Run:
+    """Train on all cores of a device, and classify the held-out inputs on it.
+
+    Parameters
+    ----------
+    task : Task
+    device : Device
+    progress : callable
+        Called now and then, and after each call.
+
+    Returns
+    -------
+    Run
+    """
+    trainer = _Trainer(task, device.config)
+    run = Run(states=[trainer.start(device)])
+    while len(run.losses) < task.steps:
+        steps = min(task.steps_per_call, task.steps - len(run.losses))
+        trainer.program(steps, task.data)
+        before, began = device.counters(0)["cycles"], time.perf_counter()
+
+        def follow(before: int = before, began: float = began) -> None:
+            progress(run, device.counters(0)["cycles"] - before, time.perf_counter() - began)
+
+        state, losses = trainer.call(run.states[-1], task.data, steps, device, follow)
+        run.seconds += time.perf_counter() - began
+        run.calls.append([device.last_run[core] for core in sorted(device.last_run)])
+        run.states.append(state)
+        run.losses = np.concatenate([run.losses, losses])
+        progress(run, 0, 0.0)
+    run.predicted = jit(task.classify(device.config.cores))(run.states[-1][0], task.held_out,
+                                                            device=device)
+    return run
+
+
+class GoldenCheck:
+    """Compares losses of a run with those of the golden model, bit by bit.
+
+    The golden chip repeats the first steps from the same seed, and the first step of each later
+    call from the state that the chip had then. With ``everything`` it repeats all steps from the
+    seed.
+
+    Parameters
+    ----------
+    task : Task
+    config : Config
+    everything : bool
+    first : int
+        Steps at the start that are repeated.
+    """
+
+    def __init__(self, task: Task, config: Config, *, everything: bool = False, first: int = 2
+                 ) -> None:
+        self._task = task
+        self._config = config
+        self._first = task.steps if everything else min(first, task.steps)
+
+    @property
+    def steps(self) -> list[int]:
+        """Numbers of the steps that are repeated."""
+        later = range(0, self._task.steps, self._task.steps_per_call)
+        return sorted({*range(self._first), *later})
+
+    def compare(self, run: Run) -> Iterator[tuple[int, bool]]:
+        """Repeat steps; for each, its number and whether the loss has the same bits."""
+        task, trainer = self._task, _Trainer(self._task, self._config)
+        with Device.open(self._config, "golden") as golden:
+            state = trainer.start(golden)
+            for number in self.steps:
+                if number >= self._first:
+                    state = run.states[number // task.steps_per_call]
+                state, losses = trainer.call(state, _one_batch(task, number), 1, golden)
+                yield number, bool(np.array_equal(losses.view(np.uint32),
+                                                  run.losses[[number]].view(np.uint32)))
+
+
+def trace_step(task: Task, state: State, config: Config, trace: pathlib.Path) -> None:
+    """Make one step on a device of its own, in RTL, and trace it as `Device.open` does."""
+    with Device.open(config, trace=trace) as device:
+        _Trainer(task, config).call(state, _one_batch(task, 0), 1, device)
+
+
+def _one_batch(task: Task, number: int) -> dict[str, Any]:
+    """The data of one step: the index of a single batch is 0, whatever the step's number."""
+    return {name: batches[[number % len(batches)]] for name, batches in task.data.items()}
+
+
+def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Share of right answers."""
+    return float((np.asarray(predicted) == labels).mean())
+
+
+def float32_accuracy(task: Task) -> float:
+    """Accuracy after the same training in float32, by JAX on the host."""
+    import jax
+
+    with jax.default_device(jax.devices("cpu")[0]):
+        state, _ = jax.jit(task.train(task.steps, 1))(jax.jit(task.start)(task.seed), task.data)
+        return accuracy(jax.jit(task.classify(1))(state[0], task.held_out), task.labels)
+
+
+def products(task: Task, config: Config) -> int:
+    """Multiplications that a step asks for, on all cores."""
+    program = _Trainer(task, config).program(1, _one_batch(task, 0))
+    return config.cores * sum(kernel.products
+                              for kernel in compiled_of(program.executable).kernels)
+
+
+def measure_step(task: Task, state: State, device: Device) -> Report:
+    """Measure each kernel of a step with one core's part of the batch, on one core."""
+    import jax
+
+    data = {name: batches[..., :batches.shape[-1] // device.config.cores]
+            for name, batches in _one_batch(task, 0).items()}
+    program = jit(task.train(1, 1)).compile(state, data, config=device.config)
+    _, report = device.profile(program.executable,
+                               *map(np.asarray, jax.tree.leaves((state, data))))
+    return report
