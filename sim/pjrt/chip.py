@@ -3,7 +3,7 @@
 import ctypes
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -55,11 +55,12 @@ class _FailedError(Exception):
 
 @dataclass(eq=False)
 class _Loaded:
-    """A program, and where it lies in HBM once it has run."""
+    """A program, the layouts of its parts, and where it lies in HBM once it has run."""
 
     program: Program
+    inputs: list[TiledArray]
+    outputs: list[TiledArray]
     resident: Resident | None = None
-    layouts: list[TiledArray] = field(default_factory=list)
 
 
 class Chip:
@@ -93,8 +94,9 @@ class Chip:
 
     def add(self, number: int, program: Program) -> None:
         """Make a program known; any thread may."""
-        self._programs[number] = _Loaded(program, layouts=[
-            _part(spec.layout) for spec in program.executable.outputs])
+        inputs, outputs = ([_part(spec.layout) for spec in specs] for specs in (
+            program.executable.inputs, program.executable.outputs))
+        self._programs[number] = _Loaded(program, inputs, outputs)
 
     def work(self, job: Job) -> Status:
         """Do a job; returns how it ended."""
@@ -148,6 +150,14 @@ class Chip:
             raise _FailedError(value)
         return value
 
+    def _argument(self, number: int, layout: TiledArray) -> Buffer:
+        """The buffer of a value that must have a layout."""
+        value = self._value(number)
+        if value.layout is not layout and value.layout != layout:
+            raise ValueError(f"argument must be {layout.dtype}{list(layout.shape)}, not "
+                             f"{value.layout.dtype}{list(value.layout.shape)}")
+        return value.buffer
+
     def _new(self, layout: TiledArray) -> _Value:
         """A value with undefined contents."""
         return _Value(layout, self._allocate(layout.rows * self._device.config.row_bytes))
@@ -184,9 +194,10 @@ class Chip:
         made = numbers[devices * inputs:]
         with self._makes(*made):
             loaded = self._programs[job.target]
-            arguments = [self._value(number).buffer for number in given]
+            arguments = [self._argument(number, loaded.inputs[index % inputs])
+                         for index, number in enumerate(given)]
             for index, number in enumerate(made):
-                self._values[number] = self._new(loaded.layouts[index % outputs])
+                self._values[number] = self._new(loaded.outputs[index % outputs])
             results = [self._value(number).buffer for number in made]
             self._run(loaded, _rows(arguments, devices, inputs), _rows(results, devices, outputs))
 
@@ -242,11 +253,13 @@ def _part(layout: Any) -> TiledArray:
     """The layout of a core's part of an input or output."""
     part = layout.part if isinstance(layout, ShardedArray) else layout
     assert isinstance(part, TiledArray)
+    assert not part.view
     return part
 
 
 @lru_cache(maxsize=1024)
 def _layout(type: int, shape: tuple[int, ...], config: Config) -> TiledArray:
+    """The layout of every array of a type and a shape."""
     return _part(tiled(TensorType(shape, dtype_of(type)), config))
 
 

@@ -84,4 +84,5 @@ def compile_program(code: bytes, options: bytes, config: Config) -> Program:
     module = read(code)
     entry = read_entry(module, count)
     graph = import_module(module, per_device=count == 2)
-    return Program(compile_cached(graph, config, name=entry.name), assignment, entry, code)
+    executable = compile_cached(graph, config, name=entry.name, standard_inputs=True)
+    return Program(executable, assignment, entry, code)

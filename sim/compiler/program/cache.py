@@ -25,7 +25,8 @@ _SOURCES = ("sim/compiler", "sim/asm", "golden/dma.py", "hdl/config.py", "hdl/is
 """What a compiled program depends on, besides its graph."""
 
 
-def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> Executable:
+def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
+                   standard_inputs: bool = False) -> Executable:
     """Compile a graph, or read what an equal graph gave before.
 
     Several processes may do so at once, and be killed meanwhile. If ``SYSTOLITH_DUMP`` is set, the
@@ -33,7 +34,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> 
 
     Parameters
     ----------
-    graph, config, name
+    graph, config, name, standard_inputs
         As in `compile_graph`; the graph is changed if it is compiled.
 
     Raises
@@ -41,19 +42,23 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> 
     MemoryError, NotImplementedError
         As `compile_graph`.
     """
+    def compile() -> Executable:
+        return compile_graph(graph, config, name=name, standard_inputs=standard_inputs)
+
     if dump_folder() is not None:
-        return compile_graph(graph, config, name=name)
+        return compile()
     made: list[Executable] = []
     began = False
 
     def make(path: pathlib.Path) -> None:
         nonlocal began
         began = True
-        made.append(compile_graph(graph, config, name=name))
+        made.append(compile())
         save(compiled_of(made[0]), path)
 
+    key = digest(graph, config, name, standard_inputs)
     try:
-        with store.entry("programs", "program.npz", digest(graph, config, name), make) as path:
+        with store.entry("programs", "program.npz", key, make) as path:
             if made:
                 return made[0]
             try:
@@ -68,13 +73,14 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None) -> 
             return made[0]
         if began:
             raise
-        return compile_graph(graph, config, name=name)
+        return compile()
 
 
-def digest(graph: Graph, config: Config, name: str | None = None) -> str:
+def digest(graph: Graph, config: Config, name: str | None = None,
+           standard_inputs: bool = False) -> str:
     """A digest of all that a compiled program depends on."""
     state = hashlib.sha256(_source_digest())
-    state.update(repr((asdict(config), name, graph.name)).encode())
+    state.update(repr((asdict(config), name, graph.name, standard_inputs)).encode())
     state.update(repr(graph.sharding).encode())
     _Content(state).graph(graph)
     return state.hexdigest()[:32]

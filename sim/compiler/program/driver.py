@@ -27,7 +27,8 @@ _SHARES = 1, 2, 4, 8
 """Fractions of vector memory that an operation's operands and results may take, tried in turn."""
 
 
-def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> Executable:
+def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
+                  standard_inputs: bool = False) -> Executable:
     """Compile a graph for one core, or for two if it has a sharding.
 
     Parameters
@@ -38,6 +39,9 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
         The chip.
     name : str, optional
         Name of the program in messages; the graph's, if not given.
+    standard_inputs : bool
+        Inputs have the standard tiling, because they are in HBM already. Otherwise the host may
+        lay them out in another way.
 
     Returns
     -------
@@ -59,7 +63,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None) -> E
     run_passes(graph, config)
     check(graph, config)
     inputs = tuple(value.type for value in graph.inputs)
-    views = absorb(graph)
+    views = ((),) * len(inputs) if standard_inputs else absorb(graph)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     outputs = tuple(value.type for value in graph.outputs)
     planners = _plans(graph, config, sharding)
