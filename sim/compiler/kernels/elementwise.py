@@ -339,6 +339,9 @@ class _Kernel:
         plain = _strides(tiling, tuple(range(len(tiling.shape))), tiling)
         sizes, strides = _merge(axes, [plain, *(self._leaf_strides(leaf)
                                                 for leaf in region.leaves)])
+        if len(sizes) == 2 and sizes[1] < sizes[0]:
+            # The longer loop is the inner one: it overlaps more iterations.
+            sizes, strides = sizes[::-1], [row[::-1] for row in strides]
         leaves = {}
         for (leaf, node), row in zip(region.leaves.items(), strides[1:], strict=True):
             level = max((axis + 1 for axis, stride in enumerate(row) if stride), default=0)

@@ -220,11 +220,16 @@ class _Fusion:
                 fused, self._config):
             return False
         # What vector memory does not hold, is computed block by block, in any case.
-        vectors = self._config.vmem_vectors
-        if len(operations) > 1 and vectors // 2 < self._vectors(fused) <= vectors:
+        if len(operations) > 1 and self._room(operations) < self._vectors(fused) <= (
+                self._config.vmem_vectors):
             return False
         vectors, masks = pressure(*expand_region(fused.regions[0]))
         return vectors <= _MOST_VECTORS and masks <= _MOST_MASKS
+
+    def _room(self, operations: Sequence[Operation]) -> int:
+        """Most vectors of a fusion: half of what there is, or little more than a part takes."""
+        half = self._config.vmem_vectors // 2
+        return max([half, *(self._vectors(operation) + half // 64 for operation in operations)])
 
     def _vectors(self, fused: Operation) -> int:
         return sum(standard(value.shape, self._config).vectors

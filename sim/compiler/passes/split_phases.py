@@ -183,11 +183,22 @@ class _Splitter:
         names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "window_reversal",
                  "kernel_input_feature_dimension", "kernel_output_feature_dimension",
                  "kernel_spatial_dimensions", "precision_config")
+        attributes = {name: shape.attributes[name] for name in names}
+        producer = to.producers.get(rhs)
+        if producer is not None and producer.kind == "reverse" and (
+                set(producer.attributes["dimensions"]) <= set(
+                    attributes["kernel_spatial_dimensions"])):
+            # A gradient reverses the kernel first.
+            [rhs] = producer.operands
+            attributes["window_reversal"] = tuple(
+                reversal != (dimension in producer.attributes["dimensions"])
+                for reversal, dimension in zip(attributes["window_reversal"],
+                                               attributes["kernel_spatial_dimensions"],
+                                               strict=True))
         result = to.add(
             "phase_convolution", (rows, rhs),
             TensorType((*wanted[:2], columns // places, places, wanted[3]),
-                       operation.result.dtype),
-            **{name: shape.attributes[name] for name in names})
+                       operation.result.dtype), **attributes)
         return self._merged(_Split(result, shape.makes), to)
 
     def _gains(self, images: int, features: int, places: int, columns: int) -> bool:

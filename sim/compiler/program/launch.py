@@ -7,6 +7,7 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.lowering import Place
+from sim.compiler.kernels.phases import PhaseConvolution
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate
@@ -18,9 +19,12 @@ from sim.compiler.program.control.counted import Affine
 from sim.compiler.program.kernel import KernelLowering, lower
 from sim.compiler.program.places.constants import Constants
 from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
-from sim.compiler.program.tilings import Tilings
+from sim.compiler.program.tilings import CONTROL, Tilings
 
-__all__ = ["Launcher"]
+__all__ = ["AHEAD", "Launcher"]
+
+AHEAD = 6
+"""Operations whose operands are loaded while a kernel runs."""
 
 _IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
 """Kinds whose result may take the vectors of an operand."""
@@ -94,9 +98,8 @@ class Launcher:
                 except VectorMemoryError:
                     self._skip(operation, lifted)
                     return
-        for next_operation in following if not lifted else ():
-            for value in next_operation.operands:
-                self._places.prefetch(value)
+        if not lifted:
+            self._prefetch(following)
         self._places.settle(used)
         self._stream.stamp()
         self._stream.kernel(code)
@@ -109,6 +112,26 @@ class Launcher:
             self._places.release(buffer)
         if lifted:
             self._places.restore(lifted)
+
+    def _prefetch(self, following: Sequence[Operation]) -> None:
+        """Start to load operands of the next operations.
+
+        Those of later ones only where the results and the scratch of those before leave room.
+        """
+        places, reserved = self._places, 0
+        for operation in following:
+            if operation.kind in CONTROL:
+                return
+            for value in dict.fromkeys(operation.operands):
+                vectors = self._tilings[value].vectors
+                if reserved and places.free_vectors < vectors + reserved:
+                    return
+                places.prefetch(value)
+            reserved += sum(self._tilings[value].vectors for value in operation.results)
+            if operation.kind == "phase_convolution":
+                way = PhaseConvolution(operation, self._config,
+                                       self._tilings[operation.operands[1]])
+                reserved += 0 if way.is_direct else way.vectors
 
     def exchange(self, operation: Operation) -> None:
         """Write code that sends a value to the other core, and receives another one."""

@@ -10,7 +10,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.control.flow import ControlFlow
-from sim.compiler.program.launch import Launcher
+from sim.compiler.program.launch import AHEAD, Launcher
 from sim.compiler.program.places.constants import Constants
 from sim.compiler.program.places.places import Home, Places, Splat
 from sim.compiler.program.tilings import CONTROL, Tilings
@@ -84,7 +84,7 @@ class Planner:
                 self._branching(operation,
                                 {value for value, at in uses.items() if at[-1] > index}, early)
             else:
-                self._straight(operation, operations[index + 1:index + 2],
+                self._straight(operation, operations[index + 1:index + 1 + AHEAD],
                                {value for value in operation.operands
                                 if uses[value][-1] == index and value not in self._control.fixed})
             for value in operation.results:

@@ -183,7 +183,7 @@ class Places:
 
     # ---- vector memory
 
-    def allocate(self, name: str, vectors: int) -> VmemBuffer:
+    def allocate(self, name: str, vectors: int, *, high: bool = False) -> VmemBuffer:
         """Allocate vectors, evicting values that are used last.
 
         Raises
@@ -192,7 +192,7 @@ class Places:
             If there is no room.
         """
         while True:
-            first = self._free.take(vectors)
+            first = self._free.take(vectors, high=high)
             if first is not None:
                 return VmemBuffer(f"{name}{next(self._numbers)}", first, vectors)
             if self._leaving:
@@ -249,7 +249,9 @@ class Places:
         """Bring a value to vector memory, if it is not there; `settle` waits for it."""
         buffer = self._resident.get(value)
         if buffer is None:
-            buffer = self._fetch(value, self.make(value))
+            buffer = self._resident[value] = self.allocate(
+                "value", self._tilings[value].vectors, high=True)
+            self._fetch(value, buffer)
         return buffer
 
     def prefetch(self, value: Value) -> None:
@@ -259,7 +261,7 @@ class Places:
                 or self._stored.get(value, 0) > self._completed):
             return
         vectors = self._tilings[value].vectors
-        first = self._free.take(vectors)
+        first = self._free.take(vectors, high=True)
         if first is not None:
             buffer = VmemBuffer(f"value{next(self._numbers)}", first, vectors)
             self._resident[value] = buffer

@@ -22,17 +22,21 @@ class FreeVectors:
         """Free vectors, in however many runs."""
         return sum(end - first for first, end in self._runs)
 
-    def take(self, vectors: int) -> int | None:
-        """Allocate consecutive vectors from the smallest run that holds them; None if none does."""
+    def take(self, vectors: int, *, high: bool = False) -> int | None:
+        """Allocate consecutive vectors from the smallest run that holds them; None if none does.
+
+        With ``high``, take the highest vectors: what has a copy in HBM, and can be read again,
+        is kept apart from what has none.
+        """
         fitting = [(end - first, first, end) for first, end in self._runs
                    if end - first >= vectors]
         if not fitting:
             return None
-        _, first, end = min(fitting)
+        _, first, end = max(fitting, key=lambda run: run[1]) if high else min(fitting)
         self._runs.remove((first, end))
         if end - first > vectors:
-            insort(self._runs, (first + vectors, end))
-        return first
+            insort(self._runs, (first, end - vectors) if high else (first + vectors, end))
+        return end - vectors if high else first
 
     def reserve(self, first: int, vectors: int) -> None:
         """Allocate these vectors, which are free."""
