@@ -32,6 +32,8 @@ _FULL = 0.75
 _LEAST = 0.6
 """Least share of the sublanes that places fill, unless a whole line does not."""
 
+_ROOM = 0.5
+"""Part of vector memory from which on a convolution takes one image at a time."""
 _OFFSETS = 9
 """Offsets of a kernel that may be more than the places of its result, as in a gradient's."""
 
@@ -42,6 +44,28 @@ def split_phases(graph: Graph, config: Config) -> None:
     common = _places(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
     splitter = _Splitter(config, common if common >= _FULL * config.sublanes else None)
     expand(graph, splitter.rule)
+    if splitter.has_parts:
+        _order_by_use(graph)
+
+
+def _order_by_use(graph: Graph) -> None:
+    """Put each operation right before what first needs it, so that images follow each other."""
+    producers = graph.producers()
+    done: set[Operation] = set()
+    ordered: list[Operation] = []
+    stack = [producers[value] for value in reversed(graph.outputs) if value in producers]
+    while stack:
+        operation = stack[-1]
+        waiting = [producers[value] for value in operation.operands
+                   if value in producers and producers[value] not in done]
+        if waiting and operation not in done:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        if operation not in done:
+            done.add(operation)
+            ordered.append(operation)
+    graph.operations = ordered
 
 
 def _places(columns: int, most: int) -> int:
@@ -107,19 +131,19 @@ class _Split:
 
     Attributes
     ----------
-    value : Value
-        Of shape (lines, images, phases, places, features).
+    parts : tuple of Value
+        The value, of shape (lines, images, phases, places, features), or each image by itself.
     order : tuple of int
         The dimensions of the value as it was.
     """
 
-    value: Value
+    parts: tuple[Value, ...]
     order: Order
 
     @property
     def form(self) -> tuple[Order, int]:
         """What values of elementwise operations must have in common: dimensions, and phases."""
-        return self.order, self.value.shape[2]
+        return self.order, self.parts[0].shape[2]
 
 
 @dataclass(frozen=True)
@@ -150,6 +174,9 @@ class _Splitter:
         self._common = places
         self._splits: dict[Value, _Split] = {}
         self._lines: dict[Value, _Lines] = {}
+        self._wholes: dict[tuple[Value, ...], Value] = {}
+        self.has_parts = False
+        """Whether images were separated."""
 
     def rule(self, operation: Operation, to: Expansion) -> Value | None:
         """What replaces an operation, or None."""
@@ -178,7 +205,6 @@ class _Splitter:
         if shape.inputs % places or phases * shape.attributes["lhs_dilation"][1] % (
                 shape.attributes["window_strides"][1]):
             return None
-        rows = self._split(lhs, shape.takes, phases, to)
         wanted = tuple(operation.result.shape[dimension] for dimension in shape.makes)
         names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "window_reversal",
                  "kernel_input_feature_dimension", "kernel_output_feature_dimension",
@@ -195,11 +221,32 @@ class _Splitter:
                 for reversal, dimension in zip(attributes["window_reversal"],
                                                attributes["kernel_spatial_dimensions"],
                                                strict=True))
-        result = to.add(
-            "phase_convolution", (rows, rhs),
-            TensorType((*wanted[:2], columns // places, places, wanted[3]),
-                       operation.result.dtype), **attributes)
-        return self._merged(_Split(result, shape.makes), to)
+        type = TensorType((*wanted[:2], columns // places, places, wanted[3]),
+                          operation.result.dtype)
+        count = wanted[1] if self._is_large(lhs, rhs, type, attributes) else 1
+        type = TensorType((type.shape[0], wanted[1] // count, *type.shape[2:]), type.dtype)
+        results = [to.add("phase_convolution", (rows, rhs), type, **attributes)
+                   for rows in self._split(lhs, shape.takes, phases, count, to)]
+        return self._merged(_Split(tuple(results), shape.makes), to)
+
+    def _is_large(self, lhs: Value, rhs: Value, type: TensorType, attributes: dict[str, Any]
+                  ) -> bool:
+        """Whether a convolution of all images takes most of vector memory."""
+        def vectors(elements: int, features: int, places: int) -> int:
+            return elements // features // places * -(-features // self._config.lanes)
+
+        places = type.shape[3]
+        features = rhs.shape[attributes["kernel_input_feature_dimension"]]
+        height, width = (rhs.shape[i] for i in attributes["kernel_spatial_dimensions"])
+        result = vectors(type.size, type.shape[4], places)
+        copied = vectors(type.size // type.shape[4] * features, features, places) * width * (
+            height if attributes["window_strides"][0] > 1 else 1)
+        if width == 1 and attributes["window_strides"] == (1, 1):
+            copied = 0
+        elif features < self._config.lanes:
+            copied = -(-copied * features // self._config.lanes)
+        total = vectors(lhs.type.size, features, places) + result + copied
+        return total > self._config.vmem_vectors * _ROOM
 
     def _gains(self, images: int, features: int, places: int, columns: int) -> bool:
         """Whether places fill the sublanes well enough, and better than images would."""
@@ -225,12 +272,15 @@ class _Splitter:
         if not splits:
             return None
         order, phases = splits[0].form
-        operands = [value if not value.shape else self._split(value, order, phases, to)
-                    for value in operation.operands]
-        result = to.add(operation.kind, operands,
-                        TensorType(splits[0].value.shape, operation.result.dtype), (),
-                        **operation.attributes)
-        return self._merged(_Split(result, order), to)
+        parts = min((split.parts for split in splits), key=len)
+        sources = [(value,) * len(parts) if not value.shape
+                   else self._split(value, order, phases, len(parts), to)
+                   for value in operation.operands]
+        shape = (*parts[0].shape[:2], phases, operation.result.shape[order[2]] // phases,
+                 parts[0].shape[4])
+        results = [to.add(operation.kind, part, TensorType(shape, operation.result.dtype), (),
+                          **operation.attributes) for part in zip(*sources, strict=True)]
+        return self._merged(_Split(tuple(results), order), to)
 
     def _reduce(self, operation: Operation, to: Expansion) -> Value | None:
         """Reduce phases and places, where columns are reduced."""
@@ -242,8 +292,9 @@ class _Splitter:
         kept = [number for number in (0, 1, 3) if split.order[number] not in dimensions]
         reduced = [place for number in range(4) if number not in kept
                    for place in np.atleast_1d(new[number]).tolist()]
-        shape = tuple(split.value.shape[4 if number == 3 else number] for number in kept)
-        result = to.add("reduce", (split.value, operation.operands[1]),
+        whole = self._whole(split, to)
+        shape = tuple(whole.shape[4 if number == 3 else number] for number in kept)
+        result = to.add("reduce", (whole, operation.operands[1]),
                         TensorType(shape, operation.result.dtype), operation.regions,
                         dimensions=tuple(reduced))
         # The dimensions that are left, in the order in which the value had them.
@@ -265,16 +316,16 @@ class _Splitter:
             value = as_phases(pooled(operation, lines.value, 0, height, to), lines.places,
                               self._sublanes, to)
         else:
-            value = pooled(operation, split.value, 0, height, to)
+            value = pooled(operation, self._whole(split, to), 0, height, to)
         result = pooled_phases(operation, value, width, to)
-        return None if result is None else self._merged(_Split(result, split.order), to)
+        return None if result is None else self._merged(_Split((result,), split.order), to)
 
     # Splitting, and putting together.
 
     def _from_lines(self, lines: _Lines, to: Expansion) -> Value:
         """The value as it was, of one with columns along the lanes."""
-        value = self._merged(_Split(as_phases(lines.value, lines.places, self._sublanes, to),
-                                    lines.order), to)
+        rows = as_phases(lines.value, lines.places, self._sublanes, to)
+        value = self._merged(_Split((rows,), lines.order), to)
         self._lines[value] = lines
         return value
 
@@ -292,19 +343,33 @@ class _Splitter:
             form.order, form.places, form.value.shape)
         return known.value if same else None
 
-    def _split(self, value: Value, order: Order, phases: int, to: Expansion) -> Value:
-        """A value with split columns."""
+    def _whole(self, split: _Split, to: Expansion) -> Value:
+        """All images of a value."""
+        if split.parts not in self._wholes:
+            self._wholes[split.parts] = to.concatenate(split.parts, 1)
+        return self._wholes[split.parts]
+
+    def _split(self, value: Value, order: Order, phases: int, count: int, to: Expansion
+               ) -> tuple[Value, ...]:
+        """A value with split columns, in so many parts."""
         known = self._splits.get(value)
         if known is not None and known.form == (order, phases):
-            return known.value
-        lines, images, columns, features = (value.shape[dimension] for dimension in order)
-        shape = (lines, images, phases, columns // phases, features)
-        repeated = self._repeated(value, order, shape, 2, to)
-        if repeated is not None:
-            return repeated
-        flat = to.reshape(to.transpose(value, order),
-                          (lines, images, columns // phases, phases, features))
-        return to.transpose(flat, (0, 1, 3, 2, 4))
+            if len(known.parts) == count:
+                return known.parts
+            whole = self._whole(known, to)
+        else:
+            lines, images, columns, features = (value.shape[dimension] for dimension in order)
+            shape = (lines, images // count, phases, columns // phases, features)
+            repeated = self._repeated(value, order, shape, 2, to)
+            if repeated is not None:
+                return (repeated,) * count
+            flat = to.reshape(to.transpose(value, order),
+                              (lines, images, columns // phases, phases, features))
+            whole = to.transpose(flat, (0, 1, 3, 2, 4))
+        if count == 1:
+            return (whole,)
+        self.has_parts = True
+        return tuple(to.slice(whole, 1, number, 1) for number in range(count))
 
     @staticmethod
     def _repeated(value: Value, order: Order, shape: tuple[int, ...], columns: int,
@@ -323,7 +388,9 @@ class _Splitter:
             return None
         [source] = producer.operands
         places = [order.index(i) for i in producer.attributes["broadcast_dimensions"]]
-        if columns in places:
+        if columns in places or any(
+                size not in (1, shape[place + (len(shape) - 4) * (place > columns)])
+                for place, size in zip(places, source.shape, strict=True)):
             return None
         places = [place + len(shape) - 4 if place > columns else place for place in places]
         if places != sorted(places):
@@ -332,8 +399,9 @@ class _Splitter:
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
         """The value with its columns together, which is dropped if nothing uses it."""
-        lines, images, phases, places, features = split.value.shape
-        flat = to.reshape(to.transpose(split.value, (0, 1, 3, 2, 4)),
+        whole = self._whole(split, to)
+        lines, images, phases, places, features = whole.shape
+        flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),
                           (lines, images, phases * places, features))
         value = to.transpose(flat, sorted(range(4), key=split.order.__getitem__))
         self._splits[value] = split

@@ -152,3 +152,22 @@ def test_few_features_run_along_lanes(size: int, stride: int, features: int, col
     found = kinds(graph)
     assert (found["line_convolution"], found["phase_convolution"]) == (1, 1)
     np.testing.assert_allclose(interpret(graph, arrays)[0], wanted, rtol=1e-6)
+
+
+def test_large_images_follow_each_other() -> None:
+    graph = Graph([Value(TensorType(shape, DType.F32))
+                   for shape in [(3, 8, 8, 4), (3, 3, 4, 4), (3, 3, 4, 4)]])
+    x, first, second = graph.inputs
+    y = convolve(graph, x, first)
+    y = graph.add("negate", (y,), y.type).result
+    graph.outputs = [convolve(graph, y, second)]
+    arrays = [np.random.default_rng(SEED).standard_normal(value.shape).astype(np.float32)
+              for value in graph.inputs]
+    [wanted] = interpret(graph, arrays)
+    split_phases(graph, CONFIG)
+    simplify(graph)
+    verify(graph)
+    chain = [operation.kind for operation in graph.operations
+             if operation.kind in ("phase_convolution", "negate")]
+    assert chain == ["phase_convolution", "negate", "phase_convolution"] * 3
+    np.testing.assert_allclose(interpret(graph, arrays)[0], wanted, rtol=1e-5, atol=1e-5)
