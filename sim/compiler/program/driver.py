@@ -18,6 +18,7 @@ from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.devices import connect, for_device, hoist, require_cores
 from sim.compiler.program.inputs import absorb
+from sim.compiler.program.kernel import load_rules
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
 
@@ -60,6 +61,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     """
     title = name or graph.name
     require_cores(graph, config)
+    load_rules()
     run_passes(graph, config)
     check(graph, config)
     inputs = tuple(value.type for value in graph.inputs)

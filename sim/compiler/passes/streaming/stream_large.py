@@ -9,6 +9,7 @@ import numpy as np
 
 from hdl.config import Config
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.kernels.lowering import choose
 from sim.compiler.passes.expansion import Expansion
 from sim.compiler.passes.fuse import fuse
 from sim.compiler.passes.streaming import elements, indexed, reductions
@@ -90,7 +91,7 @@ class _Streams:
         if operation.kind in ("while", "case", "constant", "stream") or any(
                 0 in value.shape for value in (*operation.operands, *operation.results)):
             return None
-        if self._needed(operation) <= self._vectors:
+        if self._needed(operation) <= self._vectors or self._chosen(operation) <= self._vectors:
             return None
         plans = [plan for axis in axes_of(operation) for way in _Way
                  if (plan := self._sized(operation, axis, way)) is not None]
@@ -99,6 +100,14 @@ class _Streams:
     def _needed(self, operation: Operation) -> int:
         values = dict.fromkeys((*operation.operands, *operation.results))
         return sum(self._size(value.type) for value in values)
+
+    def _chosen(self, operation: Operation) -> int:
+        """Vectors of operands and results in the tilings that the rule takes."""
+        choice = choose(operation, tuple(standard(value.shape, self._config)
+                                         for value in operation.operands), self._config)
+        tilings = dict(zip((*operation.operands, *operation.results),
+                           (*choice.operands, *choice.results), strict=True))
+        return sum(tiling.vectors for tiling in tilings.values())
 
     def _size(self, kind: TensorType) -> int:
         return standard(kind.shape, self._config).vectors
