@@ -24,6 +24,8 @@ _SCRATCH = {"sort": 3, "reduce_window": 3, "select_and_scatter": 3, "convolution
             "phase_convolution": 1, "gather": 1, "scatter": 1, "dot_general": 1,
             "reduce": 1, "reshape": 1, "transpose": 1}
 """Vectors that a kernel needs for itself and for other tilings, in its largest values' sizes."""
+_DENSER = frozenset({"dot_general", "line_convolution"})
+"""Kinds whose rules take and make tilings that may need fewer vectors than the standard ones."""
 _BLOCKS = 16
 """Blocks wanted: the first read and the last write of a stream are not hidden."""
 _SMALLEST = 16
@@ -91,7 +93,8 @@ class _Streams:
         if operation.kind in ("while", "case", "constant", "stream") or any(
                 0 in value.shape for value in (*operation.operands, *operation.results)):
             return None
-        if self._needed(operation) <= self._vectors or self._chosen(operation) <= self._vectors:
+        if self._needed(operation) <= self._vectors or (
+                operation.kind in _DENSER and self._chosen(operation) <= self._vectors):
             return None
         plans = [plan for axis in axes_of(operation) for way in _Way
                  if (plan := self._sized(operation, axis, way)) is not None]
