@@ -32,13 +32,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 from hdl.config import Config
 from hdl.tiles import VerilogLibrary
 
-__all__ = ["BLOCKS", "Block", "Edit", "Mutant", "Result", "Verdict", "applied", "draw", "files",
-           "find_mutants", "judge", "main", "report", "verilog_digest"]
+__all__ = ["BLOCKS", "CONFIGS", "Block", "Edit", "Mutant", "Result", "Verdict", "applied", "draw",
+           "files", "find_mutants", "judge", "main", "report", "verilog_digests"]
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = (Config.preset("tiny"), Config.preset("tiny", cores=1, mac_latency=3))
@@ -348,17 +349,22 @@ def applied(mutant: Mutant, root: Path) -> Iterator[None]:
         file.write_bytes(before)
 
 
-def verilog_digest(block: str) -> str:
-    """A digest of the block's Verilog, in all `CONFIGS`."""
-    digest = hashlib.sha256()
-    for name in BLOCKS[block].components:
-        module, component = name.split(":")
-        make = getattr(importlib.import_module(f"hdl.{module}"), component)
-        for config in CONFIGS:
+def verilog_digests(block: str) -> Iterator[str]:
+    """Digests of the Verilog of each of the block's components, in all `CONFIGS`."""
+    for config in CONFIGS:
+        for name in BLOCKS[block].components:
+            module, component = name.split(":")
+            make = getattr(importlib.import_module(f"hdl.{module}"), component)
             sources = VerilogLibrary().write(component.lower(), partial(make, config))
-            for text in sources.values():
-                digest.update(text.encode())
-    return digest.hexdigest()
+            yield hashlib.sha256("".join(sources.values()).encode()).hexdigest()
+
+
+def _print_digests(block: str, expected: Sequence[str]) -> None:
+    """Print digests, the last one that is not as expected: nothing more has to be elaborated."""
+    for digest, other in zip_longest(verilog_digests(block), expected):
+        print(digest)
+        if other not in (None, digest):
+            break
 
 
 @dataclass(frozen=True)
@@ -412,21 +418,21 @@ def _test(block: str, path: str, root: Path, limit: float) -> _Run:
     return run
 
 
-def _digest(block: str, root: Path, limit: float) -> _Run:
-    return _run(["-m", "verif.system.mutate", block, "--digest"], root, limit)
+def _digest(block: str, root: Path, limit: float, expected: Sequence[str] = ()) -> _Run:
+    return _run(["-m", "verif.system.mutate", block, "--digest", *expected], root, limit)
 
 
-def judge(mutant: Mutant, original: str, digest: Callable[[], _Run],
+def judge(mutant: Mutant, original: Sequence[str], digest: Callable[[], _Run],
           test: Callable[[], _Run]) -> Verdict:
     """Classifies a mutant that has been applied.
 
     Parameters
     ----------
     mutant : Mutant
-    original : str
-        Digest of the Verilog without the mutant.
+    original : sequence of str
+        Digests of the Verilog without the mutant.
     digest, test : callable
-        Compute that digest and run the tests, with the mutant.
+        Compute those digests, up to the first that differs, and run the tests, with the mutant.
     """
     begin = time.monotonic()
 
@@ -436,7 +442,7 @@ def judge(mutant: Mutant, original: str, digest: Callable[[], _Run],
     written = digest()
     if written.status != 0:
         return verdict(Result.INVALID)
-    if written.output.split()[-1] == original:
+    if written.output.split() == list(original):
         return verdict(Result.EQUIVALENT)
     tested = test()
     if tested.status is None:
@@ -486,6 +492,7 @@ def _mutate(block: str, count: int, seed: int, limit: float) -> int:
         original = _digest(block, root, limit)
         if original.status != 0:
             raise RuntimeError(f"the Verilog cannot be written: {original.output}")
+        digests = original.output.split()
         # This also builds the models that no mutant touches.
         sound = _test(block, "", root, max(limit, 3600))
         if sound.status != 0:
@@ -493,9 +500,9 @@ def _mutate(block: str, count: int, seed: int, limit: float) -> int:
         verdicts = []
         for mutant in mutants:
             with applied(mutant, root):
-                verdicts.append(judge(mutant, original.output.split()[-1],
-                                      partial(_digest, block, root, limit),
-                                      partial(_test, block, mutant.path, root, limit)))
+                verdicts.append(judge(
+                    mutant, digests, partial(_digest, block, root, limit, digests),
+                    partial(_test, block, mutant.path, root, limit)))
             print(line(verdicts[-1]), flush=True)
         print(report(verdicts, root))
     return int(any(verdict.result is Result.SURVIVED for verdict in verdicts))
@@ -509,11 +516,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=40, help="how many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which mutants")
     parser.add_argument("--limit", type=float, default=900, help="seconds for each mutant")
-    parser.add_argument("--digest", action="store_true",
-                        help="only print a digest of the block's Verilog")
+    parser.add_argument("--digest", nargs="*", metavar="EXPECTED",
+                        help="only print digests of the block's Verilog, to the first unexpected")
     options = parser.parse_args(arguments)
-    if options.digest:
-        print(verilog_digest(options.block))
+    if options.digest is not None:
+        _print_digests(options.block, options.digest)
         return 0
     return _mutate(options.block, options.count, options.seed, options.limit)
 

@@ -7,7 +7,17 @@ from textwrap import dedent
 import pytest
 
 from verif.system import mutate
-from verif.system.mutate import BLOCKS, ROOT, Mutant, Result, Verdict, applied, draw, find_mutants
+from verif.system.mutate import (
+    BLOCKS,
+    CONFIGS,
+    ROOT,
+    Mutant,
+    Result,
+    Verdict,
+    applied,
+    draw,
+    find_mutants,
+)
 
 SOURCE = dedent('''\
     """A block."""
@@ -147,15 +157,27 @@ def test_the_result_of_a_mutant(digest: str | None, status: int | None, output: 
         return mutate._Run(status, output)
 
     written = mutate._Run(0, f"{digest}\n") if digest else mutate._Run(1, "NameError: x\n")
-    verdict = mutate.judge(mutant, "old", lambda: written, test)
+    verdict = mutate.judge(mutant, ["old"], lambda: written, test)
     assert (verdict.result, verdict.noticed) == (result, noticed)
     assert len(tested) == (digest == "new")
+
+
+def test_digests_end_with_the_first_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*expected: str) -> list[str]:
+        assert mutate.main(["mxu", "--digest", *expected]) == 0
+        return capsys.readouterr().out.split()
+
+    digests = printed()
+    assert len(set(digests)) == len(digests) == len(CONFIGS)
+    assert printed(*digests) == digests
+    assert printed(digests[0], "other") == digests
+    assert printed("other", digests[1]) == digests[:1]
 
 
 def test_tests_that_cannot_be_run_are_no_result() -> None:
     mutant = find_mutants("hdl/block.py", SOURCE)[0]
     with pytest.raises(RuntimeError, match="the tests cannot be run: no such file"):
-        mutate.judge(mutant, "old", lambda: mutate._Run(0, "new"),
+        mutate.judge(mutant, ["old"], lambda: mutate._Run(0, "new"),
                      lambda: mutate._Run(4, "no such file"))
 
 
