@@ -4,7 +4,7 @@ import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -22,18 +22,21 @@ __all__ = ["JitFunction", "jit"]
 @overload
 def jit(function: Callable[..., Any], *, device: Device | None = None,
         static_argnums: int | Sequence[int] = (),
-        static_argnames: str | Sequence[str] = ()) -> "JitFunction": ...
+        static_argnames: str | Sequence[str] = (), in_shardings: Any = None,
+        out_shardings: Any = None) -> "JitFunction": ...
 
 
 @overload
 def jit(function: None = None, *, device: Device | None = None,
         static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = (),
+        in_shardings: Any = None, out_shardings: Any = None,
         ) -> Callable[[Callable[..., Any]], "JitFunction"]: ...
 
 
 def jit(function: Callable[..., Any] | None = None, *, device: Device | None = None,
         static_argnums: int | Sequence[int] = (),
-        static_argnames: str | Sequence[str] = (),
+        static_argnames: str | Sequence[str] = (), in_shardings: Any = None,
+        out_shardings: Any = None,
         ) -> "JitFunction | Callable[[Callable[..., Any]], JitFunction]":
     """Compile a function of arrays for a device. Needs the extra ``jax``.
 
@@ -52,6 +55,9 @@ def jit(function: Callable[..., Any] | None = None, *, device: Device | None = N
     static_argnums, static_argnames : int, str, or sequences, optional
         Arguments that are constants of the program, by position and by name; hashable. As those of
         ``jax.jit``.
+    in_shardings, out_shardings : pytrees of jax.sharding.NamedSharding, optional
+        How arguments and results are divided between the two cores of a chip, which are the devices
+        of a mesh. As those of ``jax.jit``; arguments that are arrays of JAX may have shardings too.
 
     Returns
     -------
@@ -65,8 +71,12 @@ def jit(function: Callable[..., Any] | None = None, *, device: Device | None = N
         If JAX is not installed.
     """
     if function is None:
-        return lambda decorated: JitFunction(decorated, device, static_argnums, static_argnames)
-    return JitFunction(function, device, static_argnums, static_argnames)
+        return functools.partial(jit, device=device, static_argnums=static_argnums,
+                                 static_argnames=static_argnames, in_shardings=in_shardings,
+                                 out_shardings=out_shardings)
+    shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    return JitFunction(function, device, static_argnums, static_argnames,
+                       {name: given for name, given in shardings.items() if given is not None})
 
 
 class JitFunction:
@@ -77,7 +87,7 @@ class JitFunction:
 
     def __init__(self, function: Callable[..., Any], device: Device | None,
                  static_argnums: int | Sequence[int], static_argnames: str | Sequence[str],
-                 ) -> None:
+                 shardings: Mapping[str, Any]) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable, not {function!r}")
         if device is not None:
@@ -90,7 +100,7 @@ class JitFunction:
         numbers, names = _static(function, static_argnums, static_argnames)
         self._static_numbers, self._static_names = numbers, names
         self._jitted = jax.jit(function, keep_unused=True, static_argnums=tuple(sorted(numbers)),
-                               static_argnames=tuple(sorted(names)))
+                               static_argnames=tuple(sorted(names)), **shardings)
         self._device = device
         self._name = getattr(function, "__name__", "function")
         self._programs: dict[Any, CompiledProgram] = {}
@@ -124,8 +134,8 @@ class JitFunction:
                             f"apply jax.grad, jax.vmap and the like to the function, and "
                             f"systolith.jit to what they return")
         stage = self._jitted.trace(*arguments, **named)
-        program = self._compiled(stage, chosen.config)
         leaves = jax.tree.leaves(self._dynamic(arguments, named))
+        program = self._compiled(stage, chosen.config, leaves)
         avals = jax.tree.leaves(stage.in_avals)
         arrays = [_array(leaf, aval) for leaf, aval in zip(leaves, avals, strict=True)]
         outputs = program(*arrays, device=chosen)
@@ -149,13 +159,16 @@ class JitFunction:
         CompiledProgram
             Takes the leaves of the arguments that are not static, in order.
         """
+        import jax
+
         chip = Config.preset(config) if isinstance(config, str) else config
         instance("config", chip, Config)
-        return self._compiled(self._jitted.trace(*arguments, **named), chip)
+        return self._compiled(self._jitted.trace(*arguments, **named), chip,
+                              jax.tree.leaves(self._dynamic(arguments, named)))
 
-    def _compiled(self, stage: Any, config: Config) -> CompiledProgram:
-        """The program of a traced function; JAX traces equal calls once."""
-        key = (stage.jaxpr, config)
+    def _compiled(self, stage: Any, config: Config, leaves: Sequence[Any]) -> CompiledProgram:
+        """The program of a traced function; JAX traces equal calls once, but for shardings."""
+        key = (stage.jaxpr, config, tuple(map(_sharding, leaves)))
         with self._lock:
             if key not in self._programs:
                 self._programs[key] = compile_imported(_imported(stage), config, self._name)
@@ -217,6 +230,14 @@ def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: s
     all_names |= {positional[number] for number in all_numbers
                   if -len(positional) <= number < len(positional)}
     return all_numbers | found, all_names
+
+
+def _sharding(leaf: Any) -> Any:
+    """How an array of JAX is divided between devices; None of others."""
+    import jax
+
+    sharding = getattr(leaf, "sharding", None)
+    return sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
 
 
 def _array(leaf: Any, type: Any) -> Any:

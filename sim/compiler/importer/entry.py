@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.sharding import Shards
+from sim.compiler.importer.sharding.mesh import cut_of
 
 __all__ = ["Cuts", "Entry", "entry_cuts", "entry_function", "halved", "read_entry"]
 
@@ -51,7 +51,7 @@ def entry_function(module: Any) -> tuple[str, dict[str, Any]]:
     return ("main" if "main" in functions else public[0]), functions
 
 
-def entry_cuts(function: Any, shards: Shards) -> tuple[Cuts, Cuts]:
+def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
     """How the arguments and the results of a function are cut for two devices.
 
     Raises
@@ -65,7 +65,7 @@ def entry_cuts(function: Any, shards: Shards) -> tuple[Cuts, Cuts]:
     found = []
     for types, name in ((kind.inputs, "arg_attrs"), (kind.results, "res_attrs")):
         given = function.attributes[name] if name in function.attributes else [{}] * len(types)
-        cuts = [shards.cut(item["sdy.sharding"]) if "sdy.sharding" in item else None
+        cuts = [cut_of(module, item["sdy.sharding"]) if "sdy.sharding" in item else None
                 for item in given]
         for type, cut in zip(types, cuts, strict=True):
             if cut is not None and ir.RankedTensorType(type).shape[cut] % 2:
@@ -90,17 +90,17 @@ def read_entry(module: Any, devices: int) -> Entry:
     if "arg_attrs" in function.attributes:
         donated = tuple(number for number, item in enumerate(function.attributes["arg_attrs"])
                         if "tf.aliasing_output" in item or "jax.buffer_donor" in item)
-    outline = b"" if devices == 1 else _outline(title, function, Shards(module)).encode()
+    outline = b"" if devices == 1 else _outline(title, function, module).encode()
     return Entry(title, donated, outline)
 
 
-def _outline(title: str, function: Any, shards: Shards) -> str:
+def _outline(title: str, function: Any, module: Any) -> str:
     """A module with a function's signature, which says by HLO's shardings how results are cut."""
     from jaxlib.mlir import ir
 
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     arguments = ", ".join(f"%arg{number}: {type}" for number, type in enumerate(kind.inputs))
-    _, cuts = entry_cuts(function, shards)
+    _, cuts = entry_cuts(function, module)
     shardings = [_sharding(cut, len(ir.RankedTensorType(type).shape))
                  for type, cut in zip(kind.results, cuts, strict=True)]
     sharding = shardings[0] if len(shardings) == 1 else f"{{{', '.join(shardings)}}}"

@@ -11,18 +11,21 @@ from sim.compiler.graph.ir import DType, Graph, Location, TensorType, Value
 from sim.compiler.graph.verify import verify
 from sim.compiler.importer.advice import advice_for_operation, advice_for_type
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.collectives import (
-    COLLECTIVES,
-    device_group,
-    device_number,
-    is_reducer,
-)
 from sim.compiler.importer.entry import Cuts, entry_cuts, entry_function, halved
 from sim.compiler.importer.locations import location_of
 from sim.compiler.importer.module import read
 from sim.compiler.importer.rules import RULES
 from sim.compiler.importer.scope import Scope
-from sim.compiler.importer.sharding import ADVICE, Shards, manual_axes, module_devices
+from sim.compiler.importer.sharding.collectives import (
+    COLLECTIVES,
+    device_group,
+    device_number,
+    is_reducer,
+)
+from sim.compiler.importer.sharding.partition import ALL_REDUCE, RESHARD, partition
+from sim.compiler.importer.sharding.propagation import Propagated, ShardingError, propagate
+from sim.compiler.importer.sharding.shards import ADVICE as DEVICES
+from sim.compiler.importer.sharding.shards import Shards, manual_axes, module_devices
 from sim.compiler.importer.wide import Range, narrow, range_of
 from sim.compiler.passes.canonicalize import canonicalize
 from sim.compiler.passes.expand_elements import expand_elements
@@ -92,17 +95,20 @@ class _Importer:
     ranges: dict[Value, Range] = field(default_factory=dict)
     inside: bool = False
     """In the program of a device: a ``manual_computation``."""
+    cut: dict[Value, int | None] = field(default_factory=dict)
+    """Of a global program with shardings: the dimension along which each value is cut in two."""
 
     def run(self) -> Graph:
         name, functions = entry_function(self.module)
         self.functions = functions
         self.shards = Shards(self.module)
+        self.divided = None if self.per_device else self.propagated(functions[name].operation)
         self.partitions, self.replicas = module_devices(self.module)
         self.cuts: tuple[Cuts, Cuts] | None = None
         if self.per_device:
             self.shards.stacked = True
             if self.partitions == 2:
-                self.cuts = entry_cuts(functions[name], self.shards)
+                self.cuts = entry_cuts(functions[name], self.module)
         graph = Graph(name=name)
         scope = Scope(graph, self.ranges)
         [block] = functions[name].regions[0].blocks
@@ -116,6 +122,8 @@ class _Importer:
         graph.outputs = [self.output(value, number, graph) for number, value in enumerate(outputs)
                          if value is not None]
         self.shards.finish(graph)
+        if self.divided is not None and (found := partition(graph, self.cut)):
+            raise UnsupportedError(found)
         verify(graph)
         return graph
 
@@ -150,12 +158,14 @@ class _Importer:
             results = self.operation(operation, scope, location_of(operation.location, call))
             for value, known in zip(operation.results, results, strict=True):
                 scope.define(value, known)
+            self.note_cuts(operation, results)
         raise ValueError("a block must end with a return")
 
     def operation(self, operation: Any, scope: Scope,
                   location: Location | None) -> Sequence[Value | None]:
         """Import an operation; returns its results."""
         name = operation.name.removeprefix("stablehlo.").removeprefix("func.")
+        name = "constant" if name == "sdy.constant" else name
         nothing = [None] * len(operation.results)
         if name == "sdy.sharding_constraint" or (
                 name == "custom_call"
@@ -163,6 +173,7 @@ class _Importer:
             return [scope.find(value) for value in operation.operands]
         special = {"call": self.call, "composite": self.call,
                    "sdy.manual_computation": self.manual,
+                   RESHARD: self.between, ALL_REDUCE: self.between,
                    "get_dimension_size": self.dimension_size}.get(name)
         if special:
             return special(operation, scope, location)
@@ -278,6 +289,8 @@ class _Importer:
         cut = self.cuts[0][number] if self.cuts else None
         if cut is not None:
             value = Value(TensorType(halved(value.shape, cut), value.dtype), value.name)
+        if self.divided is not None:
+            self.cut[value] = self.divided.argument(number)
         graph.inputs.append(value)
         return self.shards.whole(value, cut, Expansion(graph, None))
 
@@ -285,6 +298,32 @@ class _Importer:
         """What the program returns of a global value."""
         cut = self.cuts[1][number] if self.cuts else None
         return self.shards.local(value, cut, Expansion(graph, None))
+
+    def propagated(self, main: Any) -> Propagated | None:
+        """The shardings of a global program, if it has any; then its calls are inlined."""
+        try:
+            return propagate(self.module, main)
+        except ShardingError as error:
+            raise UnsupportedError([Unsupported(str(error), "", DEVICES)]) from error
+
+    def note_cuts(self, operation: Any, results: Sequence[Value | None]) -> None:
+        """Note how the results of an operation of a global program are cut."""
+        if self.divided is None:
+            return
+        for value, cut in zip(results, self.divided.results(operation), strict=True):
+            if value is not None:
+                # What returns an operand does not change it.
+                self.cut.setdefault(value, cut)
+
+    def between(self, operation: Any, scope: Scope,
+                location: Location | None) -> Sequence[Value | None]:
+        """Import what a global program does between devices, for `partition`."""
+        value = scope.find(operation.operands[0])
+        if value is None or self.divided is None:
+            return [value]
+        attributes = {"cut": self.divided.results(operation)[0]}
+        return scope.graph.add(operation.name, [value], value.type, attributes, (),
+                               location).results
 
     def manual(self, operation: Any, scope: Scope,
                location: Location | None) -> Sequence[Value | None]:
@@ -296,7 +335,7 @@ class _Importer:
             given, made = (self.shards.dimensions(operation.attributes[name], manual)
                            for name in ("in_shardings", "out_shardings"))
         except ValueError as error:
-            self.refuse(f"manual_computation on {error}", location, ADVICE)
+            self.refuse(f"manual_computation on {error}", location, DEVICES)
             return nothing
         two = any(size > 1 and name in manual for name, size in sizes.items())
         at = Expansion(scope.graph, location)
@@ -318,7 +357,7 @@ class _Importer:
         nothing = [None] * len(operation.results)
         devices = self.partitions * self.replicas
         if devices > 2:
-            self.refuse(f"{name} in a program for {devices} devices", location, ADVICE)
+            self.refuse(f"{name} in a program for {devices} devices", location, DEVICES)
             return nothing
         if not self.inside and devices == 2:
             self.shards.stacked = True
@@ -337,7 +376,7 @@ class _Importer:
         if group is None:
             self.refuse(f"{name} in groups {python(operation.attributes['replica_groups'])}"
                         if "replica_groups" in operation.attributes else f"{name} between devices "
-                        "that do not exist", location, ADVICE)
+                        "that do not exist", location, DEVICES)
             return nothing
         if any(captured for _, captured in imported) or not all(map(is_reducer, regions)):
             self.refuse(f"{name} whose function is not made of elementwise operations", location,

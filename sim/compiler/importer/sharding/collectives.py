@@ -16,7 +16,8 @@ from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
 from sim.compiler.importer.attributes import python
 from sim.compiler.passes.expansion import Expansion
 
-__all__ = ["COLLECTIVES", "Group", "device_group", "device_number", "is_reducer", "joined", "part"]
+__all__ = ["COLLECTIVES", "Group", "all_reduced", "device_group", "device_number", "is_reducer",
+           "joined", "part", "swapped"]
 
 Group = tuple[int, ...]
 """Devices in the order of a group: (0, 1) or (1, 0); (0,) if each is alone."""
@@ -31,6 +32,19 @@ def joined(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -
 def part(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> Value:
     """The half of a value that belongs to a device."""
     return _by_place(at, "by_device", *_halves(at, value, dimension), group)
+
+
+def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = (0, 1)) -> Value:
+    """The halves of both devices that belong to a device, behind each other along a dimension."""
+    first, second = _halves(at, value, split)
+    mine = _by_place(at, "by_device", first, second, group)
+    other = _by_place(at, "exchange", second, first, group)
+    return at.concatenate(_in_order(at, mine, other, group), along)
+
+
+def all_reduced(at: Expansion, region: Graph, value: Value, group: Group = (0, 1)) -> Value:
+    """A function of the values of both devices, applied in their order."""
+    return _apply(at, region, _both(at, value, group))
 
 
 def device_number(at: Expansion) -> Value:
@@ -91,7 +105,7 @@ def _all_reduce(at: Expansion, operation: Any, operands: list[Value], group: Gro
                 regions: Sequence[Graph]) -> Sequence[Value]:
     if len(group) == 1:
         return operands
-    return [_apply(at, regions[0], _both(at, value, group)) for value in operands]
+    return [all_reduced(at, regions[0], value, group) for value in operands]
 
 
 def _all_gather(at: Expansion, operation: Any, operands: list[Value], group: Group,
@@ -119,14 +133,8 @@ def _all_to_all(at: Expansion, operation: Any, operands: list[Value], group: Gro
     if len(group) == 1:
         return operands
     split = python(operation.attributes["split_dimension"])
-    found = []
-    for value in operands:
-        first, second = _halves(at, value, split)
-        mine = _by_place(at, "by_device", first, second, group)
-        other = _by_place(at, "exchange", second, first, group)
-        found.append(at.concatenate(_in_order(at, mine, other, group),
-                                    python(operation.attributes["concat_dimension"])))
-    return found
+    along = python(operation.attributes["concat_dimension"])
+    return [swapped(at, value, split, along, group) for value in operands]
 
 
 def _collective_permute(at: Expansion, operation: Any, operands: list[Value], group: Group,

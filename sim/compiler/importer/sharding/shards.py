@@ -1,12 +1,12 @@
 """Shards of values: which parts of global values each of two devices has."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from sim.compiler.graph.ir import STACKED, Graph, Sharding, Value
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.collectives import joined, part
+from sim.compiler.importer.sharding.collectives import joined, part
+from sim.compiler.importer.sharding.mesh import axis_sizes, cut_of
 from sim.compiler.passes.expansion import Expansion
 
 __all__ = ["ADVICE", "Shards", "manual_axes", "module_devices"]
@@ -64,51 +64,15 @@ class Shards:
         sizes: dict[str, int] = {}
         for name in ("in_shardings", "out_shardings"):
             for item in sdy.TensorShardingPerValueAttr(operation.attributes[name]).shardings:
-                sizes |= self._mesh(sdy.TensorShardingAttr(item).mesh_or_ref)
-        return sizes
-
-    def _mesh(self, reference: Any) -> dict[str, int]:
-        from jaxlib.mlir import ir
-        from jaxlib.mlir.dialects import sdy
-
-        attribute = reference
-        if isinstance(reference, ir.FlatSymbolRefAttr):
-            [attribute] = [operation.attributes["mesh"] for operation in self.module.body.operations
-                           if operation.operation.name == "sdy.mesh" and python(
-                               operation.attributes["sym_name"]) == reference.value]
-        mesh = sdy.MeshAttr(attribute)
-        sizes = {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
-        if math.prod(sizes.values()) > 2:
-            raise ValueError(f"a mesh of {math.prod(sizes.values())} devices")
-        if list(mesh.device_ids) not in ([], [0], [0, 1]):
-            raise ValueError(f"a mesh of devices {list(mesh.device_ids)}")
+                sizes |= axis_sizes(self.module, sdy.TensorShardingAttr(item).mesh_or_ref)
         return sizes
 
     def dimensions(self, attribute: Any, manual: set[str]) -> list[int | None]:
         """For each value of a list of shardings, the dimension that is cut in two."""
         from jaxlib.mlir.dialects import sdy
 
-        return [self.cut(item, manual) for item in sdy.TensorShardingPerValueAttr(
-            attribute).shardings]
-
-    def cut(self, attribute: Any, names: set[str] | None = None) -> int | None:
-        """The dimension that a value's sharding cuts in two, along axes of these names or any.
-
-        Raises
-        ------
-        ValueError
-            As `axes`.
-        """
-        from jaxlib.mlir.dialects import sdy
-
-        sharding = sdy.TensorShardingAttr(attribute)
-        sizes = self._mesh(sharding.mesh_or_ref)
-        for dimension, axes in enumerate(map(sdy.DimensionShardingAttr,
-                                             sharding.dimension_shardings)):
-            for axis in map(sdy.AxisRefAttr, axes.axes):
-                if sizes[axis.name] > 1 and (names is None or axis.name in names):
-                    return dimension
-        return None
+        return [cut_of(self.module, item, manual)
+                for item in sdy.TensorShardingPerValueAttr(attribute).shardings]
 
     def local(self, value: Value, dimension: int | None, at: Expansion) -> Value:
         """A device's part of a global value."""

@@ -1,0 +1,331 @@
+"""Which operations two devices can divide, and how: a table of rules.
+
+A rule takes an operation of a global program, with the dimension along which each of its operands
+and results is cut in halves, or None. It accepts what each device computes from its halves alone,
+and refuses everything else.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.compiler.graph.arrays import Array
+from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
+from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
+from sim.compiler.graph.semantics.reductions import reducer_kind
+
+__all__ = ["Cut", "Division", "NotDivisibleError", "divide"]
+
+Cut = int | None
+"""The dimension along which a value is cut in halves, or None: each device has all of it."""
+_IDENTITIES = {"add": 0, "xor": 0, "multiply": 1}
+"""What a sum, say, begins with so that two such sums are one; maxima may begin with anything."""
+_IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
+
+
+class NotDivisibleError(Exception):
+    """The devices cannot divide an operation."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """What each device does.
+
+    Attributes
+    ----------
+    attributes : dict
+        Attributes that differ from those of the global operation.
+    partial : Graph or None
+        The function that combines what the devices have found, if that is a part of the result.
+    """
+
+    attributes: dict[str, Any] = field(default_factory=dict)
+    partial: Graph | None = None
+
+
+@dataclass(frozen=True)
+class _Case:
+    """An operation with its cuts."""
+
+    operation: Operation
+    given: Sequence[Cut]
+    made: Sequence[Cut]
+    constant: Callable[[Value], Array | None]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return self.operation.attributes
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        return self.operation.operands[number].shape
+
+
+def divide(operation: Operation, given: Sequence[Cut], made: Sequence[Cut],
+           constant: Callable[[Value], Array | None]) -> Division:
+    """Say what each device does for an operation.
+
+    Parameters
+    ----------
+    operation : Operation
+        An operation of the global program; not ``while`` or ``case``.
+    given, made : sequence of (int or None)
+        The cuts of its operands and results.
+    constant : callable
+        Gives the array of a value that is a constant, and otherwise None.
+
+    Raises
+    ------
+    NotDivisibleError
+        If the devices cannot compute it from their halves.
+    """
+    if all(cut is None for cut in (*given, *made)):
+        return Division()
+    rule = _RULES.get(operation.kind)
+    if rule is None:
+        raise NotDivisibleError
+    return rule(_Case(operation, given, made, constant)) or Division()
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise NotDivisibleError
+
+
+def _same(cuts: Sequence[Cut]) -> int:
+    """The one cut that all values have."""
+    [cut] = set(cuts) if len(set(cuts)) == 1 else [None]
+    if cut is None:
+        raise NotDivisibleError
+    return cut
+
+
+def _nowhere(cuts: Sequence[Cut]) -> None:
+    _require(all(cut is None for cut in cuts))
+
+
+def _halved(sizes: Sequence[int], cut: int) -> tuple[int, ...]:
+    return tuple(size // 2 if number == cut else size for number, size in enumerate(sizes))
+
+
+def _elementwise(case: _Case) -> None:
+    operation, [made] = case.operation, case.made
+    scalars = operation.kind in ("select", "clamp")
+    for value, cut in zip(operation.operands, case.given, strict=True):
+        if scalars and not value.shape:
+            continue
+        _require(value.shape == operation.result.shape and cut == made)
+
+
+def _each(case: _Case) -> None:
+    _require(list(case.given) == list(case.made))
+
+
+def _broadcast(case: _Case) -> None:
+    [given], [made], into = case.given, case.made, case.attributes["broadcast_dimensions"]
+    stretched = made not in into or case.shape(0)[into.index(made)] == 1
+    _require(given is None if stretched else given is not None and into[given] == made)
+
+
+def _transpose(case: _Case) -> None:
+    [given], [made] = case.given, case.made
+    _require(made is not None and case.attributes["permutation"][made] == given)
+
+
+def _reshape(case: _Case) -> None:
+    # Halves of a dimension are halves of each run of elements that follow those in front of it.
+    [given], [made] = case.given, case.made
+    _require(given is not None and made is not None
+             and math.prod(case.shape(0)[:given]) == math.prod(case.operation.result.shape[:made]))
+
+
+def _sum(operation: Operation) -> Graph:
+    scalar = TensorType((), operation.result.dtype)
+    region = Graph([Value(scalar), Value(scalar)])
+    region.outputs = [region.add("add", region.inputs, scalar).result]
+    return region
+
+
+def _dot_general(case: _Case) -> Division:
+    (lhs, rhs), [made], attributes = case.given, case.made, case.attributes
+    batch = attributes["lhs_batching_dimensions"], attributes["rhs_batching_dimensions"]
+    summed = attributes["lhs_contracting_dimensions"], attributes["rhs_contracting_dimensions"]
+    free = [[dimension for dimension in range(len(case.shape(side)))
+             if dimension not in (*batch[side], *summed[side])] for side in (0, 1)]
+    if lhs in summed[0]:
+        _require(rhs == summed[1][summed[0].index(lhs)] and made is None)
+        return Division(partial=_sum(case.operation))
+    if lhs in batch[0]:
+        place = batch[0].index(lhs)
+        _require(rhs == batch[1][place] and made == place)
+    elif lhs is not None:
+        _require(rhs is None and made == len(batch[0]) + free[0].index(lhs))
+    else:
+        _require(rhs in free[1])
+        assert rhs is not None
+        _require(made == len(batch[0]) + len(free[0]) + free[1].index(rhs))
+    return Division()
+
+
+def _convolution(case: _Case) -> Division:
+    (lhs, rhs), [made], attributes = case.given, case.made, case.attributes
+    _require(attributes["batch_group_count"] == 1)
+    if lhs is not None and lhs == attributes["input_batch_dimension"]:
+        _require(rhs is None and made == attributes["output_batch_dimension"])
+        return Division()
+    _require(attributes["feature_group_count"] == 1)
+    if lhs is None:
+        _require(rhs == attributes["kernel_output_feature_dimension"]
+                 and made == attributes["output_feature_dimension"])
+        return Division()
+    _require(lhs == attributes["input_feature_dimension"] and made is None
+             and rhs == attributes["kernel_input_feature_dimension"])
+    return Division(partial=_sum(case.operation))
+
+
+def _combining(case: _Case, start: Value) -> Graph:
+    """The function that combines two reductions, which both begin with a value."""
+    _require(len(case.made) == 1)
+    [region] = case.operation.regions
+    kind = reducer_kind(region)
+    if kind not in _IDEMPOTENT:
+        known = case.constant(start)
+        _require(kind in _IDENTITIES and known is not None
+                 and bool(np.all(known == _IDENTITIES[str(kind)])))
+    return region
+
+
+def _reduce(case: _Case) -> Division:
+    operation, count = case.operation, len(case.operation.results)
+    cut, dimensions = _same(case.given[:count]), case.attributes["dimensions"]
+    _nowhere(case.given[count:])
+    if cut not in dimensions:
+        kept = cut - sum(dimension < cut for dimension in dimensions)
+        _require(_same(case.made) == kept)
+        return Division()
+    _nowhere(case.made)
+    return Division(partial=_combining(case, operation.operands[count]))
+
+
+def _concatenate(case: _Case) -> None:
+    _require(_same([*case.given, *case.made]) != case.attributes["dimension"])
+
+
+def _sort(case: _Case) -> None:
+    _concatenate(case)
+
+
+def _pad(case: _Case) -> None:
+    cut = _same([case.given[0], *case.made])
+    _nowhere(case.given[1:])
+    _require(not any(case.attributes[name][cut] for name in (
+        "edge_padding_low", "edge_padding_high", "interior_padding")))
+
+
+def _reverse(case: _Case) -> None:
+    _require(_same([*case.given, *case.made]) not in case.attributes["dimensions"])
+
+
+def _slice(case: _Case) -> Division:
+    cut, attributes = _same([*case.given, *case.made]), case.attributes
+    limits = attributes["limit_indices"]
+    _require((attributes["start_indices"][cut], limits[cut], attributes["strides"][cut])
+             == (0, case.shape(0)[cut], 1))
+    return Division({"limit_indices": _halved(limits, cut)})
+
+
+def _dynamic_slice(case: _Case) -> Division:
+    cut, sizes = _same([case.given[0], *case.made]), case.attributes["slice_sizes"]
+    _nowhere(case.given[1:])
+    _require(sizes[cut] == case.shape(0)[cut])
+    return Division({"slice_sizes": _halved(sizes, cut)})
+
+
+def _dynamic_update_slice(case: _Case) -> None:
+    cut = _same([*case.given[:2], *case.made])
+    _nowhere(case.given[2:])
+    _require(case.shape(0)[cut] == case.shape(1)[cut])
+
+
+def _one_by_one(case: _Case, cut: int) -> None:
+    """Windows must be of one element along the cut."""
+    attributes = case.attributes
+    _require(attributes["padding"][cut] == (0, 0))
+    _require(all(attributes[name][cut] == 1 for name in (
+        "window_dimensions", "window_strides", "base_dilations", "window_dilations")
+        if name in attributes))
+
+
+def _reduce_window(case: _Case) -> None:
+    count = len(case.made)
+    _one_by_one(case, _same([*case.given[:count], *case.made]))
+    _nowhere(case.given[count:])
+
+
+def _select_and_scatter(case: _Case) -> None:
+    _one_by_one(case, _same([*case.given[:2], *case.made]))
+    _nowhere(case.given[2:])
+
+
+def _gather(case: _Case) -> Division:
+    (operand, indices), [made], attributes = case.given, case.made, case.attributes
+    offset, sizes = attributes["offset_dims"], attributes["slice_sizes"]
+    batching = attributes["operand_batching_dims"]
+    if indices is None:
+        # Windows that are whole along the cut.
+        kept = [dimension for dimension in range(len(sizes))
+                if dimension not in (*attributes["collapsed_slice_dims"], *batching)]
+        _require(operand in kept)
+        assert operand is not None
+        _require(sizes[operand] == case.shape(0)[operand]
+                 and made == offset[kept.index(operand)])
+        return Division({"slice_sizes": _halved(sizes, operand)})
+    vector, along = attributes["index_vector_dim"], attributes["start_indices_batching_dims"]
+    _require(indices != vector)
+    _require(operand == (batching[along.index(indices)] if indices in along else None))
+    batch = [dimension for dimension in range(len(case.operation.result.shape))
+             if dimension not in offset]
+    _require(made == batch[indices - (indices > vector)])
+    return Division()
+
+
+def _scatter(case: _Case) -> Division:
+    operation, attributes, count = case.operation, case.attributes, len(case.made)
+    indices, vector = case.given[count], attributes["index_vector_dim"]
+    window = attributes["update_window_dims"]
+    batching, along = attributes["input_batching_dims"], attributes["scatter_indices_batching_dims"]
+    if indices is None:
+        # Windows that are whole along the cut.
+        cut = _same([*case.given[:count], *case.made])
+        kept = [dimension for dimension in range(len(case.shape(0)))
+                if dimension not in (*attributes["inserted_window_dims"], *batching)]
+        _require(cut in kept and cut not in attributes["scatter_dims_to_operand_dims"])
+        place = window[kept.index(cut)]
+        _require(_same(case.given[count + 1:]) == place
+                 and case.shape(count + 1)[place] == case.shape(0)[cut])
+        return Division()
+    batch = [dimension for dimension in range(len(case.shape(count + 1)))
+             if dimension not in window]
+    _require(indices != vector)
+    _require(_same(case.given[count + 1:]) == batch[indices - (indices > vector)])
+    if indices in along:
+        _require(_same([*case.given[:count], *case.made]) == batching[along.index(indices)])
+        return Division()
+    # Each device applies its updates.
+    _nowhere([*case.given[:count], *case.made])
+    return Division(partial=_combining(case, operation.operands[0]))
+
+
+_Rule = Callable[[_Case], Division | None]
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys((*ELEMENTWISE, "map"), _elementwise),
+    "broadcast_in_dim": _broadcast, "concatenate": _concatenate, "convolution": _convolution,
+    "dot_general": _dot_general, "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
+    "optimization_barrier": _each, "pad": _pad, "reduce": _reduce,
+    "reduce_window": _reduce_window, "reshape": _reshape, "reverse": _reverse, "scatter": _scatter,
+    "select_and_scatter": _select_and_scatter, "slice": _slice, "sort": _sort,
+    "transpose": _transpose,
+}

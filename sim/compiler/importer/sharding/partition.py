@@ -1,0 +1,176 @@
+"""From a global program with shardings to the program of a device."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sim.compiler.graph.arrays import Array
+from sim.compiler.graph.ir import Graph, Operation, Sharding, TensorType, Value
+from sim.compiler.importer.sharding.collectives import all_reduced, joined, part, swapped
+from sim.compiler.importer.sharding.division import Cut, NotDivisibleError, divide
+from sim.compiler.passes.expansion import Expansion
+from sim.errors import Unsupported
+
+__all__ = ["ADVICE", "ALL_REDUCE", "RESHARD", "partition"]
+
+RESHARD, ALL_REDUCE = "sdy.reshard", "sdy.all_reduce"
+"""Kinds of operations between devices in a global program: another cut, given by the attribute
+``cut``, and the end of an operation that gave each device a part of the result."""
+ADVICE = "write what each device does with jax.shard_map, or shard another dimension"
+
+
+def partition(graph: Graph, cuts: Mapping[Value, Cut]) -> list[Unsupported]:
+    """Make a global program that of a device; each has one half of what is cut.
+
+    Parameters
+    ----------
+    graph : Graph
+        The global program, which may have operations of the kinds `RESHARD` and `ALL_REDUCE`. It is
+        changed, and has a sharding then if anything is cut.
+    cuts : mapping of Value to (int or None)
+        The dimension along which each value is cut; values that are missing are not cut, or as
+        the operand of the conversion that makes them.
+
+    Returns
+    -------
+    list of Unsupported
+        What the devices cannot divide; if there is anything, the graph is of no use.
+    """
+    device = _Device(cuts, [])
+    inputs = [cuts.get(value) for value in graph.inputs]
+    outputs = device.graph(graph, inputs)
+    if device.found or any(cut is not None for cut in (*cuts.values(), *outputs)):
+        graph.sharding = Sharding(tuple(inputs), tuple(outputs))
+    return device.found
+
+
+class _Device:
+    """Writes the program of a device, or a region of it."""
+
+    def __init__(self, cuts: Mapping[Value, Cut], found: list[Unsupported]) -> None:
+        self._wanted = cuts
+        self.found = found
+        self._local: dict[Value, Value] = {}
+        self._cut: dict[Value, Cut] = {}
+        self._constants: dict[Value, Array] = {}
+        # Values of which each device has a part, and what combines the parts.
+        self._partial: dict[Value, Graph] = {}
+        self._refused: set[Value] = set()
+
+    def graph(self, graph: Graph, inputs: Sequence[Cut]) -> list[Cut]:
+        """Rewrite a graph; returns the cuts of its outputs."""
+        for value, cut in zip(graph.inputs, inputs, strict=True):
+            self._define(value, Value(_half(value.type, cut), value.name), cut)
+        graph.inputs = [self._local[value] for value in graph.inputs]
+        operations, graph.operations = graph.operations, []
+        for operation in operations:
+            self._operation(operation, Expansion(graph, operation.location))
+        for value in graph.outputs:
+            if value in self._partial:
+                self._refuse(Operation("return", (value,), ()))
+        outputs = [self._cut[value] for value in graph.outputs]
+        graph.outputs = [self._local[value] for value in graph.outputs]
+        return outputs
+
+    def _define(self, value: Value, local: Value, cut: Cut) -> None:
+        self._local[value], self._cut[value] = local, cut
+
+    def _refuse(self, operation: Operation) -> None:
+        """Note an operation; what it makes is not looked at."""
+        if not self._refused.intersection(operation.operands):
+            self.found.append(Unsupported(f"{operation.kind} along a sharded dimension",
+                                          str(operation.location or ""), ADVICE))
+        self._refused.update(operation.results)
+        for value in operation.results:
+            cut = self._wanted.get(value)
+            self._define(value, Value(_half(value.type, cut)), cut)
+
+    def _operation(self, operation: Operation, at: Expansion) -> None:
+        partial = [value for value in operation.operands if value in self._partial]
+        if operation.kind == ALL_REDUCE and partial:
+            [value] = partial
+            made = all_reduced(at, self._partial[value], self._local[value])
+            self._define(operation.result, made, None)
+        elif partial or operation.kind == ALL_REDUCE:
+            self._refuse(operation)
+        elif operation.kind == RESHARD:
+            [value], cut = operation.operands, operation.attributes["cut"]
+            made = _moved(at, self._local[value], self._cut[value], cut)
+            self._define(operation.result, made, cut)
+        elif operation.kind in ("constant", "iota"):
+            self._position(operation, at)
+        elif operation.kind in ("while", "case"):
+            self._control(operation, at)
+        else:
+            self._divide(operation, at)
+
+    def _made(self, operation: Operation) -> list[Cut]:
+        """The cuts of an operation's results."""
+        default = self._cut[operation.operands[0]] if operation.kind == "convert" else None
+        return [self._wanted.get(value, default) for value in operation.results]
+
+    def _position(self, operation: Operation, at: Expansion) -> None:
+        """What depends on positions is made as a whole, on each device, and then cut."""
+        value, [cut] = operation.result, self._made(operation)
+        if operation.kind == "constant":
+            self._constants[value] = np.asarray(operation.attributes["value"])
+        made = at.graph.add(operation.kind, (), value.type, operation.attributes, (),
+                            operation.location).result
+        self._define(value, _moved(at, made, None, cut), cut)
+
+    def _divide(self, operation: Operation, at: Expansion) -> None:
+        made = self._made(operation)
+        try:
+            division = divide(operation, [self._cut[value] for value in operation.operands], made,
+                              self._constants.get)
+        except NotDivisibleError:
+            self._refuse(operation)
+            return
+        if operation.kind == "broadcast_in_dim" and operation.operands[0] in self._constants:
+            # For comparisons with a number: the shape does not matter.
+            self._constants[operation.result] = self._constants[operation.operands[0]]
+        if division.partial is not None:
+            self._partial[operation.result] = division.partial
+        self._write(operation, made, {**operation.attributes, **division.attributes}, at)
+
+    def _write(self, operation: Operation, made: Sequence[Cut], attributes: Mapping[str, object],
+               at: Expansion) -> None:
+        types = [_half(value.type, cut)
+                 for value, cut in zip(operation.results, made, strict=True)]
+        local = at.graph.add(operation.kind, [self._local[value] for value in operation.operands],
+                             types, attributes, operation.regions, operation.location)
+        for value, result, cut in zip(operation.results, local.results, made, strict=True):
+            self._define(value, result, cut)
+
+    def _control(self, operation: Operation, at: Expansion) -> None:
+        """A loop carries values with the same cuts; branches make values with the same cuts."""
+        loop = operation.kind == "while"
+        given = [self._cut[value] for value in operation.operands]
+        made = given if loop else self._made(operation)
+        same = not loop or all(self._wanted.get(value, cut) == cut
+                               for value, cut in zip(operation.results, given, strict=True))
+        same = same and (loop or given[0] is None)
+        for number, region in enumerate(operation.regions):
+            inner = _Device(self._wanted, self.found)
+            outputs = inner.graph(region, given if loop else given[1:])
+            same = same and outputs == ([None] if loop and number == 0 else made)
+        if same:
+            self._write(operation, made, operation.attributes, at)
+        else:
+            self._refuse(operation)
+
+
+def _half(type: TensorType, cut: Cut) -> TensorType:
+    return type if cut is None else TensorType(
+        tuple(size // 2 if dimension == cut else size
+              for dimension, size in enumerate(type.shape)), type.dtype)
+
+
+def _moved(at: Expansion, value: Value, cut: Cut, to: Cut) -> Value:
+    """A device's part of a value, for another cut."""
+    if cut == to:
+        return value
+    if cut is None:
+        assert to is not None
+        return part(at, value, to)
+    return joined(at, value, cut) if to is None else swapped(at, value, to, cut)

@@ -1,0 +1,159 @@
+"""Shardings of all values of a global program, from those that the user gives.
+
+jaxlib's passes propagate shardings and say where an operation needs another one. Its passes that
+write the program of a device are not used: they are silently wrong for maxima, for sums that begin
+with another number than 0, and for whatever depends on positions.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sim.compiler.importer.attributes import python
+from sim.compiler.importer.sharding.mesh import cut_of
+
+__all__ = ["Propagated", "ShardingError", "propagate"]
+
+_PIPELINE = ("builtin.module(sdy-propagation-pipeline,"
+             "func.func(sdy-insert-explicit-reshards{enable-full-version=true}))")
+_SHARDING = "sdy.sharding"
+
+
+class ShardingError(ValueError):
+    """A sharding that two cores cannot have; the message says what it is."""
+
+
+class Propagated:
+    """Which dimension of each value of a program is cut in two halves, one for each device.
+
+    Parameters
+    ----------
+    module : jaxlib.mlir.ir.Module
+        The program, after `propagate`.
+    main : jaxlib.mlir.ir.Operation
+        Its entry.
+    """
+
+    def __init__(self, module: Any, main: Any) -> None:
+        self._module = module
+        self._main = main
+
+    def argument(self, number: int) -> int | None:
+        """Of an argument of the program."""
+        return self._cut(_argument_sharding(self._main, "arg_attrs", number))
+
+    def results(self, operation: Any) -> list[int | None]:
+        """Of the results of an operation."""
+        attributes, count = operation.attributes, len(operation.results)
+        if operation.name in ("sdy.reshard", "sdy.sharding_constraint"):
+            return [self._cut(attributes["sharding"])]
+        if operation.name == "sdy.all_reduce":
+            return [self._cut(attributes["out_sharding"])]
+        if _SHARDING not in attributes:
+            return [None] * count
+        return [self._cut(item) for item in _per_value(attributes[_SHARDING])]
+
+    def _cut(self, attribute: Any) -> int | None:
+        return None if attribute is None else cut_of(self._module, attribute)
+
+
+def propagate(module: Any, main: Any) -> Propagated | None:
+    """Give all values of a program shardings; its calls are inlined.
+
+    Parameters
+    ----------
+    module : jaxlib.mlir.ir.Module
+        The global program; it is changed.
+    main : jaxlib.mlir.ir.Operation
+        Its entry.
+
+    Returns
+    -------
+    Propagated or None
+        None if the user cuts nothing, or says by ``manual_computation`` what each device does: what
+        is outside of that, both devices compute.
+
+    Raises
+    ------
+    ShardingError
+        If the mesh has more than two devices, or a size is odd, or jaxlib's passes fail.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.passmanager import PassManager
+
+    if not _is_cut(module, main):
+        return None
+    _inline(module, main)
+    try:
+        PassManager.parse(_PIPELINE, module.context).run(module.operation)
+    except ir.MLIRError as error:
+        raise ShardingError(f"shardings that jaxlib cannot propagate ({error})") from error
+    return Propagated(module, main)
+
+
+def _is_cut(module: Any, main: Any) -> bool:
+    """Whether the user cuts a value. All such values must have even sizes."""
+    given = [(_argument_sharding(main, "arg_attrs", number), argument.type, f"argument {number}")
+             for number, argument in enumerate(main.regions[0].blocks[0].arguments)]
+    [*_, last] = main.regions[0].blocks[0].operations
+    given += [(_argument_sharding(main, "res_attrs", number), value.type, f"result {number}")
+              for number, value in enumerate(last.operands)]
+    for operation in _walk(module.operation):
+        if operation.name == "sdy.manual_computation":
+            return False
+        if operation.name == "sdy.sharding_constraint":
+            given.append((operation.attributes["sharding"], operation.results[0].type,
+                          "an array with a sharding constraint"))
+    found = False
+    for attribute, type, what in given:
+        try:
+            cut = None if attribute is None else cut_of(module, attribute)
+        except ValueError as error:
+            raise ShardingError(f"a sharding over {error}") from error
+        if cut is not None and type.shape[cut] % 2:
+            raise ShardingError(f"{what} of shape {tuple(type.shape)}, cut in halves along "
+                                f"dimension {cut}")
+        found = found or cut is not None
+    return found
+
+
+def _argument_sharding(main: Any, name: str, number: int) -> Any:
+    """The sharding of an argument or result of a function, or None."""
+    if name not in main.attributes:
+        return None
+    given = main.attributes[name][number]
+    # An attribute of MLIR, which has no `get` like a dictionary.
+    return given[_SHARDING] if _SHARDING in given else None  # noqa: SIM401
+
+
+def _per_value(attribute: Any) -> list[Any]:
+    from jaxlib.mlir.dialects import sdy
+
+    return list(sdy.TensorShardingPerValueAttr(attribute).shardings)
+
+
+def _walk(operation: Any) -> Iterator[Any]:
+    """An operation and all within it."""
+    yield operation
+    for region in operation.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from _walk(inner.operation)
+
+
+def _inline(module: Any, main: Any) -> None:
+    """Inline all calls in the entry: a function may be called with different shardings."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+
+    functions = {python(operation.attributes["sym_name"]): operation.operation
+                 for operation in module.body.operations
+                 if operation.operation.name == "func.func"}
+    while calls := [operation for operation in _walk(main) if operation.name == "func.call"]:
+        for call in calls:
+            with ir.InsertionPoint(call), call.location:
+                made = _jax_mlir_ext.inlined_func_call(
+                    functions[python(call.attributes["callee"])], list(call.operands),
+                    call.location)
+            for old, new in zip(call.results, made, strict=True):
+                old.replace_all_uses_with(new)
+            call.erase()
