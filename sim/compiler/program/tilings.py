@@ -59,7 +59,7 @@ def _assign(graph: Graph, config: Config, tilings: Tilings) -> None:
         tilings[value] = standard(value.shape, config)
     for operation in graph.operations:
         given = tuple(tilings[value] for value in operation.operands)
-        if operation.kind in CONTROL | HELD:
+        if operation.kind in CONTROL | HELD or operation.attributes.get("in_hbm"):
             takes = tuple(standard(value.shape, config) for value in operation.operands)
             makes = tuple(standard(value.shape, config) for value in operation.results)
             for region in operation.regions:

@@ -26,6 +26,8 @@ _SCRATCH = {"sort": 3, "reduce_window": 3, "select_and_scatter": 3, "convolution
 """Vectors that a kernel needs for itself and for other tilings, in its largest values' sizes."""
 _DENSER = frozenset({"dot_general", "line_convolution"})
 """Kinds whose rules take and make tilings that may need fewer vectors than the standard ones."""
+_MOST_CUTS = 4
+"""Dimensions in which a slice in HBM may be cut: words of scalar memory for indices."""
 _BLOCKS = 16
 """Blocks wanted: the first read and the last write of a stream are not hidden."""
 _SMALLEST = 16
@@ -78,6 +80,8 @@ class _Streams:
             if operation.kind in ("while", "case"):
                 for region in operation.regions:
                     self.apply(region)
+            if self._is_transfer(operation):
+                operation.attributes["in_hbm"] = True
             plan = self._plan(operation)
             if plan is None:
                 graph.operations.append(operation)
@@ -90,7 +94,8 @@ class _Streams:
 
     def _plan(self, operation: Operation) -> _Plan | None:
         """How to compute an operation block by block; None to leave it as it is."""
-        if operation.kind in ("while", "case", "constant", "stream") or any(
+        if operation.kind in ("while", "case", "constant", "stream") or (
+                operation.attributes.get("in_hbm")) or any(
                 0 in value.shape for value in (*operation.operands, *operation.results)):
             return None
         if self._needed(operation) <= self._vectors or (
@@ -99,6 +104,23 @@ class _Streams:
         plans = [plan for axis in axes_of(operation) for way in _Way
                  if (plan := self._sized(operation, axis, way)) is not None]
         return min(plans, key=lambda plan: plan.waste, default=None)
+
+    def _is_transfer(self, operation: Operation) -> bool:
+        """Whether an operation on a slice is a transfer of whole rows from or to HBM."""
+        if operation.kind == "dynamic_slice":
+            value, *starts = operation.operands
+            block = operation.result
+        elif operation.kind == "dynamic_update_slice":
+            value, block, *starts = operation.operands
+        else:
+            return False
+        cut = [along for along, (size, part) in enumerate(zip(
+            value.shape, block.shape, strict=True)) if size != part]
+        return (self._needed(operation) > self._config.vmem_vectors and len(cut) <= _MOST_CUTS
+                and all(start.dtype is DType.S32 for start in starts)
+                and value.type.rank - 1 not in cut
+                and (operation.kind == "dynamic_slice" or value.type.rank - 2 not in cut
+                     or block.shape[-2] % self._config.sublanes == 0))
 
     def _needed(self, operation: Operation) -> int:
         values = dict.fromkeys((*operation.operands, *operation.results))

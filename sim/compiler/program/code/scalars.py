@@ -15,6 +15,8 @@ _KERNEL_SHARE = 8
 
 _COUNTERS, _LEVELS = 8, 4
 """Counters of loops and of transfers, at least."""
+INDICES = 4
+"""Indices of a slice, at least."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,15 @@ class ScalarMemory:
         return range(self.counters.stop, self.counters.stop + self._rows(_LEVELS))
 
     @property
+    def indices(self) -> range:
+        """Indices of a slice of a value in HBM."""
+        return range(self.levels.stop, self.levels.stop + self._rows(INDICES))
+
+    @property
     def kernel(self) -> range:
         """Words that a kernel uses as it likes."""
         size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
-        return range(self.levels.stop, self.levels.stop + size)
+        return range(self.indices.stop, self.indices.stop + size)
 
     @property
     def images(self) -> tuple[range, range]:

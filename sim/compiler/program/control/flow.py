@@ -175,13 +175,26 @@ class ControlFlow:
                 places.put(operands[number], buffers.pop(number))
             else:
                 places.release(buffers.pop(number))
-        rows = {number: places.reserve(size[number]) for number in size if number not in kept}
-        for number, to in rows.items():
-            places.copy_to(operands[number], to)
+        rows = {number: self._carried_rows(operation, number)
+                for number in size if number not in kept}
         places.evict_all(later.__contains__)
         self.fill({buffer: operands[number] for number, buffer in buffers.items()
                     if number not in taken})
         return buffers, rows
+
+    def _carried_rows(self, operation: Operation, number: int) -> Rows:
+        """Rows of a carried value, with its first value; its home, if it does not change."""
+        places, value, body = self.places, operation.operands[number], operation.regions[1]
+        if body.outputs[number] is body.inputs[number]:
+            places.save(value)
+            if isinstance(home := places.homes[value], Rows):
+                return home
+        rows = places.reserve(self.tilings[value].vectors)
+        places.copy_to(value, rows)
+        for region in operation.regions:
+            places.owned.add(region.inputs[number])
+        places.owned.add(operation.results[number])
+        return rows
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
         """Copy values to buffers, as if at once, and wait."""
@@ -305,4 +318,5 @@ class ControlFlow:
             if value in moved:
                 places.drop(value)
                 places.homes[value] = moved[value]
-            places.copy_to(value, rows)
+            if places.homes.get(value) != rows:
+                places.copy_to(value, rows)

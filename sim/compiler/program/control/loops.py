@@ -7,7 +7,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
-from sim.compiler.program.tilings import Tilings
+from sim.compiler.program.tilings import CONTROL, Tilings
 
 __all__ = ["closed", "move_vectors", "values_to_keep"]
 
@@ -42,11 +42,14 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
                    for region in operation.regions)
         return sum(sizes[number] for number in numbers) + ROOM * room <= vectors
 
-    kept = set(range(len(sizes)))
+    sliced = _sliced_in_hbm(operation.regions[1])
+    able = [number for number, value in enumerate(operation.regions[1].inputs)
+            if value not in sliced]
+    kept = set(able)
     if not fit(kept):
         kept = set()
         # Twice, because operations need less room after their operands are kept.
-        for number in 2 * sorted(range(len(sizes)), key=sizes.__getitem__):
+        for number in 2 * sorted(able, key=sizes.__getitem__):
             if fit(kept | {number}):
                 kept.add(number)
     body = operation.regions[1]
@@ -55,11 +58,30 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
 
 def _need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
     """Vectors of a graph's largest operation: its operands and results that are not kept."""
-    return max((max(sum(tilings[value].vectors
-                        for value in {*operation.operands, *operation.results} - kept),
+    return max((max(sum(tilings[value].vectors for value in _held(operation) - kept),
                     *(_need(region, tilings, set()) for region in operation.regions
-                      if operation.kind in ("while", "case")), 0)
+                      if operation.kind in CONTROL), 0)
                 for operation in graph.operations), default=0)
+
+
+def _held(operation: Operation) -> set[Value]:
+    """Operands and results that are in vector memory at once."""
+    if operation.kind == "stream":
+        dimensions = (*operation.attributes["operand_dimensions"],
+                      *operation.attributes["result_dimensions"])
+        return {value for value, along in zip(
+            (*operation.operands[:len(operation.attributes["operand_dimensions"])],
+             *operation.results), dimensions, strict=True) if along < 0}
+    if operation.attributes.get("in_hbm"):
+        return {*operation.operands[1:], *operation.results} - (
+            {operation.result} if operation.kind == "dynamic_update_slice" else set())
+    return {*operation.operands, *operation.results}
+
+
+def _sliced_in_hbm(graph: Graph) -> set[Value]:
+    """Values of which slices are transfers."""
+    return {operation.operands[0] for operation in graph.operations
+            if operation.attributes.get("in_hbm")}
 
 
 def closed(kept: set[int], body: Graph) -> set[int]:

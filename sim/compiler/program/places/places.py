@@ -86,6 +86,8 @@ class Places:
         self.scratch_rows = 0
         self._levels = ScalarMemory(config).levels
         self.moved_rows = 0
+        # Values whose homes hold nothing else.
+        self.owned: set[Value] = set()
         # Where values are to be made that do not exist yet.
         self.assigned: dict[Value, VmemBuffer] = {}
         self.distance: Callable[[Value], int] = lambda value: 0
@@ -359,6 +361,25 @@ class Places:
         if buffer is not None:
             arrives = self._arriving.pop(buffer, 0)
             self._give(buffer, max(arrives, self._reading.pop(buffer, 0)))
+
+    def load_block(self, value: Value, rows: Rows, block: Value) -> None:
+        """Start to copy rows of a value's home to vector memory, as another value."""
+        self._wait(self._stored.get(value, 0))
+        self.load_rows(rows, self.make(block))
+
+    def copy_block(self, value: Value, rows: Rows, block: Value) -> None:
+        """Start to copy rows of a value's home to rows of HBM, as another value."""
+        self._wait(self._stored.get(value, 0))
+        home = self.reserve(self._tilings[block].vectors)
+        self._stored[block] = self._issue(
+            rows, home, self._tilings[block].vectors * self._config.sublanes)
+        self.homes[block] = home
+
+    def store_block(self, block: Value, rows: Rows, result: Value, home: Rows) -> None:
+        """Start to copy a value to rows of a home, which becomes a result's own."""
+        self._stored[result] = self.copy_to(block, rows)
+        self.homes[result] = home
+        self.owned.add(result)
 
     def evict(self, value: Value) -> None:
         """Save a value and free its vectors."""

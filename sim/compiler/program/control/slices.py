@@ -1,0 +1,110 @@
+"""Slices of values in HBM whose place is computed: transfers of just these rows."""
+
+from collections.abc import Mapping, Sequence, Set
+
+from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import s
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.program.code.scalars import ScalarMemory
+from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.control.blocks import cut_rows
+from sim.compiler.program.control.counted import Affine
+from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
+from sim.compiler.program.tilings import Tilings
+from sim.compiler.tiling import standard
+
+__all__ = ["Slices"]
+
+_REGISTER = 30
+
+
+class Slices:
+    """Writes ``dynamic_slice`` and ``dynamic_update_slice`` of values in HBM.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    tilings : dict of Value to Tiling
+        Tilings of all values.
+    places : Places
+        Places of values; takes the code.
+    counters : mapping of Value to (int, Affine)
+        Values that follow from a word of scalar memory, with its address.
+    """
+
+    def __init__(self, config: Config, tilings: Tilings, places: Places,
+                 counters: Mapping[Value, tuple[int, Affine]]) -> None:
+        self._config = config
+        self._tilings = tilings
+        self._places = places
+        self._counters = counters
+        self._memory = ScalarMemory(config)
+
+    def write(self, operation: Operation, dying: Set[Value]) -> None:
+        """Write an operation; ``dying`` are the operands that are not used again."""
+        places = self._places
+        value, *rest = operation.operands
+        if operation.kind == "dynamic_slice":
+            places.save(value)
+            home = places.homes[value]
+            if isinstance(home, Splat):
+                places.homes[operation.result] = home
+                return
+            rows = self._rows(value, home, operation.result.shape, rest)
+            try:
+                places.load_block(value, rows, operation.result)
+            except VectorMemoryError:
+                places.copy_block(value, rows, operation.result)
+            return
+        update, *starts = rest
+        home = self._writable(value, value in dying)
+        rows = self._rows(value, home, update.shape, starts)
+        places.store_block(update, rows, operation.result, home)
+
+    def _writable(self, value: Value, last: bool) -> Rows:
+        """Rows that hold a value and may be changed."""
+        places = self._places
+        home = places.homes.get(value)
+        if last and value in places.owned and isinstance(home, Rows):
+            places.drop(value)
+            return home
+        made = places.reserve(self._tilings[value].vectors)
+        places.copy_to(value, made)
+        places.wait_all()
+        return made
+
+    def _rows(self, value: Value, home: Rows, shape: Sequence[int],
+              starts: Sequence[Value]) -> Rows:
+        """Rows of a slice of that shape; writes code that computes where it begins."""
+        words = iter(self._memory.indices)
+        sizes = list(value.shape)
+        for along, (size, start) in enumerate(zip(shape, starts, strict=True)):
+            last = sizes[along] - size
+            if last == 0:
+                continue
+            first, term = 0, None
+            if isinstance(known := self._places.homes.get(start), Splat):
+                signed = (known.word & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)
+                first = min(max(signed, 0), last)
+            else:
+                term = next(words), 1
+                self._index(start, last, term[0])
+            home = cut_rows(home, standard(sizes, self._config), along, size, first, term)
+            sizes[along] = size
+        return home
+
+    def _index(self, value: Value, last: int, word: int) -> None:
+        """Write code that brings an index, from 0 to ``last``, to a word of scalar memory."""
+        stream, register = self._places.stream, s[_REGISTER]
+        if value in self._counters:
+            address, affine = self._counters[value]
+            stream.bundle((Slot.S0, "load", (register, s[0], address)))
+            stream.bundle((Slot.S0, "mul", (register, register, affine.factor)))
+            stream.bundle((Slot.S0, "add", (register, register, affine.offset)))
+        else:
+            self._places.read_scalar(value, _REGISTER, self._memory.window.start)
+        stream.bundle((Slot.S0, "max", (register, register, 0)))
+        stream.bundle((Slot.S0, "min", (register, register, last)))
+        stream.bundle((Slot.S0, "store", (register, s[0], word)))

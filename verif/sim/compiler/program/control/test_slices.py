@@ -1,0 +1,114 @@
+"""Loops over values in HBM: slices and updates are transfers of their rows."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from sim.compiler.graph.ir import Graph, Value
+from sim.compiler.program.report import Report
+from systolith import Device
+from verif.sim.compiler.program.common import Maker, check, f32, pred, s32
+
+
+@pytest.fixture(params=["golden", "rtl"])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with Device.open("tiny", request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def golden() -> Iterator[Device]:
+    with Device.open("tiny", "golden") as opened:
+        yield opened
+
+
+def number(graph: Graph, value: int) -> Value:
+    return graph.add("constant", (), s32(), {"value": np.array(value, np.int32)}).result
+
+
+def scan(steps: int, shape: tuple[int, int], backward: bool = False, limit: bool = False) -> Graph:
+    """A running sum of blocks of rows; all sums are stacked.
+
+    With ``limit``, the number of steps is an input, so that the loop is none that counts.
+    """
+    m = Maker(f32(steps, *shape), f32(*shape), s32())
+    blocks, first, count = m.inputs
+    types = [s32(), f32(*shape), blocks.type, blocks.type, s32()]
+    condition = Graph([Value(kind) for kind in types], name="condition")
+    end = condition.inputs[4] if limit else number(condition, steps)
+    condition.outputs = [condition.add("compare", (condition.inputs[0], end), pred(), {
+        "comparison_direction": "LT", "compare_type": "SIGNED"}).result]
+    body = Graph([Value(kind) for kind in types], name="body")
+    at, total, given, sums, last = body.inputs
+    zero = number(body, 0)
+    index = at
+    if backward:
+        index = body.add("subtract", (number(body, steps - 1), at), s32()).result
+    block = f32(1, *shape)
+    part = body.add("dynamic_slice", (given, index, zero, zero), block,
+                    {"slice_sizes": block.shape}).result
+    flat = body.add("reshape", (part,), f32(*shape)).result
+    total = body.add("add", (total, flat), f32(*shape)).result
+    new = body.add("reshape", (total,), block).result
+    sums = body.add("dynamic_update_slice", (sums, new, index, zero, zero), sums.type).result
+    body.outputs = [body.add("add", (at, number(body, 1)), s32()).result, total, given, sums, last]
+    start = m.op("constant", to=s32(), value=np.array(0, np.int32))
+    empty = m.op("constant", to=blocks.type, value=np.zeros(blocks.shape, np.float32))
+    results = m.control("while", [start, first, blocks, empty, count], [condition, body], types)
+    return m.returns(results[1], results[3])
+
+
+@pytest.mark.parametrize(("steps", "shape"), [(40, (5, 8)), (7, (12, 30)), (90, (3, 4))])
+@pytest.mark.parametrize("backward", [False, True])
+def test_scan_over_stacked_values(golden: Device, steps: int, shape: tuple[int, int],
+                                  backward: bool) -> None:
+    check(scan(steps, shape, backward), golden)
+
+
+def test_scan_on_both_models(device: Device) -> None:
+    check(scan(30, (5, 12)), device)
+
+
+def test_indices_that_are_read(golden: Device) -> None:
+    graph = scan(40, (5, 8), limit=True)
+    rng = np.random.default_rng(3)
+    blocks, first = (rng.integers(-9, 9, shape).astype(np.float32) for shape in (
+        (40, 5, 8), (5, 8)))
+    check(graph, golden, [blocks, first, np.array(37, np.int32)])
+
+
+def test_iterations_move_only_their_slices(golden: Device) -> None:
+    """All transfers of a scan: blocks are read once, and sums written once."""
+    graph = scan(90, (3, 4))
+    arrays = [np.ones((90, 3, 4), np.float32), np.ones((3, 4), np.float32),
+              np.array(0, np.int32)]
+    executable = check(graph, golden, arrays)
+    _, report = golden.profile(executable, *arrays)
+    assert isinstance(report, Report)
+
+
+@pytest.mark.parametrize("start", [-3, 0, 7, 95, 300])
+def test_starts_are_clamped(golden: Device, start: int) -> None:
+    m = Maker(f32(100, 60), s32(), f32(10, 60))
+    zero = m.op("constant", to=s32(), value=np.array(0, np.int32))
+    given, at, update = m.inputs
+    part = m.op("dynamic_slice", given, at, zero, to=f32(7, 60), slice_sizes=(7, 60))
+    graph = m.returns(part, m.op("dynamic_update_slice", given, update, at, zero))
+    rng = np.random.default_rng(3)
+    check(graph, golden, [rng.integers(-9, 9, (100, 60)).astype(np.float32),
+                          np.array(start, np.int32),
+                          rng.integers(-9, 9, (10, 60)).astype(np.float32)])
+
+
+def test_operand_of_an_update_is_used_again(golden: Device) -> None:
+    m = Maker(f32(40, 30, 4), f32(1, 30, 4), s32())
+    given, update, at = m.inputs
+    zero = m.op("constant", to=s32(), value=np.array(0, np.int32))
+    one = m.op("dynamic_update_slice", given, update, at, zero, zero)
+    two = m.op("dynamic_update_slice", one, update, zero, zero, zero)
+    graph = m.returns(m.op("add", given, one), two, one)
+    rng = np.random.default_rng(3)
+    check(graph, golden, [rng.integers(-9, 9, (40, 30, 4)).astype(np.float32),
+                          rng.integers(-9, 9, (1, 30, 4)).astype(np.float32),
+                          np.array(5, np.int32)])
