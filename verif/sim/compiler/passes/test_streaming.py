@@ -221,8 +221,8 @@ def test_operations_larger_than_vector_memory(golden: Device, name: str) -> None
 @pytest.mark.parametrize("name", ON_RTL)
 def test_golden_and_rtl_agree(golden: Device, rtl: Device, name: str) -> None:
     graph = CASES[name]()
-    executable = check(graph, rtl, runs=1)
     arrays = arrays_for(graph)
+    executable = check(graph, rtl, arrays, runs=1)
     for a, b in zip(golden.execute(executable, *arrays), rtl.execute(executable, *arrays),
                     strict=True):
         assert np.array_equal(a.view(np.uint32), b.view(np.uint32))
