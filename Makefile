@@ -6,6 +6,7 @@ BUNDLES ?= 10000
 COUNT ?= 200
 BLOCK ?= dma
 SEED ?= 1
+SIDE ?= 224
 MODEL ?= perceptron
 CHECK ?= some
 VENV := .venv
@@ -14,8 +15,8 @@ PY := $(VENV)/bin/python
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim digits softmax test test-quick cocotb lint verilog bench exhaustive \
-        random products fuzz-compiler mutate pictures docs fresh clean
+.PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog bench \
+        exhaustive random products fuzz-compiler mutate pictures docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +40,12 @@ sim: setup  ## train MODEL=perceptron on the full-size chip in RTL; CHECK=all, T
 
 digits: setup  ## train a classifier on the host, run its test set on the chip in RTL; TRACE=1
 	$(PY) -m sim.apps.digits $(if $(TRACE),--trace)
+
+resnet50: setup  ## run ResNet-50 on four images on both cores of the full-size chip in RTL
+	$(PY) -m sim.apps.resnet $(CONFIG)
+
+roofline: setup  ## draw ResNet-50's kernels against the chip's limits; CONFIG, SIDE
+	$(PY) -m tools.roofline $(CONFIG) --side $(SIDE)
 
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2
 	$(PY) -m sim.apps.softmax $(CONFIG)

@@ -20,6 +20,7 @@ from tools.bench.cell import ecp5_cell, xc7_cell
 from tools.bench.chip import chip_figures, ecp5_chip
 from tools.bench.core import core_figures
 from tools.bench.machine import processor
+from tools.bench.resnet import resnet_figures
 
 __all__ = ["main"]
 
@@ -45,7 +46,7 @@ def _tiny_chip() -> dict[str, float]:
 _PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "array": lambda: array_figures(Config.preset("v2")),
     "core": lambda: core_figures(Config.preset("v2")),
-    "chip": lambda: chip_figures(Config.preset("v2")), "cell": _cells, "ecp5": _tiny_chip}
+    "chip": lambda: chip_figures(Config.preset("v2")), "resnet50": lambda: resnet_figures(Config.preset("v2")), "cell": _cells, "ecp5": _tiny_chip}
 
 
 def main() -> int:
@@ -66,7 +67,7 @@ def main() -> int:
     print(f"on: {processor()}, one thread except for the chip\n")
     width = max(map(len, figures))
     for name, value in figures.items():
-        print(f"{name:{width}}  {value:14,.1f}")
+        print(f"{name:{width}}  {value:14,.{1 if value >= 10 else 3}f}")
     print(f"\nfigures: {path}")
     return 0
 

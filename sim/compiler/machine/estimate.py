@@ -18,7 +18,7 @@ from sim.compiler.machine.ir import WRITTEN, Op
 from sim.compiler.machine.layout import Loops
 from sim.compiler.machine.schedule.resources import latency, occupancy
 
-__all__ = ["estimate"]
+__all__ = ["estimate", "vector_operations"]
 
 _BY_NAME = {(slot, operation.name): operation
             for operation in isa.OPERATIONS for slot in operation.slots}
@@ -120,6 +120,19 @@ def estimate(code: Code, unknown: int = 1) -> int:
         loops.setdefault(loop.first, []).append(loop)
     core = _Core(code.config)
     return _follow(code, effects, loops, core, (0, len(effects)), unknown) + core.cycle
+
+
+def vector_operations(code: Code, unknown: int = 1) -> int:
+    """Operations of the vector slots that code executes; ``unknown`` as for `estimate`."""
+    times = [1] * len(code)
+    for loop in code.loops:
+        count = loop.count
+        if count is None:
+            count = unknown // loop.unroll if loop.unroll else 1
+        for number in range(loop.first, loop.end):
+            times[number] *= count
+    return sum(many * sum(slot in (Slot.V0, Slot.V1) for slot, _, _ in bundle)
+               for many, bundle in zip(times, code.bundles, strict=True))
 
 
 def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loops]], core: _Core,

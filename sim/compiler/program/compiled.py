@@ -21,7 +21,7 @@ from sim.compiler.program.code.transfers import CODE, SCRATCH
 
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 
-_FORMAT = 3
+_FORMAT = 4
 """Version of saved files."""
 
 
@@ -43,6 +43,8 @@ class KernelRecord:
         Rows that transfers move for it: operands to vector memory, results to HBM.
     products : int
         Multiplications of an execution in the array that the operation asks for.
+    vector_operations : int
+        Operations of the vector unit in an execution; it does two in a cycle.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class KernelRecord:
     cycles: int
     rows: int
     products: int
+    vector_operations: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from sim.compiler.kernels.lowering import Place
 from sim.compiler.kernels.phases import PhaseConvolution
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.emit import Code
-from sim.compiler.machine.estimate import estimate
+from sim.compiler.machine.estimate import estimate, vector_operations
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.scalars import ScalarMemory
@@ -106,7 +106,7 @@ class Launcher:
         moved = self._places.moved_rows
         self.records.append(KernelRecord(operation.kind, operation.location, len(code),
                                          estimate(code), moved - self._counted_rows,
-                                         _products(operation)))
+                                         _products(operation), vector_operations(code)))
         self._counted_rows = moved
         for buffer in own:
             self._places.release(buffer)
@@ -157,7 +157,7 @@ class Launcher:
         places.exchange(source, target, number)
         rows = source.vectors * self._config.sublanes
         self.records.append(KernelRecord(operation.kind, operation.location,
-                                         self._stream.here - before, rows, rows, 0))
+                                         self._stream.here - before, rows, rows, 0, 0))
         if lifted:
             places.restore(lifted)
 

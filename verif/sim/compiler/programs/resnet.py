@@ -1,94 +1,32 @@
-"""ResNet-50 (He et al. 2015, with the stride in the 3x3 convolution), batch normalisation folded
-into a scale and a shift for each channel at inference, and over the batch in training.
-"""
+"""ResNet-50, and ResNets with fewer and narrower stages: inference, and a step of training."""
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
+from sim.apps.resnet.network import STAGES, forward, images, parameters
 from verif.sim.compiler.programs.networks import cross_entropy
-from verif.sim.compiler.programs.program import Program, normal, tokens
+from verif.sim.compiler.programs.program import Program, tokens
 
 __all__ = ["resnet_forward", "resnet_step"]
-
-STAGES = (3, 4, 6, 3)
-
-
-def _convolve(x: Any, kernel: Any, stride: int = 1) -> Any:
-    return jax.lax.conv_general_dilated(x, kernel, (stride, stride), "SAME",
-                                        dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-def _norm(x: Any, scale: Any, shift: Any, training: bool) -> Any:
-    if training:
-        mean = jnp.mean(x, axis=(0, 1, 2))
-        variance = jnp.mean((x - mean) ** 2, axis=(0, 1, 2))
-        x = (x - mean) * jax.lax.rsqrt(variance + 1e-5)
-    return x * scale + shift
-
-
-def _parameters(stages: tuple[int, ...], width: int, classes: int) -> Any:
-    seed = iter(range(1000))
-
-    def layer(size: int, inputs: int, outputs: int) -> Any:
-        scale = (2.0 / (size * size * inputs)) ** 0.5
-        return (normal(next(seed), size, size, inputs, outputs, scale=scale),
-                np.ones(outputs, np.float32), np.zeros(outputs, np.float32))
-
-    blocks, inputs = [], width
-    for stage, count in enumerate(stages):
-        inner = width << stage
-        for number in range(count):
-            block = {"a": layer(1, inputs, inner), "b": layer(3, inner, inner),
-                     "c": layer(1, inner, 4 * inner)}
-            if number == 0:
-                block["skip"] = layer(1, inputs, 4 * inner)
-            blocks.append(block)
-            inputs = 4 * inner
-    return {"stem": layer(7, 3, width), "blocks": blocks,
-            "dense": normal(next(seed), inputs, classes, scale=inputs ** -0.5),
-            "bias": np.zeros(classes, np.float32)}
-
-
-def _forward(parameters: Any, x: Any, stages: tuple[int, ...], training: bool) -> Any:
-    kernel, scale, shift = parameters["stem"]
-    x = jax.nn.relu(_norm(_convolve(x, kernel, 2), scale, shift, training))
-    x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    blocks = iter(parameters["blocks"])
-    for stage, count in enumerate(stages):
-        for number in range(count):
-            block = next(blocks)
-            stride = 2 if stage > 0 and number == 0 else 1
-            y = x
-            for name, step in (("a", 1), ("b", stride), ("c", 1)):
-                kernel, scale, shift = block[name]
-                y = _norm(_convolve(y, kernel, step), scale, shift, training)
-                y = jax.nn.relu(y) if name != "c" else y
-            if "skip" in block:
-                kernel, scale, shift = block["skip"]
-                x = _norm(_convolve(x, kernel, stride), scale, shift, training)
-            x = jax.nn.relu(x + y)
-    return jnp.mean(x, axis=(1, 2)) @ parameters["dense"] + parameters["bias"]
 
 
 def resnet_forward(batch: int = 1, side: int = 32, stages: tuple[int, ...] = STAGES,
                    width: int = 64, classes: int = 1000) -> Program:
     """Logits of images (batch, side, side, 3)."""
-    return Program(lambda parameters, x: _forward(parameters, x, stages, False),
-                   (_parameters(stages, width, classes), normal(1001, batch, side, side, 3)))
+    return Program(lambda parameters, x: forward(parameters, x, stages, False),
+                   (parameters(stages, width, classes), images(batch, side)))
 
 
 def resnet_step(batch: int = 1, side: int = 32, stages: tuple[int, ...] = STAGES,
                 width: int = 64, classes: int = 1000) -> Program:
     """A step of gradient descent."""
     def loss(parameters: Any, x: Any, labels: Any) -> Any:
-        return cross_entropy(_forward(parameters, x, stages, True), labels)
+        return cross_entropy(forward(parameters, x, stages, True), labels)
 
     def step(parameters: Any, x: Any, labels: Any) -> Any:
         value, gradients = jax.value_and_grad(loss)(parameters, x, labels)
         return value, jax.tree.map(lambda p, g: p - 0.01 * g, parameters, gradients)
 
-    return Program(step, (_parameters(stages, width, classes), normal(1001, batch, side, side, 3),
+    return Program(step, (parameters(stages, width, classes), images(batch, side),
                           tokens(1002, classes, batch)))

@@ -1,0 +1,1 @@
+"""ResNet-50 on the chip."""

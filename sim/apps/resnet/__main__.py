@@ -1,0 +1,137 @@
+"""``make resnet50``: ResNet-50's forward pass on the full-size chip in RTL.
+
+Four random images are split over both cores of the chip, two each; with one core, there are two
+images. All of it is one program of plain JAX on the chip: the host only writes parameters and
+images to its memory, and reads the logits.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from hdl.config import PRESETS, Config
+from sim.apps.resnet.network import forward, images, multiplications, parameters
+from sim.compiler.executable import Executable
+from sim.compiler.importer.importer import import_stablehlo
+from sim.compiler.program.cache import compile_cached
+from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.report import Report
+from sim.driver.device import Device
+from sim.verilated.toolchain import build_folder
+
+__all__ = ["Result", "arguments", "compile_forward", "main", "run"]
+
+SIDE = 224
+IMAGES = 2
+"""Images of each core."""
+_BOUND = 0.02
+"""Largest difference to JAX on the CPU, of the largest logit: products are of bfloat16."""
+
+
+def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:
+    """Parameters, and images for all cores."""
+    return parameters(), images(count * cores, side)
+
+
+def compile_forward(config: Config, values: tuple[Any, Any], cores: int) -> Executable:
+    """Compile the forward pass for one core, or for both with the images split."""
+    function: Any = forward
+    if cores == 2:
+        split, whole = PartitionSpec("core"), PartitionSpec()
+        function = jax.shard_map(forward, mesh=AbstractMesh((2,), ("core",)),
+                                 in_specs=(whole, split), out_specs=split, check_vma=False)
+    module = jax.jit(function).trace(*values).lower(
+        lowering_platforms=("cpu",)).compiler_ir("stablehlo")
+    return compile_cached(import_stablehlo(module), config, name="resnet50")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gives.
+
+    Attributes
+    ----------
+    logits : array of float32
+    cycles : int
+        Of the core that took longest; 0 on the golden chip.
+    seconds : float
+        Of the simulation, without its build.
+    share : float
+        Multiplications that the network asks for, divided by what the arrays could do.
+    counters : dict
+        What each core's cycles were spent on.
+    """
+
+    logits: Any
+    cycles: int
+    seconds: float
+    share: float
+    counters: dict[int, dict[str, int]]
+
+
+def run(device: Device, executable: Executable, values: tuple[Any, Any], *,
+        progress: bool = False) -> Result:
+    """Run a compiled forward pass."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values)]
+    began = time.perf_counter()
+    [logits] = device.execute(executable, *leaves, progress=progress)
+    seconds = time.perf_counter() - began
+    counters = {core: dict(counts) for core, counts in device.last_run.items()}
+    cycles = max((counts["cycles"] for counts in counters.values()), default=0)
+    side, count = values[1].shape[1], len(values[1])
+    peak = max(1, cycles) * len(counters) * device.config.array ** 2
+    return Result(logits, cycles, seconds, multiplications(side) * count / peak, counters)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(prog="make resnet50", description=__doc__.splitlines()[0])
+    parser.add_argument("config", nargs="?", choices=sorted(PRESETS), default="v2")
+    parser.add_argument("--cores", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--side", type=int, default=SIDE, help="height and width of the images")
+    parser.add_argument("--images", type=int, default=IMAGES, help="images of each core")
+    parser.add_argument("--backend", choices=("rtl", "golden"), default="rtl")
+    options = parser.parse_args(argv)
+    config = Config.preset(options.config)
+    values = arguments(options.cores, options.side, options.images)
+    began = time.perf_counter()
+    executable = compile_forward(config, values, options.cores)
+    print(f"compiled in {time.perf_counter() - began:.1f} s")
+    with Device.open(config, options.backend) as device:
+        result = run(device, executable, values, progress=True)
+    wanted = np.asarray(jax.jit(forward)(*values))
+    error = float(np.abs(result.logits - wanted).max() / np.abs(wanted).max())
+    path = _write(Report.predicted(compiled_of(executable)))
+    same = result.logits.argmax(1) == wanted.argmax(1)
+    print(f"{len(wanted)} images of {options.side} x {options.side}, {options.cores} core(s): "
+          f"{result.cycles:,} cycles, {result.share:.1%} of the arrays' peak, "
+          f"{result.seconds:.1f} s of simulation")
+    for core, counts in sorted(result.counters.items()):
+        print(f"core {core}: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()))
+    print(f"largest difference to JAX on the CPU: {error:.2%} of the largest logit; "
+          f"{same.sum()} of {len(same)} classes are the same")
+    print(f"table of kernels: {path}")
+    if error > _BOUND:
+        print(f"the difference must be {_BOUND:.0%} or less", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write(report: Report) -> pathlib.Path:
+    """Write the table of kernels to the build folder."""
+    path = build_folder() / "resnet50.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(str(report), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

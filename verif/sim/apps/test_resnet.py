@@ -1,0 +1,66 @@
+"""The sizes of ResNet-50, and its kernels against the chip's limits."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+import jax
+
+from hdl.config import Config
+from sim.apps.resnet.network import forward, images, multiplications, parameters
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.importer.importer import import_stablehlo
+from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.driver import compile_graph
+from sim.compiler.program.report import Report
+from systolith import Device
+from tools.roofline import Limits, draw, table
+
+
+def products(operation: Operation) -> int:
+    """Multiplications of a convolution or a product, of all images."""
+    if operation.kind == "convolution":
+        kernel = operation.operands[1]
+        return operation.result.type.size * kernel.type.size // kernel.shape[3]
+    if operation.kind == "dot_general":
+        return operation.result.type.size * operation.operands[0].shape[1]
+    return 0
+
+
+def test_multiplications_are_those_of_the_program() -> None:
+    module = jax.jit(forward).trace(parameters(), images(2, 64)).lower(
+        lowering_platforms=("cpu",)).compiler_ir("stablehlo")
+    graph = import_stablehlo(module)
+    assert sum(map(products, graph.operations)) == 2 * multiplications(64)
+    # What is published for this network.
+    assert round(multiplications(224) / 1e9, 2) == 4.09
+
+
+def test_a_roofline_has_all_kernels(tmp_path: pathlib.Path) -> None:
+    config = Config.preset("tiny")
+    kinds = [TensorType((8, 12), DType.F32), TensorType((12, 8), DType.F32)]
+    graph = Graph([Value(kind) for kind in kinds])
+    product = graph.add("dot_general", graph.inputs, TensorType((8, 8), DType.F32), {
+        "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,),
+        "precision_config": ("DEFAULT", "DEFAULT")}).result
+    graph.outputs = [graph.add("negate", (product,), product.type).result]
+    executable = compile_graph(graph, config)
+    predicted = Report.predicted(compiled_of(executable))
+    limits = [Limits.of(cost, config) for cost in predicted.kernels]
+    assert [limit.array for limit in limits] == [8 * 8 * 12 / 16, 0]
+    assert limits[1].vector == 8 * 8 / 4 / 2 / 2
+    with Device.open(config) as device:
+        ones = [np.ones(kind.shape, np.float32) for kind in kinds]
+        _, measured = device.profile(executable, *ones)
+    for report in (predicted, measured):
+        lines = table(report).splitlines()
+        assert [line.split()[1] for line in lines[1:-1]] == ["dot_general", "negate"]
+        assert lines[-1].split()[:2] == ["all", "48"]
+        for cost, limit in zip(report.kernels, limits, strict=True):
+            assert (cost.cycles or cost.kernel.cycles) >= max(limit.array, limit.vector)
+    draw(measured, tmp_path / "roofline.svg")
+    assert (tmp_path / "roofline.svg").read_text().startswith("<?xml")
