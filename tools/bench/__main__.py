@@ -46,7 +46,8 @@ def _tiny_chip() -> dict[str, float]:
 _PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "array": lambda: array_figures(Config.preset("v2")),
     "core": lambda: core_figures(Config.preset("v2")),
-    "chip": lambda: chip_figures(Config.preset("v2")), "resnet50": lambda: resnet_figures(Config.preset("v2")),
+    "chip": lambda: chip_figures(Config.preset("v2")),
+    "resnet50": lambda: resnet_figures(Config.preset("v2")),
     "cell": _cells, "ecp5": _tiny_chip}
 
 

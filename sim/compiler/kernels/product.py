@@ -24,7 +24,7 @@ from sim.compiler.machine.ir import Index, VmemBuffer, VReg
 
 __all__ = ["Finish", "Level", "Product"]
 
-_SUMS = 18
+_SUMS = 19
 """Most vectors of a block whose sums are in registers."""
 _FEW = 32
 """Most steps of a product whose results are taken as soon as they are ready."""
@@ -108,7 +108,7 @@ class Product:
         """Vectors of a block: the number that takes the fewest cycles."""
         config = self.config
         most = min(self.block.count, config.result_vregs, _SUMS,
-                   config.tile_vregs + max(1, config.tile_vregs // 8))
+                   config.tile_vregs + max(1, config.tile_vregs // 5))
         return min(range(1, most + 1), key=lambda rows: (self.blocks(rows) * self.step_cycles(rows),
                                                          rows))
 

@@ -50,7 +50,7 @@ def split_phases(graph: Graph, config: Config) -> None:
 
 def _order_by_use(graph: Graph) -> None:
     """Put each operation right before what first needs it, so that images follow each other."""
-    producers = graph.producers()
+    producers, users = graph.producers(), graph.users()
     done: set[Operation] = set()
     ordered: list[Operation] = []
     stack = [producers[value] for value in reversed(graph.outputs) if value in producers]
@@ -62,9 +62,13 @@ def _order_by_use(graph: Graph) -> None:
             stack.extend(reversed(waiting))
             continue
         stack.pop()
-        if operation not in done:
-            done.add(operation)
-            ordered.append(operation)
+        # With one slice of a value come all of them, so that the value need not stay.
+        for each in [operation] if operation.kind != "slice" else [
+                operation, *(user for user in users[operation.operands[0]]
+                             if user.kind == "slice")]:
+            if each not in done:
+                done.add(each)
+                ordered.append(each)
     graph.operations = ordered
 
 

@@ -185,7 +185,7 @@ class Places:
 
     # ---- vector memory
 
-    def allocate(self, name: str, vectors: int, *, high: bool = False) -> VmemBuffer:
+    def allocate(self, name: str, vectors: int, *, loaded: bool = False) -> VmemBuffer:
         """Allocate vectors, evicting values that are used last.
 
         Raises
@@ -194,7 +194,7 @@ class Places:
             If there is no room.
         """
         while True:
-            first = self._free.take(vectors, high=high)
+            first = (self._take_for_load if loaded else self._free.take)(vectors)
             if first is not None:
                 return VmemBuffer(f"{name}{next(self._numbers)}", first, vectors)
             if self._leaving:
@@ -208,6 +208,26 @@ class Places:
             if not movable:
                 raise VectorMemoryError
             self.evict(max(movable, key=self.distance))
+
+    def _take_for_load(self, vectors: int) -> int | None:
+        """Allocate vectors for what is read from HBM, next to what stays longer.
+
+        Then a run of free vectors grows when its other neighbour is freed.
+        """
+        run = self._free.smallest(vectors)
+        if run is None:
+            return None
+        below = above = float("inf")
+        for value, buffer in self._resident.items():
+            if isinstance(self.homes.get(value), Rows):
+                if buffer.address + buffer.vectors == run[0]:
+                    below = self.distance(value)
+                elif buffer.address == run[1]:
+                    above = self.distance(value)
+        # What is computed lies below.
+        first = run[0] if below > above else run[1] - vectors
+        self._free.reserve(first, vectors)
+        return first
 
     def release(self, buffer: VmemBuffer) -> None:
         """Free vectors; they are reused when transfers from and to them are complete."""
@@ -252,7 +272,7 @@ class Places:
         buffer = self._resident.get(value)
         if buffer is None:
             buffer = self._resident[value] = self.allocate(
-                "value", self._tilings[value].vectors, high=True)
+                "value", self._tilings[value].vectors, loaded=True)
             self._fetch(value, buffer)
         return buffer
 
@@ -263,7 +283,7 @@ class Places:
                 or self._stored.get(value, 0) > self._completed):
             return
         vectors = self._tilings[value].vectors
-        first = self._free.take(vectors, high=True)
+        first = self._take_for_load(vectors)
         if first is not None:
             buffer = VmemBuffer(f"value{next(self._numbers)}", first, vectors)
             self._resident[value] = buffer

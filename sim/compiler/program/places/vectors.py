@@ -22,21 +22,19 @@ class FreeVectors:
         """Free vectors, in however many runs."""
         return sum(end - first for first, end in self._runs)
 
-    def take(self, vectors: int, *, high: bool = False) -> int | None:
-        """Allocate consecutive vectors from the smallest run that holds them; None if none does.
-
-        With ``high``, take the highest vectors: what has a copy in HBM, and can be read again,
-        is kept apart from what has none.
-        """
+    def smallest(self, vectors: int) -> tuple[int, int] | None:
+        """The smallest run that holds so many vectors, from its first to before its end."""
         fitting = [(end - first, first, end) for first, end in self._runs
                    if end - first >= vectors]
-        if not fitting:
+        return min(fitting)[1:] if fitting else None
+
+    def take(self, vectors: int) -> int | None:
+        """Allocate consecutive vectors from the smallest run that holds them; None if none does."""
+        run = self.smallest(vectors)
+        if run is None:
             return None
-        _, first, end = max(fitting, key=lambda run: run[1]) if high else min(fitting)
-        self._runs.remove((first, end))
-        if end - first > vectors:
-            insort(self._runs, (first, end - vectors) if high else (first + vectors, end))
-        return end - vectors if high else first
+        self.reserve(run[0], vectors)
+        return run[0]
 
     def reserve(self, first: int, vectors: int) -> None:
         """Allocate these vectors, which are free."""
