@@ -2,7 +2,8 @@
 
 import ctypes
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from hdl.config import Config
 from hdl.isa import BUNDLE_WORDS
 from sim.compiler.executable import Executable
-from sim.compiler.graph.ir import TensorType
+from sim.compiler.graph.ir import STACKED, DType, TensorType
 from sim.compiler.program.arrays import ShardedArray, TiledArray, tiled
 from sim.compiler.program.compiled import compiled_of
 from sim.driver.device import Device
@@ -94,8 +95,12 @@ class Chip:
 
     def add(self, number: int, program: Program) -> None:
         """Make a program known; any thread may."""
-        inputs, outputs = ([_part(spec.layout) for spec in specs] for specs in (
-            program.executable.inputs, program.executable.outputs))
+        inputs, outputs = (
+            [_layout(type.dtype, type.shape, self._device.config) for type in types]
+            for types in program.types)
+        for spec, layout in zip((*program.executable.inputs, *program.executable.outputs),
+                                (*inputs, *outputs), strict=True):
+            assert spec.layout in (layout, ShardedArray(layout, STACKED))
         self._programs[number] = _Loaded(program, inputs, outputs)
 
     def work(self, job: Job) -> Status:
@@ -113,7 +118,7 @@ class Chip:
     def _upload(self, job: Job) -> None:
         _, type, *shape = job.numbers
         with self._makes(job.target):
-            layout = _layout(type, tuple(shape), self._device.config)
+            layout = _layout(dtype_of(type), tuple(shape), self._device.config)
             value = self._new(layout)
             self._values[job.target] = value
             data = (ctypes.c_char * job.bytes).from_address(job.address) if job.bytes else b""
@@ -133,15 +138,27 @@ class Chip:
             self._values[job.target] = value
 
     def _release(self, job: Job) -> None:
-        value = self._values.pop(job.target, None)
+        self._drop(self._values.pop(job.target, None))
+
+    def _drop(self, value: _Value | Status | None) -> None:
+        """Free the memory of a value if this was the last buffer of JAX with it."""
         if isinstance(value, _Value):
             value.names -= 1
             if not value.names:
                 self._device.free(value.buffer)
                 self._note_use()
 
-    def _makes(self, *targets: int) -> "_Making":
-        return _Making(self._values, targets)
+    @contextmanager
+    def _makes(self, *targets: int) -> Iterator[None]:
+        """Make values; if that fails, all of them have failed, and have no memory."""
+        try:
+            yield
+        except Exception as error:
+            status = error.status if isinstance(error, _FailedError) else status_of(error)
+            for target in targets:
+                self._drop(self._values.get(target))
+                self._values[target] = status
+            raise
 
     def _value(self, number: int) -> _Value:
         """The value of a buffer of JAX."""
@@ -228,39 +245,16 @@ class Chip:
             self._displace(loaded)
 
 
-class _Making:
-    """A context that notes in ``values`` that what makes the targets has failed, if it does."""
-
-    def __init__(self, values: dict[int, _Value | Status], targets: tuple[int, ...]) -> None:
-        self._values, self._targets = values, targets
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            return
-        status = error.status if isinstance(error, _FailedError) else status_of(error)
-        for target in self._targets:
-            self._values[target] = status
-
-
 def _rows(items: list[Buffer], rows: int, columns: int) -> list[list[Buffer]]:
     return [items[row * columns:(row + 1) * columns] for row in range(rows)]
 
 
-def _part(layout: Any) -> TiledArray:
-    """The layout of a core's part of an input or output."""
-    part = layout.part if isinstance(layout, ShardedArray) else layout
-    assert isinstance(part, TiledArray)
-    assert not part.view
-    return part
-
-
 @lru_cache(maxsize=1024)
-def _layout(type: int, shape: tuple[int, ...], config: Config) -> TiledArray:
+def _layout(type: DType, shape: tuple[int, ...], config: Config) -> TiledArray:
     """The layout of every array of a type and a shape."""
-    return _part(tiled(TensorType(shape, dtype_of(type)), config))
+    layout = tiled(TensorType(shape, type), config)
+    assert isinstance(layout, TiledArray)
+    return layout
 
 
 def _explain(error: CoreFaultError, executable: Executable) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hdl.config import Config
 from sim.compiler.executable import Executable
+from sim.compiler.graph.ir import TensorType
 from sim.compiler.importer.entry import Entry, read_entry
 from sim.compiler.importer.importer import import_module
 from sim.compiler.importer.module import read
@@ -36,6 +37,12 @@ class Program:
     assignment: Assignment
     entry: Entry
     code: bytes
+
+    @property
+    def types(self) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
+        """Types of the inputs and of the outputs of a device."""
+        compiled = compiled_of(self.executable)
+        return compiled.inputs, compiled.outputs
 
     def numbers(self, target: int) -> list[int]:
         """What ``Executable::fill`` (executables.cpp) reads; ``target`` is the program's id."""

@@ -153,6 +153,10 @@ def test_faults_name_cause_and_line() -> None:
         rows[:] = 0xFFFFFFFF
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"INTERNAL: jit__lambda.*fault"):
             step(x).block_until_ready()
+        used = device.free_bytes
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            step(x).block_until_ready()
+        assert device.free_bytes == used
         rows[:] = kept
         np.testing.assert_array_equal(step(x), good)
 
@@ -210,7 +214,7 @@ def test_interrupts_end_a_wait() -> None:
         import jax.numpy as jnp
         import numpy as np
 
-        steps = [jax.jit(lambda x: jax.lax.fori_loop(0, 30_000, lambda i, v: jnp.sin(v), x)),
+        steps = [jax.jit(lambda x: jax.lax.fori_loop(0, 4_000, lambda i, v: jnp.sin(v), x)),
                  jax.jit(lambda x: x + 1)]
         steps[1](np.ones(3, np.float32)).block_until_ready()
         value = steps[0](np.ones(3, np.float32))
