@@ -191,7 +191,7 @@ class Chip:
         try:
             return act()
         except MemoryError:
-            for loaded in self._programs.values():
+            for loaded in list(self._programs.values()):  # The compiler's thread adds some.
                 if loaded is not keep:
                     self._displace(loaded)
             return act()

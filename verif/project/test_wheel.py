@@ -68,6 +68,14 @@ def test_wheel_holds_the_packages_and_their_cpp_files(wheel: pathlib.Path) -> No
 
 
 @pytest.mark.slow
+def test_wheel_tells_jax_of_the_platform(wheel: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
+        text = archive.read(name).decode()
+    assert text.split() == ["[jax_plugins]", "systolith", "=", "sim.pjrt"]
+
+
+@pytest.mark.slow
 def test_installed_package_multiplies_on_both_backends(wheel: pathlib.Path,
                                                        tmp_path: pathlib.Path) -> None:
     venv, home = tmp_path / "venv", tmp_path / "home"

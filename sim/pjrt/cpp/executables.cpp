@@ -40,7 +40,13 @@ Error* compile(Client_Compile_Args* args) {
     job->more.assign(args->compile_options, args->compile_options_size);
     chip().queues[1].push(job);
     Status status = job->completion->wait();
-    if (!status.ok()) return error_of(status);
+    if (!status.ok()) {
+        // Nobody wants what a wait that was interrupted leaves behind.
+        job->completion->on_ready([id = job->target](const Status& end) {
+            if (end.ok()) chip().simulate(chip().job(kUnload, id, nullptr));
+        });
+        return error_of(status);
+    }
     auto* made = new Executable;
     made->fill(*job);
     args->executable = made;

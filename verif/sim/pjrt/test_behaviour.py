@@ -134,31 +134,34 @@ def test_faults_name_cause_and_line() -> None:
         import numpy as np
         import pytest
 
+        from hdl.isa import BUNDLE_BITS, BUNDLE_WORDS
+        from sim.compiler.program.compiled import compiled_of
         from sim.pjrt.platform import Worker
 
-        step = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, v: jnp.tanh(v) + i, x) * 2)
+        def step(x):  # type: ignore[no-untyped-def]
+            y = jnp.tanh(x)
+            return y @ x
+
+        step = jax.jit(step)
         x = np.ones((4, 4), np.float32)
         good = np.asarray(step(x))
         [worker] = [item for item in gc.get_objects() if isinstance(item, Worker)]
-        device = worker._device
-        # Program another constant into the descriptors: no longer valid.
-        [loaded] = [loaded for loaded in worker.chip._programs.values()
-                    if loaded.program.entry.name == "jit__lambda"]
-        backend = device._backend
+        device, backend = worker._device, worker._device._backend
         assert backend is not None
-        assert loaded.resident is not None
-        code = loaded.resident.buffers["code"]
-        rows = device._rows(backend, code, code.size // device.config.row_bytes)
-        kept = rows.copy()
-        rows[:] = 0xFFFFFFFF
-        with pytest.raises(jax.errors.JaxRuntimeError, match=r"INTERNAL: jit__lambda.*fault"):
-            step(x).block_until_ready()
-        used = device.free_bytes
-        with pytest.raises(jax.errors.JaxRuntimeError):
-            step(x).block_until_ready()
-        assert device.free_bytes == used
-        rows[:] = kept
-        np.testing.assert_array_equal(step(x), good)
+        [loaded] = [loaded for loaded in worker.chip._programs.values()
+                    if loaded.program.entry.name == "jit_step"]
+        code = compiled_of(loaded.program.executable).cores[0]
+        assert [kernel.kind for kernel in code.kernels] == ["tanh", "dot_general"]
+        used = None
+        for stamp, line in zip(code.overlays.stamps, ("13", "14"), strict=True):
+            # The second bundle of a kernel becomes an illegal one; a run that fails loads anew.
+            backend.load({0: [(1 << BUNDLE_BITS) - 1]}, stamp // BUNDLE_WORDS + 2)
+            with pytest.raises(jax.errors.JaxRuntimeError,
+                               match=rf"INTERNAL: jit_step, .*<string>:{line}.*fault ILLEGAL"):
+                step(x).block_until_ready()
+            np.testing.assert_array_equal(step(x), good)
+            assert used in (None, device.free_bytes)
+            used = device.free_bytes
 
     run(program)
 
@@ -233,6 +236,44 @@ def test_interrupts_end_a_wait() -> None:
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert output == "interrupted\n"
+
+
+def test_interrupts_end_the_wait_for_a_compilation() -> None:
+    def program() -> None:
+        import gc
+        import threading
+
+        import jax
+        import numpy as np
+        import pytest
+
+        from sim.pjrt import platform
+
+        value = jax.device_put(np.ones(3, np.float32))
+        value.block_until_ready()
+        [worker] = [item for item in gc.get_objects() if isinstance(item, platform.Worker)]
+        compile_program, ends = platform.compile_program, threading.Event()
+
+        def compile_late(*arguments):  # type: ignore[no-untyped-def]
+            print("compiles", flush=True)
+            ends.wait()
+            return compile_program(*arguments)
+
+        platform.compile_program = compile_late
+        with pytest.raises(KeyboardInterrupt):
+            jax.jit(lambda x: x + 1)(value)
+        ends.set()
+        step = jax.jit(lambda x: x + 2)
+        np.testing.assert_array_equal(step(value), [3, 3, 3])
+        # What nobody waited for is gone.
+        assert worker.chip.sizes[1] == 1
+
+    process = start(program)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "compiles\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
 
 
 def test_forked_children_that_do_not_use_jax_end_as_usual() -> None:
