@@ -13,6 +13,7 @@ from sim.compiler.executable import BufferSpec, Executable, Role
 from sim.compiler.layout import Layout
 from sim.compiler.program.arrays import ShardedArray
 from sim.driver.backend import Backend
+from sim.driver.cores import Progress
 from sim.driver.execution import Execution
 from sim.driver.heap import Buffer
 
@@ -156,7 +157,7 @@ class Residents(Execution):
             resident.buffers = {}
 
     def run_placed(self, resident: Resident, inputs: Sequence[Sequence[Buffer]],
-                   outputs: Sequence[Sequence[Buffer]]) -> None:
+                   outputs: Sequence[Sequence[Buffer]], progress: Progress | None = None) -> None:
         """Run a placed executable.
 
         Parameters
@@ -166,6 +167,8 @@ class Residents(Execution):
         inputs, outputs : sequences of sequences of Buffer
             For each of its cores, the buffers with that core's inputs, and those to write its
             outputs to.
+        progress : callable, optional
+            Called now and then; an exception that it raises ends the run.
 
         Raises
         ------
@@ -175,8 +178,6 @@ class Residents(Execution):
             If values that the program keeps in HBM do not fit in what is free.
         CoreFaultError
             If a program has a fault.
-        CoreStoppedError
-            If another thread stops or resets a core meanwhile.
         RuntimeError
             If a program runs, or the device is closed.
         """
@@ -196,7 +197,7 @@ class Residents(Execution):
                     places += [(part, name, buffer) for part in range(len(resident.cores))]
                 for part, name, buffer in places:
                     self._point(backend, resident, (part, name), buffer)
-                self._run_programs(resident.programs, None)
+                self._run_programs(resident.programs, progress)
 
     def _places(self, resident: Resident, what: str, specs: Sequence[BufferSpec],
                 given: Sequence[Sequence[Buffer]]) -> list[tuple[int, str, Buffer]]:

@@ -82,6 +82,7 @@ class Chip:
         self._programs: dict[int, _Loaded] = {}
         self._note = note_memory
         self._limit = device.free_bytes
+        self._ending = False
         self._peak = self._count = self._largest = 0
         self._note_use()
         self._handlers = {
@@ -92,6 +93,14 @@ class Chip:
     def sizes(self) -> tuple[int, int]:
         """Numbers of values and of programs."""
         return len(self._values), len(self._programs)
+
+    def end(self) -> None:
+        """Let the program that runs, and all that come, fail; any thread may."""
+        self._ending = True
+
+    def _look(self) -> None:
+        if self._ending:
+            raise InterruptedError("the process ends")
 
     def add(self, number: int, program: Program) -> None:
         """Make a program known; any thread may."""
@@ -226,7 +235,7 @@ class Chip:
                 loaded.resident = self._device.place(program.executable,
                                                      program.assignment.devices[0])
                 self._note_use()
-            self._device.run_placed(loaded.resident, arguments, results)
+            self._device.run_placed(loaded.resident, arguments, results, self._look)
 
         try:
             self._with_room(run, loaded)

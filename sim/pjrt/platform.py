@@ -111,11 +111,8 @@ class Worker:
         if os.getpid() != self._process:
             return  # The chip is the parent's.
         self._library.close("the process ends")
-        chip, _ = self._threads
-        while chip.is_alive():
-            # A program that starts after the first stop is stopped by the next.
-            self._device.stop()
-            chip.join(0.05)
+        self.chip.end()
+        self._threads[0].join()
         self._device.close()
 
     def _simulate(self) -> None:

@@ -1,7 +1,6 @@
 """Types of elements in the PJRT API, and errors as it tells them."""
 
 from sim.compiler.graph.ir import DType
-from sim.errors import CoreStoppedError
 
 __all__ = ["Status", "dtype_of", "number_of", "status_of"]
 
@@ -32,7 +31,7 @@ def status_of(error: BaseException) -> Status:
         code = _UNIMPLEMENTED
     elif isinstance(error, MemoryError):
         code = _EXHAUSTED
-    elif isinstance(error, CoreStoppedError):
+    elif isinstance(error, InterruptedError):
         code = _CANCELLED
     elif isinstance(error, ValueError | TypeError):
         code = _INVALID
