@@ -10,6 +10,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.control.flow import ControlFlow
+from sim.compiler.program.control.gathers import Gathers
 from sim.compiler.program.control.slices import Slices
 from sim.compiler.program.launch import AHEAD, Launcher
 from sim.compiler.program.places.constants import Constants
@@ -38,6 +39,7 @@ class Planner:
         self.constants = Constants(config)
         self.places = Places(self.stream, config, tilings)
         self._control = ControlFlow(config, tilings, self.places, self._block)
+        self._gathers = Gathers(config, tilings, self.places)
         self._slices = Slices(config, tilings, self.places, self._control.counters)
         self.launcher = Launcher(config, tilings, self.places, self.constants,
                                  self._control.counters)
@@ -112,6 +114,8 @@ class Planner:
             self.places.homes[operation.result] = self._constant_home(operation)
         elif operation.kind == "exchange":
             self.launcher.exchange(operation)
+        elif operation.attributes.get("in_hbm") and operation.kind == "gather":
+            self._gathers.write(operation)
         elif operation.attributes.get("in_hbm"):
             self._slices.write(operation, dying)
         else:

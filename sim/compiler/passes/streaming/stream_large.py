@@ -14,6 +14,7 @@ from sim.compiler.passes.expansion import Expansion
 from sim.compiler.passes.fuse import fuse
 from sim.compiler.passes.streaming import elements, indexed, reductions
 from sim.compiler.passes.streaming.axes import Axis, Block, axes_of, resized
+from sim.compiler.passes.streaming.tables import leave_tables
 from sim.compiler.tiling import standard
 
 __all__ = ["stream_large"]
@@ -46,6 +47,7 @@ def stream_large(graph: Graph, config: Config, share: int = 1) -> None:
     share : int
         Use this fraction of vector memory: kernels need the rest.
     """
+    leave_tables(graph, config)
     _Streams(config, config.vmem_vectors // share).apply(graph)
 
 

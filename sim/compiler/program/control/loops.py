@@ -72,6 +72,8 @@ def _held(operation: Operation) -> set[Value]:
         return {value for value, along in zip(
             (*operation.operands[:len(operation.attributes["operand_dimensions"])],
              *operation.results), dimensions, strict=True) if along < 0}
+    if operation.kind == "gather" and operation.attributes.get("in_hbm"):
+        return set()
     if operation.attributes.get("in_hbm"):
         return {*operation.operands[1:], *operation.results} - (
             {operation.result} if operation.kind == "dynamic_update_slice" else set())

@@ -155,6 +155,21 @@ def gather(rows: int, width: int, count: int) -> Graph:
         index_vector_dim=1, slice_sizes=(1, width), indices_are_sorted=False))
 
 
+def embedding(rows: int, width: Ints, batch: Ints) -> Graph:
+    """Indices of several dimensions, without one of coordinates, choose from a table."""
+    m = Maker(f32(rows, *width), s32(*batch))
+    table, given = m.inputs
+    low, high = (m.op("broadcast_in_dim", m.constant(np.array(end, np.int32), s32()), to=given.type,
+                      broadcast_dimensions=()) for end in (0, rows - 1))
+    given = m.op("clamp", low, m.op("multiply", given, given), high, to=given.type)
+    rank = len(batch)
+    return m.returns(m.op(
+        "gather", table, given, to=f32(*batch, *width),
+        offset_dims=tuple(range(rank, rank + len(width))), collapsed_slice_dims=(0,),
+        operand_batching_dims=(), start_indices_batching_dims=(), start_index_map=(0,),
+        index_vector_dim=rank, slice_sizes=(1, *width), indices_are_sorted=False))
+
+
 def scatter(rows: int, width: int, count: int) -> Graph:
     m = Maker(f32(rows, width), f32(count, width))
     operands = m.inputs[0], m.constant(indices(rows, count), s32(count, 1)), m.inputs[1]
@@ -205,11 +220,14 @@ CASES: dict[str, Callable[[], Graph]] = {
     "gather from a large table": lambda: gather(500, 12, 20),
     "gather of many": lambda: gather(40, 12, 300),
     "gather of many from a large table": lambda: gather(300, 12, 300),
+    "embedding": lambda: embedding(80, (5, 9), (3, 7)),
+    "embedding of a scalar": lambda: embedding(150, (12,), ()),
     "scatter to a large table": lambda: scatter(500, 12, 20),
     "scatter of many": lambda: scatter(40, 12, 300),
 }
 ON_RTL = ("elementwise, 3", "sum of rows", "transpose", "product of many rows",
-          "convolution of a batch", "gather from a large table", "scatter to a large table")
+          "convolution of a batch", "gather from a large table", "embedding",
+          "scatter to a large table")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -235,7 +253,8 @@ def test_streams_mean_the_same(name: str) -> None:
     expected = interpret(graph, arrays)
     stream_large(graph, TINY, 2)
     verify(graph)
-    assert any(operation.kind == "stream" for operation in graph.operations)
+    assert any(operation.kind == "stream" or operation.attributes.get("in_hbm")
+               for operation in graph.operations)
     for found, wanted in zip(interpret(graph, arrays), expected, strict=True):
         assert np.array_equal(found, wanted)
 

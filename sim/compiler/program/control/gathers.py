@@ -1,0 +1,110 @@
+"""Gathers from tables in HBM: a transfer for each index."""
+
+from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import s
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.program.code.scalars import ScalarMemory
+from sim.compiler.program.code.transfers import Rows, scalar_words
+from sim.compiler.program.control.blocks import READ, WRITTEN
+from sim.compiler.program.places.places import Places, Splat
+from sim.compiler.program.tilings import Tilings
+from sim.compiler.tiling import Tiling
+
+__all__ = ["Gathers"]
+
+_AT, _INDEX = s[5], s[6]
+"""Number of an index, and the index; transfers do not use these registers."""
+
+
+class Gathers:
+    """Writes gathers along the first dimension of a table, from HBM to HBM.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    tilings : dict of Value to Tiling
+        Tilings of all values.
+    places : Places
+        Places of values; takes the code.
+    """
+
+    def __init__(self, config: Config, tilings: Tilings, places: Places) -> None:
+        self._config = config
+        self._tilings = tilings
+        self._places = places
+        self._memory = ScalarMemory(config)
+
+    def write(self, operation: Operation) -> None:
+        """Write a gather of a line of indices.
+
+        As many transfers are in flight as the engine takes. A row of indices is read at a time.
+        """
+        places, stream, lanes = self._places, self._places.stream, self._config.lanes
+        table, indices = operation.operands
+        places.save(table)
+        home = places.homes[table]
+        if isinstance(home, Splat):
+            places.homes[operation.result] = home
+            return
+        given, result = self._home(indices), places.reserve(
+            self._tilings[operation.result].vectors)
+        places.wait_all()
+        at, chunk, index = list(self._memory.indices)[:3]
+        source = _element(home, self._tilings[table], index)
+        target = _element(result, self._tilings[operation.result], at)
+        next_chunk, next_row, end = (stream.label(name) for name in ("indices", "row", "end"))
+        for word in (at, chunk):
+            stream.bundle((Slot.S0, "store", (s[0], s[0], word)))
+        stream.bind(next_chunk)
+        places.start_transfer(given.moved(0, (chunk, self._config.sublanes)),
+                              scalar_words(self._memory.window.start), 1, READ)
+        stream.wait(READ, 1)
+        stream.bind(next_row)
+        stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
+        stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
+        stream.bundle((Slot.S0, "load", (_INDEX, _AT, self._memory.window.start)))
+        stream.bundle((Slot.S0, "max", (_INDEX, _INDEX, 0)))
+        stream.bundle((Slot.S0, "min", (_INDEX, _INDEX, table.shape[0] - 1)))
+        stream.bundle((Slot.S0, "store", (_INDEX, s[0], index)))
+        places.start_transfer(source, target, self._rows(table), WRITTEN)
+        stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
+        stream.bundle((Slot.S0, "add", (_AT, _AT, 1)))
+        stream.bundle((Slot.S0, "store", (_AT, s[0], at)))
+        stream.branch("beq", _AT.number, indices.shape[0], end)
+        stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
+        stream.branch("bne", _AT.number, 0, next_row)
+        stream.bundle((Slot.S0, "load", (_AT, s[0], chunk)))
+        stream.bundle((Slot.S0, "add", (_AT, _AT, 1)))
+        stream.bundle((Slot.S0, "store", (_AT, s[0], chunk)))
+        stream.jump(next_chunk)
+        stream.bind(end)
+        stream.wait(WRITTEN, indices.shape[0])
+        places.homes[operation.result] = result
+
+    def _home(self, value: Value) -> Rows:
+        """Rows that hold a value."""
+        self._places.save(value)
+        home = self._places.homes[value]
+        if isinstance(home, Splat):
+            home = self._places.reserve(self._tilings[value].vectors)
+            self._places.copy_to(value, home)
+        return home
+
+    def _rows(self, table: Value) -> int:
+        """Rows of an index of the table."""
+        tiling = self._tilings[table]
+        if tiling.sublane_dimension == 0:
+            return tiling.lane_tiles
+        return tiling.vectors * tiling.sublanes // table.shape[0]
+
+
+def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
+    """Rows of an index of a value's first dimension, which a word of scalar memory holds."""
+    if tiling.sublane_dimension == 0:
+        column = tiling.row_tiles * tiling.sublanes
+        levels = ((tiling.lane_tiles, column),) if tiling.lane_tiles > 1 else ()
+        return Rows(home.buffer, home.first, (*home.terms, (word, 1)), len(levels), levels)
+    rows = tiling.vectors * tiling.sublanes // tiling.shape[0]
+    return home.moved(0, (word, rows))
