@@ -57,7 +57,7 @@ class CoreBench:
         self.domain = ClockDomain(dut)
         self.domain.start()
         self.program = ProgramPort(self.domain, dut)
-        self.requests = RequestPort(self.domain, dut, self.rng)
+        self.requests = RequestPort(self.domain, dut, self.config, self.rng)
         self.rows = RowPort(self.domain, dut, self.rng)
         self._idle, self._waiting, self._clear, self._cycles = (
             pin(dut, name) for name in ("idle", "waiting", "clear_counters", "cycles"))

@@ -58,7 +58,7 @@ class SequencerBench:
         self.domain.start()
         self.checker = SequencerChecker(cocotb.RANDOM_SEED)
         self.program = ProgramPort(self.domain, dut)
-        self.requests = RequestPort(self.domain, dut, self.rng)
+        self.requests = RequestPort(self.domain, dut, self.config, self.rng)
         SequencerPins(self.domain, dut, self.checker)
         self._busy = pin(dut, "busy")
 
@@ -286,6 +286,7 @@ async def host_accesses(dut: HierarchyObject) -> None:
         bench.requests.expect(space, words)
     bench.requests.send(True, Space.IMEM, config.imem_bundles * 16, error=True)
     bench.requests.send(True, Space.IMEM, isa.BUNDLE_WORDS, error=True)
+    await bench.requests.drain()
     for place, bundle in zip(places, bundles, strict=True):
         bench.requests.expect(Space.IMEM, bundle_words(bundle), place * 16)
     await bench.requests.drain()

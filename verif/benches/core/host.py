@@ -2,14 +2,15 @@
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import cocotb
 import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
 
-from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
+from hdl.config import Config
+from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space, write_words
 from hdl.encoding import bundle_words
 from hdl.vpu.interface import HOST_ADDRESS_BITS, HostSpace
 from verif.benches.clocking import ClockDomain, pin
@@ -28,12 +29,16 @@ _LOADED: dict[int, int] = {}
 class RequestPort:
     """Sends requests to a sequencer and checks each response, one cycle after the transfer.
 
+    It also writes bundles with odd addresses, as transfers do.
+
     Parameters
     ----------
     domain : ClockDomain
         The clock.
     dut : HierarchyObject
-        A design with the ports ``request`` and ``response``.
+        A design with the ports ``request``, ``response`` and ``word_write``.
+    config : Config
+        The design's.
     rng : random.Random
         Decides on gaps.
 
@@ -43,10 +48,13 @@ class RequestPort:
         Its ``gap`` may be changed.
     """
 
-    def __init__(self, domain: ClockDomain, dut: HierarchyObject, rng: random.Random) -> None:
+    def __init__(self, domain: ClockDomain, dut: HierarchyObject, config: Config,
+                 rng: random.Random) -> None:
         pins = StreamPins.of(dut, "request")
         self._valid, self._ready = pins.valid, pins.ready
         self.source = StreamSource(domain, pins, rng)
+        self._writes = StreamSource(domain, StreamPins.of(dut, "word_write"), rng)
+        self._together = write_words(config)
         self._domain = domain
         self._response = Ports(dut, "response", ("valid", "error", "data"))
         self._responses: InOrderChecker[tuple[int, int]] = InOrderChecker(
@@ -82,17 +90,29 @@ class RequestPort:
             if self._loading.get(address, _LOADED.get(address)) != bundle:
                 _LOADED.pop(address, None)
                 self._loading[address] = bundle
-                self.write(Space.IMEM, bundle_words(bundle), address << REQUEST_WORD_BITS)
+                words, at_word = bundle_words(bundle), address << REQUEST_WORD_BITS
+                if address % 2:
+                    self._write_together(words, at_word)
+                else:
+                    self.write(Space.IMEM, words, at_word)
+
+    def _write_together(self, words: Sequence[int], at: int) -> None:
+        """Queues writes of a bundle by a transfer."""
+        for first in range(0, len(words), self._together):
+            self._writes.send([Space.IMEM.value | at + first << 2 | sum(
+                word << 2 + REQUEST_ADDRESS_BITS + 32 * number
+                for number, word in enumerate(words[first:first + self._together]))])
 
     def clear(self) -> None:
         """Drops unanswered requests: for a reset only."""
         self.source.clear()
+        self._writes.clear()
         self._responses.clear()
         self._loading.clear()
 
     async def drain(self) -> None:
-        """Waits until every request is answered."""
-        while not (self.source.idle and self._responses.empty):
+        """Waits until every request is answered, and all bundles are written."""
+        while not (self.source.idle and self._writes.idle and self._responses.empty):
             await self._domain.edge
         _LOADED.update(self._loading)
         self._loading.clear()
