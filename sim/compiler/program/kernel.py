@@ -120,7 +120,7 @@ class KernelLowering:
         if value in self._counters:
             return self._counted(*self._counters[value])
         if self._reads is not None and (
-                value in self._reads or len(self._reads) < self._config.sublanes):
+                value in self._reads or len(self._reads) < self._memory.reads):
             if value not in self._reads:
                 self._reads.append(value)
             row = self._reads.index(value)

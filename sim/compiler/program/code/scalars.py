@@ -37,9 +37,20 @@ class ScalarMemory:
         return range(self.config.sublanes * self.config.lanes)
 
     @property
+    def kernel(self) -> range:
+        """Words that a kernel uses as it likes; what is copied to the window may end here."""
+        size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
+        return range(self.window.stop, self.window.stop + size)
+
+    @property
+    def reads(self) -> int:
+        """Most vectors of which the first rows can be copied to successive rows of the window."""
+        return min(self.config.sublanes, len(self.kernel) // self.config.lanes + 1)
+
+    @property
     def to_window(self) -> int:
         """Descriptor of a transfer from a vector to the window; word 2 is the vector's address."""
-        return self.window.stop
+        return self.kernel.stop
 
     @property
     def first_pair(self) -> int:
@@ -67,16 +78,10 @@ class ScalarMemory:
         return range(self.levels.stop, self.levels.stop + self._rows(INDICES))
 
     @property
-    def kernel(self) -> range:
-        """Words that a kernel uses as it likes."""
-        size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
-        return range(self.indices.stop, self.indices.stop + size)
-
-    @property
     def images(self) -> tuple[range, range]:
         """The images of two segments: the one that runs, and the next one."""
         lanes = self.config.lanes
-        first = self.kernel.stop
+        first = self.indices.stop
         size = (self.config.smem_words - first) // 2 // lanes * lanes
         return range(first, first + size), range(first + size, first + 2 * size)
 

@@ -105,13 +105,13 @@ class Places:
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
         """Start the transfers of a level of runs within others: a loop, but for the innermost."""
-        sides = [side for side in (source, destination) if isinstance(side, Rows)]
-        deepest = max(sides, key=lambda side: len(side.levels))
-        if len(deepest.levels) < 2:
+        levels = max((side.levels for side in (source, destination) if isinstance(side, Rows)),
+                     key=len, default=())
+        if len(levels) < 2:
             self.stream.start(transfer(self._config, source, destination, rows, semaphore))
             return 1
         stream, again = self.stream, self.stream.label("runs")
-        counter, count = self._levels[depth], deepest.levels[0][0]
+        counter, count = self._levels[depth], levels[0][0]
         rows //= count
 
         def inner(side: Any) -> Any:
@@ -497,17 +497,21 @@ class Places:
     def copy_scalars(self, values: Sequence[Value], window: int) -> None:
         """Write code that copies the first row of values to rows of scalar memory, and waits.
 
-        It goes through HBM: a transfer to scalar memory moves a word a cycle, and one from vector
-        memory a whole vector.
+        A transfer from vector memory copies a whole vector. The rows behind the first one belong to
+        the next values, or to the kernel (`ScalarMemory.reads`).
         """
-        for value in values:
-            self.save(value)
-        self._wait(max((self._stored.get(value, 0) for value in values), default=0))
         last = 0
         for row, value in enumerate(values):
-            home = self.homes[value]
-            assert isinstance(home, Rows), "constants are not read"
-            last = self._issue(home, scalar_words(window + row * self._config.lanes), 1)
+            place = scalar_words(window + row * self._config.lanes)
+            buffer = self._resident.get(value)
+            if buffer is None or self._arriving.get(buffer, 0) > self._completed:
+                home = self.homes[value]
+                assert isinstance(home, Rows), "constants are not read"
+                self._wait(self._stored.get(value, 0))
+                last = self._issue(home, place, 1)
+            else:
+                self.settle([buffer])  # it may be part of an exchange
+                last = self._issue(Vectors(buffer.address), place, self._config.sublanes)
         self._wait(last)
 
 
