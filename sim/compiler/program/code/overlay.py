@@ -9,7 +9,8 @@ Code that fits as one segment is resident as a whole, and only its image is load
 
 A segment consists of
 
-- its start: two transfers that load the segment which most likely follows (`Segment.following`);
+- two transfers that load the segment which most likely follows (`Segment.following`), at or near
+  its beginning (`place_loads`);
 - its part of the code;
 - exits, one for each bundle of another segment that it branches to or runs into;
 - entries for bundles other than its first that others branch to.
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from hdl.config import Config
 from sim.compiler.program.code.resident import resident_bundles
 from sim.compiler.program.code.scalars import ScalarMemory
-from sim.compiler.program.code.segments import Segment, cut_segments, occupied
+from sim.compiler.program.code.segments import Segment, cut_segments, occupied, place_loads
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.writer import Overlays, SegmentWriter
 
@@ -62,6 +63,8 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
         segment.ahead = (segment.following is not None
                          and segment.following.number % 2 != segment.number % 2
                          and not _overlap(segment, segment.following, config))
+        if segment.ahead:
+            place_loads(segment, linear)
     return SegmentWriter(linear, constants, config, segments).write()
 
 

@@ -13,10 +13,12 @@ from sim.compiler.program.code.encode import FIRST_IMMEDIATE_WORD, encode
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Linear
 
-__all__ = ["Segment", "code_rows", "cut_segments", "occupied"]
+__all__ = ["Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
 
 _ROUNDS = 64
 """Attempts to cut code so that all segments fit."""
+_FEW = 16
+"""Bundles of a segment that may come before the loads of the following one, however long it is."""
 
 
 @dataclass(eq=False)
@@ -36,6 +38,8 @@ class Segment:
         Address of its first bundle.
     ahead : bool
         It is loaded while the one before it runs: `following` does not overlap this one.
+    loads : int
+        Bundles of its code before those that load the following segment, if it is loaded `ahead`.
     used : list of int
         Descriptors that it uses.
     """
@@ -48,12 +52,13 @@ class Segment:
     following: "Segment | None" = None
     base: int = 0
     ahead: bool = False
+    loads: int = 0
     used: list[int] = field(default_factory=list)
     targets: "list[Segment]" = field(default_factory=list)
 
     @property
     def start(self) -> int:
-        """Bundles before its part of the code: loads of the segment that follows."""
+        """Bundles within its part of the code that load the segment that follows."""
         return 2 if self.ahead else 0
 
     @property
@@ -154,6 +159,30 @@ def _connect(source: Segment, target: Segment, at: int) -> None:
         source.targets.append(target)
     if at != target.first and at not in target.entries:
         target.entries.append(at)
+
+
+def place_loads(segment: Segment, linear: Linear) -> None:
+    """Choose where a segment loads the following one: `Segment.loads`.
+
+    Transfers complete in order, so those of operands that the segment starts soon go first, if
+    then the rest of its code is still as long as what is loaded. All ways through the segment must
+    pass the place once.
+    """
+    assert segment.following is not None
+    size = segment.end - segment.first
+    latest = max(_FEW, size - segment.following.bundles)
+    starts = linear.transfers[:, 0] - segment.first
+    places = np.unique(starts[(starts >= 0) & (starts < min(latest, size))] + 1)
+    source = linear.branches[:, 0] - segment.first
+    target = linear.branches[:, 2] - segment.first
+    for place in places[::-1].tolist():
+        before = (source >= 0) & (source < place)
+        into = (target >= 0) & (target < place)
+        leaves = before & ((target < 0) | (target >= place))
+        enters = into & ~before & ((target > 0) | ((source >= place) & (source < size)))
+        if not leaves.any() and not enters.any():
+            segment.loads = place
+            return
 
 
 _JUMP = encode([[(Slot.S1, "jump", ("anywhere",))]])[0][0]

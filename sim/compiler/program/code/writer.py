@@ -131,7 +131,12 @@ class SegmentWriter:
 
     def _inside(self, segment: Segment, bundle: int) -> int:
         """Address of a bundle of a segment."""
-        return segment.base + segment.start + bundle - segment.first
+        return segment.base + self._offset(segment, bundle)
+
+    def _offset(self, segment: Segment, bundle: int) -> int:
+        """Position of a bundle of a segment in it."""
+        offset = bundle - segment.first
+        return offset + segment.start if offset >= segment.loads else offset
 
     # ---- contents
 
@@ -208,7 +213,7 @@ class SegmentWriter:
         if self._single:
             return BUNDLE_WORDS * self._inside(segment, bundle)
         first = self._rows_of["code", segment.number][0] * self._config.lanes
-        return first + BUNDLE_PITCH * (segment.start + bundle - segment.first)
+        return first + BUNDLE_PITCH * self._offset(segment, bundle)
 
     def _segment_code(self, segment: Segment) -> Image:
         """The bundles of a segment."""
@@ -222,7 +227,9 @@ class SegmentWriter:
             rest += self._exit(segment, target)
         for entry in segment.entries:
             rest += [*start, [(Slot.S1, "jump", (_Fixed(self._inside(segment, entry)),))]]
-        code = np.concatenate([_absolute(start), self._own(segment), _absolute(rest)])
+        own = self._own(segment)
+        code = np.concatenate([own[:segment.loads], _absolute(start), own[segment.loads:],
+                               _absolute(rest)])
         assert len(code) == self._length(segment)
         return code
 

@@ -9,7 +9,8 @@ from hdl.isa import Fault, Slot
 from sim.asm.operands import s
 from sim.compiler.program.code.cuts import crossings, cuts
 from sim.compiler.program.code.overlay import Overlays, overlay
-from sim.compiler.program.code.stream import Stream
+from sim.compiler.program.code.segments import Segment, place_loads
+from sim.compiler.program.code.stream import Linear, Stream
 from sim.compiler.program.code.transfers import CODE, Rows, Vectors, transfer
 from systolith import Device
 
@@ -36,8 +37,8 @@ def image(overlays: Overlays, config: Config) -> np.ndarray:
     return rows
 
 
-def golden(stream: Stream, config: Config = TINY) -> tuple[GoldenCore, Overlays]:
-    overlays = overlay(stream.finish(), np.zeros((2, config.lanes), np.uint32), config)
+def golden(linear: Linear, config: Config = TINY) -> tuple[GoldenCore, Overlays]:
+    overlays = overlay(linear, np.zeros((2, config.lanes), np.uint32), config)
     core = GoldenCore(config)
     rows = image(overlays, config)
     core.hbm[AT:AT + len(rows)] = rows
@@ -67,7 +68,7 @@ def expected(length: int) -> list[int]:
 
 @pytest.mark.parametrize("length", [1, 100, 300, 480, 485, 490, 500, 2000])
 def test_straight_code_of_any_length_runs(length: int) -> None:
-    core, overlays = golden(straight(length))
+    core, overlays = golden(straight(length).finish())
     assert core.scalars[1:4].tolist() == expected(length)
     assert (overlays.segments == 1) == (length <= 485)
 
@@ -99,7 +100,7 @@ def nested(outer: int, inner: int, body: int, tail: int) -> Stream:
 @pytest.mark.parametrize(("body", "tail"), [(3, 5), (3, 700), (300, 30), (450, 3), (450, 450),
                                             (700, 5), (1300, 900)])
 def test_loops_and_branches_cross_segments(body: int, tail: int) -> None:
-    core, overlays = golden(nested(3, 4, body, tail))
+    core, overlays = golden(nested(3, 4, body, tail).finish())
     assert core.scalars[1:4].tolist() == [12 * body, 2 * tail, 3]
     assert core.scalars[6] == 7
     assert (overlays.segments == 1) == (body + tail < 460)
@@ -121,9 +122,83 @@ def test_segments_use_as_many_descriptors_as_they_hold() -> None:
         stream.start(transfer(TINY, Rows(CODE, 0), Vectors(number), TINY.sublanes, 8))
     stream.wait(8, 60)
     stream.halt()
-    core, overlays = golden(stream)
+    core, overlays = golden(stream.finish())
     assert overlays.segments > 5
     assert not core.vmem[:60].any()
+
+
+def random_block(rng: np.random.Generator, stream: Stream, depth: int) -> None:
+    """Transfers that are awaited, sums, skips and loops, which may be longer than memory."""
+    for _ in range(int(rng.integers(1, 5))):
+        kind = int(rng.integers(4 if depth < 3 else 2))
+        if kind == 0:
+            started = int(rng.integers(1, 4))
+            for _ in range(started):
+                stream.start(transfer(TINY, Rows(CODE, 0), Vectors(int(rng.integers(3))),
+                                      TINY.sublanes, 8))
+                if rng.random() < 0.5:
+                    add(stream, 2, 1)
+            stream.wait(8, started)
+        elif kind == 1:
+            for _ in range(int(rng.choice([1, 5, 40, 150]))):
+                add(stream, int(rng.integers(1, 4)), int(rng.integers(100)))
+        elif kind == 2:
+            skip = stream.label("skip")
+            stream.branch("beq" if rng.random() < 0.5 else "bne", 10 + depth, 1, skip)
+            random_block(rng, stream, depth + 1)
+            stream.bind(skip)
+        else:
+            again = stream.label("again")
+            stream.bundle((Slot.S0, "add", (s[11 + depth], s[0], int(rng.integers(1, 4)))))
+            stream.bind(again)
+            random_block(rng, stream, depth + 1)
+            stream.bundle((Slot.S1, "loop", (s[11 + depth], again)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_code_does_what_it_does_in_a_large_memory(seed: int) -> None:
+    states = []
+    for config in (TINY, Config.preset("tiny", imem_bundles=1 << 15, smem_words=1 << 13)):
+        rng = np.random.default_rng([31, seed])
+        stream = Stream()
+        clear(stream)
+        for register in range(10, 16):
+            stream.bundle((Slot.S0, "add", (s[register], s[0], 0)))
+        while stream.here < 900:
+            random_block(rng, stream, 0)
+        stream.halt()
+        linear = stream.finish()
+        core, overlays = golden(linear, config)
+        states.append(core.scalars[1:16].tolist())
+        assert (overlays.segments > 1) == (config is TINY)
+    assert states[0] == states[1]
+
+
+def test_transfers_at_the_beginning_of_a_segment_go_before_the_loads_of_the_next() -> None:
+    stream = Stream()
+    clear(stream)
+    for number in range(3):
+        stream.start(transfer(TINY, Rows(CODE, 0), Vectors(number), TINY.sublanes, 8))
+    again = stream.label("again")
+    add(stream, 4, 2)
+    stream.bind(again)
+    add(stream, 1, 1)
+    stream.bundle((Slot.S1, "loop", (s[4], again)))
+    stream.wait(8, 3)
+    for _ in range(400):
+        add(stream, 1, 1)
+    stream.halt()
+    linear = stream.finish()
+    segments = [Segment(0, 0, 200), Segment(1, 200, len(linear.words))]
+    for after, loads in ((segments[1], 10), (Segment(1, 200, 220), 10)):
+        segments[0].loads, segments[0].following = 0, after
+        place_loads(segments[0], linear)
+        assert segments[0].loads == loads
+    # A loop that begins before the place would load the segment again.
+    linear.branches[0, 2] = 9
+    segments[0].loads = 0
+    place_loads(segments[0], linear)
+    assert segments[0].loads == 9
 
 
 def test_too_small_memories_are_refused() -> None:
