@@ -194,7 +194,7 @@ class Places:
             If there is no room.
         """
         while True:
-            first = (self._take_for_load if loaded else self._free.take)(vectors)
+            first = self._take(vectors, loaded=loaded)
             if first is not None:
                 return VmemBuffer(f"{name}{next(self._numbers)}", first, vectors)
             if self._leaving:
@@ -209,23 +209,28 @@ class Places:
                 raise VectorMemoryError
             self.evict(max(movable, key=self.distance))
 
-    def _take_for_load(self, vectors: int) -> int | None:
-        """Allocate vectors for what is read from HBM, next to what stays longer.
+    def _take(self, vectors: int, *, loaded: bool) -> int | None:
+        """Allocate vectors next to what stays longer.
 
-        Then a run of free vectors grows when its other neighbour is freed.
+        Then a run of free vectors grows when its other neighbour is freed. What is read from HBM
+        lies above what is computed, as far as possible.
         """
         run = self._free.smallest(vectors)
         if run is None:
             return None
         below = above = float("inf")
         for value, buffer in self._resident.items():
-            if isinstance(self.homes.get(value), Rows):
-                if buffer.address + buffer.vectors == run[0]:
-                    below = self.distance(value)
-                elif buffer.address == run[1]:
-                    above = self.distance(value)
-        # What is computed lies below.
-        first = run[0] if below > above else run[1] - vectors
+            if loaded and not isinstance(self.homes.get(value), Rows):
+                continue
+            if buffer.address + buffer.vectors == run[0]:
+                below = self.distance(value)
+            elif buffer.address == run[1]:
+                above = self.distance(value)
+        low = below > above if loaded else below >= above
+        if not loaded and 4 * vectors > self._config.vmem_vectors:
+            # A large value leaves the most room at an end of the memory.
+            low = run[0] <= self._config.vmem_vectors - run[1]
+        first = run[0] if low else run[1] - vectors
         self._free.reserve(first, vectors)
         return first
 
@@ -283,7 +288,7 @@ class Places:
                 or self._stored.get(value, 0) > self._completed):
             return
         vectors = self._tilings[value].vectors
-        first = self._take_for_load(vectors)
+        first = self._take(vectors, loaded=True)
         if first is not None:
             buffer = VmemBuffer(f"value{next(self._numbers)}", first, vectors)
             self._resident[value] = buffer
