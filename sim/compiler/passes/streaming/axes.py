@@ -89,6 +89,8 @@ class Axis:
         Indices of a result for one of the axis.
     unit : int
         Sizes of blocks are multiples of it.
+    outside : bool
+        A block may need nothing but padding; then it is given an element that it must not use.
     """
 
     size: int
@@ -99,6 +101,7 @@ class Axis:
     numbered: bool = False
     scale: int = 1
     unit: int = 1
+    outside: bool = False
 
 
 Rule = Callable[[Operation], Iterator[Axis]]
@@ -120,7 +123,7 @@ def axes(*kinds: str) -> Callable[[Rule], Rule]:
 def axes_of(operation: Operation) -> list[Axis]:
     """All ways to compute an operation block by block."""
     rule = _RULES.get(operation.kind)
-    return [] if rule is None else [axis for axis in rule(operation) if axis.size > 1]
+    return [] if rule is None else list(rule(operation))
 
 
 def resized(kind: TensorType, along: int | None, size: int) -> TensorType:

@@ -13,9 +13,15 @@ from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, resized,
 
 __all__: list[str] = []
 
+_WHOLE = 256
+"""A multiple of the lanes of every chip."""
 
-@axes(*sorted(set(ELEMENTWISE) - {"bitcast_convert"}))
+
+@axes(*sorted(ELEMENTWISE))
 def _elementwise(operation: Operation) -> Iterator[Axis]:
+    if operation.kind == "bitcast_convert" and (
+            operation.operands[0].shape != operation.result.shape):
+        return
     for along, size in enumerate(operation.result.shape):
         yield Axis(size, tuple((value, Part(along) if value.shape else None)
                                for value in operation.operands), (along,),
@@ -186,13 +192,16 @@ def _slice(operation: Operation) -> Iterator[Axis]:
     names = "start_indices", "limit_indices", "strides"
     for along, size in enumerate(operation.result.shape):
         start, _, stride = (attributes[name][along] for name in names)
+        # Blocks begin at whole vectors, and leave out what is before the slice.
+        extra = start % _WHOLE if along == value.type.rank - 1 else 0
 
-        def change(block: Block, along: int = along, stride: int = stride) -> dict[str, object]:
-            mine = 0, (block.size - 1) * stride + 1, stride
+        def change(block: Block, along: int = along, stride: int = stride, extra: int = extra
+                   ) -> dict[str, object]:
+            mine = extra, extra + (block.size - 1) * stride + 1, stride
             return {name: _with(attributes[name], along, new)
                     for name, new in zip(names, mine, strict=True)}
 
-        yield Axis(size, ((value, Part(along, start, stride)),), (along,),
+        yield Axis(size, ((value, Part(along, start - extra, stride, 1 + extra)),), (along,),
                    same_kind(operation, (along,), change))
 
 
@@ -220,7 +229,8 @@ def _pad(operation: Operation) -> Iterator[Axis]:
                            edge_padding_high=_with(attributes["edge_padding_high"], along,
                                                    behind))]
 
-        yield Axis(size, ((value, Part(along, -low[along])), (filler, None)), (along,), write)
+        yield Axis(size, ((value, Part(along, -low[along])), (filler, None)), (along,), write,
+                   outside=True)
 
 
 @axes("reverse")

@@ -14,7 +14,7 @@ from sim.compiler.passes.expansion import Expansion
 from sim.compiler.passes.fuse import fuse
 from sim.compiler.passes.streaming import elements, indexed, reductions
 from sim.compiler.passes.streaming.axes import Axis, Block, axes_of, resized
-from sim.compiler.passes.streaming.tables import leave_tables
+from sim.compiler.passes.streaming.in_hbm import leave_in_hbm
 from sim.compiler.tiling import standard
 
 __all__ = ["stream_large"]
@@ -27,8 +27,6 @@ _SCRATCH = {"sort": 3, "reduce_window": 3, "select_and_scatter": 3, "convolution
 """Vectors that a kernel needs for itself and for other tilings, in its largest values' sizes."""
 _DENSER = frozenset({"dot_general", "line_convolution"})
 """Kinds whose rules take and make tilings that may need fewer vectors than the standard ones."""
-_MOST_CUTS = 4
-"""Dimensions in which a slice in HBM may be cut: words of scalar memory for indices."""
 _BLOCKS = 16
 """Blocks wanted: the first read and the last write of a stream are not hidden."""
 _SMALLEST = 16
@@ -47,7 +45,7 @@ def stream_large(graph: Graph, config: Config, share: int = 1) -> None:
     share : int
         Use this fraction of vector memory: kernels need the rest.
     """
-    leave_tables(graph, config)
+    leave_in_hbm(graph, config)
     _Streams(config, config.vmem_vectors // share).apply(graph)
 
 
@@ -77,13 +75,11 @@ class _Streams:
         """Replace operations of a graph."""
         operations, graph.operations = graph.operations, []
         replaced: dict[Value, Value] = {}
-        for operation in operations:
+        for operation in [step for whole in operations for step in self._steps(whole)]:
             operation.operands = tuple(replaced.get(value, value) for value in operation.operands)
             if operation.kind in ("while", "case"):
                 for region in operation.regions:
                     self.apply(region)
-            if self._is_transfer(operation):
-                operation.attributes["in_hbm"] = True
             plan = self._plan(operation)
             if plan is None:
                 graph.operations.append(operation)
@@ -91,6 +87,19 @@ class _Streams:
                 replaced.update(zip(operation.results, self._stream(graph, operation, plan),
                                     strict=True))
         graph.outputs = [replaced.get(value, value) for value in graph.outputs]
+
+    def _steps(self, operation: Operation) -> list[Operation]:
+        """An operation, or a reshape in two steps if it cannot be cut: whole rows are between."""
+        if operation.kind != "reshape" or self._needed(operation) <= self._vectors or (
+                self._plan(operation) is not None):
+            return [operation]
+        size, lanes = operation.result.type.size, self._config.lanes
+        shape = (size,) if size % lanes else (size // lanes, lanes)
+        if shape in (operation.operands[0].shape, operation.result.shape):
+            return [operation]
+        rows = Value(TensorType(shape, operation.result.dtype))
+        return [Operation("reshape", operation.operands, (rows,), {}, (), operation.location),
+                Operation("reshape", (rows,), operation.results, {}, (), operation.location)]
 
     # Which way.
 
@@ -106,23 +115,6 @@ class _Streams:
         plans = [plan for axis in axes_of(operation) for way in _Way
                  if (plan := self._sized(operation, axis, way)) is not None]
         return min(plans, key=lambda plan: plan.waste, default=None)
-
-    def _is_transfer(self, operation: Operation) -> bool:
-        """Whether an operation on a slice is a transfer of whole rows from or to HBM."""
-        if operation.kind == "dynamic_slice":
-            value, *starts = operation.operands
-            block = operation.result
-        elif operation.kind == "dynamic_update_slice":
-            value, block, *starts = operation.operands
-        else:
-            return False
-        cut = [along for along, (size, part) in enumerate(zip(
-            value.shape, block.shape, strict=True)) if size != part]
-        return (self._needed(operation) > self._config.vmem_vectors and len(cut) <= _MOST_CUTS
-                and all(start.dtype is DType.S32 for start in starts)
-                and value.type.rank - 1 not in cut
-                and (operation.kind == "dynamic_slice" or value.type.rank - 2 not in cut
-                     or block.shape[-2] % self._config.sublanes == 0))
 
     def _needed(self, operation: Operation) -> int:
         values = dict.fromkeys((*operation.operands, *operation.results))
@@ -142,8 +134,9 @@ class _Streams:
     def _sized(self, operation: Operation, axis: Axis, way: "_Way") -> _Plan | None:
         """The largest blocks of an axis that fit."""
         unit = self._unit(operation, axis)
-        if unit is None or unit >= axis.size:
+        if unit is None or (unit >= axis.size and not _narrows(axis)):
             return None
+        unit = min(unit, axis.size)
         whole = sum(self._size(value.type) for value, part in axis.inputs if part is None)
         carried = sum(self._size(value.type) for value, along
                       in zip(operation.results, axis.results, strict=True) if along is None)
@@ -168,6 +161,9 @@ class _Streams:
             low, high = (middle, high) if cost(middle * unit) <= room else (low, middle)
         most = low * unit
         size = self._pleasant(operation, axis, most, unit)
+        if not axis.outside and _pads(axis) and any(
+                block.outside for block in _parts(axis, size)):
+            return None
         rest = axis.size % size
         runs = 0 if self._consecutive(operation, axis) else 1
         # Prefer: no second loop, no sums over blocks, consecutive rows, no rest, few blocks.
@@ -288,6 +284,19 @@ class _Streams:
 # Blocks.
 
 
+def _narrows(axis: Axis) -> bool:
+    """Whether all of an axis needs a part of an operand only."""
+    return any(part is not None and part.range(0, axis.size)[1] - part.range(0, axis.size)[0]
+               < value.shape[part.along] for value, part in axis.inputs)
+
+
+def _pads(axis: Axis) -> bool:
+    """Whether an axis needs indices outside of an operand."""
+    return any(part is not None and (
+        part.range(0, axis.size)[0] < 0 or part.range(0, axis.size)[1] > value.shape[part.along])
+        for value, part in axis.inputs)
+
+
 @dataclass
 class _Blocks:
     """Successive blocks of one shape."""
@@ -298,6 +307,7 @@ class _Blocks:
     steps: tuple[int, ...]
     widths: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
+    outside: bool
 
 
 def _parts(axis: Axis, size: int) -> list[_Blocks]:
@@ -321,7 +331,7 @@ def _parts(axis: Axis, size: int) -> list[_Blocks]:
 
 
 def _block(axis: Axis, first: int, size: int) -> _Blocks:
-    starts, widths, padding = [], [], []
+    starts, widths, padding, outside = [], [], [], False
     for value, part in axis.inputs:
         if part is None:
             starts.append(0)
@@ -332,11 +342,14 @@ def _block(axis: Axis, first: int, size: int) -> _Blocks:
         extent = value.shape[part.along]
         inside = min(max(low, 0), extent - 1), max(min(high, extent), 1)
         # A block of padding only takes an element that it does not use.
-        begin, end = (inside[0], inside[0] + 1) if high <= 0 or low >= extent else inside
+        out = high <= 0 or low >= extent
+        outside |= out
+        begin, end = (inside[0], inside[0] + 1) if out else inside
         starts.append(begin)
         widths.append(end - begin)
         padding.append((max(-low, 0) if high > 0 else size, max(high - extent, 0)
                         if low < extent else size))
-    return _Blocks(size, 1, tuple(starts), (0,) * len(starts), tuple(widths), tuple(padding))
+    return _Blocks(size, 1, tuple(starts), (0,) * len(starts), tuple(widths), tuple(padding),
+                   outside)
 
 

@@ -53,7 +53,7 @@ class Host(Protocol):
 
 
 def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
-             term: tuple[int, int] | None = None) -> Rows:
+             term: tuple[int, int] | None = None, *, exact: bool = False) -> Rows:
     """Rows of a block of a value.
 
     Parameters
@@ -68,6 +68,8 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
         Size of the block along it, and its first index.
     term : tuple of (int, int), optional
         What is added to ``start``: a word of scalar memory, by its address, times a number.
+    exact : bool
+        Without the rows that fill the last vectors of columns of tiles.
     """
     sizes = tiling.shape[:max(len(tiling.shape) - 2, 0)]
     strides = home.strides or _strides(sizes, tiling)
@@ -83,12 +85,14 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
     block = Tiling(shape, tiling.order, tiling.along_lanes, tiling.sublanes, tiling.lanes)
     counts = (*shape[:len(sizes)], block.lane_tiles)
     # Rows of a column of tiles are consecutive; so may be several columns, and so on.
-    run = block.row_tiles * block.sublanes
+    run = block.rows if exact else block.row_tiles * block.sublanes
     levels: list[tuple[int, int]] = []
     for count, stride in reversed(list(zip(counts, strides, strict=True))):
-        if count == 1:
+        if exact:
+            levels.insert(0, (count, stride))
+        elif count == 1:
             continue
-        if not levels and stride == run:
+        elif not levels and stride == run:
             run *= count
         elif levels and stride == levels[0][0] * levels[0][1]:
             levels[0] = count * levels[0][0], levels[0][1]

@@ -72,7 +72,7 @@ def _held(operation: Operation) -> set[Value]:
         return {value for value, along in zip(
             (*operation.operands[:len(operation.attributes["operand_dimensions"])],
              *operation.results), dimensions, strict=True) if along < 0}
-    if operation.kind == "gather" and operation.attributes.get("in_hbm"):
+    if operation.kind in ("gather", "concatenate") and operation.attributes.get("in_hbm"):
         return set()
     if operation.attributes.get("in_hbm"):
         return {*operation.operands[1:], *operation.results} - (
@@ -83,7 +83,7 @@ def _held(operation: Operation) -> set[Value]:
 def _sliced_in_hbm(graph: Graph) -> set[Value]:
     """Values of which slices are transfers."""
     return {operation.operands[0] for operation in graph.operations
-            if operation.attributes.get("in_hbm")}
+            if operation.attributes.get("in_hbm") and operation.kind != "gather"}
 
 
 def closed(kept: set[int], body: Graph) -> set[int]:

@@ -1,6 +1,7 @@
-"""Slices of values in HBM whose place is computed: transfers of just these rows."""
+"""Slices of values in HBM whose place is computed, and concatenations: transfers of rows."""
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 from hdl.config import Config
 from hdl.isa import Slot
@@ -20,7 +21,7 @@ _REGISTER = 30
 
 
 class Slices:
-    """Writes ``dynamic_slice`` and ``dynamic_update_slice`` of values in HBM.
+    """Writes dynamic slices, their updates, and concatenations of values in HBM.
 
     Parameters
     ----------
@@ -46,6 +47,9 @@ class Slices:
         """Write an operation; ``dying`` are the operands that are not used again."""
         places = self._places
         value, *rest = operation.operands
+        if operation.kind == "concatenate":
+            self._concatenate(operation)
+            return
         if operation.kind == "dynamic_slice":
             places.save(value)
             home = places.homes[value]
@@ -61,7 +65,44 @@ class Slices:
         update, *starts = rest
         home = self._writable(value, value in dying)
         rows = self._rows(value, home, update.shape, starts)
-        places.store_block(update, rows, operation.result, home)
+        along = len(update.shape) - 2
+        if along >= 0 and update.shape[along] < value.shape[along] and (
+                update.shape[along] % self._config.sublanes):
+            self._store_exactly(update, rows, operation.result, home)
+        else:
+            places.store_block(update, rows, operation.result, home)
+
+    def _store_exactly(self, update: Value, rows: Rows, result: Value, home: Rows) -> None:
+        """Copy rows of an update that do not fill vectors, from HBM to HBM."""
+        places, tiling = self._places, self._tilings[update]
+        kept = places.reserve(tiling.vectors)
+        places.copy_to(update, kept)
+        places.wait_all()
+        along = len(update.shape) - 2
+        source = cut_rows(kept, tiling, along, update.shape[along], 0, exact=True)
+        # The levels of both are the same, but for their strides.
+        target = cut_rows(replace(rows, run=0, levels=()), tiling, along, update.shape[along], 0,
+                          exact=True)
+        count = tiling.outer * tiling.lane_tiles * tiling.rows
+        places.copy_exactly(source, target, count, result, home)
+
+    def _concatenate(self, operation: Operation) -> None:
+        """Copy rows of all operands to those of the result."""
+        places, result = self._places, operation.result
+        along, first = operation.attributes["dimension"], 0
+        home = places.reserve(self._tilings[result].vectors)
+        for value in operation.operands:
+            tiling, size = self._tilings[value], value.shape[along]
+            places.save(value)
+            source = places.homes[value]
+            if isinstance(source, Splat):
+                source = places.reserve(tiling.vectors)
+                places.copy_to(value, source)
+            places.wait_all()
+            target = cut_rows(home, self._tilings[result], along, size, first, exact=True)
+            places.copy_exactly(cut_rows(source, tiling, along, size, 0, exact=True), target,
+                                tiling.outer * tiling.lane_tiles * tiling.rows, result, home)
+            first += size
 
     def _writable(self, value: Value, last: bool) -> Rows:
         """Rows that hold a value and may be changed."""

@@ -406,6 +406,13 @@ class Places:
         self.homes[result] = home
         self.owned.add(result)
 
+    def copy_exactly(self, source: Rows, target: Rows, rows: int, result: Value,
+                     home: Rows) -> None:
+        """Start to copy rows of HBM to rows of a home, which becomes a result's own."""
+        self._stored[result] = self._issue(source, target, rows)
+        self.homes[result] = home
+        self.owned.add(result)
+
     def evict(self, value: Value) -> None:
         """Save a value and free its vectors."""
         self.save(value)

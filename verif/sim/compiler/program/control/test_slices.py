@@ -113,3 +113,22 @@ def test_operand_of_an_update_is_used_again(golden: Device) -> None:
     check(graph, golden, [rng.integers(-9, 9, (40, 30, 4)).astype(np.float32),
                           rng.integers(-9, 9, (1, 30, 4)).astype(np.float32),
                           np.array(5, np.int32)])
+
+
+@pytest.mark.parametrize(("shape", "size"), [
+    ((150, 9, 12), (1, 3, 12)), ((150, 9, 12), (1, 9, 5)), ((500, 7), (3, 7)), ((200, 12), (1, 5)),
+    ((2, 150, 12), (2, 3, 12)), ((3, 4, 50, 9), (2, 4, 7, 9)),
+])
+def test_slices_in_any_dimension(golden: Device, shape: tuple[int, ...],
+                                 size: tuple[int, ...]) -> None:
+    """Rows that do not fill vectors, and parts of lanes."""
+    m = Maker(f32(*shape), f32(*size), *(s32() for _ in shape))
+    given, update, *starts = m.inputs
+    graph = m.returns(m.op("dynamic_slice", given, *starts, to=f32(*size), slice_sizes=size),
+                      m.op("dynamic_update_slice", given, update, *starts))
+    rng = np.random.default_rng(3)
+    for first in (0, 1, 100):
+        check(graph.copy(), golden, [
+            *(rng.integers(-9, 9, part).astype(np.float32) for part in (shape, size)),
+            *(np.array(min(first + along, 2 * rows), np.int32)
+              for along, rows in enumerate(shape))], runs=1)

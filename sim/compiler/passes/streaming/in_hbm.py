@@ -1,0 +1,102 @@
+"""Operations that are transfers of rows of values in HBM."""
+
+from math import prod
+
+from hdl.config import Config
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.passes.expansion import Expansion, expand
+from sim.compiler.tiling import standard
+
+__all__ = ["leave_in_hbm"]
+
+_MOST_CUTS = 4
+"""Dimensions in which a slice in HBM may be cut: words of scalar memory for indices."""
+
+
+def leave_in_hbm(graph: Graph, config: Config) -> None:
+    """Mark operations on values that vector memory does not hold, if transfers compute them.
+
+    They get the attribute ``in_hbm``: gathers along a table's first dimension, concatenations, and
+    slices whose place is computed. A gather gets a line of indices. A slice, or an update, of part
+    of the lanes becomes one of whole rows, and one within these.
+
+    Parameters
+    ----------
+    graph : Graph
+        Is changed.
+    config : Config
+        The chip.
+    """
+    expand(graph, lambda operation, at: _expanded(operation, at, config))
+
+
+def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | None:
+    if operation.kind == "gather":
+        return _line(operation, at, config)
+    values = dict.fromkeys((*operation.operands, *operation.results))
+    if any(0 in value.shape for value in values) or sum(
+            standard(value.shape, config).vectors for value in values) <= config.vmem_vectors:
+        return None
+    last = operation.results[0].type.rank - 1 if operation.results else 0
+    if operation.kind == "concatenate" and operation.attributes["dimension"] < last:
+        operation.attributes["in_hbm"] = True
+    elif operation.kind in ("dynamic_slice", "dynamic_update_slice"):
+        return _slice(operation, at)
+    return None
+
+
+def _slice(operation: Operation, at: Expansion) -> Value | None:
+    """Mark a slice or an update of whole rows; write another one as several."""
+    updates = operation.kind == "dynamic_update_slice"
+    value, starts = operation.operands[0], operation.operands[2 if updates else 1:]
+    part = operation.operands[1] if updates else operation.result
+    cut = [along for along, (size, whole) in enumerate(zip(part.shape, value.shape, strict=True))
+           if size != whole]
+    last = value.type.rank - 1
+    if len(cut) > _MOST_CUTS or any(start.dtype is not DType.S32 for start in starts):
+        return None
+    if last not in cut:
+        operation.attributes["in_hbm"] = True
+        return None
+    if len(cut) == 1:
+        return None
+    zero = at.constant(0, DType.S32)
+    outer, inner = (*starts[:-1], zero), (*[zero] * last, starts[-1])
+    rows = (*part.shape[:-1], value.shape[-1])
+    block = at.add("dynamic_slice", (value, *outer), TensorType(rows, value.dtype),
+                   slice_sizes=rows, in_hbm=True)
+    if not updates:
+        return at.add("dynamic_slice", (block, *inner), operation.result.type,
+                      slice_sizes=part.shape)
+    block = at.add("dynamic_update_slice", (block, part, *inner), block.type)
+    return at.add("dynamic_update_slice", (value, block, *outer), value.type, in_hbm=True)
+
+
+def _line(operation: Operation, at: Expansion, config: Config) -> Value | None:
+    if operation.kind != "gather" or operation.attributes.get("in_hbm") or not (
+            _takes_rows(operation)):
+        return None
+    (table, indices), result = operation.operands, operation.result
+    if standard(table.shape, config).vectors < config.vmem_vectors // 2:
+        return None
+    rest = table.shape[1:]
+    count = prod(result.shape) // prod(rest)
+    given = at.reshape(indices, (count,))
+    found = at.add("gather", (table, given), TensorType((count, *rest), result.dtype), **{
+        **operation.attributes, "offset_dims": tuple(range(1, len(rest) + 1)),
+        "index_vector_dim": 1, "in_hbm": True})
+    return at.reshape(found, result.shape)
+
+
+def _takes_rows(operation: Operation) -> bool:
+    """Whether each index chooses all of an index of the first dimension."""
+    (table, indices), attributes = operation.operands, operation.attributes
+    rank, result = table.type.rank, operation.result
+    batch = result.type.rank - rank + 1
+    return (rank > 1 and 0 not in (*table.shape, *result.shape) and indices.dtype is DType.S32
+            and attributes["collapsed_slice_dims"] == attributes["start_index_map"] == (0,)
+            and not attributes["operand_batching_dims"]
+            and attributes["slice_sizes"] == (1, *table.shape[1:])
+            and attributes["offset_dims"] == tuple(range(batch, result.type.rank))
+            and attributes["index_vector_dim"] >= indices.type.rank - 1
+            and indices.type.size == prod(result.shape[:batch]))
