@@ -18,7 +18,7 @@ TOLERANCE = 2e-5
 """Error of one rough operation, relative to the largest number of its result."""
 
 
-def compare(seed: int, device: Device, operations: int = 6) -> list[str]:
+def compare(seed: int, device: Device, operations: int = 6, *, large: bool = False) -> list[str]:
     """Compile and run a random graph; says where its results differ from the interpreter's.
 
     Parameters
@@ -29,8 +29,10 @@ def compare(seed: int, device: Device, operations: int = 6) -> list[str]:
         Where to run it.
     operations : int
         Size of the graph.
+    large : bool
+        Make values larger than the vector memory of `tiny`.
     """
-    random = random_graph(seed, operations)
+    random = random_graph(seed, operations, large=large)
     expected = interpret(random.graph, random.inputs, passes=True)
     executable = compile_graph(random.graph, device.config, name=f"seed {seed}")
     found = device.execute(executable, *random.inputs)
@@ -45,13 +47,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--operations", type=int, default=6)
+    parser.add_argument("--large", action="store_true")
     options = parser.parse_args(arguments)
     failed: Counter[str] = Counter()
     with Device.open(options.config, options.backend) as device:
         seeds = range(options.seed, options.seed + options.count)
         for seed in tqdm(seeds, unit="graph", disable=None):
             try:
-                texts = compare(seed, device, options.operations)
+                texts = compare(seed, device, options.operations, large=options.large)
             except MemoryError:
                 # The chip is too small for one operation of this graph.
                 failed["too large"] += 1

@@ -20,7 +20,9 @@ from sim.compiler.graph.verify import verify
 __all__ = ["RandomGraph", "differences", "random_graph"]
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11)
-LARGEST = 150
+LARGE_SIZES = (1, 2, 3, 5, 8, 9, 12, 30, 33, 64, 100, 150)
+SMALLEST_LIMIT, LARGEST_LIMIT = 150, 6000
+"""Elements of a value, at most: of graphs that fit the vector memory of `tiny`, and of others."""
 DTYPES = (DType.F32, DType.S32, DType.U32, DType.PRED, DType.BF16)
 INTEGERS = (DType.S32, DType.U32)
 FLOATS = (DType.F32, DType.BF16)
@@ -48,7 +50,8 @@ class RandomGraph:
     exact: list[bool]
 
 
-def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = ()) -> RandomGraph:
+def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = (), *,
+                 large: bool = False) -> RandomGraph:
     """Make a graph.
 
     Parameters
@@ -59,8 +62,12 @@ def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = ()) -> R
         Number of choices of an operation; one may add some helpers.
     kinds : sequence of str, optional
         Names in `MAKERS` to choose from; all of them, if empty.
+    large : bool
+        Make values of up to three times the vector memory of `tiny`.
     """
     maker = _Maker(np.random.default_rng(seed))
+    if large:
+        maker.sizes, maker.limit = LARGE_SIZES, LARGEST_LIMIT
     names = list(kinds) or sorted(MAKERS)
     while maker.made < operations:
         MAKERS[names[int(maker.rng.integers(len(names)))]](maker)
@@ -125,6 +132,8 @@ class _Maker:
     pool: list[Value] = field(default_factory=list)
     rough: list[Value] = field(default_factory=list)
     made: int = 0
+    sizes: Sequence[int] = SIZES
+    limit: int = SMALLEST_LIMIT
 
     def integer(self, low: int, high: int) -> int:
         """A number from low to high, both included."""
@@ -136,8 +145,8 @@ class _Maker:
     def shape(self, rank: int | None = None) -> tuple[int, ...]:
         rank = self.integer(0, 4) if rank is None else rank
         while True:
-            shape = tuple(self.choice(SIZES) for _ in range(rank))
-            if np.prod(shape, dtype=np.int64) <= LARGEST:
+            shape = tuple(self.choice(self.sizes) for _ in range(rank))
+            if np.prod(shape, dtype=np.int64) <= self.limit:
                 return shape
 
     def array(self, shape: tuple[int, ...], dtype: DType) -> Array:
@@ -162,7 +171,7 @@ class _Maker:
         """A value of the pool or a new input or constant, of one of the types."""
         fitting = [value for value in self.pool if value.dtype in dtypes
                    and value.type.rank >= least and rank in (None, value.type.rank)
-                   and value.type.size <= LARGEST]
+                   and value.type.size <= self.limit]
         if fitting and self.rng.random() < 0.75:
             return self.choice(fitting)
         shape = self.shape(max(self.integer(0, 4), least) if rank is None else rank)
@@ -285,7 +294,7 @@ def _broadcast(at: _Maker) -> None:
     shape = [at.choice(SIZES[:5]) for _ in range(rank)]
     for size, place in zip(x.shape, places, strict=True):
         shape[place] = shape[place] if size == 1 else size
-    if np.prod(shape, dtype=np.int64) <= 2 * LARGEST:
+    if np.prod(shape, dtype=np.int64) <= 2 * at.limit:
         at.add("broadcast_in_dim", [x], TensorType(tuple(shape), x.dtype),
                broadcast_dimensions=places)
 
@@ -436,7 +445,7 @@ def _dot_general(at: _Maker) -> None:
     columns = at.choice(SIZES[:6])
     sizes = [a.shape[deep], columns, *(a.shape[i] for i in batch)]
     order = at.rng.permutation(len(sizes)).tolist()
-    if a.type.size * columns > 4 * LARGEST:
+    if a.type.size * columns > 4 * at.limit:
         return
     b = at.new(TensorType(tuple(sizes[i] for i in order), a.dtype))
     at.add("dot_general", [a, b], TensorType((), a.dtype), rough=a.dtype.is_float,

@@ -21,6 +21,11 @@ def test_random_graph(seed: int, golden: Device) -> None:
     assert compare(seed, golden) == []
 
 
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_random_graph_larger_than_vector_memory(seed: int, golden: Device) -> None:
+    assert compare(seed, golden, 3, large=True) == []
+
+
 @pytest.mark.slow
 def test_random_graphs_on_hardware() -> None:
     with Device.open("tiny", "rtl") as device:

@@ -344,7 +344,7 @@ def _block(axis: Axis, first: int, size: int) -> _Blocks:
         # A block of padding only takes an element that it does not use.
         out = high <= 0 or low >= extent
         outside |= out
-        begin, end = (inside[0], inside[0] + 1) if out else inside
+        begin, end = (0, 1) if out else inside
         starts.append(begin)
         widths.append(end - begin)
         padding.append((max(-low, 0) if high > 0 else size, max(high - extent, 0)

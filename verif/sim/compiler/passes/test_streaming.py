@@ -198,6 +198,7 @@ CASES: dict[str, Callable[[], Graph]] = {
     "slice with strides": lambda: sliced((100, 80), (3, 5), (99, 78), (2, 1)),
     "pad": lambda: padded((100, 60), (3, 0), (2, 1), (0, 0)),
     "pad with whole blocks": lambda: padded((60, 60), (3, -2), (40, 5), (0, 0)),
+    "pad of lanes with whole blocks": lambda: padded((200, 12), (0, 0), (0, 30), (0, 0)),
     "pad within": lambda: padded((50, 50), (1, 0), (1, 2), (1, 0)),
     "reverse": lambda: reverse((100, 60), (0, 1)),
     "concatenate rows": lambda: concatenate(((60, 60), (31, 60)), 0),
