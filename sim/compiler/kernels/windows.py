@@ -26,6 +26,47 @@ from sim.compiler.tiling import Tiling, standard
 
 __all__: list[str] = []
 
+_TOGETHER = 8
+"""Most elements of a window that are combined in registers."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An outer dimension along which windows are reduced.
+
+    Attributes
+    ----------
+    around, inner : int
+        Indices of the dimensions outside of it, and vectors of an index.
+    size, many : int
+        Elements of the operand, and windows.
+    step : int
+        Elements from window to window.
+    """
+
+    around: int
+    inner: int
+    size: int
+    many: int
+    step: int
+
+    def span(self, shift: int) -> tuple[int, int, int]:
+        """``shift``, and the windows, from first to before last, that have an element there.
+
+        Window i has it at i * step + shift.
+        """
+        first = min(max(0, -(shift // self.step)), self.many)
+        last = min(self.many, (self.size - 1 - shift) // self.step + 1)
+        return shift, first, max(first, last)
+
+    def source(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
+        """A vector of the operand."""
+        return Index.of(a) * (self.size * self.inner) + Index.of(i) * self.inner + v
+
+    def target(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
+        """A vector of the result."""
+        return Index.of(a) * (self.many * self.inner) + Index.of(i) * self.inner + v
+
 
 @dataclass(frozen=True)
 class _Windows:
@@ -198,38 +239,61 @@ class _Reduction:
         return found
 
     def _outer(self, d: int) -> None:
-        """Reduce the windows along an outer dimension, by passes over whole vectors."""
-        w, b = self._windows, self._b
+        """Reduce the windows along an outer dimension, by whole vectors."""
+        w = self._windows
         old = self._places[0].tiling
         new = _tiled(tuple(w.result[i] if i == d else size
                            for i, size in enumerate(w.shape)), old)
-        inner, size, low, step = outer_strides(old)[d], w.shape[d], w.padding[d][0], w.strides[d]
-        around = old.vectors // (inner * size)
+        inner, size, step = outer_strides(old)[d], w.shape[d], w.strides[d]
+        axis = _Axis(old.vectors // (inner * size), inner, size, w.result[d], step)
         totals = self._space(new, _tiled(w.after(d).padded, old).vectors)
+        spans = [axis.span(t * w.dilations[d] - w.padding[d][0]) for t in range(w.sizes[d])]
+        first, last = max(span[1] for span in spans), min(span[2] for span in spans)
+        if w.sizes[d] > _TOGETHER or first >= last:
+            first = last = axis.many
+        else:
+            self._inside(axis, totals, spans, first, last)
         padding = self._padding()
-        with b.loop(new.vectors) as i:
-            for place, vector in zip(totals, self._reducer.neutral, strict=True):
-                b.store(vector, place.buffer, i)
-        for t in range(w.sizes[d]):
-            # Window i reads element i * step + shift.
-            shift, many = t * w.dilations[d] - low, w.result[d]
-            first = min(max(0, -(shift // step)), many)
-            last = max(first, min(many, (size - 1 - shift) // step + 1))
-            for start, stop in ((0, first), (first, last), (last, many)):
-                if start == stop:
-                    continue
-                with nest(b, [around, stop - start, inner], {}) as (a, i, v):
-                    index = Index.of(a) * (many * inner) + Index.of(i) * inner + v + start * inner
-                    terms = padding
-                    if start == first and stop == last:
-                        source = (Index.of(a) * (size * inner) + Index.of(i) * (step * inner) + v
-                                  + (start * step + shift) * inner)
-                        terms = [b.load(place.buffer, source) for place in self._places]
-                    self._add(totals, index, terms)
+        for begin, end in ((0, first), (last, axis.many)):
+            if begin < end:
+                self._border(axis, totals, spans, (begin, end), padding)
         self._spare += self._places if self._windows.owned else []
         self._places = totals
         self._windows = w.after(d)
         self._weight *= w.sizes[d]
+
+    def _inside(self, axis: "_Axis", totals: Sequence[Place],
+                spans: Sequence[tuple[int, int, int]], first: int, last: int) -> None:
+        """Combine windows that lie within the operand, each at once."""
+        b = self._b
+        with nest(b, [axis.around, last - first, axis.inner], {}) as (a, i, v):
+            vectors = self._reducer.neutral
+            for shift, _, _ in spans:
+                at = axis.source(a, Index.of(i) * axis.step + (first * axis.step + shift), v)
+                vectors = self._reducer(vectors,
+                                        [b.load(place.buffer, at) for place in self._places])
+            for place, vector in zip(totals, vectors, strict=True):
+                b.store(vector, place.buffer, axis.target(a, Index.of(i) + first, v))
+
+    def _border(self, axis: "_Axis", totals: Sequence[Place],
+                spans: Sequence[tuple[int, int, int]], part: tuple[int, int],
+                padding: list[VReg]) -> None:
+        """Combine windows by a pass for each of their elements, which may be padding."""
+        b, (begin, end) = self._b, part
+        with nest(b, [axis.around, end - begin, axis.inner], {}) as (a, i, v):
+            for place, vector in zip(totals, self._reducer.neutral, strict=True):
+                b.store(vector, place.buffer, axis.target(a, Index.of(i) + begin, v))
+        for shift, first, last in spans:
+            for start, stop in ((0, first), (first, last), (last, axis.many)):
+                left, right = max(start, begin), min(stop, end)
+                if left >= right:
+                    continue
+                with nest(b, [axis.around, right - left, axis.inner], {}) as (a, i, v):
+                    terms = padding
+                    if (start, stop) == (first, last):
+                        at = axis.source(a, Index.of(i) * axis.step + (left * axis.step + shift), v)
+                        terms = [b.load(place.buffer, at) for place in self._places]
+                    self._add(totals, axis.target(a, Index.of(i) + left, v), terms)
 
     def _add(self, totals: Sequence[Place], index: IndexLike, terms: Sequence[VReg]) -> None:
         loaded = [self._b.load(place.buffer, index) for place in totals]
