@@ -61,7 +61,7 @@ class Launcher:
         self._config = config
         self._tilings = tilings
         self._places = places
-        self._stream = places.stream
+        self._stream = places.memory.stream
         self._constants = constants
         self._counters = counters
         self._memory = ScalarMemory(config)
@@ -100,16 +100,16 @@ class Launcher:
                     return
         if not lifted:
             self._prefetch(following)
-        self._places.settle(used)
+        self._places.memory.settle(used)
         self._stream.stamp()
         self._stream.kernel(code)
-        moved = self._places.moved_rows
+        moved = self._places.memory.moved_rows
         self.records.append(KernelRecord(operation.kind, operation.location, len(code),
                                          estimate(code), moved - self._counted_rows,
                                          _products(operation), vector_operations(code)))
         self._counted_rows = moved
         for buffer in own:
-            self._places.release(buffer)
+            self._places.memory.release(buffer)
         if lifted:
             self._places.restore(lifted)
 
@@ -124,7 +124,7 @@ class Launcher:
                 return
             for value in dict.fromkeys(operation.operands):
                 vectors = self._tilings[value].vectors
-                if reserved and places.free_vectors < vectors + reserved:
+                if reserved and places.memory.free_vectors < vectors + reserved:
                     return
                 places.prefetch(value)
             reserved += sum(self._tilings[value].vectors for value in operation.results)
@@ -154,7 +154,7 @@ class Launcher:
         self.received[number] = target.address
         before = self._stream.here
         self._stream.stamp()
-        places.exchange(source, target, number)
+        places.memory.exchange(source, target, number)
         rows = source.vectors * self._config.sublanes
         self.records.append(KernelRecord(operation.kind, operation.location,
                                          self._stream.here - before, rows, rows, 0, 0))
@@ -216,7 +216,7 @@ class Launcher:
 
             lowering = KernelLowering(
                 self._config, at, allocate,
-                lambda buffer, words: places.load_rows(self._constants.rows(words), buffer),
+                lambda buffer, words: places.memory.load_rows(self._constants.rows(words), buffer),
                 {value: home.word for value in operation.operands
                  if isinstance(home := places.homes.get(value), Splat)}, reads, self._counters)
             lower(operation, lowering)
@@ -231,7 +231,7 @@ class Launcher:
             for value in made:
                 places.unmake(value)
             for buffer in own:
-                places.release(buffer)
+                places.memory.release(buffer)
             raise
         finally:
             places.lock(())

@@ -71,7 +71,7 @@ class Planner:
                 + "\n".join(f"  {item}" for item in dict.fromkeys(self.launcher.too_large))
                 + "\ncompute in smaller pieces, for example with jax.lax.map over slices, or "
                 "choose a chip with more vector memory")
-        self.places.wait_all()
+        self.places.memory.wait_all()
         self.stream.halt()
 
     # ---- blocks

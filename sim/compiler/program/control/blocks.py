@@ -150,8 +150,8 @@ class BlockLoops:
                 continue
             self._held[number] = places.allocate("held", self._host.tilings[value].vectors)
             places.load_to(value, self._held[number])
-        places.wait_all()
-        places.settle(self._held.values())
+        places.memory.wait_all()
+        places.memory.settle(self._held.values())
         done = [0] * len(operation.results)
         for part, region in enumerate(operation.regions):
             self._part(part, region, done)
@@ -161,7 +161,7 @@ class BlockLoops:
                                      * region.outputs[number].shape[along])
         for number in range(len(self._cut)):
             if number in self._held:
-                places.release(self._held[number])
+                places.memory.release(self._held[number])
         carried_buffers = iter(range(len(self._cut), len(operation.operands)))
         return [self._held[next(carried_buffers)] if rows is None else None
                 for rows in self._results]
@@ -273,14 +273,14 @@ class _Staging:
         needed = 2 * sum(tilings[value].vectors for value in (
             *(region.inputs[number] for number in sources),
             *(region.outputs[number] for number in wanted)))
-        if needed > host.places.free_vectors - host.config.vmem_vectors // _ROOM:
+        if needed > host.places.memory.free_vectors - host.config.vmem_vectors // _ROOM:
             return None
         made = cls.__new__(cls)
         try:
             made.__init__(host, region, sources, wanted)  # type: ignore[misc]
         except VectorMemoryError:
             for buffer in made._taken:
-                host.places.release(buffer)
+                host.places.memory.release(buffer)
             return None
         return made
 
@@ -302,7 +302,7 @@ class _Staging:
         if self._written:
             self._host.stream.wait(WRITTEN, self._writes)
         for buffer in self._taken:
-            self._host.places.release(buffer)
+            self._host.places.memory.release(buffer)
 
     def block(self, count: int, ahead: int) -> None:
         """Write the body of the loop."""
@@ -327,7 +327,7 @@ class _Staging:
             stream.wait(WRITTEN, self._writes)
             self._copy({stage: work for work, stage in self._written.values()})
         for number, (_, stage) in self._written.items():
-            places.start_transfer(Vectors(stage.address), self._wanted[number],
+            places.memory.start_transfer(Vectors(stage.address), self._wanted[number],
                                   stage.vectors * host.config.sublanes, WRITTEN)
         for value in self._direct:
             places.assigned.pop(value, None)
@@ -338,7 +338,7 @@ class _Staging:
 
     def _start_reads(self) -> None:
         for number, (stage, _) in self._read.items():
-            self._host.places.start_transfer(self._sources[number], Vectors(stage.address),
+            self._host.places.memory.start_transfer(self._sources[number], Vectors(stage.address),
                                              stage.vectors * self._host.config.sublanes, READ)
 
     def _copy(self, moves: Mapping[VmemBuffer, VmemBuffer]) -> None:

@@ -49,7 +49,7 @@ class ControlFlow:
         self.config = config
         self.tilings = tilings
         self.places = places
-        self.stream = places.stream
+        self.stream = places.memory.stream
         self.write = write
         self._memory = ScalarMemory(config)
         self._depth = 0
@@ -155,7 +155,7 @@ class ControlFlow:
         The buffer of an operand that is not used again becomes that of the carried value.
         """
         places, operands, body = self.places, operation.operands, operation.regions[1]
-        places.wait_all()
+        places.memory.wait_all()
         dying = [number for number, value in enumerate(operands)
                  if value not in later and operands.count(value) == 1]
         buffers = {number: buffer for number in dying
@@ -163,7 +163,7 @@ class ControlFlow:
         taken = dict(buffers)
         places.evict_all(lambda value: value in later or value in operands)
         size = {number: self.tilings[value].vectors for number, value in enumerate(operands)}
-        kept = values_to_keep(operation, self.tilings, places.free_vectors
+        kept = values_to_keep(operation, self.tilings, places.memory.free_vectors
                               + sum(buffer.vectors for buffer in buffers.values()))
         for number in sorted(kept - set(buffers)):
             try:
@@ -174,7 +174,7 @@ class ControlFlow:
             if number in taken:
                 places.put(operands[number], buffers.pop(number))
             else:
-                places.release(buffers.pop(number))
+                places.memory.release(buffers.pop(number))
         rows = {number: self._carried_rows(operation, number)
                 for number in size if number not in kept}
         places.evict_all(later.__contains__)
@@ -203,15 +203,15 @@ class ControlFlow:
         places = self.places
         moves = {buffer: source for buffer, value in values.items()
                  if (source := places.buffer(value)) is not None}
-        places.wait_all()
+        places.memory.wait_all()
         code = move_vectors(moves, self.config)
         if code is not None:
             self.stream.kernel(code)
         for buffer, value in values.items():
             if buffer not in moves:
                 places.load_to(value, buffer)
-        places.wait_all()
-        places.settle(values)
+        places.memory.wait_all()
+        places.memory.settle(values)
 
     def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
                rows: Mapping[int, Rows]) -> None:
@@ -313,7 +313,7 @@ class ControlFlow:
                  for value in values.values() if value in replaced}
         for value, rows in moved.items():
             places.copy_to(value, rows)
-        places.wait_all()
+        places.memory.wait_all()
         for rows, value in values.items():
             if value in moved:
                 places.drop(value)

@@ -41,7 +41,7 @@ class Gathers:
 
         As many transfers are in flight as the engine takes. A row of indices is read at a time.
         """
-        places, stream, lanes = self._places, self._places.stream, self._config.lanes
+        places, stream, lanes = self._places, self._places.memory.stream, self._config.lanes
         table, indices = operation.operands
         places.save(table)
         home = places.homes[table]
@@ -50,7 +50,7 @@ class Gathers:
             return
         given, result = self._home(indices), places.reserve(
             self._tilings[operation.result].vectors)
-        places.wait_all()
+        places.memory.wait_all()
         at, chunk, index = list(self._memory.indices)[:3]
         source = _element(home, self._tilings[table], index)
         target = _element(result, self._tilings[operation.result], at)
@@ -58,7 +58,7 @@ class Gathers:
         for word in (at, chunk):
             stream.bundle((Slot.S0, "store", (s[0], s[0], word)))
         stream.bind(next_chunk)
-        places.start_transfer(given.moved(0, (chunk, self._config.sublanes)),
+        places.memory.start_transfer(given.moved(0, (chunk, self._config.sublanes)),
                               scalar_words(self._memory.window.start), 1, READ)
         stream.wait(READ, 1)
         stream.bind(next_row)
@@ -68,7 +68,7 @@ class Gathers:
         stream.bundle((Slot.S0, "max", (_INDEX, _INDEX, 0)))
         stream.bundle((Slot.S0, "min", (_INDEX, _INDEX, table.shape[0] - 1)))
         stream.bundle((Slot.S0, "store", (_INDEX, s[0], index)))
-        places.start_transfer(source, target, self._rows(table), WRITTEN)
+        places.memory.start_transfer(source, target, self._rows(table), WRITTEN)
         stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
         stream.bundle((Slot.S0, "add", (_AT, _AT, 1)))
         stream.bundle((Slot.S0, "store", (_AT, s[0], at)))

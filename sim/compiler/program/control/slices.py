@@ -77,7 +77,7 @@ class Slices:
         places, tiling = self._places, self._tilings[update]
         kept = places.reserve(tiling.vectors)
         places.copy_to(update, kept)
-        places.wait_all()
+        places.memory.wait_all()
         along = len(update.shape) - 2
         source = cut_rows(kept, tiling, along, update.shape[along], 0, exact=True)
         # The levels of both are the same, but for their strides.
@@ -98,7 +98,7 @@ class Slices:
             if isinstance(source, Splat):
                 source = places.reserve(tiling.vectors)
                 places.copy_to(value, source)
-            places.wait_all()
+            places.memory.wait_all()
             target = cut_rows(home, self._tilings[result], along, size, first, exact=True)
             places.copy_exactly(cut_rows(source, tiling, along, size, 0, exact=True), target,
                                 tiling.outer * tiling.lane_tiles * tiling.rows, result, home)
@@ -113,7 +113,7 @@ class Slices:
             return home
         made = places.reserve(self._tilings[value].vectors)
         places.copy_to(value, made)
-        places.wait_all()
+        places.memory.wait_all()
         return made
 
     def _rows(self, value: Value, home: Rows, shape: Sequence[int],
@@ -138,7 +138,7 @@ class Slices:
 
     def _index(self, value: Value, last: int, word: int) -> None:
         """Write code that brings an index, from 0 to ``last``, to a word of scalar memory."""
-        stream, register = self._places.stream, s[_REGISTER]
+        stream, register = self._places.memory.stream, s[_REGISTER]
         if value in self._counters:
             address, affine = self._counters[value]
             stream.bundle((Slot.S0, "load", (register, s[0], address)))

@@ -1,38 +1,29 @@
 """Where values are while a program runs: in vector memory, in HBM, or both.
 
 A value in vector memory can be *evicted*: copied to its home in HBM, if it is not there yet, and
-its vectors freed. Transfers run while kernels do; all of them signal one semaphore, and since they
-complete in order, waiting for one is waiting for all before it.
+its vectors freed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
 from hdl.isa import Slot
-from sim.asm.operands import s, sem, v
+from sim.asm.operands import s
 from sim.compiler.graph.ir import Value
 from sim.compiler.machine.ir import VmemBuffer
-from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
-from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors, scalar_words, send, transfer
-from sim.compiler.program.places.vectors import FreeVectors
+from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors, scalar_words
+from sim.compiler.program.places.memory import VectorMemory
 from sim.compiler.program.tilings import Tilings
 
-__all__ = ["MOVED", "Home", "Places", "Splat", "VectorMemoryError"]
+__all__ = ["Home", "Places", "Splat", "VectorMemoryError"]
 
 Words = npt.NDArray[np.uint32]
-
-MOVED = 8
-"""Semaphore that counts transfers of values."""
-FREE, EXCHANGED = 9, 10
-"""Semaphores of exchanges: the other core's vectors are free; one of the two transfers is complete.
-"""
 
 
 class VectorMemoryError(Exception):
@@ -50,7 +41,7 @@ Home: TypeAlias = Rows | Splat
 
 
 class Places:
-    """Places of values, and the transfers between them.
+    """Places of values, and what moves them.
 
     Parameters
     ----------
@@ -60,128 +51,31 @@ class Places:
         The chip.
     tilings : dict of Value to Tiling
         Tilings of all values.
+
+    Attributes
+    ----------
+    memory : VectorMemory
+        The buffers of values, and the transfers.
     """
 
     def __init__(self, stream: Stream, config: Config, tilings: Tilings) -> None:
-        self.stream = stream
+        self.memory = VectorMemory(stream, config)
         self._config = config
         self._tilings = tilings
-        self._free = FreeVectors(config.vmem_vectors)
         self.homes: dict[Value, Home] = {}
         self._resident: dict[Value, VmemBuffer] = {}
         self._locked: set[Value] = set()
         # Values with a fixed place while a loop runs.
         self._pinned: set[Value] = set()
-        # Transfers are numbered from 1; those up to `_completed` have been waited for.
-        self._issued = self._completed = 0
-        self._arriving: dict[VmemBuffer, int] = {}
+        # The last transfers that read buffers, and that write homes.
         self._reading: dict[VmemBuffer, int] = {}
-        self._leaving: list[tuple[int, VmemBuffer]] = []
         self._stored: dict[Value, int] = {}
-        # Buffers of exchanges that have not been waited for; and those of them that are free then.
-        self._exchanging: set[VmemBuffer] = set()
-        self._exchanged: list[VmemBuffer] = []
-        self._exchanges = 0
-        self._numbers = count()
         self.scratch_rows = 0
-        self._levels = ScalarMemory(config).levels
-        self.moved_rows = 0
         # Values whose homes hold nothing else.
         self.owned: set[Value] = set()
         # Where values are to be made that do not exist yet.
         self.assigned: dict[Value, VmemBuffer] = {}
         self.distance: Callable[[Value], int] = lambda value: 0
-
-    # ---- transfers
-
-    def _issue(self, source: Any, destination: Any, rows: int) -> int:
-        self._issued += self.start_transfer(source, destination, rows, MOVED)
-        return self._issued
-
-    def start_transfer(self, source: Any, destination: Any, rows: int, semaphore: int) -> int:
-        """Start transfers that copy rows; return how often they signal the semaphore."""
-        self.moved_rows += rows
-        return self._start(source, destination, rows, semaphore, 0)
-
-    def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Start the transfers of a level of runs within others: a loop, but for the innermost."""
-        levels = max((side.levels for side in (source, destination) if isinstance(side, Rows)),
-                     key=len, default=())
-        if len(levels) < 2:
-            self.stream.start(transfer(self._config, source, destination, rows, semaphore))
-            return 1
-        stream, again = self.stream, self.stream.label("runs")
-        counter, count = self._levels[depth], levels[0][0]
-        rows //= count
-
-        def inner(side: Any) -> Any:
-            if not isinstance(side, Rows):
-                return replace(side, terms=(*side.terms, (counter, rows // self._config.sublanes)))
-            if not side.levels:
-                return side.moved(0, (counter, rows))
-            assert side.levels[0][0] == count, (source, destination)
-            return side.inner.moved(0, (counter, side.levels[0][1]))
-
-        stream.bundle((Slot.S0, "store", (s[0], s[0], counter)))
-        stream.bind(again)
-        started = self._start(inner(source), inner(destination), rows, semaphore, depth + 1)
-        stream.bundle((Slot.S0, "load", (s[1], s[0], counter)))
-        stream.bundle((Slot.S0, "add", (s[1], s[1], 1)))
-        stream.bundle((Slot.S0, "store", (s[1], s[0], counter)))
-        stream.branch("blt", 1, count, again)
-        return count * started
-
-    def _wait(self, number: int) -> None:
-        """Write code that waits for a transfer and all before it."""
-        if number > self._completed:
-            self.stream.wait(MOVED, number - self._completed)
-            self._completed = number
-            for last, buffer in self._leaving:
-                if last <= number:
-                    self._free.give(buffer.address, buffer.vectors)
-            self._leaving = [entry for entry in self._leaving if entry[0] > number]
-
-    def wait_all(self) -> None:
-        """Write code that waits for all transfers and exchanges."""
-        self._wait(self._issued)
-        self._wait_exchanges()
-
-    def exchange(self, source: VmemBuffer, target: VmemBuffer, number: int) -> None:
-        """Start to send a buffer to the other core, and to receive another one.
-
-        Each core says that the vectors for what it receives are free, and then waits for that of
-        the other one. So nothing is written that is in use, and no core waits for what comes later.
-
-        Parameters
-        ----------
-        source, target : VmemBuffer
-            What is sent, and where what is received goes.
-        number : int
-            Number of the exchange.
-        """
-        self.settle([source])
-        stream = self.stream
-        stream.bundle((Slot.MISC, "signal_other", (sem[FREE], 1)))
-        stream.wait(FREE, 1)
-        stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number))
-        self._exchanging |= {source, target}
-        self._exchanges += 1
-
-    def _wait_exchanges(self) -> None:
-        """Write code that waits for all exchanges: two transfers each."""
-        if self._exchanges:
-            self.stream.wait(EXCHANGED, 2 * self._exchanges)
-            for buffer in self._exchanged:
-                self._free.give(buffer.address, buffer.vectors)
-            self._exchanges, self._exchanged = 0, []
-            self._exchanging.clear()
-
-    def settle(self, buffers: Iterable[VmemBuffer]) -> None:
-        """Write code that waits until these buffers have arrived."""
-        buffers = list(buffers)
-        if not self._exchanging.isdisjoint(buffers):
-            self._wait_exchanges()
-        self._wait(max((self._arriving.pop(buffer, 0) for buffer in buffers), default=0))
 
     # ---- vector memory
 
@@ -196,12 +90,12 @@ class Places:
         while True:
             first = self._take(vectors, loaded=loaded)
             if first is not None:
-                return VmemBuffer(f"{name}{next(self._numbers)}", first, vectors)
-            if self._leaving:
-                self._wait(self._leaving[0][0])
+                return self.memory.buffer(name, first, vectors)
+            if self.memory.leaving:
+                self.memory.wait(self.memory.leaving[0][0])
                 continue
-            if self._exchanged:
-                self._wait_exchanges()
+            if self.memory.exchanged:
+                self.memory.wait_exchanges()
                 continue
             fixed = self._locked | self._pinned
             movable = [value for value in self._resident if value not in fixed]
@@ -215,7 +109,7 @@ class Places:
         Then a run of free vectors grows when its other neighbour is freed. What is read from HBM
         lies above what is computed, as far as possible.
         """
-        run = self._free.smallest(vectors)
+        run = self.memory.free.smallest(vectors)
         if run is None:
             return None
         below = above = float("inf")
@@ -231,23 +125,8 @@ class Places:
             # A large value leaves the most room at an end of the memory.
             low = run[0] <= self._config.vmem_vectors - run[1]
         first = run[0] if low else run[1] - vectors
-        self._free.reserve(first, vectors)
+        self.memory.free.reserve(first, vectors)
         return first
-
-    def release(self, buffer: VmemBuffer) -> None:
-        """Free vectors; they are reused when transfers from and to them are complete."""
-        arrives = self._arriving.pop(buffer, 0)
-        self._give(buffer, arrives)
-
-    def _give(self, buffer: VmemBuffer, after: int) -> None:
-        if buffer in self._exchanging:
-            self._wait(after)
-            self._exchanged.append(buffer)
-        elif after > self._completed:
-            self._leaving.append((after, buffer))
-            self._leaving.sort(key=lambda entry: entry[0])
-        else:
-            self._free.give(buffer.address, buffer.vectors)
 
     def lock(self, values: Iterable[Value]) -> None:
         """Keep these values, and no others, from being evicted."""
@@ -285,38 +164,23 @@ class Places:
         """Start to load a value if there is room."""
         home = self.homes.get(value)
         if (value in self._resident or not isinstance(home, Rows)
-                or self._stored.get(value, 0) > self._completed):
+                or self._stored.get(value, 0) > self.memory.completed):
             return
         vectors = self._tilings[value].vectors
         first = self._take(vectors, loaded=True)
         if first is not None:
-            buffer = VmemBuffer(f"value{next(self._numbers)}", first, vectors)
+            buffer = self.memory.buffer("value", first, vectors)
             self._resident[value] = buffer
             self._fetch(value, buffer)
 
     def _fetch(self, value: Value, buffer: VmemBuffer) -> VmemBuffer:
         home = self.homes[value]
         if isinstance(home, Splat):
-            self._fill(home.word, buffer)
+            self.memory.fill(home.word, buffer)
         else:
-            self._wait(self._stored.get(value, 0))
-            self.load_rows(home, buffer)
+            self.memory.wait(self._stored.get(value, 0))
+            self.memory.load_rows(home, buffer)
         return buffer
-
-    def load_rows(self, source: Rows, buffer: VmemBuffer) -> None:
-        """Start to copy rows of HBM to a buffer."""
-        rows = buffer.vectors * self._config.sublanes
-        self._arriving[buffer] = self._issue(source, Vectors(buffer.address), rows)
-
-    def _fill(self, word: int, buffer: VmemBuffer) -> None:
-        """Write code that stores a word everywhere in a buffer."""
-        stream, again = self.stream, self.stream.label("fill")
-        stream.bundle((Slot.V0, "move", (v[0], word)),
-                      (Slot.S0, "add", (s[1], s[0], buffer.address)),
-                      (Slot.S1, "add", (s[2], s[0], buffer.vectors)))
-        stream.bind(again)
-        stream.bundle((Slot.STORE, "store", (v[0], s[1], 0)),
-                      (Slot.S0, "add", (s[1], s[1], 1)), (Slot.S1, "loop", (s[2], again)))
 
     # ---- HBM
 
@@ -339,14 +203,14 @@ class Places:
         home = self.homes.get(value)
         if isinstance(home, Rows) and value not in self._resident and not (
                 home.levels and destination.levels):
-            self._wait(self._stored.get(value, 0))
-            return self._issue(home, destination, rows)
+            self.memory.wait(self._stored.get(value, 0))
+            return self.memory.issue(home, destination, rows)
         if isinstance(home, Splat) and value not in self._resident:
             return self._copy_splat(home.word, destination, rows)
         buffer = self.load(value)
         # It may still arrive: then it must not be read yet.
-        self.settle([buffer])
-        number = self._issue(Vectors(buffer.address), destination, rows)
+        self.memory.settle([buffer])
+        number = self.memory.issue(Vectors(buffer.address), destination, rows)
         self._reading[buffer] = number
         return number
 
@@ -356,17 +220,17 @@ class Places:
         vectors = rows // sublanes
         while (buffer := self._allocate_some("splat", vectors)) is None:
             vectors = -(-vectors // 2)
-        self._fill(word, buffer)
+        self.memory.fill(word, buffer)
         step, number = vectors * sublanes, 0
         if step >= rows:
-            number = self._issue(Vectors(buffer.address), destination, rows)
+            number = self.memory.issue(Vectors(buffer.address), destination, rows)
         else:
             for part in _runs(destination):
                 size = destination.run or rows
                 for first in range(0, size, step):
-                    number = self._issue(Vectors(buffer.address), part.moved(first),
+                    number = self.memory.issue(Vectors(buffer.address), part.moved(first),
                                          min(step, size - first))
-        self._give(buffer, number)
+        self.memory.give(buffer, number)
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
@@ -384,19 +248,18 @@ class Places:
             return
         buffer = self._resident.pop(value, None)
         if buffer is not None:
-            arrives = self._arriving.pop(buffer, 0)
-            self._give(buffer, max(arrives, self._reading.pop(buffer, 0)))
+            self.memory.release(buffer, self._reading.pop(buffer, 0))
 
     def load_block(self, value: Value, rows: Rows, block: Value) -> None:
         """Start to copy rows of a value's home to vector memory, as another value."""
-        self._wait(self._stored.get(value, 0))
-        self.load_rows(rows, self.make(block))
+        self.memory.wait(self._stored.get(value, 0))
+        self.memory.load_rows(rows, self.make(block))
 
     def copy_block(self, value: Value, rows: Rows, block: Value) -> None:
         """Start to copy rows of a value's home to rows of HBM, as another value."""
-        self._wait(self._stored.get(value, 0))
+        self.memory.wait(self._stored.get(value, 0))
         home = self.reserve(self._tilings[block].vectors)
-        self._stored[block] = self._issue(
+        self._stored[block] = self.memory.issue(
             rows, home, self._tilings[block].vectors * self._config.sublanes)
         self.homes[block] = home
 
@@ -409,7 +272,7 @@ class Places:
     def copy_exactly(self, source: Rows, target: Rows, rows: int, result: Value,
                      home: Rows) -> None:
         """Start to copy rows of HBM to rows of a home, which becomes a result's own."""
-        self._stored[result] = self._issue(source, target, rows)
+        self._stored[result] = self.memory.issue(source, target, rows)
         self.homes[result] = home
         self.owned.add(result)
 
@@ -428,14 +291,9 @@ class Places:
                 self.evict(value)
             else:
                 self.drop(value)
-        self.wait_all()
+        self.memory.wait_all()
 
     # ---- fixed places
-
-    @property
-    def free_vectors(self) -> int:
-        """Vectors that are neither used nor about to be free."""
-        return self._free.free
 
     @property
     def pinned(self) -> dict[Value, VmemBuffer]:
@@ -456,7 +314,7 @@ class Places:
     def inherit(self, value: Value, result: Value) -> None:
         """Give the buffer of a value that is not used again to a result; wait until it is free."""
         buffer = self._resident.pop(value)
-        self._wait(self._reading.pop(buffer, 0))
+        self.memory.wait(self._reading.pop(buffer, 0))
         self._resident[result] = buffer
         if value in self._pinned:
             self._pinned.remove(value)
@@ -489,11 +347,11 @@ class Places:
         """Save all values, and bring those that `lift` returned back to their places."""
         self.evict_all()
         for value, buffer in pinned.items():
-            self._free.reserve(buffer.address, buffer.vectors)
+            self.memory.free.reserve(buffer.address, buffer.vectors)
             self.pin(value, buffer)
             self._fetch(value, buffer)
-        self.wait_all()
-        self._arriving.clear()
+        self.memory.wait_all()
+        self.memory.forget_arrivals()
 
     # ---- scalars
 
@@ -501,10 +359,10 @@ class Places:
         """Write code that copies a value of one element to a scalar register."""
         home = self.homes.get(value)
         if isinstance(home, Splat):
-            self.stream.bundle((Slot.S0, "add", (s[register], s[0], home.word)))
+            self.memory.stream.bundle((Slot.S0, "add", (s[register], s[0], home.word)))
         else:
             self.copy_scalars([value], window)
-            self.stream.bundle((Slot.S0, "load", (s[register], s[0], window)))
+            self.memory.stream.bundle((Slot.S0, "load", (s[register], s[0], window)))
 
     def copy_scalars(self, values: Sequence[Value], window: int) -> None:
         """Write code that copies the first row of values to rows of scalar memory, and waits.
@@ -516,15 +374,15 @@ class Places:
         for row, value in enumerate(values):
             place = scalar_words(window + row * self._config.lanes)
             buffer = self._resident.get(value)
-            if buffer is None or self._arriving.get(buffer, 0) > self._completed:
+            if buffer is None or not self.memory.has_arrived(buffer):
                 home = self.homes[value]
                 assert isinstance(home, Rows), "constants are not read"
-                self._wait(self._stored.get(value, 0))
-                last = self._issue(home, place, 1)
+                self.memory.wait(self._stored.get(value, 0))
+                last = self.memory.issue(home, place, 1)
             else:
-                self.settle([buffer])  # it may be part of an exchange
-                last = self._issue(Vectors(buffer.address), place, self._config.sublanes)
-        self._wait(last)
+                self.memory.settle([buffer])  # it may be part of an exchange
+                last = self.memory.issue(Vectors(buffer.address), place, self._config.sublanes)
+        self.memory.wait(last)
 
 
 def _runs(rows: Rows) -> list[Rows]:
