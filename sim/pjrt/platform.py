@@ -35,20 +35,19 @@ def register(name: str) -> None:
     # JAX has no public way for a platform to say that it takes donated arguments.
     if name not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append(name)
-    os.register_at_fork(after_in_child=functools.partial(_keep_client, name))
+    os.register_at_fork(after_in_child=_keep_clients)
     xla_bridge.register_backend_factory(name, functools.partial(_open, name), priority=-1,
                                         fail_quietly=False)
 
 
-def _keep_client(name: str) -> None:
-    """In the child of a fork, never destroy JAX's client: it would wait for the parent's threads.
+def _keep_clients() -> None:
+    """In the child of a fork, never destroy JAX's clients: they would wait for threads.
 
     So a process that has used JAX may fork children that do not, and these end as usual.
     """
     from jax._src import xla_bridge
 
-    client = xla_bridge._backends.get(name)
-    if client is not None:
+    for client in xla_bridge._backends.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 

@@ -12,6 +12,9 @@ __all__ = ["run", "start"]
 SETTINGS = {"JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
             "SYSTOLITH_BACKEND": "golden"}
 
+LIMIT = 600
+"""Seconds after which a process hangs."""
+
 
 def start(function: Callable[[], None], **environment: str) -> "subprocess.Popen[str]":
     """Start a process that runs the body of a function, which must import all that it uses."""
@@ -27,6 +30,9 @@ def start(function: Callable[[], None], **environment: str) -> "subprocess.Popen
 def run(function: Callable[[], None], **environment: str) -> str:
     """Run it to its end, which must be a good one; returns what it printed."""
     process = start(function, **environment)
-    output, errors = process.communicate()
+    try:
+        output, errors = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
     assert process.returncode == 0, output + errors
     return output

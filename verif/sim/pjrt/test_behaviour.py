@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from verif.sim.pjrt.process import run, start
+from verif.sim.pjrt.process import LIMIT, run, start
 
 
 def test_calls_leak_neither_buffers_nor_handles() -> None:
@@ -233,7 +233,7 @@ def test_interrupts_end_a_wait() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "runs\n"
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate()
+    output, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, errors
     assert output == "interrupted\n"
 
@@ -272,7 +272,7 @@ def test_interrupts_end_the_wait_for_a_compilation() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "compiles\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate()
+    _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, errors
 
 
