@@ -19,7 +19,7 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
         exhaustive random products fuzz-compiler mutate pictures docs fresh clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## install everything into .venv, once
 

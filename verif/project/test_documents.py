@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 COLUMNS = 100
 SOURCES = ("hdl", "golden", "sim", "systolith", "tools", "verif")
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"),
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"),
                          re.MULTILINE))
 
 # What a page may name though it is no name of the project.
@@ -107,8 +107,8 @@ def unknown_names(text: str) -> list[str]:
             continue
         if not known:
             unknown.append(name)
-    for target in re.findall(r"`make ([a-z-]+)[` ]", body) + re.findall(
-            r"^ {4}make ([a-z-]+)", text, re.MULTILINE):
+    for target in re.findall(r"`make ([a-z0-9-]+)[` ]", body) + re.findall(
+            r"^ {4}make ([a-z0-9-]+)", text, re.MULTILINE):
         if target not in TARGETS:
             unknown.append(f"make {target}")
     for module in re.findall(r"python -m ([a-z_.]+)", text):
