@@ -17,7 +17,7 @@ from sim.compiler.matmul import Matmul
 from sim.driver.device import Device
 from sim.models.hbm import HbmOptions
 
-__all__ = ["SPECIAL", "Outcome", "compare_random", "random_layers", "random_operands"]
+__all__ = ["SPECIAL", "ProductOutcome", "compare_random", "random_layers", "random_operands"]
 
 Array = npt.NDArray[np.float32]
 
@@ -27,7 +27,7 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1
 
 
 @dataclass
-class Outcome:
+class ProductOutcome:
     """What was compared.
 
     Attributes
@@ -88,7 +88,7 @@ def _check(got: Array, want: Array, note: str) -> None:
 
 
 def compare_random(device: Device, products: int, chains: int, seed: int, *, most: int,
-                   progress: bool = False) -> Outcome:
+                   progress: bool = False) -> ProductOutcome:
     """Runs random products, and random pairs of dense layers, and compares every bit.
 
     Parameters
@@ -110,7 +110,7 @@ def compare_random(device: Device, products: int, chains: int, seed: int, *, mos
         If a bit differs; the message says which, and how to repeat the case.
     """
     rng = np.random.default_rng([seed, 1])
-    outcome = Outcome()
+    outcome = ProductOutcome()
     config = device.config
     for number in tqdm(range(products + chains), unit="case", disable=not progress, leave=False):
         if number < products:

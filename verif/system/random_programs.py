@@ -25,13 +25,13 @@ from verif.system.programs import (
     random_words,
 )
 
-__all__ = ["Outcome", "compare_random", "differences", "prepare", "run_both", "run_flush"]
+__all__ = ["ProgramOutcome", "compare_random", "differences", "prepare", "run_both", "run_flush"]
 
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 
 @dataclass
-class Outcome:
+class ProgramOutcome:
     """Statistics of random programs.
 
     Attributes
@@ -118,7 +118,7 @@ def _limit(config: Config, executed: int) -> int:
 
 
 def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
-                   length: int | None = None, progress: bool = False) -> Outcome:
+                   length: int | None = None, progress: bool = False) -> ProgramOutcome:
     """Runs random programs until ``bundles`` different bundles were executed.
 
     The host disturbs some: it stops and restarts them, reads vector memory, and adds to semaphores
@@ -142,7 +142,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
 
     Returns
     -------
-    Outcome
+    ProgramOutcome
 
     Raises
     ------
@@ -156,7 +156,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
     prepare(golden, core, rng)
     generator = Generator(golden, rng, signals=True)
     length = length or min(config.imem_bundles, 400)
-    outcome = Outcome()
+    outcome = ProgramOutcome()
     with tqdm(total=bundles, unit="bundle", disable=not progress) as bar:
         while outcome.bundles < bundles:
             stable = rng.integers(0, 8, len(STABLE), dtype=np.uint32)
@@ -189,7 +189,7 @@ class _Run:
     """Runs a program on the core that the golden core has executed."""
 
     def __init__(self, core: CoreModel, golden: GoldenCore, program: RandomProgram,
-                 rng: np.random.Generator, outcome: Outcome) -> None:
+                 rng: np.random.Generator, outcome: ProgramOutcome) -> None:
         self._core = core
         self._golden = golden
         self._program = program

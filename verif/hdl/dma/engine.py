@@ -121,7 +121,7 @@ class Sink:
         return payload if self.ready else None
 
 
-class Source:
+class PayloadSource:
     """Offers the payloads of a queue to the engine."""
 
     def __init__(self, pins: Pins, name: str) -> None:
@@ -158,7 +158,7 @@ class VectorUnitAgent:
 
     def __post_init__(self) -> None:
         self.read = Sink(self.pins, f"{self.name}_read")
-        self.out = Source(self.pins, f"{self.name}_rows")
+        self.out = PayloadSource(self.pins, f"{self.name}_rows")
         self.write = Sink(self.pins, f"{self.name}_write")
 
     def drive(self) -> None:
@@ -270,10 +270,10 @@ class HbmAgent:
 
     def __post_init__(self) -> None:
         self.read = Sink(self.pins, "hbm_read")
-        self.rows = Source(self.pins, "hbm_rows")
+        self.rows = PayloadSource(self.pins, "hbm_rows")
         self.write = Sink(self.pins, "hbm_write")
         self.write_rows = Sink(self.pins, "hbm_write_rows")
-        self.done = Source(self.pins, "hbm_write_done")
+        self.done = PayloadSource(self.pins, "hbm_write_done")
 
     def _later(self) -> int:
         low = self.timing.latency if self.timing.pace == 1 else 0

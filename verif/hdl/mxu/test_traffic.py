@@ -58,7 +58,7 @@ def packed(row: np.ndarray) -> int:
     return int.from_bytes((row << 16).astype("<u4").tobytes(), "little")
 
 
-class Work:
+class Traffic:
     """Loads and activations as the streams carry them, and the expected result rows."""
 
     def __init__(self, rng: np.random.Generator, size: int) -> None:
@@ -82,7 +82,7 @@ class Work:
             self.results += (x @ w).tolist()
 
 
-class Source:
+class RowSource:
     """Offers rows in order, each until it is taken; an idle payload is random."""
 
     def __init__(self, stream: wiring.PureInterface, flag: str, rows: list[tuple[int, int]],
@@ -116,9 +116,9 @@ def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells: None, ar
     rng = np.random.default_rng([array, mac_latency])
     config = Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
     mxu = Mxu(config)
-    work = Work(rng, array)
-    x = Source(mxu.x, "swap", work.activations, rng)
-    w = Source(mxu.w, "transpose", work.weights, rng)
+    work = Traffic(rng, array)
+    x = RowSource(mxu.x, "swap", work.activations, rng)
+    w = RowSource(mxu.w, "transpose", work.weights, rng)
     got: list[list[int]] = []
 
     async def testbench(ctx: SimulatorContext) -> None:
