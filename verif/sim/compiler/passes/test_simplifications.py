@@ -133,3 +133,28 @@ def test_transpose_goes_into_a_product() -> None:
     assert product.operands == tuple(graph.inputs)
     assert product.attributes["lhs_contracting_dimensions"] == (0,)
     verify(graph)
+
+
+@pytest.mark.parametrize(("precision", "used", "exchanged"), [
+    ("DEFAULT", False, True), ("HIGH", False, False), ("DEFAULT", True, False)])
+def test_transposed_product_exchanges_its_operands(precision: str, used: bool,
+                                                   exchanged: bool) -> None:
+    kinds = TensorType((2, 4, 3), DType.F32), TensorType((2, 4, 5), DType.F32)
+    graph = Graph([Value(kind) for kind in kinds])
+    product = graph.add("dot_general", graph.inputs, TensorType((2, 3, 5), DType.F32), {
+        "lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (0,),
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,),
+        "precision_config": (precision, precision)}).result
+    turned = graph.add("transpose", (product,), TensorType((2, 5, 3), DType.F32),
+                       {"permutation": (0, 2, 1)}).result
+    graph.outputs = [turned, product] if used else [turned]
+    arrays = [np.random.default_rng(1).integers(-9, 9, kind.shape).astype(np.float32)
+              for kind in kinds]
+    want = interpret(graph, arrays)
+    sink_transposes(graph)
+    drop_dead(graph)
+    verify(graph)
+    assert [operation.kind for operation in graph.operations] == (
+        ["dot_general"] if exchanged else ["dot_general", "transpose"])
+    for got, expected in zip(interpret(graph, arrays), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
