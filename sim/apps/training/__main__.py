@@ -9,12 +9,14 @@ import argparse
 import json
 import pathlib
 import sys
+import textwrap
 import time
 from typing import Any
 
 from tqdm import tqdm
 
 from hdl.config import PRESETS, Config
+from sim.apps.training.cnn import cnn
 from sim.apps.training.perceptron import perceptron
 from sim.apps.training.pictures import draw_cycles, draw_loss
 from sim.apps.training.run import (
@@ -24,16 +26,18 @@ from sim.apps.training.run import (
     float32_accuracy,
     measure_step,
     products,
+    show,
     trace_step,
     train,
 )
 from sim.apps.training.task import Task
+from sim.apps.training.transformer import transformer
 from sim.driver.device import Device
 from sim.verilated.toolchain import build_folder
 
 __all__ = ["MODELS", "main", "report"]
 
-MODELS = {"perceptron": perceptron}
+MODELS = {"perceptron": perceptron, "cnn": cnn, "transformer": transformer}
 """What can be trained, by name."""
 
 
@@ -50,16 +54,13 @@ class _Bar:
         self._next = 0.0
 
     def __call__(self, run: Run, cycles: int, seconds: float) -> None:
-        """Show a run. Within a call, steps are estimated from the cycles of the earlier ones."""
+        """Show a run. Within a call, steps are estimated from cycles."""
         if cycles and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOK_SECONDS
         done = len(run.losses)
-        if done and cycles:
-            more = min(int(cycles * done / run.cycles), self._task.steps_per_call - 1)
-            self._bar.n = min(done + more, self._task.steps)
-        else:
-            self._bar.n = done
+        more = int(cycles / (run.cycles / done if done else run.step_cycles))
+        self._bar.n = min(done + min(more, self._task.steps_per_call - 1), self._task.steps)
         speed = (run.cycles + cycles) / max(run.seconds + seconds, 1e-9)
         shown = {"loss": f"{run.losses[-1]:.4f}"} if done else {}
         self._bar.set_postfix({**shown, "cycles/s": f"{speed:,.0f}"}, refresh=False)
@@ -97,6 +98,7 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
                   disable=not progress) as bar:
             run = train(task, device, _Bar(task, bar))
         total = device.counters(0)["cycles"]
+        shown = show(task, run.states[-1], device)
         if folder is not None:
             draw_loss(run.losses, task.title, folder / "loss.png")
             draw_cycles(measure_step(task, run.states[-1], device),
@@ -132,6 +134,7 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
         "mxu_active": sum(core["mxu_active_cycles"] for core in cores) / (cycles * len(cores)),
         "cycles_per_second": cycles / run.seconds,
         "open_seconds": opened - started,
+        **({} if shown is None else {"shown": shown}),
     }
 
 
@@ -171,6 +174,8 @@ def main() -> int:
                      trace=trace)
     (folder / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     print(_table(figures))
+    if "shown" in figures:
+        print(f"what the model writes:\n{textwrap.indent(figures['shown'], '    ')}")
     print(f"figures: {folder / 'report.json'}")
     print(f"picture: {folder / 'loss.png'}, the loss")
     print(f"picture: {folder / 'cycles.png'}, where the cycles of a step went")

@@ -18,7 +18,7 @@ from sim.jit.function import jit
 from sim.jit.program import CompiledProgram
 
 __all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step", "products",
-           "trace_step", "train"]
+           "show", "trace_step", "train"]
 
 Progress = Callable[["Run", int, float], object]
 """Takes the run so far, and the cycles and seconds of the present call."""
@@ -40,6 +40,8 @@ class Run:
         Time that the calls took.
     predicted : array of int32 or None
         Classes of the held-out inputs, once there are any.
+    step_cycles : float
+        Cycles of a step, as the compiler predicts them.
     """
 
     losses: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -47,6 +49,7 @@ class Run:
     calls: list[list[dict[str, int]]] = field(default_factory=list)
     seconds: float = 0.0
     predicted: npt.NDArray[np.int32] | None = None
+    step_cycles: float = 1.0
 
     @property
     def cycles(self) -> int:
@@ -111,7 +114,8 @@ def train(task: Task, device: Device,
     run = Run(states=[trainer.start(device)])
     while len(run.losses) < task.steps:
         steps = min(task.steps_per_call, task.steps - len(run.losses))
-        trainer.program(steps, task.data)
+        kernels = compiled_of(trainer.program(steps, task.data).executable).kernels
+        run.step_cycles = max(1, sum(kernel.cycles for kernel in kernels))
         before, began = device.counters(0)["cycles"], time.perf_counter()
 
         def follow(before: int = before, began: float = began) -> None:
@@ -169,6 +173,14 @@ class GoldenCheck:
                                                   run.losses[[number]].view(np.uint32)))
 
 
+def show(task: Task, state: State, device: Device) -> str | None:
+    """What the task shows of what was learned, made on the device; None if it does not."""
+    if task.show is None:
+        return None
+    return task.show(state[0], lambda function, *arguments: jit(function)(*arguments,
+                                                                          device=device))
+
+
 def trace_step(task: Task, state: State, config: Config, trace: pathlib.Path) -> None:
     """Make one step on a device of its own, in RTL, and trace it as `Device.open` does."""
     with Device.open(config, trace=trace) as device:
@@ -205,7 +217,8 @@ def measure_step(task: Task, state: State, device: Device) -> Report:
     """Measure each kernel of a step with one core's part of the batch, on one core."""
     import jax
 
-    data = {name: batches[..., :batches.shape[-1] // device.config.cores]
+    part = range(task.batch // device.config.cores)
+    data = {name: np.stack([batch.take(part, task.axis.get(name, -1)) for batch in batches])
             for name, batches in _one_batch(task, 0).items()}
     program = jit(task.train(1, 1)).compile(state, data, config=device.config)
     _, report = device.profile(program.executable,

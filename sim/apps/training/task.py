@@ -1,7 +1,7 @@
 """What is trained: a model, its data, and how."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -37,15 +37,21 @@ class Task:
         Classes of held-out inputs: parameters, inputs; a part of the inputs on each core.
     optimizer : Optimizer
     data : mapping of str to array
-        Batches: the first dimension counts them, the last one is cut over the cores.
+        Batches: the first dimension counts them, and others are those of a batch.
     held_out : array
-        Inputs for ``predict``, cut in their last dimension.
+        Inputs for ``predict``, as a batch.
     labels : array of int32
-        Their classes, in the order of their last dimension.
+        Their classes.
     steps, steps_per_call : int
         Steps in all, and in one call of the chip.
     seed : int
         Of the parameters.
+    axis : mapping of str to int
+        The dimension of each array of a batch that counts examples and is cut over the cores, and
+        of ``held_out`` by that name; the last one if not given.
+    show : callable, optional
+        Makes a text that shows what was learned, from the parameters and a function that runs a
+        function of arrays on the chip.
     """
 
     name: str
@@ -60,11 +66,14 @@ class Task:
     steps: int
     steps_per_call: int
     seed: int = 0
+    axis: Mapping[str, int] = field(default_factory=dict)
+    show: Callable[[Any, Callable[..., Any]], str] | None = None
 
     @property
     def batch(self) -> int:
         """Examples of a step."""
-        return int(next(iter(self.data.values())).shape[-1])
+        name, batches = next(iter(self.data.items()))
+        return int(batches[0].shape[self.axis.get(name, -1)])
 
     @cached_property
     def start(self) -> Callable[[Any], State]:
@@ -102,25 +111,34 @@ class Task:
 
             return lax.scan(step, state, length=steps)
 
-        return self._over_cores(part, cores, {name: batches.ndim for name, batches
-                                              in self.data.items()}, cut_result=False)
+        cuts = {name: [None, *self._cut(name, batches[0])] for name, batches in self.data.items()}
+        return _over_cores(part, cores, cuts, cut_result=False)
 
     def classify(self, cores: int) -> Callable[[Any, Any], Any]:
         """Classes of held-out inputs: parameters, inputs; classes."""
-        return self._over_cores(self.predict, cores, self.held_out.ndim, cut_result=True)
+        cut = self._cut("held_out", self.held_out)
+        return _over_cores(self.predict, cores, cut, cut_result=True)
 
-    def _over_cores(self, function: Callable[..., Any], cores: int, ranks: Any, *,
-                    cut_result: bool) -> Callable[..., Any]:
-        """Cut the last dimension of the second argument's arrays over the cores."""
-        import jax
-        from jax.sharding import AbstractMesh, PartitionSpec
+    def _cut(self, name: str, array: Array) -> list[str | None]:
+        """For each dimension of an array, the axis of the mesh over which it is cut."""
+        axes: list[str | None] = [None] * array.ndim
+        axes[self.axis.get(name, -1)] = CORES
+        return axes
 
-        if cores == 1:
-            return function
-        cut = jax.tree.map(lambda rank: PartitionSpec(*[None] * (rank - 1), CORES), ranks)
-        return jax.shard_map(
-            function, mesh=AbstractMesh((cores,), (CORES,)), in_specs=(PartitionSpec(), cut),
-            out_specs=PartitionSpec(CORES) if cut_result else PartitionSpec(), check_vma=False)
+
+def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, *, cut_result: bool
+                ) -> Callable[..., Any]:
+    """Cut the second argument's arrays over the cores; each has all of the first argument."""
+    import jax
+    from jax.sharding import AbstractMesh, PartitionSpec
+
+    if cores == 1:
+        return function
+    specs = jax.tree.map(lambda axes: PartitionSpec(*axes), cuts,
+                         is_leaf=lambda node: isinstance(node, list))
+    return jax.shard_map(
+        function, mesh=AbstractMesh((cores,), (CORES,)), in_specs=(PartitionSpec(), specs),
+        out_specs=PartitionSpec(CORES) if cut_result else PartitionSpec(), check_vma=False)
 
 
 def wrapped(count: int, size: int) -> npt.NDArray[np.int64]:

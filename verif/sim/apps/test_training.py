@@ -16,6 +16,7 @@ from sim.apps.training.optimizers import Adam, Momentum, exponential_decay
 from sim.apps.training.perceptron import dense_classifier
 from sim.apps.training.run import GoldenCheck, Run, accuracy, float32_accuracy, train
 from sim.apps.training.task import Task, wrapped
+from sim.apps.training.text import decode, topics
 from sim.driver.device import Device
 
 jax = pytest.importorskip("jax")
@@ -108,6 +109,31 @@ def test_report_and_pictures(task: Task, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "losses as golden              yes  in every bit, in 5 steps" in capsys.readouterr().out
     for name in ("loss.png", "cycles.png"):
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cnn", "transformer"])
+def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
+    """On both cores of the golden chip at full size, up to the rounding to bfloat16."""
+    task = dataclasses.replace(command.MODELS[name](), steps=1, steps_per_call=1)
+    with Device.open("v2", "golden") as device:
+        run = train(dataclasses.replace(task, predict=lambda parameters, x: x.ravel()[:1]), device)
+    start = jax.jit(task.start)(task.seed)
+    state, losses = jax.jit(task.train(1, 1))(start, task.data)
+    np.testing.assert_allclose(run.losses, losses, rtol=0.02)
+    # The first steps of Adam have the same length in each parameter: signs of gradients.
+    moved = [np.sign(np.asarray(after) - np.asarray(before)) for after, before
+             in zip(jax.tree.leaves(run.states[-1][0]), jax.tree.leaves(start[0]), strict=True)]
+    expected = [np.sign(np.asarray(after) - np.asarray(before)) for after, before
+                in zip(jax.tree.leaves(state[0]), jax.tree.leaves(start[0]), strict=True)]
+    same = sum((ours == theirs).sum() for ours, theirs in zip(moved, expected, strict=True))
+    assert same > 0.95 * sum(array.size for array in moved)
+
+
+def test_text_is_that_of_pythons_documentation() -> None:
+    text = decode(topics())
+    assert len(text) > 400_000
+    assert text.startswith('The "assert" statement\n')
 
 
 def test_schedule_ramps_and_decays() -> None:

@@ -1,0 +1,23 @@
+"""Text that travels with Python: its documentation's topics, as `help` shows them."""
+
+import pydoc_data.topics
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CHARACTERS", "decode", "topics"]
+
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+"""What the text consists of: 96 characters; others are left out."""
+
+
+def topics() -> npt.NDArray[np.int32]:
+    """The text as numbers of characters, topic after topic, shape (about 450,000,)."""
+    text = "\n\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+    numbers = {character: number for number, character in enumerate(CHARACTERS)}
+    return np.array([numbers[character] for character in text if character in numbers], np.int32)
+
+
+def decode(numbers: npt.NDArray[np.int32]) -> str:
+    """The text of such numbers."""
+    return "".join(CHARACTERS[number] for number in numbers)
