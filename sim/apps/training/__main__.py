@@ -19,6 +19,7 @@ from hdl.config import PRESETS, Config
 from sim.apps.training.cnn import cnn
 from sim.apps.training.perceptron import perceptron
 from sim.apps.training.pictures import draw_cycles, draw_loss
+from sim.apps.training.resnet import resnet
 from sim.apps.training.run import (
     GoldenCheck,
     Run,
@@ -37,7 +38,8 @@ from sim.verilated.toolchain import build_folder
 
 __all__ = ["MODELS", "main", "report"]
 
-MODELS = {"perceptron": perceptron, "cnn": cnn, "transformer": transformer}
+MODELS = {"perceptron": perceptron, "cnn": cnn, "transformer": transformer,
+          "resnet": resnet}
 """What can be trained, by name."""
 
 

@@ -112,7 +112,7 @@ def test_report_and_pictures(task: Task, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cnn", "transformer"])
+@pytest.mark.parametrize("name", ["cnn", "resnet", "transformer"])
 def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
     """On both cores of the golden chip at full size, up to the rounding to bfloat16."""
     task = dataclasses.replace(command.MODELS[name](), steps=1, steps_per_call=1)

@@ -1,0 +1,58 @@
+"""A small residual network with batch normalisation that reads handwritten digits."""
+
+from typing import Any
+
+from sim.apps.training.images import CHANNELS, CLASSES, convolve, image_task, pool
+from sim.apps.training.optimizers import Momentum, exponential_decay
+from sim.apps.training.task import Task
+
+__all__ = ["resnet"]
+
+FEATURES = 64
+BLOCKS = 2
+
+
+def resnet() -> Task:
+    """A convolution and two residual blocks (He et al., 2016); trained by momentum."""
+    return image_task("resnet", f"residual network of {2 * BLOCKS + 2} layers", 128, 5, _init,
+                      _logits, lambda steps: Momentum(
+                          exponential_decay(0.1, ramp=10, half_life=steps / 3)))
+
+
+def _init(key: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    def layer(key: Any, depth: int) -> Any:
+        return {"kernels": jax.random.normal(key, (depth, FEATURES)) * (2 / depth) ** 0.5,
+                "scale": jnp.ones(FEATURES), "shift": jnp.zeros(FEATURES)}
+
+    first, last, *rest = jax.random.split(key, 2 * BLOCKS + 2)
+    return {"first": layer(first, 9 * CHANNELS),
+            "layers": [layer(one, 9 * FEATURES) for one in rest],
+            "dense": jax.random.normal(last, (FEATURES, CLASSES)) * FEATURES ** -0.5,
+            "bias": jnp.zeros(CLASSES)}
+
+
+def _logits(parameters: Any, images: Any, step: Any) -> Any:
+    import jax
+
+    x = pool(jax.nn.relu(_layer(images, parameters["first"])))
+    layers = parameters["layers"]
+    for one, two in zip(layers[::2], layers[1::2], strict=True):
+        x = jax.nn.relu(x + _layer(jax.nn.relu(_layer(x, one)), two))
+    return x.mean(axis=(0, 1)) @ parameters["dense"] + parameters["bias"]
+
+
+def _layer(x: Any, layer: Any) -> Any:
+    """A convolution and batch normalisation, by the statistics of a core's part of the batch.
+
+    The test uses those of its own inputs: there are no running means.
+    """
+    import jax
+
+    x = convolve(x, layer["kernels"])
+    mean = x.mean(axis=(0, 1, 2))
+    centred = x - mean
+    variance = (centred * centred).mean(axis=(0, 1, 2))
+    return centred * (jax.lax.rsqrt(variance + 1e-5) * layer["scale"]) + layer["shift"]
