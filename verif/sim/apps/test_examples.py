@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[3] / "examples"
-QUICK = {"perceptron.py": ("--epochs", "2", "--digits", "512", "--held-out", "64")}
+QUICK = {"perceptron.py": ("--epochs", "2", "--digits", "512", "--held-out", "64"),
+         "equinox_optax.py": ("--calls", "2")}
 """Arguments for a short run, by program."""
 
 
