@@ -11,6 +11,7 @@ import pathlib
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tqdm import tqdm
@@ -38,8 +39,8 @@ from sim.verilated.toolchain import build_folder
 
 __all__ = ["MODELS", "main", "report"]
 
-MODELS = {"perceptron": perceptron, "cnn": cnn, "transformer": transformer,
-          "resnet": resnet}
+MODELS: dict[str, Callable[..., Task]] = {
+    "perceptron": perceptron, "cnn": cnn, "resnet": resnet, "transformer": transformer}
 """What can be trained, by name."""
 
 

@@ -15,9 +15,9 @@ KEPT = 0.75
 """Share of the last layer's inputs that dropout keeps."""
 
 
-def cnn() -> Task:
+def cnn(batch: int = 128) -> Task:
     """A convolution with max-pooling, dropout, and a dense layer; trained by Adam."""
-    return image_task("cnn", "convolutional network", 128, 6, _init, _logits, lambda steps: Adam(
+    return image_task("cnn", "convolutional network", batch, 6, _init, _logits, lambda steps: Adam(
         exponential_decay(5e-3, ramp=10, half_life=steps / 3)))
 
 

@@ -12,9 +12,9 @@ FEATURES = 64
 BLOCKS = 2
 
 
-def resnet() -> Task:
+def resnet(batch: int = 128) -> Task:
     """A convolution and two residual blocks (He et al., 2016); trained by momentum."""
-    return image_task("resnet", f"residual network of {2 * BLOCKS + 2} layers", 128, 5, _init,
+    return image_task("resnet", f"residual network of {2 * BLOCKS + 2} layers", batch, 5, _init,
                       _logits, lambda steps: Momentum(
                           exponential_decay(0.1, ramp=10, half_life=steps / 3)))
 

@@ -20,12 +20,12 @@ SAMPLED = 120
 """Characters of the text that is sampled."""
 
 
-def transformer() -> Task:
+def transformer(batch: int = BATCH) -> Task:
     """Two layers of causal attention and dense layers; trained by Adam."""
     text = topics()
     start = len(text) - HELD_OUT * CONTEXT - 1
     rng = np.random.default_rng(5)
-    first = rng.integers(0, start - CONTEXT, (STEPS, BATCH))
+    first = rng.integers(0, start - CONTEXT, (STEPS, batch))
     batches = text[first[..., None] + np.arange(CONTEXT + 1)]
     held_out = text[start:-1].reshape(HELD_OUT, CONTEXT)
 
@@ -34,7 +34,7 @@ def transformer() -> Task:
 
         chances = jax.nn.log_softmax(_logits(parameters, part["text"]))
         right = jax.nn.one_hot(part["next"], len(CHARACTERS))
-        return -(chances * right).sum() / (BATCH * CONTEXT)
+        return -(chances * right).sum() / (batch * CONTEXT)
 
     return Task(
         name="transformer", title=f"transformer of {LAYERS} layers, {len(text):,} characters",

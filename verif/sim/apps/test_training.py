@@ -114,10 +114,14 @@ def test_report_and_pictures(task: Task, monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn", "resnet", "transformer"])
 def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
-    """On both cores of the golden chip at full size, up to the rounding to bfloat16."""
-    task = dataclasses.replace(command.MODELS[name](), steps=1, steps_per_call=1)
-    with Device.open("v2", "golden") as device:
-        run = train(dataclasses.replace(task, predict=lambda parameters, x: x.ravel()[:1]), device)
+    """On one core of the golden chip at full size, up to the rounding to bfloat16.
+
+    On one core, because dropout and batch normalisation are those of a core's part of the batch.
+    """
+    task = dataclasses.replace(command.MODELS[name](batch=8), steps=1, steps_per_call=1,
+                               predict=lambda parameters, x: jax.numpy.zeros(1))
+    with Device.open(Config.preset("v2", cores=1), "golden") as device:
+        run = train(task, device)
     start = jax.jit(task.start)(task.seed)
     state, losses = jax.jit(task.train(1, 1))(start, task.data)
     np.testing.assert_allclose(run.losses, losses, rtol=0.02)
@@ -127,7 +131,7 @@ def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
     expected = [np.sign(np.asarray(after) - np.asarray(before)) for after, before
                 in zip(jax.tree.leaves(state[0]), jax.tree.leaves(start[0]), strict=True)]
     same = sum((ours == theirs).sum() for ours, theirs in zip(moved, expected, strict=True))
-    assert same > 0.95 * sum(array.size for array in moved)
+    assert same > 0.9 * sum(array.size for array in moved)
 
 
 def test_text_is_that_of_pythons_documentation() -> None:
