@@ -122,6 +122,8 @@ class Launcher:
         for operation in following:
             if operation.kind in CONTROL:
                 return
+            if operation.attributes.get("in_hbm"):
+                continue
             for value in dict.fromkeys(operation.operands):
                 vectors = self._tilings[value].vectors
                 if reserved and places.memory.free_vectors < vectors + reserved:
