@@ -69,12 +69,15 @@ class Relocations:
         The buffer whose address is to be added.
     core : int
         The core whose program uses it.
+    rows : bool
+        Each word holds the number of a row instead, to which that of the target's first is added.
     """
 
     buffer: str
     words: npt.NDArray[np.int64]
     target: str
     core: int = 0
+    rows: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +177,9 @@ class Executable:
         """
         for relocation in self.relocations:
             flat, low = memory[relocation.buffer].reshape(-1), relocation.words
+            if relocation.rows:
+                flat[low] += np.uint32(addresses[relocation.target] // self.config.row_bytes)
+                continue
             address = (flat[low] | flat[low + 1].astype(np.uint64) << np.uint64(32))
             address += np.uint64(addresses[relocation.target])
             flat[low] = address.astype(np.uint32)

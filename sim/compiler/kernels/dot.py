@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hdl.config import Config
-from sim.compiler.graph.ir import DType, Operation
+from sim.compiler.graph.ir import DType, Operation, Value
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
 from sim.compiler.kernels.pieces import scheme
 from sim.compiler.kernels.product import Finish, Level, Product
 from sim.compiler.kernels.steps import write_product
+from sim.compiler.kernels.transfers import Homes, Transfers, plan_transfers
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import VmemBuffer, VReg
 from sim.compiler.tiling import Tiling
@@ -330,4 +331,27 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
     products = [dot.product(at.config, (lhs.buffer, rhs.buffer), result.buffer,
                             [value.dtype for value in operation.operands], precision(operation),
                             finish) for dot in ways]
-    write_product(b, min(products, key=lambda product: product.cycles), at.smem)
+    product, rows = min(((product, dot.rows) for product, dot in zip(products, ways, strict=True)),
+                        key=lambda way: way[0].cycles)
+    values = operation.operands[rows], operation.operands[1 - rows], operation.result
+    write_product(b, *_with_transfers(product, values, at))
+
+
+def _with_transfers(product: Product, values: tuple[Value, Value, Value], at: Lowering
+                    ) -> tuple[Product, range, Transfers | None]:
+    """The product that loads its operands itself, if that is possible and faster.
+
+    Its values are those of the rows, of the weights, and the result.
+    """
+    by_depth = replace(product, by_depth=True)
+    loads = at.can_transfer(values[0]), at.can_transfer(values[1])
+    plan = None
+    if any(loads) and values[0] is not values[1]:
+        plan = plan_transfers(by_depth, loads, at.smem)
+    if plan is None or plan.cycles > product.cycles + plan.apart:
+        return product, at.smem, None
+    at.predict(plan.cycles)
+    does = *loads, plan.can_store and at.can_transfer(values[2])
+    homes = Homes(*(at.transfer(value) if transfers else None
+                    for value, transfers in zip(values, does, strict=True)))
+    return by_depth, at.smem, Transfers(at.builder, plan, homes, at.smem)

@@ -72,6 +72,19 @@ class Lowering(Protocol):
     def place(self, value: Value) -> Place:
         """Where an operand or a result lies; different values never overlap."""
 
+    def can_transfer(self, value: Value) -> bool:
+        """Whether the kernel may itself load an operand from HBM, or store a result there."""
+
+    def transfer(self, value: Value) -> Any:
+        """Take over the transfer of such a value between HBM and its place.
+
+        Returns a scalar register with the number of its first row of HBM; its rows lie there in the
+        order of its vectors. The kernel waits for the transfers that it starts.
+        """
+
+    def predict(self, cycles: int) -> None:
+        """Say how many cycles a kernel takes that waits for transfers of its own."""
+
     def scratch(self, vectors: int) -> Any:
         """Allocate vectors (a `VmemBuffer`) for this kernel alone; their contents are undefined."""
 

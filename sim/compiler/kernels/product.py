@@ -87,6 +87,9 @@ class Product:
         Makes what is stored from a sum.
     first_row : int
         The vector of the rows that the first step pushes first.
+    by_depth : bool
+        All blocks and columns of a tile of the depth come before the next tile, so that operands
+        are needed late; sums stay in vector memory.
     """
 
     config: Config
@@ -102,6 +105,7 @@ class Product:
     weight_rows: int
     finish: Finish | None = field(default=None, compare=False)
     first_row: int = 0
+    by_depth: bool = False
 
     @cached_property
     def block_rows(self) -> int:
@@ -109,8 +113,10 @@ class Product:
         config = self.config
         most = min(self.block.count, config.result_vregs, _SUMS,
                    config.tile_vregs + max(1, config.tile_vregs // 5))
-        return min(range(1, most + 1), key=lambda rows: (self.blocks(rows) * self.step_cycles(rows),
-                                                         rows))
+        # Sums that stay in vector memory must not be added to twice: blocks must not overlap.
+        sizes = [rows for rows in range(1, most + 1)
+                 if not self.by_depth or self.block.count % rows == 0]
+        return min(sizes, key=lambda rows: (self.blocks(rows) * self.step_cycles(rows), rows))
 
     def blocks(self, rows: int) -> int:
         """Number of blocks of so many vectors."""
@@ -143,7 +149,8 @@ class Product:
     @property
     def in_place(self) -> bool:
         """Whether sums are added where they are stored, which leaves registers to the scheme."""
-        return self.adds and self.scheme.passes > 1 and self.finish is None
+        many = self.scheme.passes > 1 or self.by_depth
+        return self.adds and many and self.finish is None
 
     @cached_property
     def lag(self) -> int:

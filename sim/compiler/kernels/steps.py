@@ -12,10 +12,13 @@ between iterations, the first vectors of rows and weights are loaded in the iter
 the last results are added in the iteration after.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sim.compiler.kernels.pieces import ROWS, WEIGHTS, Number
 from sim.compiler.kernels.product import Level, Product
+from sim.compiler.kernels.transfers import Transfers
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
 
@@ -27,9 +30,21 @@ _TAG_BITS = 6
 """A tag holds a result's place, the scheme's setting of 5 bits, and whether its sum has begun."""
 
 
-def write_product(b: Builder, product: Product, smem: range) -> None:
-    """Write the code of a product, which may use these words of scalar memory."""
-    _Writer(b, product, smem).write()
+def write_product(b: Builder, product: Product, smem: range,
+                  transfers: Transfers | None = None) -> None:
+    """Write the code of a product.
+
+    Parameters
+    ----------
+    b : Builder
+        Takes the code.
+    product : Product
+    smem : range
+        Words of scalar memory that it may use.
+    transfers : Transfers, optional
+        What it loads and stores itself.
+    """
+    _Writer(b, product, smem, transfers).write()
 
 
 class _Counters:
@@ -40,10 +55,11 @@ class _Counters:
 
     def __init__(self, b: Builder, product: Product, smem: range) -> None:
         self.b, self.product = b, product
-        nest = [("sum", level) for level in product.sums]
-        nest += [("pass", Level(product.scheme.passes)),
-                 ("block", Level(product.blocks(product.block_rows)))]
-        nest += [("other", level) for level in product.others]
+        sums = [("sum", level) for level in product.sums]
+        sums.append(("pass", Level(product.scheme.passes)))
+        block = ("block", Level(product.blocks(product.block_rows)))
+        others = [("other", level) for level in product.others]
+        nest = [block, *others, *sums] if product.by_depth else [*sums, block, *others]
         self.levels = [(kind, level, b.scalar_variable(0)) for kind, level in nest
                        if level.count > 1]
         many = product.scheme.passes > 1 or len(self.levels) > _COUNTERS
@@ -112,10 +128,12 @@ class _Writer:
     the step n before.
     """
 
-    def __init__(self, b: Builder, product: Product, smem: range) -> None:
+    def __init__(self, b: Builder, product: Product, smem: range,
+                 transfers: Transfers | None) -> None:
         self._b = b
         self._product = product
         self._smem = smem
+        self._transfers = transfers
         self._tile = product.config.tile_vregs
         self._sublanes = product.config.sublanes
         self._rest = product.depth % product.config.lanes
@@ -147,38 +165,100 @@ class _Writer:
 
     def write(self) -> None:
         """Write the code."""
-        b, product = self._b, self._product
+        b, product, transfers = self._b, self._product, self._transfers
+        if transfers is not None:
+            transfers.begin()
+            transfers.wait_first_weights()
         self._first_weights()
         self._rows = _Operand(0, None, None, product.scheme.settings(b, ROWS, 0))
         if product.steps == 1:
             self._last_rows(self._row(0, self._depth_mask(self._rows)))
             self._results(_Results(b.zero, None, None))
             return
+        if transfers is not None:
+            transfers.wait_first_rows()
         self._begin()
-        if product.lag:
-            with b.loop(product.lag):
-                self._step(None)
+        self._steps(range(product.lag), None)
         self._begin_sums()
         results = self._decoded()
-        count = product.steps - 1 - product.lag
-        if not count:
+        if product.lag == product.steps - 1:
             self._last_rows(self._first_row)
             self._take(product.lag + 1, results)
             return
         self._pending = b.variable(0)
-        with b.loop(count):
-            self._step(results)
-        self._step(results, last=True)
+        self._steps(range(product.lag, product.steps - 1), results)
+        self._step(results, last=True, stores=self._stores(product.steps - 1))
         self._add(self._pending, product.block_rows - 1, results)
+        self._store(results)
         if product.lag:
             self._shift_tags()
             self._take(product.lag, results)
+        if transfers is not None:
+            transfers.end()
+
+    def _steps(self, steps: range, results: "_Results | None") -> None:
+        """Write steps, those behind one that waits with it, in a loop for several alike."""
+        transfers = self._transfers
+        if transfers is None:
+            self._plain(len(steps), results)
+            return
+        starts = transfers.starts
+        for part in self._parts(steps):
+            stores = self._stores(part.start)
+            stops = [number for number, stop in enumerate(transfers.stops) if stop in part]
+            ends = [*(transfers.stops[number] for number in stops), part.stop]
+            self._plain(ends[0] - part.start, results, stores)
+            for several in ([number for number in stops if number < starts],
+                            [number for number in stops if number >= starts]):
+                if not several:
+                    continue
+                # The table tells the steps between those that wait, but not at the part's end.
+                inside = several if several[-1] != stops[-1] else several[:-1]
+                if inside:
+                    with self._b.loop(len(inside)):
+                        self._step(results, starts=several[0] < starts, waits=True, stores=stores)
+                        self._plain(transfers.next_stop(), results, stores)
+                if len(inside) < len(several):
+                    self._step(results, starts=several[0] < starts, waits=True, stores=stores)
+                    transfers.next_stop()
+                    self._plain(part.stop - transfers.stops[several[-1]] - 1, results, stores)
+
+    def _parts(self, steps: range) -> Iterator[range]:
+        """Steps that store no results, and those that do."""
+        borders = {steps.start, steps.stop, *({self._first_store} & set(steps))}
+        return (range(first, end) for first, end in pairwise(sorted(borders)))
+
+    def _plain(self, count: "int | SReg", results: "_Results | None",
+               stores: bool = False) -> None:
+        """Write steps that start no transfer of operands."""
+        if isinstance(count, int):
+            if count:
+                with self._b.loop(count):
+                    self._step(results, stores=stores)
+            return
+        with self._b.when("ne", count, 0), self._b.loop(count):
+            self._step(results, stores=stores)
+
+    @property
+    def _first_store(self) -> int:
+        """The first step that stores a block of results, one behind its last addition."""
+        stored = self._transfers.stored_blocks if self._transfers is not None else 0
+        return self._product.steps - stored + self._product.lag + 1
+
+    def _stores(self, step: int) -> bool:
+        return step >= self._first_store
+
+    def _store(self, results: "_Results") -> None:
+        """Store the block of results whose sums have just become complete."""
+        if self._transfers is not None and self._transfers.stored_blocks:
+            self._transfers.store(results.at)
 
     def _take(self, steps: int, results: "_Results") -> None:
         """Take the results of the last steps."""
         with self._b.loop(steps):
             self._decoded(results)
             self._results(results)
+            self._store(results)
             self._shift_tags()
 
     def _begin_sums(self) -> None:
@@ -236,13 +316,19 @@ class _Writer:
         setting = product.scheme.tag(b, counters.number)
         return tag if setting is None else tag + Index.of(setting) * 2
 
-    def _step(self, results: "_Results | None", *, last: bool = False) -> None:
-        """Write a step, with the weights of the next one, and results of an earlier one."""
+    def _step(self, results: "_Results | None", *, last: bool = False, starts: bool = False,
+              waits: bool = False, stores: bool = False) -> None:
+        """Write a step, with the weights of the next one, and results of an earlier one.
+
+        It may start transfers, of a chunk of operands and of a block of results, and wait for what
+        the next step needs.
+        """
         b, product = self._b, self._product
         rows = product.block_rows
         row_mask, weight_mask = self._depth_mask(self._rows), self._weight_mask()
         pushed = 0
         popped: VReg | None = None
+        complete: SReg | None = None
         for number in range(rows):
             row = self._row(number, row_mask) if number else self._first_row
             b.push("rows" if number else "rows_swap", row)
@@ -254,17 +340,32 @@ class _Writer:
             if results is not None:
                 if not number:
                     self._add(self._pending, rows - 1, results)
+                    complete = b.value(results.at) if stores else None
                     self._decoded(results)
                 before = popped
                 popped = b.pop(into=None if number + 1 < rows else self._pending)
                 # Results take longer than the next pop may wait.
                 if before is not None:
                     self._add(before, number - 1, results)
+            self._transfer(number, starts, complete)
         if last:
             return
+        if waits:
+            assert self._transfers is not None
+            self._transfers.wait()
         self._advance()
         b.assign(self._first_row, self._row(0, self._depth_mask(self._rows)))
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
+
+    def _transfer(self, number: int, starts: bool, complete: SReg | None) -> None:
+        """Start transfers behind a vector of rows: not all at once, because the core waits."""
+        transfers, rows = self._transfers, self._product.block_rows
+        if transfers is None:
+            return
+        if starts and number == rows // 4:
+            transfers.start()
+        if complete is not None and number == 3 * rows // 4:
+            transfers.store(complete)
 
     def _last_rows(self, first: VReg) -> None:
         b, product = self._b, self._product

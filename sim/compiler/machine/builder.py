@@ -18,6 +18,7 @@ from sim.compiler.machine.ir import (
     ALL_ONES,
     ZERO,
     Access,
+    Fence,
     Index,
     IndexLike,
     LoopVariable,
@@ -174,6 +175,12 @@ class Builder(Flow):
         self._block.append(Op(_SCALAR["add"], (result, ZERO, 0), Access(None, Index.of(index))))
         return result
 
+    def symbol(self, name: str) -> SReg:
+        """A word that is known when the program is placed, in a scalar register."""
+        result = SReg(self._number())
+        self._append(_SCALAR["add"], result, ZERO, name)
+        return result
+
     def smem_load(self, address: IndexLike, *, into: SReg | None = None) -> SReg:
         """The word of scalar memory at ``address``."""
         result = self._result(SReg, into)
@@ -281,22 +288,28 @@ class Builder(Flow):
 
     # Semaphores and transfers.
 
-    def wait(self, semaphore: int, amount: ScalarValue) -> None:
-        """Wait until a semaphore is at least ``amount``, and subtract it."""
-        self._append(_MISC["wait"], Semaphore(semaphore), self._source(amount))
+    def wait(self, semaphore: int, amount: ScalarValue, *, fence: Fence | None = None) -> None:
+        """Wait until a semaphore is at least ``amount``, and subtract it.
+
+        It is ordered with all accesses to memory, or as the fence says.
+        """
+        self._append(_MISC["wait"], Semaphore(semaphore), self._source(amount), fence=fence)
 
     def signal(self, semaphore: int, amount: ScalarValue) -> None:
         """Add to a semaphore."""
         self._append(_MISC["signal"], Semaphore(semaphore), self._source(amount))
 
-    def dma(self, descriptor: ScalarValue) -> None:
-        """Start the transfer whose descriptor begins at this address of scalar memory."""
-        self._append(_MISC["dma"], self._source(descriptor))
+    def dma(self, descriptor: ScalarValue, *, fence: Fence | None = None) -> None:
+        """Start the transfer whose descriptor begins at this address of scalar memory.
+
+        It is ordered with all accesses to memory, or as the fence says.
+        """
+        self._append(_MISC["dma"], self._source(descriptor), fence=fence)
 
     # Helpers.
 
-    def _append(self, operation: Operation, *operands: Any) -> None:
-        self._block.append(Op(operation, operands))
+    def _append(self, operation: Operation, *operands: Any, fence: Fence | None = None) -> None:
+        self._block.append(Op(operation, operands, fence=fence))
 
     def _result(self, kind: type[_R], into: _R | None) -> _R:
         if into is None:

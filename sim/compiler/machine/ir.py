@@ -14,8 +14,8 @@ from hdl.isa import Kind, ScalarOp, Slot
 from sim.asm.operands import Semaphore
 
 __all__ = ["ALL_ONES", "WRITTEN", "ZERO", "Access", "Affine", "Block", "Branch", "Condition",
-           "Index", "IndexLike", "Line", "Loop", "LoopVariable", "MReg", "MachineCode", "Op",
-           "Operand", "Register", "SReg", "Term", "VReg", "VmemBuffer", "operations",
+           "Fence", "Index", "IndexLike", "Line", "Loop", "LoopVariable", "MReg", "MachineCode",
+           "Op", "Operand", "Register", "SReg", "Term", "VReg", "VmemBuffer", "operations",
            "scalar_operation"]
 
 
@@ -90,7 +90,7 @@ ALL_ONES = MReg(0)
 
 Register: TypeAlias = VReg | MReg | SReg
 Operand: TypeAlias = Register | Semaphore | int | str
-"""A register, a semaphore, a word of 32 bits, or a label."""
+"""A register, a semaphore, a word of 32 bits, or a label or other symbol."""
 Term: TypeAlias = LoopVariable | SReg
 
 
@@ -184,6 +184,22 @@ class Access:
         return self.index + (0 if self.buffer is None else self.buffer.address)
 
 
+@dataclass(frozen=True)
+class Fence:
+    """What a transfer or a wait is ordered with, in addition to others and to scalar memory.
+
+    Attributes
+    ----------
+    after : tuple of VmemBuffer
+        Accesses to these come before it, if they are in front of it.
+    before : bool
+        All accesses to vector memory behind it come after it.
+    """
+
+    after: tuple[VmemBuffer, ...] = ()
+    before: bool = False
+
+
 WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 """Kinds of operands that are written."""
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
@@ -200,11 +216,14 @@ class Op:
     operands : tuple
     access : Access or None
         If not None, the operands base and offset are to be replaced by the address.
+    fence : Fence or None
+        Of a transfer or a wait: what it is ordered with; None: all accesses to memory.
     """
 
     operation: isa.Operation
     operands: tuple[Operand, ...]
     access: Access | None = None
+    fence: Fence | None = None
 
     @property
     def name(self) -> str:
@@ -230,7 +249,7 @@ class Op:
         return Op(self.operation,
                   tuple(registers.get(value, value) if isinstance(value, (VReg, MReg, SReg))
                         else value for value in self.operands),
-                  None if self.access is None else self.access.replaced(registers))
+                  None if self.access is None else self.access.replaced(registers), self.fence)
 
 
 Line: TypeAlias = list[tuple[Slot, Op]]

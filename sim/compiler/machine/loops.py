@@ -272,4 +272,5 @@ def _with_registers(op: Op, table: dict[int, SReg]) -> Op:
         table.get(value, value)
         if operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE) and isinstance(value, int)
         and not is_inline(value) else value
-        for operand, value in zip(op.operation.operands, op.operands, strict=True)), op.access)
+        for operand, value in zip(op.operation.operands, op.operands, strict=True)), op.access,
+        op.fence)

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -154,6 +154,22 @@ def _name(buffer: str, core: int) -> str:
     return f"{buffer}{core}" if core and buffer in (CODE, SCRATCH) else buffer
 
 
+class _Names(Mapping[str, int]):
+    """The addresses of a core's buffers, by the names that its code uses."""
+
+    def __init__(self, addresses: Mapping[str, int], core: int) -> None:
+        self._addresses, self._core = addresses, core
+
+    def __getitem__(self, buffer: str) -> int:
+        return self._addresses[_name(buffer, self._core)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._addresses)
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+
 @dataclass(frozen=True)
 class _Link:
     """Makes the programs that load the first segments."""
@@ -161,7 +177,7 @@ class _Link:
     compiled: Compiled
 
     def __call__(self, addresses: Mapping[str, int]) -> Mapping[int, Program]:
-        return {core: code.overlays.program(addresses[_name(CODE, core)])
+        return {core: code.overlays.program(_Names(addresses, core))
                 for core, code in enumerate(self.compiled.cores)}
 
 
@@ -182,8 +198,12 @@ def _relocations(overlays: Overlays, core: int) -> list[Relocations]:
     words: dict[str, list[int]] = {}
     for word, buffer in overlays.relocations:
         words.setdefault(_name(buffer, core), []).append(word)
-    return [Relocations(_name(CODE, core), np.array(places, np.int64), buffer, core)
-            for buffer, places in words.items()]
+    found = [Relocations(_name(CODE, core), np.array(places, np.int64), buffer, core)
+             for buffer, places in words.items()]
+    if overlays.segments > 1:
+        found += [Relocations(_name(CODE, core), np.array([word], np.int64), _name(buffer, core),
+                              core, rows=True) for word, buffer in overlays.row_numbers]
+    return found
 
 
 def save(compiled: Compiled, path: pathlib.Path) -> None:
@@ -254,13 +274,15 @@ def _describe(code: CoreCode) -> dict[str, Any]:
     overlays = code.overlays
     return {"relocations": overlays.relocations, "address": overlays.address,
             "segments": overlays.segments, "offset": overlays.offset, "stamps": overlays.stamps,
-            "scratch_rows": code.scratch_rows, "kernels": list(map(asdict, code.kernels))}
+            "row_numbers": overlays.row_numbers, "scratch_rows": code.scratch_rows,
+            "kernels": list(map(asdict, code.kernels))}
 
 
 def _read_core(told: dict[str, Any], rows: Any, start: Any) -> CoreCode:
-    low, high = (tuple(place) for place in told["address"])
+    address = tuple((bundle, immediate) for bundle, immediate in told["address"])
     overlays = Overlays(rows, tuple((word, buffer) for word, buffer in told["relocations"]), start,
-                        (low, high), told["segments"], told["offset"], tuple(told["stamps"]))
+                        address, told["segments"], told["offset"], tuple(told["stamps"]),
+                        tuple((word, buffer) for word, buffer in told["row_numbers"]))
     return CoreCode(overlays, told["scratch_rows"],
                     tuple(_read_kernel(kernel) for kernel in told["kernels"]))
 

@@ -41,8 +41,9 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     name : str, optional
         Name of the program in messages; the graph's, if not given.
     standard_inputs : bool
-        Inputs have the standard tiling, because they are in HBM already. Otherwise the host may
-        lay them out in another way.
+        Inputs have the standard tiling, because they are in HBM already, and their addresses may
+        change between runs. Otherwise the host may lay them out in another way, and kernels may
+        start their transfers.
 
     Returns
     -------
@@ -68,7 +69,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     views = ((),) * len(inputs) if standard_inputs else absorb(graph)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     outputs = tuple(value.type for value in graph.outputs)
-    planners = _plans(graph, config, sharding)
+    planners = _plans(graph, config, sharding, not standard_inputs)
     codes = [planner.stream.finish() for planner in planners]
     if len(planners) == 2:
         codes = [connect(code, other.launcher.received)
@@ -80,7 +81,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     return Compiled(config, title, inputs, outputs, sharding, cores, views).executable()
 
 
-def _plans(graph: Graph, config: Config, sharding: Sharding) -> list[Planner]:
+def _plans(graph: Graph, config: Config, sharding: Sharding,
+           own_transfers: bool) -> list[Planner]:
     """Plan the programs of all cores: with smaller blocks, if kernels need more room."""
     failure: MemoryError | None = None
     for share in _SHARES:
@@ -92,14 +94,16 @@ def _plans(graph: Graph, config: Config, sharding: Sharding) -> list[Planner]:
         graphs = [blocks] if blocks.sharding is None else [
             for_device(blocks, core) for core in (0, 1)]
         try:
-            return [_plan(part, config, sharding, core) for core, part in enumerate(graphs)]
+            return [_plan(part, config, sharding, core, own_transfers)
+                    for core, part in enumerate(graphs)]
         except MemoryError as error:
             failure = failure or error
     assert failure is not None
     raise failure
 
 
-def _plan(graph: Graph, config: Config, sharding: Sharding, core: int) -> Planner:
+def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
+          own_transfers: bool) -> Planner:
     """Plan the program of a core; the graph is changed."""
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config)
     # What both cores have, core 0 writes.
@@ -112,7 +116,7 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int) -> Planne
     graph.outputs = [graph.outputs[number] for number in wanted]
     graph.operations = [operation for operation in graph.operations
                         if any(value.type.size for value in operation.results)]
-    planner = Planner(config, assign_tilings(graph, config))
+    planner = Planner(config, assign_tilings(graph, config), own_transfers=own_transfers)
     planner.program(graph, [arguments[number] for number in given],
                     [results[number] for number in wanted])
     return planner

@@ -16,6 +16,7 @@ from sim.compiler.kernels.lowering import Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
 from sim.compiler.program.code.scalars import SCALAR_READ, ScalarMemory
+from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.control.counted import Affine
 
 __all__ = ["KernelLowering", "load_rules", "lower"]
@@ -48,13 +49,25 @@ class KernelLowering:
         begins, one row after the other; if not given, the kernel copies them itself.
     counters : mapping of Value to (int, Affine), optional
         Operands that follow from a word of scalar memory, with its address.
+    homes : mapping of Value to Rows, optional
+        Operands that the kernel may load itself, and results that it may store.
+
+    Attributes
+    ----------
+    transferred : dict of str to Value
+        Of these, those that the kernel does, by the symbol of the number of the first row.
+    cycles : int or None
+        Predicted cycles, if it waits for transfers of its own.
+    reads_window : bool
+        Whether it copies vectors to the window of scalar memory.
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
                  fill: Callable[[VmemBuffer, Words], None],
                  known: Mapping[Value, int] | None = None,
                  reads: list[Value] | None = None,
-                 counters: Mapping[Value, tuple[int, Affine]] | None = None) -> None:
+                 counters: Mapping[Value, tuple[int, Affine]] | None = None,
+                 homes: Mapping[Value, Rows] | None = None) -> None:
         self._config = config
         self._builder = Builder(config)
         self._places = places
@@ -63,6 +76,10 @@ class KernelLowering:
         self._known = known or {}
         self._reads = reads
         self._counters = counters or {}
+        self._homes = homes or {}
+        self.transferred: dict[str, Value] = {}
+        self.cycles: int | None = None
+        self.reads_window = False
         self._memory = ScalarMemory(config)
         self._constants: dict[bytes, VmemBuffer] = {}
 
@@ -84,6 +101,20 @@ class KernelLowering:
     def place(self, value: Value) -> Place:
         """Where an operand or a result lies; different values never overlap."""
         return self._places[value]
+
+    def can_transfer(self, value: Value) -> bool:
+        """Whether the kernel may itself load an operand from HBM, or store a result there."""
+        return value in self._homes
+
+    def transfer(self, value: Value) -> SReg:
+        """Take over a transfer; the number of the first row of HBM."""
+        symbol = f"home{len(self.transferred)}"
+        self.transferred[symbol] = value
+        return self._builder.symbol(symbol)
+
+    def predict(self, cycles: int) -> None:
+        """Say how many cycles a kernel takes that waits for transfers of its own."""
+        self.cycles = cycles
 
     def scratch(self, vectors: int) -> VmemBuffer:
         """Allocate vectors for this kernel alone; their contents are undefined."""
@@ -145,6 +176,7 @@ class KernelLowering:
         """
         # The window now holds something else.
         self._reads = None
+        self.reads_window = True
         descriptor = self._memory.to_window
         self._builder.smem_store(self._builder.value(index + buffer.address),
                                  descriptor + _SOURCE_WORD)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
@@ -14,6 +15,7 @@ from sim.compiler.machine.estimate import estimate, vector_operations
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.scalars import ScalarMemory
+from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.control.counted import Affine
 from sim.compiler.program.kernel import KernelLowering, lower
@@ -28,6 +30,33 @@ AHEAD = 6
 
 _IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
 """Kinds whose result may take the vectors of an operand."""
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """A kernel.
+
+    Attributes
+    ----------
+    code : Code
+    used : list of VmemBuffer
+        Buffers that must have arrived.
+    own : list of VmemBuffer
+        Buffers for the kernel alone.
+    symbols : dict of str to Rows
+        Rows of HBM of what it transfers itself, by the symbol of the first one's number.
+    rows : int
+        How many rows that are.
+    cycles : int
+        Predicted cycles.
+    """
+
+    code: Code
+    used: list[VmemBuffer]
+    own: list[VmemBuffer]
+    symbols: dict[str, Rows]
+    rows: int
+    cycles: int
 
 
 class Launcher:
@@ -45,6 +74,8 @@ class Launcher:
         Takes the constants of kernels.
     counters : mapping of Value to (int, Affine)
         Values that follow from a word of scalar memory, with its address.
+    own_transfers : bool
+        Kernels may start transfers of operands from HBM, and of results, themselves.
 
     Attributes
     ----------
@@ -54,10 +85,13 @@ class Launcher:
         Addresses of what comes from the other core, by the exchange's number.
     too_large : list of str
         Operations that vector memory has no room for.
+    stored : set of Value
+        Results that kernels have copied to where they go.
     """
 
     def __init__(self, config: Config, tilings: Tilings, places: Places, constants: Constants,
-                 counters: Mapping[Value, tuple[int, Affine]]) -> None:
+                 counters: Mapping[Value, tuple[int, Affine]], own_transfers: bool) -> None:
+        self._own_transfers = own_transfers
         self._config = config
         self._tilings = tilings
         self._places = places
@@ -69,9 +103,10 @@ class Launcher:
         self.records: list[KernelRecord] = []
         self.received: dict[int, int] = {}
         self.too_large: list[str] = []
+        self.stored: set[Value] = set()
 
     def kernel(self, operation: Operation, following: Sequence[Operation],
-               dying: Set[Value]) -> None:
+               dying: Set[Value], goes: Mapping[Value, Rows]) -> None:
         """Write the code of an operation's kernel.
 
         Parameters
@@ -82,33 +117,37 @@ class Launcher:
             Operations whose operands are loaded meanwhile, if there is room.
         dying : set of Value
             Operands that are not used again; a result may take the vectors of one.
+        goes : mapping of Value to Rows
+            Where results are to be copied; the kernel may do that (`stored`).
         """
         lifted: dict[Value, VmemBuffer] = {}
         try:
-            code, used, own = self._lower(operation, dying)
+            lowered = self._lower(operation, dying, goes)
         except VectorMemoryError:
             # Without gaps between operands there may be room.
             self._places.evict_all()
             try:
-                code, used, own = self._lower(operation, dying)
+                lowered = self._lower(operation, dying, goes)
             except VectorMemoryError:
                 lifted = self._places.lift()
                 try:
-                    code, used, own = self._lower(operation, dying)
+                    lowered = self._lower(operation, dying, goes)
                 except VectorMemoryError:
                     self._skip(operation, lifted)
                     return
-        if not lifted:
+        # A kernel's own transfers come first.
+        if not lifted and not lowered.symbols:
             self._prefetch(following)
-        self._places.memory.settle(used)
+        self._places.memory.settle(lowered.used)
         self._stream.stamp()
-        self._stream.kernel(code)
+        self._stream.kernel(lowered.code, lowered.symbols)
+        self._places.memory.moved_rows += lowered.rows
         moved = self._places.memory.moved_rows
-        self.records.append(KernelRecord(operation.kind, operation.location, len(code),
-                                         estimate(code), moved - self._counted_rows,
-                                         _products(operation), vector_operations(code)))
+        self.records.append(KernelRecord(operation.kind, operation.location, len(lowered.code),
+                                         lowered.cycles, moved - self._counted_rows,
+                                         _products(operation), vector_operations(lowered.code)))
         self._counted_rows = moved
-        for buffer in own:
+        for buffer in lowered.own:
             self._places.memory.release(buffer)
         if lifted:
             self._places.restore(lifted)
@@ -192,9 +231,9 @@ class Launcher:
         if lifted:
             self._places.restore(lifted)
 
-    def _lower(self, operation: Operation, dying: Set[Value]
-               ) -> tuple[Code, list[VmemBuffer], list[VmemBuffer]]:
-        """Code of a kernel, the buffers that it needs to have arrived, and those of its own."""
+    def _lower(self, operation: Operation, dying: Set[Value],
+               goes: Mapping[Value, Rows]) -> "_Lowered":
+        """Write a kernel."""
         places = self._places
         places.lock((*operation.operands, *operation.results))
         own: list[VmemBuffer] = []
@@ -202,8 +241,17 @@ class Launcher:
         reads: list[Value] = []
         try:
             at: dict[Value, Place] = {}
-            for value in operation.operands:
-                at[value] = Place(places.load(value), self._tilings[value])
+            homes = dict(goes) if self._own_transfers else {}
+            for value in dict.fromkeys(operation.operands):
+                absent_from = places.absent(value) if self._own_transfers else None
+                if absent_from is None:
+                    buffer = places.load(value)
+                else:
+                    homes[value] = absent_from
+                    buffer = places.reserve_absent(value)
+                    made.append(value)
+                at[value] = Place(buffer, self._tilings[value])
+            absent = list(made)
             inherited = self._inherited(operation, dying)
             if inherited is not None:
                 at[operation.result] = at[inherited]
@@ -220,8 +268,14 @@ class Launcher:
                 self._config, at, allocate,
                 lambda buffer, words: places.memory.load_rows(self._constants.rows(words), buffer),
                 {value: home.word for value in operation.operands
-                 if isinstance(home := places.homes.get(value), Splat)}, reads, self._counters)
+                 if isinstance(home := places.homes.get(value), Splat)}, reads, self._counters,
+                homes)
             lower(operation, lowering)
+            self._stream.reads_window |= lowering.reads_window
+            done = lowering.transferred
+            for value in absent:
+                if value not in done.values():
+                    places.load_absent(value)
             machine = lowering.builder.finish()
             code = emit(machine, self._config)
             if (folder := dump_folder()) is not None:
@@ -237,7 +291,12 @@ class Launcher:
             raise
         finally:
             places.lock(())
-        return code, [*(at[value].buffer for value in operation.operands), *own], own
+        self.stored.update(value for value in done.values() if value in goes)
+        vectors = sum(self._tilings[value].vectors for value in done.values())
+        return _Lowered(code, [*(at[value].buffer for value in operation.operands), *own], own,
+                        {symbol: homes[value] for symbol, value in done.items()},
+                        vectors * self._config.sublanes,
+                        estimate(code) if lowering.cycles is None else lowering.cycles)
 
 
 def _products(operation: Operation) -> int:

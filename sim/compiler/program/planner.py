@@ -30,9 +30,11 @@ class Planner:
         The chip.
     tilings : dict of Value to Tiling
         Tilings of all values.
+    own_transfers : bool
+        Kernels may start transfers themselves. The addresses of their buffers are in the code.
     """
 
-    def __init__(self, config: Config, tilings: Tilings) -> None:
+    def __init__(self, config: Config, tilings: Tilings, *, own_transfers: bool = True) -> None:
         self._config = config
         self._tilings = tilings
         self.stream = Stream()
@@ -42,7 +44,7 @@ class Planner:
         self._gathers = Gathers(config, tilings, self.places)
         self._slices = Slices(config, tilings, self.places, self._control.counters)
         self.launcher = Launcher(config, tilings, self.places, self.constants,
-                                 self._control.counters)
+                                 self._control.counters, own_transfers)
 
     def program(self, graph: Graph, inputs: Sequence[Rows],
                 outputs: Sequence[Rows | None]) -> None:
@@ -90,9 +92,11 @@ class Planner:
             else:
                 self._straight(operation, operations[index + 1:index + 1 + AHEAD],
                                {value for value in operation.operands
-                                if uses[value][-1] == index and value not in self._control.fixed})
+                                if uses[value][-1] == index and value not in self._control.fixed},
+                               early)
             for value in operation.results:
-                self._copy(value, early.get(value, ()))
+                if value not in self.launcher.stored:
+                    self._copy(value, early.get(value, ()))
             for value in (*operation.operands, *operation.results):
                 if uses.get(value, (-1,))[-1] <= index:
                     places.drop(value)
@@ -108,7 +112,7 @@ class Planner:
             self._control.conditional(operation, later)
 
     def _straight(self, operation: Operation, following: Sequence[Operation],
-                  dying: set[Value]) -> None:
+                  dying: set[Value], early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write an operation without regions; ``dying`` are the operands not used after it."""
         if operation.kind == "constant":
             self.places.homes[operation.result] = self._constant_home(operation)
@@ -119,7 +123,9 @@ class Planner:
         elif operation.attributes.get("in_hbm"):
             self._slices.write(operation, dying)
         else:
-            self.launcher.kernel(operation, following, dying)
+            goes = {value: early[value][0] for value in operation.results
+                    if len(early.get(value, ())) == 1}
+            self.launcher.kernel(operation, following, dying, goes)
 
     def _copy(self, value: Value, destinations: Sequence[Rows]) -> None:
         for rows in destinations:

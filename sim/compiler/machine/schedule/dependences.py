@@ -15,13 +15,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hdl.isa import MiscOp, Slot, Unit
-from sim.compiler.machine.ir import LoopVariable, Op, Register, SReg
+from sim.compiler.machine.ir import Fence, LoopVariable, Op, Register, SReg
 from sim.compiler.machine.schedule.resources import Node
 
 __all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
 
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
+_PACE = 2
+"""Pushes of rows that a load may pass in a paced block."""
+_APART = 24
+"""Least cycles between two transfers of a block."""
 _Key = tuple[tuple[int, int, int], ...]
 
 
@@ -79,17 +83,23 @@ def _ordered_class(op: Op) -> str | None:
     return None
 
 
-def block_graph(nodes: list[Node]) -> Graph:
-    """Dependences of operations that are executed once, in this order."""
+def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
+    """Dependences of operations that are executed once, in this order.
+
+    If they are ``paced``, loads come only shortly before the rows that are pushed next to them:
+    those of a long sequence would fill all registers.
+    """
     graph = Graph(nodes)
     writer: dict[Register, int] = {}
     readers: dict[Register, list[int]] = {}
     last: dict[str, int] = {}
     memory = _Memory(graph)
+    pace = _Pace(graph, paced)
     for number, node in enumerate(nodes):
         for register in node.reads:
             if register in writer:
                 graph.edge(writer[register], number, nodes[writer[register]].latency)
+        pace.add(number, node, last.get("array"))
         memory.add(number, node)
         for register in node.writes:
             for reader in readers.pop(register, ()):
@@ -114,6 +124,36 @@ def block_graph(nodes: list[Node]) -> Graph:
     return graph
 
 
+class _Pace:
+    """Edges that keep the array busy in a block that starts transfers."""
+
+    def __init__(self, graph: Graph, paced: bool) -> None:
+        self._graph, self._paced = graph, paced
+        self._rows: list[int] = []
+        self._transfer: int | None = None
+
+    def add(self, number: int, node: Node, last: int | None) -> None:
+        """Add the next operation; ``last`` is the last one of the array before it."""
+        graph, rows = self._graph, self._rows
+        if not self._paced:
+            return
+        if node.unit == "rows":
+            rows.append(number)
+            if self._transfer is not None:
+                graph.edge(self._transfer, number, 1)
+                self._transfer = None
+        elif node.op.operation.unit is Unit.VMEM and len(rows) > _PACE:
+            graph.edge(rows[-1 - _PACE], number, 0)
+        elif node.op.fence is not None and node.op.fence.before and rows:
+            # It may take long: the array goes on meanwhile.
+            graph.edge(rows[-1], number, 0)
+        elif node.op.fence is not None and rows and last is not None:
+            # The core is held for about as long as the array has rows.
+            graph.edge(last, number, 1)
+            graph.nodes[rows[-1]].busy = 1
+            self._transfer = number
+
+
 class _Memory:
     """Order of accesses to memory in a block, added one after the other.
 
@@ -126,6 +166,9 @@ class _Memory:
         self._versions: dict[SReg, int] = {}
         self._places: dict[object, dict[_Key, dict[int, list[int]]]] = {}
         self._barrier: int | None = None
+        # The last fence, and the last one of accesses to vector memory.
+        self._fence: int | None = None
+        self._vector_fence: int | None = None
         self._since: list[int] = []
 
     def forget(self, register: Register) -> None:
@@ -140,14 +183,36 @@ class _Memory:
             return
         if self._barrier is not None:
             self._graph.edge(self._barrier, number, 1)
+        if node.op.fence is not None:
+            self._add_fence(number, node.op.fence)
+            return
+        first = self._vector_fence if node.op.operation.unit is Unit.VMEM else self._fence
+        if first is not None:
+            self._graph.edge(first, number, 1)
         if barrier:
             for other in self._since:
                 self._graph.edge(other, number, 1)
             self._since, self._barrier = [], number
+            self._fence = self._vector_fence = None
             self._places.clear()
             return
         self._since.append(number)
         self._access(number, node)
+
+    def _add_fence(self, number: int, fence: Fence) -> None:
+        nodes = self._graph.nodes
+        if self._fence is not None:
+            # Each transfer holds the core: the array needs rows in between.
+            both = fence.after or not fence.before
+            self._graph.edge(self._fence, number, _APART if both else 1)
+        for other in self._since:
+            access = nodes[other].op.access
+            if access is None or access.buffer is None or access.buffer in fence.after:
+                self._graph.edge(other, number, 1)
+        self._since.append(number)
+        self._fence = number
+        if fence.before:
+            self._vector_fence = number
 
     def _access(self, number: int, node: Node) -> None:
         assert node.op.access is not None

@@ -18,6 +18,8 @@ from sim.compiler.machine.ir import Op, Register, SReg
 __all__ = ["Node", "Table", "follows", "is_inline", "latency", "occupancy"]
 
 _SCALAR_LOAD = 2
+_EAGER = 4
+"""Cycles by which an operation of the array may come before the array can take it."""
 _ROTATOR = (MiscOp.ROTATE_LANES, MiscOp.ROTATE_SUBLANES, MiscOp.BROADCAST_LANE,
             MiscOp.BROADCAST_SUBLANE, MiscOp.TRANSPOSE_OUT)
 _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
@@ -105,9 +107,12 @@ class Node:
     constants: set[int | str]
 
     @staticmethod
-    def of(op: Op, config: Config, moving: Collection[Register] = ()) -> "Node":
-        """The node of an operation."""
+    def of(op: Op, config: Config, moving: Collection[Register] = (), *,
+           eager: bool = False) -> "Node":
+        """The node of an operation; with ``eager``, one of the array may come a little early."""
         unit, busy = occupancy(op, config) or (None, 0)
+        if eager and op.operation.unit is Unit.MXU:
+            busy = max(1, busy - _EAGER)
         constants = _constants(op)
         if follows(op, moving) is not None:
             constants = {f"offset {id(op)}"}

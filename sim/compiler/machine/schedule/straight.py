@@ -40,8 +40,11 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
     crowded : bool
         Whether the block keeps to half of the registers where it can.
     """
-    nodes = [Node.of(op, config) for op in (*ops, *([last] if last is not None else []))]
-    graph = block_graph(nodes)
+    # The array waits for the core less often if the core, which starts transfers, waits for it.
+    eager = any(op.fence is not None for op in ops)
+    nodes = [Node.of(op, config, eager=eager)
+             for op in (*ops, *([last] if last is not None else []))]
+    graph = block_graph(nodes, paced=eager)
     if last is not None:
         for number in range(len(nodes) - 1):
             graph.edge(number, len(nodes) - 1, 0)
@@ -72,7 +75,7 @@ def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
                 table = fresh if operand.kind in WRITTEN and value in fresh else names
                 operands[position] = table.get(value, value)
         access = None if op.access is None else op.access.replaced(names)
-        found.append(Op(op.operation, tuple(operands), access))
+        found.append(Op(op.operation, tuple(operands), access, op.fence))
         names.update(fresh)
     return found
 

@@ -15,7 +15,7 @@ from hdl.isa import BUNDLE_WORDS, Slot
 from sim.asm.operands import s, sem
 from sim.compiler.machine.emit import Code
 from sim.compiler.program.code.encode import Fixup, Operations, encode
-from sim.compiler.program.code.transfers import TransferWords
+from sim.compiler.program.code.transfers import Rows, TransferWords
 
 __all__ = ["STAMP", "Label", "Linear", "Stream"]
 
@@ -48,6 +48,10 @@ class Linear:
     descriptors : tuple of TransferWords
     stamps : tuple of int
         The empty bundle before each kernel.
+    rows : tuple of (int, int, Rows)
+        Bundle, number of its immediate, and the rows the number of whose first it needs.
+    reads_window : bool
+        Kernels start the transfer to the window of scalar memory.
     """
 
     words: Words
@@ -57,6 +61,8 @@ class Linear:
     stamps: tuple[int, ...] = ()
     together: tuple[tuple[int, int], ...] = ()
     """Ranges of bundles that must be in one segment, because they change a descriptor."""
+    rows: tuple[tuple[int, int, Rows], ...] = ()
+    reads_window: bool = True
 
 
 class Stream:
@@ -71,6 +77,7 @@ class Stream:
         self._descriptors: dict[TransferWords, int] = {}
         self._stamps: list[int] = []
         self._together: list[tuple[int, int]] = []
+        self.reads_window = False
         self._numbers = count()
 
     @property
@@ -135,11 +142,12 @@ class Stream:
         """Append the end of the program, with 0 in `STAMP`."""
         self.bundle((Slot.S1, "halt", ()), (Slot.S0, "add", (STAMP, s[0], 0)))
 
-    def kernel(self, code: Code) -> None:
-        """Append a kernel's code."""
+    def kernel(self, code: Code, symbols: Mapping[str, Rows] | None = None) -> None:
+        """Append a kernel's code; its symbols are the numbers of the first of some rows."""
         self._flush()
         words, fixups = encode(code.bundles)
-        first, labels = self._length, self._kernel_labels(code.labels)
+        first = self._length
+        labels = {**self._kernel_labels(code.labels), **(symbols or {})}
         self._fixups += [(first + bundle, immediate, labels[symbol])
                          for bundle, immediate, symbol in fixups]
         self._words.append(words)
@@ -172,17 +180,20 @@ class Stream:
             If a label has no place.
         """
         self._flush()
-        branches, transfers = [], []
+        branches, transfers, rows = [], [], []
         for bundle, immediate, symbol in self._fixups:
             if isinstance(symbol, Label):
                 branches.append((bundle, immediate, self._places[symbol]))
+            elif isinstance(symbol, Rows):
+                rows.append((bundle, immediate, symbol))
             else:
                 assert isinstance(symbol, TransferWords), symbol
                 number = self._descriptors.setdefault(symbol, len(self._descriptors))
                 transfers.append((bundle, immediate, number))
         empty = np.empty((0, BUNDLE_WORDS), np.uint32)
         return Linear(np.concatenate([empty, *self._words]), _table(branches), _table(transfers),
-                      tuple(self._descriptors), tuple(self._stamps), tuple(self._together))
+                      tuple(self._descriptors), tuple(self._stamps), tuple(self._together),
+                      tuple(rows), self.reads_window)
 
 
 def _table(rows: list[tuple[int, int, int]]) -> Integers:

@@ -1,7 +1,7 @@
 """Writes segments with their scalar images, and everything that says where they are."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,7 +47,7 @@ class Overlays:
         The resident part, to be loaded at 0; of one segment, all of it.
     address : tuple of (int, int)
         Bundle and immediate that need the low word of the address of the first rows; and those of
-        the high word.
+        the high word. Empty if the resident part needs neither.
     segments : int
         Number of segments.
     offset : int
@@ -55,15 +55,18 @@ class Overlays:
     stamps : tuple of int
         Words of ``rows``, or of ``start`` if it has all segments, at which the bundles before
         kernels begin.
+    row_numbers : tuple of (int, str)
+        Words, likewise, to which the number of a buffer's first row in HBM is to be added.
     """
 
     rows: Image
     relocations: tuple[tuple[int, str], ...]
     start: Image
-    address: tuple[tuple[int, int], tuple[int, int]]
+    address: tuple[tuple[int, int], ...]
     segments: int
     offset: int
     stamps: tuple[int, ...]
+    row_numbers: tuple[tuple[int, str], ...] = ()
 
     def stopping(self) -> "Overlays":
         """The same program, which stops before each kernel, with its number in `STAMP`."""
@@ -75,12 +78,16 @@ class Overlays:
             flat[word:word + BUNDLE_WORDS] = stop
         return replace(self, rows=rows, start=start)
 
-    def program(self, address: int) -> Program:
-        """The resident part, for the address of the buffer."""
+    def program(self, addresses: Mapping[str, int]) -> Program:
+        """The resident part, for the addresses of buffers; `CODE` is that of the rows."""
         words = self.start.copy()
-        first = address + self.offset
+        if self.segments == 1:
+            flat, row_bytes = words.reshape(-1), 4 * self.rows.shape[1]
+            for word, buffer in self.row_numbers:
+                flat[word] += np.uint32(addresses[buffer] // row_bytes)
+        first = addresses[CODE] + self.offset
         for (bundle, immediate), word in zip(self.address, (first & 0xFFFFFFFF, first >> 32),
-                                             strict=True):
+                                             strict=False):
             words[bundle, FIRST_IMMEDIATE_WORD + immediate] = word
         data = words.astype("<u4").tobytes()
         size = 4 * BUNDLE_WORDS
@@ -183,8 +190,16 @@ class SegmentWriter:
         memory = np.zeros((last + rows, lanes), np.uint32)
         memory[:len(self._constants)] = self._constants
         flat, relocations = memory.reshape(-1), []
+        address: tuple[tuple[int, int], ...]
         bundles, _ = resident(self._config, self._segments[0].base, self._single)
-        start, fixups = encode(bundles)
+        if self._single and not self._linear.transfers.size and not self._linear.reads_window:
+            # No descriptor is needed.
+            bundles = [[(Slot.S1, "jump", (_Fixed(self._segments[0].base),))]]
+            start, address = _absolute(bundles), ()
+        else:
+            start, fixups = encode(bundles)
+            places = {symbol: (bundle, immediate) for bundle, immediate, symbol in fixups}
+            address = (places["low"], places["high"])
         for segment in self._segments:
             code = self._segment_code(segment)
             if self._single:
@@ -202,10 +217,11 @@ class SegmentWriter:
                              self._config.sublanes, SCALAR_READ)
         at = self._rows_of["fixed", 0][0] * lanes
         relocations += _put(flat, at, [to_window, *self._pair(self._segments[0])])
-        places = {symbol: (bundle, immediate) for bundle, immediate, symbol in fixups}
-        return Overlays(memory, tuple(relocations), start, (places["low"], places["high"]),
+        return Overlays(memory, tuple(relocations), start, address,
                         len(self._segments), self._rows_of["fixed", 0][0] * self._config.row_bytes,
-                        tuple(map(self._word, self._linear.stamps)))
+                        tuple(map(self._word, self._linear.stamps)),
+                        tuple((self._word(bundle) + FIRST_IMMEDIATE_WORD + immediate, rows.buffer)
+                              for bundle, immediate, rows in self._linear.rows))
 
     def _word(self, bundle: int) -> int:
         """Word of the rows, or of a single segment's program, at which a bundle begins."""
@@ -259,6 +275,9 @@ class SegmentWriter:
         for bundle, immediate, number in _part(linear.transfers, segment):
             code[bundle - segment.first, FIRST_IMMEDIATE_WORD + immediate] = (
                 first + DESCRIPTOR_WORDS * segment.used.index(number))
+        for bundle, immediate, rows in linear.rows:
+            if segment.first <= bundle < segment.end:
+                code[bundle - segment.first, FIRST_IMMEDIATE_WORD + immediate] = rows.first
         return code
 
 

@@ -160,6 +160,24 @@ class Places:
             self._fetch(value, buffer)
         return buffer
 
+    def absent(self, value: Value) -> Rows | None:
+        """Where a value lies in HBM, if it does, and vector memory does not hold it."""
+        home = self.homes.get(value)
+        if value in self._resident or not isinstance(home, Rows):
+            return None
+        self.memory.wait(self._stored.get(value, 0))
+        return home
+
+    def reserve_absent(self, value: Value) -> VmemBuffer:
+        """Allocate the vectors of a value that is about to be loaded."""
+        buffer = self._resident[value] = self.allocate(
+            "value", self._tilings[value].vectors, loaded=True)
+        return buffer
+
+    def load_absent(self, value: Value) -> None:
+        """Load a value whose vectors `reserve_absent` has allocated."""
+        self._fetch(value, self._resident[value])
+
     def prefetch(self, value: Value) -> None:
         """Start to load a value if there is room."""
         home = self.homes.get(value)

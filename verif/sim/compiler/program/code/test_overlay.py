@@ -43,7 +43,7 @@ def golden(linear: Linear, config: Config = TINY) -> tuple[GoldenCore, Overlays]
     rows = image(overlays, config)
     core.hbm[AT:AT + len(rows)] = rows
     core.smem[:] = 0xDEADBEEF
-    core.load_program(overlays.program(AT * config.row_bytes))
+    core.load_program(overlays.program({CODE: AT * config.row_bytes}))
     for _ in range(2):
         core.start()
         core.run(1_000_000)
@@ -215,6 +215,6 @@ def test_rtl_and_golden_core_agree() -> None:
         assert buffer.address == 0
         device.copy_in(buffer, rows, AT * TINY.row_bytes)
         for _ in range(2):
-            device.run({0: overlays.program(AT * TINY.row_bytes)}, cycles=100_000)
+            device.run({0: overlays.program({CODE: AT * TINY.row_bytes})}, cycles=100_000)
             assert device.read_scalars(0)[1:4].tolist() == [1200, 600, 2]
             assert not device.read_semaphores(0).any()

@@ -1,0 +1,391 @@
+"""Transfers within a product: operands arrive while the array runs, and results leave.
+
+The code of a product starts the transfers of its operands from HBM itself, in *chunks*, in the
+order in which steps need them (`Product.by_depth`: tiles of the depth from the first to the last).
+What the first tile of the depth needs arrives in small chunks, so that the array starts early; what
+comes behind in larger ones, because each start holds the core; and the weights of the last tile in
+small ones, because nothing else is left to do for the array.
+
+A few chunks are in flight. The last step before one that needs a chunk starts another one and then
+waits. Descriptors lie in a table of scalar memory, which is written while the first chunks arrive.
+In the last tile of the depth, each block of results leaves as soon as its sums are complete.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from sim.compiler.kernels.product import Product
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.ir import Fence, SReg, VmemBuffer
+
+__all__ = ["Chunk", "Homes", "Plan", "Transfers", "plan_transfers"]
+
+_LOADED, _STORED = 0, 1
+"""Semaphores of the transfers of operands, and of results."""
+_FLIGHT = 3
+"""Chunks in flight while the array runs; the queue of transfers has room for one more."""
+_ENTRY = DESCRIPTOR_WORDS + 1
+"""Words of the table for a chunk: its descriptor, and the steps from its start to the next."""
+_STATE = 1
+_SPARE = 8
+"""Words of scalar memory: of state, and for the product's counters."""
+_DEPTHS = (1, 2, 4)
+"""Tiles of the depth in a chunk."""
+_SIGNAL = 1 << 12
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Where operands and results lie in HBM.
+
+    Attributes
+    ----------
+    rows, weights, results : SReg or None
+        The numbers of their first rows of HBM; None for one whose transfer is not the product's.
+    """
+
+    rows: SReg | None
+    weights: SReg | None
+    results: SReg | None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Vectors of an operand, in runs of consecutive ones.
+
+    Attributes
+    ----------
+    step : int
+        The first step that needs them; weights are needed in the step before they are used.
+    weights : bool
+        Of the weights, or else of the rows.
+    first, run, runs, stride : int
+        First vector, vectors of a run, number of runs, distance of the runs' first vectors.
+    """
+
+    step: int
+    weights: bool
+    first: int
+    run: int
+    runs: int = 1
+    stride: int = 0
+
+    @property
+    def vectors(self) -> int:
+        """Number of vectors."""
+        return self.run * self.runs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chunks of a product, in order, and the steps in which transfers are started.
+
+    Attributes
+    ----------
+    product : Product
+    loads : tuple of (bool, bool)
+        Whether the product loads its rows, and its weights.
+    group : int
+        Tiles of the depth that a chunk has, but for the first and the last ones.
+    columns_together : int
+        Tiles of columns that a chunk of weights has, likewise.
+    fine_end : bool
+        The last tile of the depth has a chunk for each tile of weights.
+    """
+
+    product: Product
+    loads: tuple[bool, bool]
+    group: int
+    columns_together: int
+    fine_end: bool
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows."""
+        return self.product.blocks(self.product.block_rows)
+
+    @property
+    def columns(self) -> int:
+        """Tiles of columns."""
+        return self.product.others[0].count
+
+    @property
+    def depths(self) -> int:
+        """Tiles of the depth."""
+        return self.product.sums[0].count
+
+    @property
+    def depth_steps(self) -> int:
+        """Steps of a tile of the depth."""
+        return self.blocks * self.columns
+
+    @property
+    def can_store(self) -> bool:
+        """Whether results can leave block by block: none changes behind its step."""
+        return self.depth_steps > self.product.lag
+
+    @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """All chunks, in the order in which steps need them."""
+        found = [*self._first(), *self._middle(), *self._last()]
+        return tuple(sorted((chunk for chunk in found if self.loads[chunk.weights]),
+                            key=lambda chunk: (chunk.step, not chunk.weights)))
+
+    def _first(self) -> Iterator[Chunk]:
+        """Chunks of the first tile of the depth: one, one, two, four blocks or columns."""
+        size, count = self.product.block_rows, self.product.block.count
+        for block, blocks in _growing(self.blocks):
+            first = block * size
+            yield Chunk(block, False, first, min(blocks * size, count - first))
+        for column, columns in _growing(self.columns):
+            yield self._weights(column, columns, 0, 1)
+
+    def _middle(self) -> Iterator[Chunk]:
+        size, together = self.product.block.count, self.columns_together
+        end = self.depths - self.fine_end
+        for depth in range(1, end, self.group):
+            depths = min(self.group, end - depth)
+            # Rows of the last tile come with those before it.
+            last = self.fine_end and depth + depths == end
+            yield Chunk(depth * self.depth_steps, False, depth * size, (depths + last) * size)
+            for column in range(0, self.columns, together):
+                yield self._weights(column, min(together, self.columns - column), depth, depths)
+
+    def _last(self) -> Iterator[Chunk]:
+        size, depth = self.product.block.count, self.depths - 1
+        if not self.fine_end or not depth:
+            return
+        if depth == 1:
+            yield Chunk(self.depth_steps, False, size, size)
+        for column in range(self.columns):
+            yield self._weights(column, 1, depth, 1)
+
+    def _weights(self, column: int, columns: int, depth: int, depths: int) -> Chunk:
+        """Tiles of weights."""
+        product = self.product
+        levels = ((column, columns, product.others[0]), (depth, depths, product.sums[0]))
+        first = sum(at * (level.weights + level.weight_row) for at, _, level in levels)
+        # One of the levels is within the columns' rows of vectors; there, tiles are consecutive.
+        inner, outer = levels if product.transposed else levels[::-1]
+        row = inner[0] * inner[2].weight_row
+        run = min(inner[1] * product.config.tile_vregs, product.weight_rows - row)
+        step = depth * self.depth_steps + column * self.blocks - 1
+        return Chunk(max(0, step), True, first, run, outer[1], outer[2].weights)
+
+    @cached_property
+    def early(self) -> int:
+        """Chunks that are waited for before the first step."""
+        return len(self.chunks) - len(self.stops)
+
+    @cached_property
+    def stops(self) -> tuple[int, ...]:
+        """For each later chunk, the step at whose end it is waited for: all different, rising."""
+        found: list[int] = []
+        for chunk in reversed(self.chunks):
+            found.append(min(chunk.step - 1, found[-1] - 1 if found else chunk.step))
+        return tuple(stop for stop in reversed(found) if stop >= 0)
+
+    @property
+    def started_first(self) -> int:
+        """Chunks that are started before the first step."""
+        return min(len(self.chunks), self.early + _FLIGHT)
+
+    @property
+    def words(self) -> int:
+        """Words of scalar memory that the transfers need."""
+        return (_ENTRY * max(1, len(self.chunks) - self.early) + DESCRIPTOR_WORDS
+                + _STATE + _SPARE)
+
+    @property
+    def apart(self) -> int:
+        """Estimated cycles of the transfers alone, before the product and after it."""
+        product = self.product
+        vectors = sum(chunk.vectors for chunk in self.chunks) + product.results.vectors
+        return vectors * product.config.sublanes + 3 * _LATENCY
+
+    @cached_property
+    def cycles(self) -> int:
+        """Estimated cycles, of transfers, steps and results."""
+        config, product = self.product.config, self.product
+        step_cycles = product.step_cycles(product.block_rows)
+        arrived, arrivals = _LATENCY, []
+        for chunk in self.chunks:
+            arrived += chunk.vectors * config.sublanes
+            arrivals.append(arrived)
+        now, before = max([arrivals[self.early - 1], arrivals[0] + config.array]), -1
+        for stop, arrival in zip(self.stops, arrivals[self.early:], strict=True):
+            now = max(now + (stop - before) * step_cycles + _START_CYCLES, arrival)
+            before = stop
+        rows = product.block_rows * config.sublanes
+        last = config.array_latency + (2 + self.can_store) * rows + _LATENCY // 2
+        return now + (product.steps - before - 1) * step_cycles + last
+
+
+_LATENCY, _START_CYCLES = 110, 40
+"""Cycles from the start of a program to its first row of an operand, and that a chunk costs."""
+
+
+def _growing(count: int) -> Iterator[tuple[int, int]]:
+    """Parts of a count: first and number, in sizes 1, 1, 2, 4, ..."""
+    first = 0
+    while first < count:
+        size = min(max(1, first), count - first)
+        yield first, size
+        first += size
+
+
+def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> Plan | None:
+    """Plan the transfers of a product that is computed by depth.
+
+    Parameters
+    ----------
+    product : Product
+    loads : tuple of (bool, bool)
+        Whether it loads its rows, and its weights.
+    smem : range
+        Words of scalar memory that it may use.
+
+    Returns
+    -------
+    Plan or None
+        None if the product cannot do it: it must have one pass, its levels must be those of two
+        matrices, and there must be enough steps and enough words.
+    """
+    matrices = (len(product.sums) == 1 and len(product.others) == 1
+                and product.block.rows == 1 and product.block.results == 1
+                and product.sums[0].rows in (0, product.block.count)
+                and product.others[0].rows == 0)
+    if (not matrices or product.scheme.passes > 1 or product.finish is not None
+            or product.steps < product.lag + 3):
+        return None
+    columns, depths = product.others[0].count, product.sums[0].count
+    together = sorted({1, -(-columns // 2), columns})
+    found = [plan for group in _DEPTHS if group < max(2, depths) for size in together
+             for fine_end in (True, False)
+             if (plan := Plan(product, loads, group, size, fine_end)).words <= len(smem)]
+    return min(found, key=lambda plan: (plan.cycles, len(plan.chunks)), default=None)
+
+
+class Transfers:
+    """Writes the code of a product's transfers.
+
+    Parameters
+    ----------
+    b : Builder
+    plan : Plan
+    homes : Homes
+    smem : range
+        Words of scalar memory that it may use, from the end.
+    """
+
+    def __init__(self, b: Builder, plan: Plan, homes: Homes, smem: range) -> None:
+        self._b, self._plan, self._homes = b, plan, homes
+        self._product, self._config = plan.product, plan.product.config
+        words = smem[len(smem) - plan.words + _SPARE:]
+        self._result, self._table = words[:DESCRIPTOR_WORDS], words[DESCRIPTOR_WORDS + _STATE:]
+        self._result_row = words[DESCRIPTOR_WORDS]
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Steps that wait at their ends; all but the last few start a transfer before."""
+        return self._plan.stops
+
+    @property
+    def starts(self) -> int:
+        """How many of the steps that wait start a transfer."""
+        return len(self._plan.chunks) - self._plan.started_first
+
+    @property
+    def stored_blocks(self) -> int:
+        """Blocks of results that are stored: the last ones."""
+        return self._plan.depth_steps if self._homes.results is not None else 0
+
+    def begin(self) -> None:
+        """Start the transfers of what the first steps need, and write the table of the others."""
+        b, plan = self._b, self._plan
+        for chunk in plan.chunks[:plan.started_first]:
+            self._describe(chunk, self._table.start)
+            b.dma(self._table.start)
+        later = plan.chunks[plan.started_first:]
+        runs = [after - before - 1 for before, after in pairwise(self.stops)] + [0]
+        for number, run in enumerate(runs if self.stops else ()):
+            at = self._table[number * _ENTRY]
+            if number < len(later):
+                self._describe(later[number], at)
+            b.smem_store(run, at + DESCRIPTOR_WORDS)
+        self._pointer = b.scalar_variable(self._table.start)
+        if self.stored_blocks:
+            assert self._homes.results is not None
+            b.smem_store(self._homes.results, self._result_row)
+            size = self._product.block_rows * self._config.sublanes
+            what = DmaSpace.VMEM.value | DmaSpace.HBM.value << 4 | _STORED << 8 | _SIGNAL
+            for at, word in zip(self._result, (what, size, *[0] * (DESCRIPTOR_WORDS - 2)),
+                                strict=True):
+                b.smem_store(word, at)
+
+    def _describe(self, chunk: Chunk, at: int) -> None:
+        """Write the descriptor of a chunk."""
+        b, config = self._b, self._config
+        home = self._homes.weights if chunk.weights else self._homes.rows
+        buffer: VmemBuffer = self._product.weights if chunk.weights else self._product.rows
+        assert home is not None
+        low, high = self._address(b.value(home + chunk.first * config.sublanes))
+        several = chunk.runs > 1
+        what = DmaSpace.HBM.value | DmaSpace.VMEM.value << 4 | _LOADED << 8 | _SIGNAL
+        words: list[SReg | int] = [
+            what, chunk.vectors * config.sublanes, low, high,
+            chunk.run * config.sublanes * several,
+            chunk.stride * config.sublanes * config.row_bytes * several,
+            buffer.address + chunk.first, 0, chunk.run * several, chunk.stride * several]
+        for word, value in enumerate(words):
+            b.smem_store(value, at + word)
+
+    def _address(self, row: SReg) -> tuple[SReg, SReg | int]:
+        """Both halves of a row's address."""
+        b, shift = self._b, self._config.row_bytes.bit_length() - 1
+        high = b.scalar("shr", row, 32 - shift) if self._config.hbm_bytes > 1 << 32 else 0
+        return b.scalar("shl", row, shift), high
+
+    def wait_first_weights(self) -> None:
+        """Wait for the weights of the first step."""
+        if self._plan.loads[1]:
+            self._b.wait(_LOADED, 1)
+
+    def wait_first_rows(self) -> None:
+        """Wait for everything else that the first step needs."""
+        if self._plan.early > self._plan.loads[1]:
+            self._b.wait(_LOADED, self._plan.early - self._plan.loads[1])
+
+    def start(self) -> None:
+        """Start the transfer of the next chunk."""
+        self._b.dma(self._pointer, fence=Fence())
+
+    def wait(self) -> None:
+        """Wait for what the next step needs."""
+        self._b.wait(_LOADED, 1, fence=Fence(before=True))
+
+    def next_stop(self) -> SReg:
+        """Advance in the table; how many steps come before the next one that waits."""
+        b = self._b
+        found = b.smem_load(self._pointer + DESCRIPTOR_WORDS)
+        b.assign(self._pointer, self._pointer + _ENTRY)
+        return found
+
+    def store(self, at: SReg) -> None:
+        """Start the transfer of a block of results."""
+        b, config = self._b, self._config
+        row = b.value(b.smem_load(self._result_row) + at * config.sublanes)
+        low, high = self._address(row)
+        b.smem_store(b.value(at + self._product.results.address), self._result[2])
+        b.smem_store(low, self._result[6])
+        if isinstance(high, SReg):
+            b.smem_store(high, self._result[7])
+        b.dma(self._result.start, fence=Fence(after=(self._product.results,)))
+
+    def end(self) -> None:
+        """Wait until all results have left."""
+        if self.stored_blocks:
+            self._b.wait(_STORED, self.stored_blocks)

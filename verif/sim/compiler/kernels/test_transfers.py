@@ -1,0 +1,181 @@
+"""Products that load their operands and store their results themselves."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from golden.mxu import matmul
+from hdl.config import Config
+from sim.compiler.executable import Executable
+from sim.compiler.graph.ir import DType, Graph, Sharding, TensorType, Value
+from sim.compiler.kernels.dot import Dots, _ways
+from sim.compiler.kernels.product import Product
+from sim.compiler.kernels.transfers import Plan, plan_transfers
+from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.driver import compile_graph
+from sim.compiler.tiling import standard
+from systolith import Device
+
+CONFIG = Config.preset("tiny", imem_bundles=8192, vmem_bytes=64 << 10, smem_words=8192)
+V2 = Config.preset("v2")
+
+SHAPES = ((24, 20, 7), (34, 32, 4), (14, 3, 29), (64, 70, 36), (3, 39, 33), (40, 40, 40),
+          (2, 64, 40), (36, 17, 8), (80, 64, 13), (64, 90, 5), (8, 100, 3))
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType(shape, DType.F32)
+
+
+def graph(rows: int, depth: int, columns: int, *, transposed: bool = False,
+          sharding: Sharding | None = None) -> Graph:
+    made = Graph([Value(f32(rows, depth)),
+                  Value(f32(columns, depth) if transposed else f32(depth, columns))],
+                 sharding=sharding)
+    x, w = made.inputs
+    made.outputs = [product(made, x, w, transposed)]
+    return made
+
+
+def product(made: Graph, x: Value, w: Value, transposed: bool = False) -> Value:
+    return made.add(
+        "dot_general", (x, w), f32(x.shape[0], w.shape[0 if transposed else 1]), {
+            "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+            "lhs_contracting_dimensions": (1,),
+            "rhs_contracting_dimensions": (1 if transposed else 0,),
+            "precision_config": ("DEFAULT", "DEFAULT")}).result
+
+
+def transfers(executable: Executable) -> int:
+    """How many values the kernels of core 0 transfer."""
+    return len(compiled_of(executable).cores[0].overlays.row_numbers)
+
+
+def check(device: Device, shape: tuple[int, int, int], transposed: bool) -> int:
+    rng = np.random.default_rng(sum(shape))
+    rows, depth, columns = shape
+    a = rng.standard_normal((rows, depth)).astype(np.float32)
+    b = rng.standard_normal((depth, columns)).astype(np.float32)
+    executable = compile_graph(graph(*shape, transposed=transposed), device.config)
+    for _ in range(2):
+        [found] = device.execute(executable, a, np.ascontiguousarray(b.T) if transposed else b)
+        wanted = matmul(a, b, device.config.array)
+        assert np.array_equal(found.view(np.uint32), wanted.view(np.uint32)), (shape, transposed)
+    return transfers(executable)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_golden_bits(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if transfers that do not overlap with the array took very long.
+    monkeypatch.setattr("sim.compiler.kernels.transfers._LATENCY", 1 << 20)
+    with Device.open(CONFIG, "golden") as device:
+        found = [check(device, shape, transposed) for shape in SHAPES]
+    assert set(found) >= {2, 3}
+    assert found.count(0) <= 2
+
+
+def test_rtl_bits() -> None:
+    with Device.open(CONFIG) as device:
+        assert [check(device, shape, transposed) for shape, transposed in (
+            ((24, 20, 9), False), ((36, 70, 4), True), ((3, 39, 33), False))] == [3, 3, 3]
+
+
+def planned(rows: int, depth: int, columns: int, transposed: bool, config: Config) -> Product:
+    """The product by depth that a kernel of these sizes would be."""
+    operation = graph(rows, depth, columns, transposed=transposed).operations[0]
+    tilings = [standard(value.shape, config) for value in operation.operands]
+    sizes = [tiling.vectors for tiling in (*tilings, standard((rows, columns), config))]
+    x, w, y = (VmemBuffer(name, 0, size) for name, size in zip("xwy", sizes, strict=True))
+    [dot] = [dot for copies, dot in _ways(Dots.of(operation), tilings, config)
+             if not copies and not dot.rows]
+    return replace(dot.product(config, (x, w), y, [DType.F32, DType.F32], "DEFAULT"),
+                   by_depth=True)
+
+
+def vectors(plan: Plan, weights: bool) -> list[tuple[int, int]]:
+    """All vectors that are loaded of an operand, and the step for which they are loaded."""
+    return [(chunk.first + run * chunk.stride + number, chunk.step)
+            for chunk in plan.chunks if chunk.weights is weights
+            for run in range(chunk.runs) for number in range(chunk.run)]
+
+
+@pytest.mark.parametrize("config", [CONFIG, V2], ids=["tiny", "v2"])
+def test_all_vectors_are_loaded_once_and_in_time(config: Config) -> None:
+    scale, checked = config.array // 4, 0
+    for (rows, depth, columns), transposed in itertools.product(SHAPES, (False, True)):
+        made = planned(rows * scale, depth * scale + 1, columns * scale, transposed, config)
+        plan = plan_transfers(made, (True, True), range(4096))
+        if plan is None:
+            continue
+        checked += 1
+        assert list(plan.stops) == sorted(set(plan.stops))
+        assert all(stop < chunk.step for stop, chunk in zip(
+            plan.stops, plan.chunks[plan.early:], strict=True))
+        # The levels of the product, followed step by step.
+        needed: dict[bool, dict[int, int]] = {False: {}, True: {}}
+        steps = itertools.product(range(plan.depths), range(plan.columns), range(plan.blocks))
+        for step, (tile, column, block) in enumerate(steps):
+            size, [level], [across] = made.block_rows, made.sums, made.others
+            first = tile * level.rows + block * size
+            for vector in range(first, first + size):
+                needed[False].setdefault(vector, step)
+            inner = tile * level.weight_row + column * across.weight_row
+            first = tile * level.weights + column * across.weights + inner
+            for vector in range(first, first + min(config.tile_vregs, made.weight_rows - inner)):
+                needed[True].setdefault(vector, max(0, step - 1))
+        for weights, buffer in ((False, made.rows), (True, made.weights)):
+            loaded = vectors(plan, weights)
+            assert sorted(vector for vector, _ in loaded) == list(range(buffer.vectors))
+            assert all(step <= needed[weights][vector] for vector, step in loaded)
+    assert checked > len(SHAPES)
+
+
+def test_segments_have_the_addresses() -> None:
+    """A program of several segments has the rows' numbers in its code in HBM."""
+    made = graph(24, 20, 24)
+    value = made.outputs[0]
+    for _ in range(3):
+        made.inputs.append(Value(f32(24, 24)))
+        value = product(made, value, made.inputs[-1])
+    made.outputs.append(value)
+    config = Config.preset("tiny", imem_bundles=1024, vmem_bytes=64 << 10, smem_words=8192)
+    executable = compile_graph(made, config)
+    assert compiled_of(executable).overlays.segments > 1
+    assert transfers(executable) > 3
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(shape).astype(np.float32)
+              for shape in ((24, 20), (20, 24), *[(24, 24)] * 3)]
+    wanted = [matmul(arrays[0], arrays[1], config.array)]
+    wanted.append(wanted[0])
+    for array in arrays[2:]:
+        wanted[1] = matmul(wanted[1], array, config.array)
+    with Device.open(config, "golden") as device:
+        for padding in (0, 4096):
+            # Other buffers, other addresses.
+            held = device.allocate(padding) if padding else None
+            results = device.execute(executable, *arrays)
+            assert all(map(np.array_equal, results, wanted))
+            if held is not None:
+                device.free(held)
+
+
+def test_inputs_that_are_in_hbm_are_not_transferred() -> None:
+    """Their addresses change between runs, and the code does not."""
+    assert transfers(compile_graph(graph(40, 40, 40), CONFIG, standard_inputs=True)) == 0
+
+
+@pytest.mark.slow
+def test_both_cores_keep_their_arrays_busy() -> None:
+    sharding = Sharding((None, 1), (1,))
+    executable = compile_graph(graph(128, 1024, 512, sharding=sharding), V2)
+    a = np.ones((128, 1024), np.float32)
+    b = np.full((1024, 1024), 0.5, np.float32)
+    with Device.open(V2) as device:
+        [found] = device.execute(executable, a, b)
+        cycles = max(counts["cycles"] for counts in device.last_run.values())
+    assert (found == 512).all()
+    # Vector memory takes 5,120 rows, one a cycle.
+    assert 128 * 1024 * 1024 / (2 * 128 * 128) / cycles > 0.6
