@@ -157,3 +157,44 @@ def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells: None, ar
     simulator.run()
     assert got == work.results
     assert (x.taken, w.taken) == (len(work.activations), len(work.weights))
+
+
+@pytest.mark.parametrize("transpose", [0, 1])
+@pytest.mark.parametrize("mac_latency", [2, 3, 5])
+@pytest.mark.parametrize("array", [2, 5])
+def test_a_straight_load_waits_no_longer_than_it_must(integer_cells: None, array: int,
+                                                      mac_latency: int, transpose: int) -> None:
+    """It follows a load by as many cycles as the rows of the array are apart, and no more."""
+    config = Config(array=array, sublanes=1, vmem_bytes=4 * array, mac_latency=mac_latency)
+    mxu = Mxu(config)
+    accepted: list[int] = []
+    swaps: list[int] = []
+
+    async def testbench(ctx: SimulatorContext) -> None:
+        ctx.set(mxu.w.valid, 1)
+        ctx.set(mxu.x.valid, 1)
+        ctx.set(mxu.x.payload.swap, 1)
+        ctx.set(mxu.y.ready, 1)
+        for cycle in range(TIMEOUT):
+            ctx.set(mxu.w.payload.transpose, transpose if len(accepted) < array else 0)
+            ready = ctx.get(mxu.w.ready), ctx.get(mxu.x.ready)
+            accepted.extend([cycle] * ready[0])
+            swaps.extend([cycle] * ready[1])
+            if len(accepted) == 2 * array:
+                break
+            await ctx.tick()
+
+    simulator = Simulator(mxu)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(testbench)
+    simulator.run()
+    first, second = accepted[:array], accepted[array:]
+    assert first == list(range(first[0], first[0] + array))
+    assert swaps[0] == first[-1] + 1
+    lag = config.row_skew - 1
+    expected: list[int] = []
+    for row in range(array):
+        after_transposed = first[-1] + 1 + lag * (array - 1) if transpose else 0
+        after_previous = expected[-1] + 1 if expected else 0
+        expected.append(max(swaps[0] + 1 + lag * row, after_transposed, after_previous))
+    assert second == expected
