@@ -29,6 +29,8 @@ _DENSER = frozenset({"dot_general", "line_convolution"})
 """Kinds whose rules take and make tilings that may need fewer vectors than the standard ones."""
 _BLOCKS = 16
 """Blocks wanted: the first read and the last write of a stream are not hidden."""
+_MOST_PARTS = 8
+"""Parts of a stream, each with code of its own."""
 _SMALLEST = 16
 """Vector memory divided by the size of a block that is not made smaller for that."""
 
@@ -161,9 +163,11 @@ class _Streams:
             low, high = (middle, high) if cost(middle * unit) <= room else (low, middle)
         most = low * unit
         size = self._pleasant(operation, axis, most, unit)
-        if not axis.outside and _pads(axis) and any(
-                block.outside for block in _parts(axis, size)):
-            return None
+        if _pads(axis):
+            parts = _parts(axis, size)
+            if len(parts) > _MOST_PARTS or (
+                    not axis.outside and any(part.outside for part in parts)):
+                return None
         rest = axis.size % size
         runs = 0 if self._consecutive(operation, axis) else 1
         # Prefer: no second loop, no sums over blocks, consecutive rows, no rest, few blocks.

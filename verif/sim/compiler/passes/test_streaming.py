@@ -220,6 +220,7 @@ CASES: dict[str, Callable[[], Graph]] = {
     "windows of images": lambda: windows((8, 12, 12, 4), (1, 3, 3, 1), (1, 2, 2, 1), (
         (0, 0), (1, 1), (1, 1), (0, 0))),
     "windows of rows": lambda: windows((150, 24), (3, 1), (2, 1), ((1, 1), (0, 0))),
+    "cumulative maxima": lambda: windows((40, 80), (40, 1), (1, 1), ((39, 0), (0, 0))),
     "sort of columns": lambda: sort((40, 60), 0),
     "sort of rows": lambda: sort((60, 40), 1),
     "gradient of pooling": lambda: pooled_gradient((4, 8, 8, 8), (1, 2, 2, 1)),
