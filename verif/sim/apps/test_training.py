@@ -93,7 +93,7 @@ def test_cores_share_a_batch() -> None:
 @pytest.mark.slow
 def test_report_and_pictures(task: Task, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
                              capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["training", "perceptron", "--check", "all"])
+    monkeypatch.setattr(sys, "argv", ["training", "perceptron", "--check", "all", "--trace"])
     monkeypatch.setattr(command, "build_folder", lambda: tmp_path)
     monkeypatch.setattr(command, "PRESETS", {"v2": TINY})
     monkeypatch.setattr(command, "MODELS", {"perceptron": lambda: task})
@@ -107,7 +107,7 @@ def test_report_and_pictures(task: Task, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert figures["cycles"] == round(5 * figures["cycles_per_step"])
     assert 0 < figures["mxu_utilisation"] <= figures["mxu_active"] <= 1
     assert "losses as golden              yes  in every bit, in 5 steps" in capsys.readouterr().out
-    for name in ("loss.png", "cycles.png"):
+    for name in ("loss.png", "cycles.png", "trace.json", "trace.vcd"):
         assert (tmp_path / name).stat().st_size > 10_000
 
 
