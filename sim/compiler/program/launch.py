@@ -241,7 +241,8 @@ class Launcher:
         reads: list[Value] = []
         try:
             at: dict[Value, Place] = {}
-            homes = dict(goes) if self._own_transfers else {}
+            homes = {value: rows for value, rows in goes.items()
+                     if self._own_transfers and rows.is_plain}
             for value in dict.fromkeys(operation.operands):
                 absent_from = places.absent(value) if self._own_transfers else None
                 if absent_from is None:

@@ -61,6 +61,11 @@ class Rows:
         return replace(self, first=self.first + rows, terms=terms)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether they are consecutive, and where they lie does not change."""
+        return not self.terms and not self.levels
+
+    @property
     def transfers(self) -> int:
         """Number of transfers that copy them."""
         return math.prod(count for count, _ in self.levels[:-1])

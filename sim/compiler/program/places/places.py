@@ -161,9 +161,9 @@ class Places:
         return buffer
 
     def absent(self, value: Value) -> Rows | None:
-        """Where a value lies in HBM, if it does, and vector memory does not hold it."""
+        """Where a value lies in HBM, if it does in plain rows and not in vector memory."""
         home = self.homes.get(value)
-        if value in self._resident or not isinstance(home, Rows):
+        if value in self._resident or not isinstance(home, Rows) or not home.is_plain:
             return None
         self.memory.wait(self._stored.get(value, 0))
         return home
