@@ -23,7 +23,8 @@ class Entry:
     donated : tuple of int
         Arguments whose buffers the caller gives away.
     outline : bytes
-        For two devices: a module with the same signature that says how results are cut.
+        For two devices: a module with the same signature that says how arguments and results are
+        cut.
     """
 
     name: str
@@ -95,22 +96,28 @@ def read_entry(module: Any, devices: int) -> Entry:
 
 
 def _outline(title: str, function: Any, module: Any) -> str:
-    """A module with a function's signature, which says by HLO's shardings how results are cut."""
+    """A module with a function's signature and, as HLO's shardings, how its values are cut.
+
+    JAX reads there what it has left open: the shardings of arguments that are on one device, too.
+    """
     from jaxlib.mlir import ir
 
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     arguments = ", ".join(f"%arg{number}: {type}" for number, type in enumerate(kind.inputs))
-    _, cuts = entry_cuts(function, module)
-    shardings = [_sharding(cut, len(ir.RankedTensorType(type).shape))
-                 for type, cut in zip(kind.results, cuts, strict=True)]
-    sharding = shardings[0] if len(shardings) == 1 else f"{{{', '.join(shardings)}}}"
+    given, made = ([_sharding(cut, len(ir.RankedTensorType(type).shape))
+                    for type, cut in zip(types, cuts, strict=True)]
+                   for types, cuts in zip((kind.inputs, kind.results),
+                                          entry_cuts(function, module), strict=True))
+    parameters = ", ".join(f'"{sharding}"' for sharding in given)
+    sharding = made[0] if len(made) == 1 else f"{{{', '.join(made)}}}"
     zeros = "".join(f"    %{number} = stablehlo.constant dense<{_zero(type)}> : {type}\n"
                     for number, type in enumerate(kind.results))
     types = ", ".join(map(str, kind.results))
     results = ", ".join(f"%{number}" for number in range(len(kind.results)))
     ends = f"return {results} : {types}" if results else "return"
     return (f'module @"{title}" attributes {{mhlo.num_partitions = 2 : i32, '
-            f'mhlo.num_replicas = 1 : i32, mhlo.spmd_output_sharding = "{sharding}"}} {{\n'
+            f'mhlo.num_replicas = 1 : i32, mhlo.spmd_parameters_shardings = [{parameters}], '
+            f'mhlo.spmd_output_sharding = "{sharding}"}} {{\n'
             f"  func.func public @main({arguments}) -> ({types}) {{\n{zeros}    {ends}\n  }}\n}}\n")
 
 

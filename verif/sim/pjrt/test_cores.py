@@ -19,9 +19,10 @@ def test_shard_map_and_pmap_run_on_both_cores() -> None:
             mesh = jax.sharding.Mesh(devices, ("x",))
             step = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=cut,
                                          out_specs=(whole, cut, cut)))
-            # The argument is cut already, or both have it.
-            for spec in (cut, whole):
-                total, twice, numbers = step(jax.device_put(x, NamedSharding(mesh, spec)))
+            # The argument is cut already, or both have it, or the first device, or the host.
+            for given in (*(jax.device_put(x, NamedSharding(mesh, spec)) for spec in (cut, whole)),
+                          jax.numpy.asarray(x), x):
+                total, twice, numbers = step(given)
                 assert float(total) == 28
                 np.testing.assert_array_equal(twice, 2 * x)
                 np.testing.assert_array_equal(numbers, [0, 1])
