@@ -145,6 +145,11 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
         Rows to copy.
     semaphore : int or None
         Number of the semaphore to which completion adds 1.
+
+    Raises
+    ------
+    MemoryError
+        If rows of a buffer would lie outside of HBM even if the buffer had all of it.
     """
     sides: list[tuple[DmaSpace, int, int, int]] = []
     relocations, terms = [], []
@@ -166,6 +171,11 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     made = Descriptor(from_space, to_space, rows, read, from_run, from_stride, write, to_run,
                       to_stride, semaphore or 0, semaphore is not None, False)
     fault = made.check(config, config.cores)
+    if fault is Fault.DMA_RANGE:
+        for side, words in ((source, made.source), (destination, made.destination)):
+            if isinstance(side, Rows) and not words.fits(rows, config):
+                raise MemoryError(f"a program whose {side.buffer} is larger than HBM, which has "
+                                  f"{config.hbm_bytes} bytes")
     assert fault is Fault.NONE, (fault, made)
     return TransferWords(made.pack(), tuple(relocations), terms=tuple(terms))
 

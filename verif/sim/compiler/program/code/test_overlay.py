@@ -1,11 +1,13 @@
 """Overlays: code that is larger than instruction memory runs as if it were not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from golden.core import GoldenCore
 from hdl.config import Config
-from hdl.isa import Fault, Slot
+from hdl.isa import BUNDLE_PITCH, Fault, Slot
 from sim.asm.operands import s
 from sim.compiler.program.code.cuts import crossings, cuts
 from sim.compiler.program.code.overlay import Overlays, overlay
@@ -205,6 +207,13 @@ def test_too_small_memories_are_refused() -> None:
     config = Config.preset("tiny", imem_bundles=20)
     with pytest.raises(MemoryError, match="cut into segments of at most"):
         overlay(straight(100).finish(), np.zeros((0, 4), np.uint32), config)
+
+
+def test_code_larger_than_hbm_is_refused() -> None:
+    config = replace(TINY, hbm_bytes=64 << 10)
+    bundles = config.hbm_bytes // (4 * BUNDLE_PITCH)
+    with pytest.raises(MemoryError, match="code is larger than HBM, which has 65536 bytes"):
+        overlay(straight(bundles).finish(), np.zeros((0, config.lanes), np.uint32), config)
 
 
 def test_rtl_and_golden_core_agree() -> None:
