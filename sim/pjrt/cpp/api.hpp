@@ -31,14 +31,13 @@ struct Head {
 enum Code : int {
     kCancelled = 1,
     kInvalidArgument = 3,
-    kNotFound = 5,
+    kResourceExhausted = 8,
     kFailedPrecondition = 9,
     kUnimplemented = 12,
     kInternal = 13,
 };
 
 // Types of elements, and bytes of each.
-constexpr int kToken = 23;
 constexpr size_t kElementBytes[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 1, 1, 1, 1, 1};
 
 struct NamedValue {

@@ -2,6 +2,7 @@
 #include "functions.hpp"
 
 #include <cstring>
+#include <memory>
 
 namespace systolith::pjrt {
 namespace {
@@ -78,7 +79,7 @@ Error* buffer_from_host(Client_BufferFromHostBuffer_Args* args) {
     std::vector<int64_t> dims(args->dims, args->dims + args->num_dims);
     Device* device = args->memory ? args->memory->device : args->device;
     auto completion = std::make_shared<Completion>();
-    auto* buffer = new Buffer(device, args->type, dims, completion);
+    auto buffer = std::make_unique<Buffer>(device, args->type, dims, completion);
     auto job = chip().job(kUpload, buffer->id, completion);
     job->numbers = {device->id, args->type};
     job->numbers.insert(job->numbers.end(), dims.begin(), dims.end());
@@ -95,11 +96,11 @@ Error* buffer_from_host(Client_BufferFromHostBuffer_Args* args) {
     }
     job->data = job->owned.data();
     job->bytes = int64_t(job->owned.size());
-    chip().simulate(std::move(job));
     auto copied = std::make_shared<Completion>();
     copied->finish({});
+    chip().simulate(std::move(job));
     args->done_with_host_buffer = event_of(copied);
-    args->buffer = buffer;
+    args->buffer = buffer.release();
     return nullptr;
 }
 
@@ -135,10 +136,11 @@ Error* share(Buffer* buffer, Device* device, Buffer*& copy) {
     if (buffer->deleted)
         return refuse(kInvalidArgument, "the array has been deleted or donated");
     auto completion = std::make_shared<Completion>();
-    copy = new Buffer(device, buffer->type, buffer->dims, completion);
-    auto job = chip().job(kShare, copy->id, completion);
+    auto made = std::make_unique<Buffer>(device, buffer->type, buffer->dims, completion);
+    auto job = chip().job(kShare, made->id, completion);
     job->numbers = {buffer->id};
     chip().simulate(std::move(job));
+    copy = made.release();
     return nullptr;
 }
 
@@ -228,28 +230,28 @@ Error* buffer_ready_event(Buffer_ReadyEvent_Args* args) {
 }  // namespace
 
 void add_buffers(Api& api) {
-    put(api, Index::Event_Destroy, event_destroy);
-    put(api, Index::Event_IsReady, event_is_ready);
-    put(api, Index::Event_Error, event_error);
-    put(api, Index::Event_Await, event_await);
-    put(api, Index::Event_OnReady, event_on_ready);
-    put(api, Index::Client_BufferFromHostBuffer, buffer_from_host);
-    put(api, Index::Buffer_ToHostBuffer, buffer_to_host);
-    put(api, Index::Buffer_CopyToDevice, buffer_copy_to_device);
-    put(api, Index::Buffer_CopyToMemory, buffer_copy_to_memory);
-    put(api, Index::Buffer_Destroy, buffer_destroy);
-    put(api, Index::Buffer_ElementType, buffer_element_type);
-    put(api, Index::Buffer_Dimensions, buffer_dimensions);
-    put(api, Index::Buffer_UnpaddedDimensions, buffer_unpadded_dimensions);
-    put(api, Index::Buffer_DynamicDimensionIndices, buffer_dynamic_dimensions);
-    put(api, Index::Buffer_GetMemoryLayout, buffer_memory_layout);
-    put(api, Index::Buffer_OnDeviceSizeInBytes, buffer_size);
-    put(api, Index::Buffer_Delete, buffer_delete);
-    put(api, Index::Buffer_IsDeleted, buffer_is_deleted);
-    put(api, Index::Buffer_IsOnCpu, buffer_is_on_cpu);
-    put(api, Index::Buffer_Device, buffer_device);
-    put(api, Index::Buffer_Memory, buffer_memory);
-    put(api, Index::Buffer_ReadyEvent, buffer_ready_event);
+    put<event_destroy>(api, Index::Event_Destroy);
+    put<event_is_ready>(api, Index::Event_IsReady);
+    put<event_error>(api, Index::Event_Error);
+    put<event_await>(api, Index::Event_Await);
+    put<event_on_ready>(api, Index::Event_OnReady);
+    put<buffer_from_host>(api, Index::Client_BufferFromHostBuffer);
+    put<buffer_to_host>(api, Index::Buffer_ToHostBuffer);
+    put<buffer_copy_to_device>(api, Index::Buffer_CopyToDevice);
+    put<buffer_copy_to_memory>(api, Index::Buffer_CopyToMemory);
+    put<buffer_destroy>(api, Index::Buffer_Destroy);
+    put<buffer_element_type>(api, Index::Buffer_ElementType);
+    put<buffer_dimensions>(api, Index::Buffer_Dimensions);
+    put<buffer_unpadded_dimensions>(api, Index::Buffer_UnpaddedDimensions);
+    put<buffer_dynamic_dimensions>(api, Index::Buffer_DynamicDimensionIndices);
+    put<buffer_memory_layout>(api, Index::Buffer_GetMemoryLayout);
+    put<buffer_size>(api, Index::Buffer_OnDeviceSizeInBytes);
+    put<buffer_delete>(api, Index::Buffer_Delete);
+    put<buffer_is_deleted>(api, Index::Buffer_IsDeleted);
+    put<buffer_is_on_cpu>(api, Index::Buffer_IsOnCpu);
+    put<buffer_device>(api, Index::Buffer_Device);
+    put<buffer_memory>(api, Index::Buffer_Memory);
+    put<buffer_ready_event>(api, Index::Buffer_ReadyEvent);
 }
 
 }  // namespace systolith::pjrt

@@ -2,6 +2,7 @@
 #include "functions.hpp"
 
 #include <cstring>
+#include <memory>
 
 namespace systolith::pjrt {
 
@@ -47,9 +48,9 @@ Error* compile(Client_Compile_Args* args) {
         });
         return error_of(status);
     }
-    auto* made = new Executable;
+    auto made = std::make_unique<Executable>();
     made->fill(*job);
-    args->executable = made;
+    args->executable = made.release();
     return nullptr;
 }
 
@@ -81,18 +82,21 @@ Error* execute(LoadedExecutable_Execute_Args* args) {
                                                     " has been deleted or donated");
             job->numbers.push_back(buffer->id);
         }
+    std::vector<std::unique_ptr<Buffer>> made;
     for (size_t number = 0; number < args->num_devices; ++number) {
         Device* device = args->execute_device ? args->execute_device : executable.devices[number];
         for (size_t index = 0; index < outputs; ++index) {
-            auto* buffer = new Buffer(device, executable.output_types[index],
-                                      executable.output_dims[index], completion);
-            job->numbers.push_back(buffer->id);
-            args->output_lists[number][index] = buffer;
+            made.push_back(std::make_unique<Buffer>(device, executable.output_types[index],
+                                                    executable.output_dims[index], completion));
+            job->numbers.push_back(made.back()->id);
         }
-        if (args->device_complete_events)
-            args->device_complete_events[number] = event_of(completion);
     }
     chip().simulate(std::move(job));
+    for (size_t number = 0; number < made.size(); ++number)
+        args->output_lists[number / outputs][number % outputs] = made[number].release();
+    if (args->device_complete_events)
+        for (size_t number = 0; number < args->num_devices; ++number)
+            args->device_complete_events[number] = event_of(completion);
     for (size_t index : donated(executable, args->options))
         for (size_t number = 0; number < args->num_devices; ++number)
             args->argument_lists[number][index]->release();
@@ -212,26 +216,26 @@ Error* executable_program(Executable_OptimizedProgram_Args* args) {
 }  // namespace
 
 void add_executables(Api& api) {
-    put(api, Index::Client_Compile, compile);
-    put(api, Index::LoadedExecutable_Execute, execute);
-    put(api, Index::LoadedExecutable_Destroy, loaded_destroy);
-    put(api, Index::LoadedExecutable_Delete, loaded_delete);
-    put(api, Index::LoadedExecutable_IsDeleted, loaded_is_deleted);
-    put(api, Index::LoadedExecutable_GetExecutable, loaded_get_executable);
-    put(api, Index::LoadedExecutable_AddressableDevices, loaded_devices);
-    put(api, Index::LoadedExecutable_GetDeviceAssignment, loaded_assignment);
-    put(api, Index::LoadedExecutable_Fingerprint, loaded_fingerprint);
-    put(api, Index::Executable_Destroy, executable_destroy);
-    put(api, Index::Executable_Fingerprint, executable_fingerprint);
-    put(api, Index::Executable_Name, executable_name);
-    put(api, Index::Executable_NumReplicas, executable_replicas);
-    put(api, Index::Executable_NumPartitions, executable_partitions);
-    put(api, Index::Executable_NumOutputs, executable_outputs);
-    put(api, Index::Executable_SizeOfGeneratedCodeInBytes, executable_code_size);
-    put(api, Index::Executable_OutputElementTypes, executable_output_types);
-    put(api, Index::Executable_OutputDimensions, executable_output_dims);
-    put(api, Index::Executable_OutputMemoryKinds, executable_output_kinds);
-    put(api, Index::Executable_OptimizedProgram, executable_program);
+    put<compile>(api, Index::Client_Compile);
+    put<execute>(api, Index::LoadedExecutable_Execute);
+    put<loaded_destroy>(api, Index::LoadedExecutable_Destroy);
+    put<loaded_delete>(api, Index::LoadedExecutable_Delete);
+    put<loaded_is_deleted>(api, Index::LoadedExecutable_IsDeleted);
+    put<loaded_get_executable>(api, Index::LoadedExecutable_GetExecutable);
+    put<loaded_devices>(api, Index::LoadedExecutable_AddressableDevices);
+    put<loaded_assignment>(api, Index::LoadedExecutable_GetDeviceAssignment);
+    put<loaded_fingerprint>(api, Index::LoadedExecutable_Fingerprint);
+    put<executable_destroy>(api, Index::Executable_Destroy);
+    put<executable_fingerprint>(api, Index::Executable_Fingerprint);
+    put<executable_name>(api, Index::Executable_Name);
+    put<executable_replicas>(api, Index::Executable_NumReplicas);
+    put<executable_partitions>(api, Index::Executable_NumPartitions);
+    put<executable_outputs>(api, Index::Executable_NumOutputs);
+    put<executable_code_size>(api, Index::Executable_SizeOfGeneratedCodeInBytes);
+    put<executable_output_types>(api, Index::Executable_OutputElementTypes);
+    put<executable_output_dims>(api, Index::Executable_OutputDimensions);
+    put<executable_output_kinds>(api, Index::Executable_OutputMemoryKinds);
+    put<executable_program>(api, Index::Executable_OptimizedProgram);
 }
 
 }  // namespace systolith::pjrt

@@ -1,14 +1,41 @@
 // How the API's table is filled; each file adds its part.
 #pragma once
 
+#include <exception>
+#include <new>
+
 #include "api.hpp"
 #include "objects.hpp"
 
 namespace systolith::pjrt {
 
-template <typename Result, typename Args>
-void put(Api& api, Index index, Result (*function)(Args*)) {
-    api.functions[index] = reinterpret_cast<Function>(function);
+// A function of the table. JAX is compiled without exceptions, so none may leave it.
+template <auto function>
+struct Guarded;
+
+template <typename Args, Error* (*function)(Args*)>
+struct Guarded<function> {
+    static Error* call(Args* args) noexcept {
+        try {
+            return function(args);
+        } catch (const std::bad_alloc&) {
+            return refuse(kResourceExhausted, "the host has no memory left");
+        } catch (const std::exception& error) {
+            return refuse(kInternal, error.what());
+        }
+    }
+};
+
+// Functions of errors return nothing, and allocate nothing.
+template <typename Args, void (*function)(Args*)>
+struct Guarded<function> {
+    static void call(Args* args) noexcept { function(args); }
+};
+
+// Adds a function to the table.
+template <auto function>
+void put(Api& api, Index index) {
+    api.functions[index] = reinterpret_cast<Function>(Guarded<function>::call);
 }
 
 void add_client(Api& api);
