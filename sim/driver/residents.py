@@ -111,24 +111,29 @@ class Residents(Execution):
                                  f"{executable.config!r}")
             number = self._core(core)
             buffers: dict[str, Buffer] = {}
-            constants = [spec for spec in executable.buffers if spec.value is not None]
             try:
-                for spec in constants:
-                    buffers[spec.name] = self._heap.allocate(self._size(spec))
-            except MemoryError:
+                return self._placed(backend, executable, number, buffers)
+            except BaseException:
                 for buffer in buffers.values():
                     self._heap.free(buffer)
                 raise
-            for spec in constants:
-                assert spec.value is not None
-                spec.layout.pack(spec.value, self._rows(backend, buffers[spec.name],
-                                                        spec.layout.rows))
-            linked = executable.link({name: buffer.address for name, buffer in buffers.items()})
-            programs = linked if len(linked) > 1 else {number: linked[0]}
-            made = Resident(executable, tuple(programs), buffers, programs)
-            for addresses, part in self._relocations(executable, constants):
-                made._addresses.setdefault((part, addresses.target), []).append(addresses)
-            return made
+
+    def _placed(self, backend: Backend, executable: Executable, core: int,
+                buffers: dict[str, Buffer]) -> Resident:
+        """Place an executable; its buffers are added to ``buffers`` as they are allocated."""
+        constants = [spec for spec in executable.buffers if spec.value is not None]
+        for spec in constants:
+            buffers[spec.name] = self._heap.allocate(self._size(spec))
+        for spec in constants:
+            assert spec.value is not None
+            spec.layout.pack(spec.value, self._rows(backend, buffers[spec.name],
+                                                    spec.layout.rows))
+        linked = executable.link({name: buffer.address for name, buffer in buffers.items()})
+        programs = linked if len(linked) > 1 else {core: linked[0]}
+        made = Resident(executable, tuple(programs), buffers, programs)
+        for addresses, part in self._relocations(executable, constants):
+            made._addresses.setdefault((part, addresses.target), []).append(addresses)
+        return made
 
     def pack(self, buffer: Buffer, layout: Layout, array: npt.NDArray[Any]) -> None:
         """Write an array to a buffer, as a layout says.

@@ -170,7 +170,12 @@ class Chip:
             raise
 
     def _value(self, number: int) -> _Value:
-        """The value of a buffer of JAX."""
+        """The value of a buffer of JAX.
+
+        Another thread may have deleted it after JAX checked it, and before the call was enqueued.
+        """
+        if number not in self._values:
+            raise ValueError("the array has been deleted or donated")
         value = self._values[number]
         if not isinstance(value, _Value):
             raise _FailedError(value)
@@ -219,7 +224,9 @@ class Chip:
         given = numbers[:devices * inputs]
         made = numbers[devices * inputs:]
         with self._makes(*made):
-            loaded = self._programs[job.target]
+            loaded = self._programs.get(job.target)
+            if loaded is None:
+                raise ValueError("the program has been deleted")
             arguments = [self._argument(number, loaded.inputs[index % inputs])
                          for index, number in enumerate(given)]
             for index, number in enumerate(made):

@@ -114,6 +114,19 @@ def test_each_core_has_its_own_parts(device: Device) -> None:
                                       array(10 * core) + array(10 * core + 1))
 
 
+def test_an_executable_that_is_refused_keeps_no_memory() -> None:
+    m = Maker(f32(3, 5), f32(3, 5))
+    a, b = m.inputs
+    graph = m.returns(m.op("exchange", a, b), m.op("add", a, b))
+    graph.sharding = Sharding((STACKED, None), (STACKED, STACKED))
+    executable = compile_graph(graph, TINY)
+    with Device.open("tiny", "golden") as device:
+        before = device.free_bytes
+        with pytest.raises(ValueError, match="must have a part of input1 for each core"):
+            device.place(executable)
+        assert device.free_bytes == before
+
+
 def test_what_does_not_fit_is_refused() -> None:
     executable = sums_and_products()
     with Device.open("tiny", "golden") as device:
