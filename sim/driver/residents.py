@@ -1,4 +1,4 @@
-"""Executables that stay in a device's memory, and run on buffers that lie there already."""
+"""Executables that stay in a device's memory and run on its buffers, without copies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from sim.asm.assembler import Program
 from sim.compiler.executable import BufferSpec, Executable, Role
 from sim.compiler.layout import Layout
 from sim.compiler.program.arrays import ShardedArray
+from sim.compiler.program.compiled import compiled_of
 from sim.driver.backend import Backend
 from sim.driver.cores import Progress
 from sim.driver.execution import Execution
@@ -29,13 +30,13 @@ class _Addresses:
     target : str
         The buffer whose address they need.
     offset : int
-        Byte in the buffer at which the part begins of the core whose program this is.
+        Byte of the buffer at which the part of the program's core begins.
     constant : str
         The buffer that holds the words.
     low : array of int
         The low words, counted from its first.
     plain : array of uint64
-        What the words hold without an address.
+        Contents of the words without an address.
     """
 
     target: str
@@ -59,7 +60,7 @@ class Resident:
     Attributes
     ----------
     executable : Executable
-        What it is.
+        The executable.
     cores : tuple of int
         The cores that run its programs, in order.
     buffers : dict of str to Buffer
@@ -73,7 +74,7 @@ class Resident:
     buffers: dict[str, Buffer]
     programs: Mapping[int, Program]
     _addresses: dict[tuple[int, str], list[_Addresses]] = field(default_factory=dict)
-    # What the words hold now.
+    # The addresses that the words hold now.
     _written: dict[tuple[int, str], int] = field(default_factory=dict)
 
 
@@ -90,15 +91,16 @@ class Residents(Execution):
         Parameters
         ----------
         executable : Executable
-            What to run; made by `sim.compiler.program.driver.compile_graph`. If it is for two
-            cores, each of its inputs and outputs has a part for each core.
+            What to run; made by `sim.compiler.program.driver.compile_graph`, with
+            ``standard_inputs`` if it has large products. If it is for two cores, each of its
+            inputs and outputs has a part for each core.
         core : int
             The core that runs it, if it is for one.
 
         Raises
         ------
         TypeError, ValueError
-            If the executable or the core is wrong.
+            If the executable or the core is wrong, or the code contains addresses of buffers.
         MemoryError
             If the constants do not fit in what is free of HBM.
         RuntimeError
@@ -109,6 +111,10 @@ class Residents(Execution):
             if executable.config != self._config:
                 raise ValueError(f"executable must be compiled for {self._config!r}, not "
                                  f"{executable.config!r}")
+            if any(code.overlays.row_numbers for code in compiled_of(executable).cores):
+                # They are in bundles, which stay in instruction memory from run to run.
+                raise ValueError(f"{executable.name} must be compiled with standard_inputs, since "
+                                 f"its code contains addresses of buffers")
             number = self._core(core)
             buffers: dict[str, Buffer] = {}
             try:
@@ -178,7 +184,7 @@ class Residents(Execution):
         Raises
         ------
         ValueError
-            If the buffers are not as many or not as large as they must be, or not of this device.
+            If there are too few or too many buffers, or one is too small or not of this device.
         MemoryError
             If values that the program keeps in HBM do not fit in what is free.
         CoreFaultError
@@ -224,7 +230,7 @@ class Residents(Execution):
 
     def _point(self, backend: Backend, resident: Resident, key: tuple[int, str],
                buffer: Buffer) -> None:
-        """Let a core's program use a buffer."""
+        """Write a buffer's address to the code of a core's program."""
         if resident._written.get(key) == buffer.address:
             return
         for addresses in resident._addresses.get(key, ()):

@@ -169,6 +169,14 @@ def test_inputs_that_are_in_hbm_are_not_transferred() -> None:
     assert transfers(compile_graph(graph(40, 40, 40), CONFIG, standard_inputs=True)) == 0
 
 
+def test_code_that_contains_addresses_does_not_stay_in_hbm() -> None:
+    executable = compile_graph(graph(40, 40, 40), CONFIG)
+    assert transfers(executable) > 0
+    with (Device.open(CONFIG, "golden") as device,
+          pytest.raises(ValueError, match="must be compiled with standard_inputs")):
+        device.place(executable)
+
+
 @pytest.mark.slow
 def test_both_cores_keep_their_arrays_busy() -> None:
     sharding = Sharding((None, 1), (1,))
