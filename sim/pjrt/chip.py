@@ -35,11 +35,11 @@ class _Value:
     Attributes
     ----------
     layout : TiledArray
-        How it lies in the buffer.
+        Layout of the array in the buffer.
     buffer : Buffer
-        Where it lies.
+        Memory of the array.
     names : int
-        Buffers of JAX with these contents.
+        Number of JAX's buffers that share it.
     """
 
     layout: TiledArray
@@ -49,14 +49,14 @@ class _Value:
 
 @dataclass(eq=False)
 class _FailedError(Exception):
-    """What should have made a value has failed, and so does what needs it."""
+    """The call that should have made a value failed, so this one fails too."""
 
     status: Status
 
 
 @dataclass(eq=False)
 class _Loaded:
-    """A program, the layouts of its parts, and where it lies in HBM once it has run."""
+    """A program, the layouts of its inputs and outputs, and its code in HBM, if it is there."""
 
     program: Program
     inputs: list[TiledArray]
@@ -72,8 +72,8 @@ class Chip:
     device : Device
         The chip.
     note_memory : callable
-        Gets bytes of HBM: in use, most in use, number of allocations, largest one, limit, and the
-        largest free piece.
+        Takes six integers: bytes of HBM in use, the most so far, the number of allocations, bytes
+        of the largest one, of all of HBM, and of the largest free piece.
     """
 
     def __init__(self, device: Device, note_memory: Callable[..., None]) -> None:
@@ -95,7 +95,7 @@ class Chip:
         return len(self._values), len(self._programs)
 
     def end(self) -> None:
-        """Let the program that runs, and all that come, fail; any thread may."""
+        """Make the running program and all later ones fail; callable from any thread."""
         self._ending = True
 
     def _look(self) -> None:
@@ -103,7 +103,7 @@ class Chip:
             raise InterruptedError("the process ends")
 
     def add(self, number: int, program: Program) -> None:
-        """Make a program known; any thread may."""
+        """Register a program; callable from any thread."""
         inputs, outputs = (
             [_layout(type.dtype, type.shape, self._device.config) for type in types]
             for types in program.types)
@@ -118,7 +118,7 @@ class Chip:
             self._handlers[job.kind](job)
         except _FailedError as error:
             return error.status
-        except Exception as error:  # noqa: BLE001 - whatever it is, JAX raises it where it is due
+        except Exception as error:  # noqa: BLE001 - JAX raises it where the result is needed
             return status_of(error)
         return 0, ""
 
@@ -159,7 +159,7 @@ class Chip:
 
     @contextmanager
     def _makes(self, *targets: int) -> Iterator[None]:
-        """Make values; if that fails, all of them have failed, and have no memory."""
+        """Make values; on an exception, all of them become errors, and their memory is freed."""
         try:
             yield
         except Exception as error:
@@ -201,7 +201,7 @@ class Chip:
         return buffer
 
     def _with_room(self, act: Callable[[], Any], keep: _Loaded | None) -> Any:
-        """Do what needs memory; if it is short, without the code of other programs there."""
+        """Do what needs memory; if HBM is short, first remove the code of other programs."""
         try:
             return act()
         except MemoryError:
@@ -274,7 +274,7 @@ def _layout(type: DType, shape: tuple[int, ...], config: Config) -> TiledArray:
 
 
 def _explain(error: CoreFaultError, executable: Executable) -> str:
-    """A fault with the user's line, as far as it is known."""
+    """The message of a fault, with the user's line if it is known."""
     code = compiled_of(executable).cores
     core = code[min(error.core, len(code) - 1)]
     where = ""

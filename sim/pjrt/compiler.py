@@ -1,4 +1,4 @@
-"""From the bytes that JAX hands over to an executable for the chip, and what JAX asks about it."""
+"""Compiles the programs that JAX passes, and answers its queries about them."""
 
 import hashlib
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Program:
     Attributes
     ----------
     executable : Executable
-        What runs.
+        The code.
     assignment : Assignment
-        The devices for which JAX has it.
+        The devices that run it.
     entry : Entry
-        What its function says: its name, which arguments it gives away, how results are cut.
+        The entry function's name, its donated arguments, and how its results are cut.
     code : bytes
         The program as JAX gave it.
     """
@@ -45,7 +45,7 @@ class Program:
         return compiled.inputs, compiled.outputs
 
     def numbers(self, target: int) -> list[int]:
-        """What ``Executable::fill`` (executables.cpp) reads; ``target`` is the program's id."""
+        """Numbers that ``Executable::fill`` (executables.cpp) reads; ``target`` is the id."""
         compiled = compiled_of(self.executable)
         size = sum(code.overlays.rows.nbytes for code in compiled.cores)
         numbers = [target, self.assignment.replicas, self.assignment.partitions, size,

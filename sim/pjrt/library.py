@@ -15,7 +15,7 @@ _UNITS = ("client.cpp", "buffers.cpp", "executables.cpp")
 _FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-O2", "-shared", "-pthread")
 
 CHIP, COMPILER = 0, 1
-"""Queues: of what the simulated chip does, and of programs to compile."""
+"""Queues of jobs: for the simulated chip, and for the compiler."""
 
 
 class Kind:
@@ -56,7 +56,7 @@ class Job(ctypes.Structure):
 
 
 def build() -> pathlib.Path:
-    """The path of the library, which is built if the cache of `hdl.store` has none.
+    """Return the path of the library; build it if the cache of `hdl.store` has none.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class Library:
         self._stats = self._c.systolith_stats().contents
 
     def describe(self, cores: int, kind: str, version: str) -> None:
-        """Say what the chip is; once."""
+        """Describe the chip; called once."""
         self._c.systolith_describe(cores, kind.encode(), version.encode())
 
     def next(self, queue: int, job: Job) -> bool:
@@ -113,7 +113,7 @@ class Library:
         self._c.systolith_finish(job.handle, code, text, len(text))
 
     def answer(self, job: Job, numbers: Sequence[int], texts: Sequence[bytes]) -> None:
-        """Say what a job has compiled, before its end."""
+        """Return the result of a compilation; called before `finish`."""
         self._c.systolith_answer(
             job.handle, (ctypes.c_int64 * len(numbers))(*numbers), len(numbers),
             (ctypes.c_char_p * len(texts))(*texts),
@@ -124,5 +124,5 @@ class Library:
         self._stats[:] = stats
 
     def close(self, reason: str) -> None:
-        """Let everything that has not begun fail, and everything from now on."""
+        """Make all jobs that have not begun, and all later ones, fail."""
         self._c.systolith_close(reason.encode())

@@ -1,4 +1,4 @@
-"""What JAX says about a program's devices: the parts of its protocol buffers that matter."""
+"""JAX's description of a program's devices: the fields of its protocol buffers that matter."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ __all__ = ["register"]
 
 
 def register(name: str) -> None:
-    """Tell JAX how to open the platform, under a name."""
+    """Register the platform with JAX under a name."""
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 

@@ -1,4 +1,4 @@
-"""Types of elements in the PJRT API, and errors as it tells them."""
+"""Numbers of types and codes of errors in the PJRT API."""
 
 from sim.compiler.graph.ir import DType
 

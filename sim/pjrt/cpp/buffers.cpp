@@ -152,7 +152,7 @@ Error* buffer_copy_to_memory(Buffer_CopyToMemory_Args* args) {
     return share(args->buffer, args->dst_memory->device, args->dst_buffer);
 }
 
-// What a buffer is
+// Properties of a buffer
 
 Error* buffer_destroy(Buffer_Destroy_Args* args) {
     delete args->buffer;

@@ -334,13 +334,13 @@ using namespace systolith::pjrt;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// What jaxlib looks for.
+// The entry point that jaxlib looks up.
 EXPORT const Api* GetPjrtApi() {
     static const Api api = make_table();
     return &api;
 }
 
-// What sim/pjrt/library.py calls.
+// Functions that sim/pjrt/library.py calls.
 
 // Describes the chip, once, before the client is made.
 EXPORT void systolith_describe(int cores, const char* kind, const char* version) {
@@ -357,8 +357,8 @@ EXPORT void systolith_finish(Job* job, int code, const char* message, size_t siz
     if (job->completion) job->completion->finish({code, std::string(message, size)});
 }
 
-// Says what a job has compiled, before its end. Texts: the name, the fingerprint, the program, and
-// the device assignment; each follows its size.
+// Returns the result of a compilation; called before systolith_finish. Texts: the name, the
+// fingerprint, the program, and the device assignment; `sizes` are their bytes.
 EXPORT void systolith_answer(Job* job, const int64_t* numbers, int64_t count,
                              const char* const* texts, const int64_t* sizes) {
     job->answer.assign(numbers, numbers + count);
@@ -367,10 +367,10 @@ EXPORT void systolith_answer(Job* job, const int64_t* numbers, int64_t count,
         targets[number]->assign(texts[number], size_t(sizes[number]));
 }
 
-// Where the bytes of HBM in use are noted.
+// The counters of HBM, which Python updates.
 EXPORT int64_t* systolith_stats() { return &chip().stats.in_use; }
 
-// Lets everything that has not begun fail, and everything from now on.
+// Makes all jobs that have not begun, and all later ones, fail.
 EXPORT void systolith_close(const char* reason) {
     for (Queue& queue : chip().queues) queue.close({kCancelled, reason});
 }

@@ -42,7 +42,7 @@ Error* compile(Client_Compile_Args* args) {
     chip().queues[1].push(job);
     Status status = job->completion->wait();
     if (!status.ok()) {
-        // Nobody wants what a wait that was interrupted leaves behind.
+        // If the wait was interrupted, the program is unloaded as soon as it is compiled.
         job->completion->on_ready([id = job->target](const Status& end) {
             if (end.ok()) chip().simulate(chip().job(kUnload, id, nullptr));
         });
@@ -54,7 +54,7 @@ Error* compile(Client_Compile_Args* args) {
     return nullptr;
 }
 
-// Which arguments the call gives away.
+// Indices of the arguments that the call donates.
 std::vector<size_t> donated(const Executable& executable, const ExecuteOptions* options) {
     std::vector<size_t> given;
     for (size_t index : executable.donated) {

@@ -1,4 +1,4 @@
-// What stands behind the API's pointers.
+// Objects to which the API's pointers point.
 #pragma once
 
 #include <atomic>
@@ -122,7 +122,7 @@ struct Buffer {
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
-    // Gives the memory back, after everything that has been enqueued.
+    // Frees the memory after all jobs that are in the queue.
     void release() {
         if (!deleted.exchange(true)) chip().simulate(chip().job(kRelease, id, nullptr));
     }

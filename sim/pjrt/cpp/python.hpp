@@ -14,7 +14,7 @@ F python(const char* name) {
     return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
 }
 
-// Whether the interpreter lives: its functions may be called.
+// Whether the interpreter is alive, so that its functions may be called.
 inline bool alive() {
     static auto initialized = python<int (*)()>("Py_IsInitialized");
     return initialized && initialized();

@@ -1,7 +1,7 @@
-// Work for the Python side, and what becomes of it.
+// Jobs for the Python side, and their completions.
 //
 // Calls of JAX never enter Python: they append a `Job` to a queue, and a Python thread takes it.
-// So a call may come at any time, also while an exception unwinds or the interpreter ends.
+// So JAX may call at any time, even while an exception unwinds or the interpreter shuts down.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace systolith::pjrt {
 
-// What an error says; code 0 is success.
+// Code and message of an error; code 0 is success.
 struct Status {
     int code = 0;
     std::string message;
@@ -152,7 +152,7 @@ public:
         return true;
     }
 
-    // Lets all jobs that have not begun fail, and those that come.
+    // Makes all jobs that have not begun, and all later ones, fail.
     void close(Status reason) {
         std::deque<std::shared_ptr<Job>> left;
         {
@@ -166,7 +166,7 @@ public:
             if (job->completion) job->completion->finish(reason_);
     }
 
-    // In the child of a fork, which holds `mutex`: no thread is left that would work.
+    // In the child of a fork, which holds `mutex`: the threads that take jobs do not exist there.
     void abandon(Status reason) {
         closed_ = true;
         reason_ = std::move(reason);

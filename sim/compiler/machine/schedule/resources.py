@@ -20,8 +20,6 @@ __all__ = ["Node", "Table", "follows", "is_inline", "latency", "occupancy"]
 _SCALAR_LOAD = 2
 _EAGER = 4
 """Cycles by which an operation of the array may come before the array can take it."""
-_ROTATOR = (MiscOp.ROTATE_LANES, MiscOp.ROTATE_SUBLANES, MiscOp.BROADCAST_LANE,
-            MiscOp.BROADCAST_SUBLANE, MiscOp.TRANSPOSE_OUT)
 _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 _ADDING = ("add", "load", "store")
 _VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)

@@ -20,14 +20,16 @@ __all__ = ["Axis", "Block", "Part", "Write", "axes", "axes_of", "resized", "same
 
 @dataclass(frozen=True)
 class Part:
-    """What a block needs of an operand: ``window`` indices from ``start + stride * index`` on.
+    """Part of an operand that a block needs.
+
+    An index of the axis needs ``window`` indices of the operand, from ``start + stride * index``.
 
     Attributes
     ----------
     along : int
-        The operand's dimension that is cut.
+        Dimension of the operand that is cut.
     start, stride, window : int
-        Indices outside of the operand are padding.
+        As above; indices outside of the operand are padding.
     """
 
     along: int
@@ -36,7 +38,7 @@ class Part:
     window: int = 1
 
     def range(self, first: int, size: int) -> tuple[int, int]:
-        """First index, and the one behind the last, that ``size`` indices of an axis need."""
+        """First index, and one past the last, that ``size`` indices of the axis need."""
         ends = self.start + self.stride * first, self.start + self.stride * (first + size - 1)
         return min(ends), max(ends) + self.window
 
@@ -50,11 +52,11 @@ class Block:
     size : int
         Indices of the axis.
     padding : tuple of (int, int)
-        For each operand, how many of the indices that it needs lie before and behind it.
+        For each operand, how many of the indices that the block needs lie before and after it.
     first : Value or None
         Its first index, if the axis is `numbered`.
     carried : tuple of Value
-        What is carried, before this block.
+        Values that are carried, as they are before this block.
     """
 
     size: int
@@ -76,13 +78,13 @@ class Axis:
     size : int
         Number of indices.
     inputs : tuple of (Value, Part or None)
-        What a block needs; None for the whole value.
+        Operands, and the part that a block needs; None for all of it.
     results : tuple of (int or None)
         The dimension along which each result is cut; None if it is carried.
     write : callable
         Writes a block.
     initial : callable, optional
-        Writes the initial values of what is carried: takes an `Expansion`.
+        Writes the initial values of carried results; takes an `Expansion`.
     numbered : bool
         Blocks need the number of their first index.
     scale : int
@@ -90,7 +92,7 @@ class Axis:
     unit : int
         Sizes of blocks are multiples of it.
     outside : bool
-        A block may need nothing but padding; then it is given an element that it must not use.
+        A block may need only padding; then it gets one element, which it must not use.
     """
 
     size: int

@@ -45,14 +45,14 @@ def stream_large(graph: Graph, config: Config, share: int = 1) -> None:
     config : Config
         The chip.
     share : int
-        Use this fraction of vector memory: kernels need the rest.
+        Blocks take at most one part in ``share`` of vector memory; kernels need the rest.
     """
     leave_in_hbm(graph, config)
     _Streams(config, config.vmem_vectors // share).apply(graph)
 
 
 class _Way(Enum):
-    """How blocks are in vector memory: twice, once, or in blocks of their own."""
+    """Whether vector memory holds a block twice, once, or only in blocks of its own."""
 
     STAGED = 0
     PLAIN = 1
@@ -61,7 +61,7 @@ class _Way(Enum):
 
 @dataclass(frozen=True)
 class _Plan:
-    """An axis, and the size of its blocks; the more ``waste``, the worse."""
+    """An axis and the size of its blocks; the plan with the least ``waste`` is taken."""
 
     axis: Axis
     size: int
@@ -91,7 +91,7 @@ class _Streams:
         graph.outputs = [replaced.get(value, value) for value in graph.outputs]
 
     def _steps(self, operation: Operation) -> list[Operation]:
-        """An operation, or a reshape in two steps if it cannot be cut: whole rows are between."""
+        """The operation; a reshape that cannot be cut becomes two, with whole rows between them."""
         if operation.kind != "reshape" or self._needed(operation) <= self._vectors or (
                 self._plan(operation) is not None):
             return [operation]
@@ -103,7 +103,7 @@ class _Streams:
         return [Operation("reshape", operation.operands, (rows,), {}, (), operation.location),
                 Operation("reshape", (rows,), operation.results, {}, (), operation.location)]
 
-    # Which way.
+    # The choice of an axis.
 
     def _plan(self, operation: Operation) -> _Plan | None:
         """How to compute an operation block by block; None to leave it as it is."""
@@ -133,7 +133,7 @@ class _Streams:
     def _size(self, kind: TensorType) -> int:
         return standard(kind.shape, self._config).vectors
 
-    def _sized(self, operation: Operation, axis: Axis, way: "_Way") -> _Plan | None:
+    def _sized(self, operation: Operation, axis: Axis, way: _Way) -> _Plan | None:
         """The largest blocks of an axis that fit."""
         unit = self._unit(operation, axis)
         if unit is None or (unit >= axis.size and not _narrows(axis)):

@@ -24,7 +24,7 @@ from sim.compiler.tiling import Tiling
 __all__ = ["BlockLoops", "Host", "cut_rows"]
 
 READ, WRITTEN = 11, 12
-"""Semaphores of blocks: those that have been read, and results that have been written."""
+"""Semaphores: blocks of operands that have been read, and of results that have been written."""
 _REGISTER = 30
 _ROOM = 8
 """Vector memory divided by what staging leaves for kernels, at least."""
@@ -69,7 +69,7 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
     term : tuple of (int, int), optional
         What is added to ``start``: a word of scalar memory, by its address, times a number.
     exact : bool
-        Without the rows that fill the last vectors of columns of tiles.
+        Leave out the rows that only fill the last vectors of a column of tiles.
     """
     sizes = tiling.shape[:max(len(tiling.shape) - 2, 0)]
     strides = home.strides or _strides(sizes, tiling)
@@ -137,9 +137,9 @@ class BlockLoops:
         self._held: dict[int, VmemBuffer] = {}
 
     def write(self) -> list[VmemBuffer | None]:
-        """Write all of it; return the vectors of results that are carried.
+        """Write the stream; return the vectors of carried results, None for the others.
 
-        Vector memory holds nothing else that is not pinned.
+        Before, the caller has evicted all values that are not pinned from vector memory.
         """
         operation, places = self._operation, self._places
         leaf = all(_is_leaf(region) for region in operation.regions)
@@ -244,7 +244,7 @@ class BlockLoops:
 
 
 class _Staging:
-    """Vectors of a part's blocks: of the one that is computed, and of those that are moved."""
+    """Vectors of a part's blocks: of the one that is computed, and of those in transfer."""
 
     def __init__(self, host: Host, region: Graph, sources: Mapping[int, Rows],
                  wanted: Mapping[int, Rows]) -> None:
