@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from golden.mxu import dense
 from hdl.config import PRESETS
-from sim.compiler.layers import Dense
+from sim.compiler.handwritten.layers import Dense
 from sim.driver.device import Device
 from sim.verilated.toolchain import build_folder
 

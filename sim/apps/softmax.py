@@ -1,7 +1,8 @@
 """``make softmax``: a layer ``softmax(relu(x @ W + b))`` as one program on the core in RTL.
 
-The host writes x, W and b to vector memory, starts the program (`sim.compiler.softmax`), and reads
-the result. The golden core runs the same program, and every bit of both states must agree.
+The host writes x, W and b to vector memory, starts the program
+(`sim.compiler.handwritten.softmax`), and reads the result. The golden core runs the same
+program, and every bit of both states must agree.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from golden.core import GoldenCore
 from golden.numerics import to_bf16
 from hdl.config import PRESETS, Config
-from sim.compiler.softmax import SoftmaxLayer
+from sim.compiler.handwritten.softmax import SoftmaxLayer
 from sim.models.core import CoreModel
 
 __all__ = ["main", "operands", "reference"]

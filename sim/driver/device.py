@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from hdl.chip.chip import check_chip
 from hdl.config import Config
-from sim.compiler.layers import Dense, check_layers, check_matrix, compile_layers
+from sim.compiler.handwritten.layers import Dense, check_layers, check_matrix, compile_layers
 from sim.driver.backend import BACKENDS, open_backend
 from sim.driver.residents import Residents
 from sim.models.chip import ChipModel
@@ -115,8 +115,9 @@ class Device(Residents):
                progress: bool = False) -> Float32:
         """Multiply the matrices ``a`` and ``b``, to the bits of docs/numerics.md.
 
-        Programs on all cores compute the product (`sim.compiler.matmul`). They use instruction
-        memory, scalar memory, vector memory and registers as they need; buffers in HBM stay.
+        Programs on all cores compute the product (`sim.compiler.handwritten.matmul`). They use
+        instruction memory, scalar memory, vector memory and registers as they need; buffers in HBM
+        stay.
 
         Parameters
         ----------

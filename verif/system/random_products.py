@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from golden.mxu import dense
 from hdl.config import PRESETS
-from sim.compiler.layers import Dense
-from sim.compiler.matmul import Matmul
+from sim.compiler.handwritten.layers import Dense
+from sim.compiler.handwritten.matmul import Matmul
 from sim.driver.device import Device
 from sim.models.hbm import HbmOptions
 

@@ -95,7 +95,7 @@ KINDS: dict[str, Kind] = {
         "output_spatial_dimensions": "is", "feature_group_count": "i", "batch_group_count": "i",
         "precision_config": "ss"}),
     # Operand and result are of shape (lines, images, phases, places, features): a line is cut into
-    # phases (see sim.compiler.kernels.phases).
+    # phases (see sim.compiler.kernels.products.phases).
     "phase_convolution": Kind(2, attributes={
         "window_strides": "is", "padding": "pairs", "lhs_dilation": "is", "rhs_dilation": "is",
         "window_reversal": "bs", "kernel_input_feature_dimension": "i",

@@ -18,16 +18,16 @@ from sim.compiler.graph.ir import Graph
 from sim.compiler.graph.text import to_text
 from sim.compiler.graph.verify import verify
 from sim.compiler.passes.canonicalize import canonicalize
+from sim.compiler.passes.convolutions.expand_convolutions import expand_convolutions
+from sim.compiler.passes.convolutions.split_phases import split_phases
 from sim.compiler.passes.drop_dead import drop_dead
 from sim.compiler.passes.drop_empty import drop_empty
-from sim.compiler.passes.expand_convolutions import expand_convolutions
 from sim.compiler.passes.expand_elements import expand_elements
 from sim.compiler.passes.expand_products import expand_products
 from sim.compiler.passes.fold_constants import fold_constants
 from sim.compiler.passes.fuse import fuse
 from sim.compiler.passes.share_common import share_common
 from sim.compiler.passes.sink_transposes import sink_transposes
-from sim.compiler.passes.split_phases import split_phases
 
 __all__ = ["PASSES", "SIMPLIFICATIONS", "dump_folder", "run_passes"]
 

@@ -8,7 +8,7 @@ Multiplications of floats are in fp32, whatever the precision.
 """
 
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
-from sim.compiler.kernels.dot import Dots
+from sim.compiler.kernels.products.dot import Dots
 from sim.compiler.passes.expansion import Expansion, expand
 
 __all__ = ["expand_products", "finished", "widened"]

@@ -8,7 +8,7 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.lowering import Place
-from sim.compiler.kernels.phases import PhaseConvolution
+from sim.compiler.kernels.products.phases import PhaseConvolution
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate, vector_operations

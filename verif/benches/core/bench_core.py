@@ -20,7 +20,7 @@ from hdl.encoding import pack
 from hdl.isa import Fault, LoadOp, MiscOp, ScalarOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
 from sim.apps.softmax import operands
-from sim.compiler.softmax import SoftmaxLayer
+from sim.compiler.handwritten.softmax import SoftmaxLayer
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.core.host import ProgramPort, RequestPort, RowPort
 from verif.system.programs import STABLE, Generator, faulty_bundles, fill_registers, random_words

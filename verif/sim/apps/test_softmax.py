@@ -7,8 +7,8 @@ import pytest
 from golden.core import GoldenCore
 from hdl.config import Config
 from sim.apps import softmax
-from sim.compiler import softmax as compiler
-from sim.compiler.softmax import SoftmaxLayer
+from sim.compiler.handwritten import softmax as compiler
+from sim.compiler.handwritten.softmax import SoftmaxLayer
 
 
 def test_command_reports_and_tells_failure(monkeypatch: pytest.MonkeyPatch,

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
-from sim.compiler.chain import LayerChain
 from sim.compiler.executable import BufferSpec, Executable, Role
-from sim.compiler.layers import LayerKind, compile_layers
+from sim.compiler.handwritten.chain import LayerChain
+from sim.compiler.handwritten.layers import LayerKind, compile_layers
+from sim.compiler.handwritten.matmul import Matmul
 from sim.compiler.layout import Panels
-from sim.compiler.matmul import Matmul
 
 TINY = Config.preset("tiny")
 LAYOUT = Panels((2, 4), (1, 2, 4), 0.0)

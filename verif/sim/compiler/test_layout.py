@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
+from sim.compiler.handwritten.matmul import Matmul
 from sim.compiler.layout import ColumnOperands, Panels
-from sim.compiler.matmul import Matmul
 
 SEED = 11
 

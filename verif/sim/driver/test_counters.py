@@ -4,7 +4,7 @@ import numpy as np
 
 from sim.asm.assembler import Program
 from sim.asm.text import assemble
-from sim.compiler.matmul import Matmul
+from sim.compiler.handwritten.matmul import Matmul
 from systolith import Device
 from verif.sim.driver.common import TINY, check_product
 

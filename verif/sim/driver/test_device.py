@@ -11,7 +11,7 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from sim.asm.text import assemble
-from sim.compiler.matmul import Matmul
+from sim.compiler.handwritten.matmul import Matmul
 from sim.driver.backend import BACKENDS
 from systolith import Device
 from verif.sim.driver.common import HALT, SEED, TINY, assert_same_bits, check_product, operands

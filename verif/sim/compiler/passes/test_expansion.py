@@ -10,10 +10,10 @@ from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.verify import verify
-from sim.compiler.kernels.convolution import is_plain
-from sim.compiler.kernels.dot import Dots
 from sim.compiler.kernels.lowering import choose
-from sim.compiler.passes.expand_convolutions import expand_convolutions
+from sim.compiler.kernels.products.convolution import is_plain
+from sim.compiler.kernels.products.dot import Dots
+from sim.compiler.passes.convolutions.expand_convolutions import expand_convolutions
 from sim.compiler.passes.expand_products import expand_products
 from sim.compiler.tiling import standard
 

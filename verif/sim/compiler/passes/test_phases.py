@@ -11,7 +11,7 @@ from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from sim.compiler.graph.verify import verify
 from sim.compiler.passes import SIMPLIFICATIONS
-from sim.compiler.passes.split_phases import split_phases
+from sim.compiler.passes.convolutions.split_phases import split_phases
 
 SEED = 20261122
 CONFIG = Config.preset("tiny")

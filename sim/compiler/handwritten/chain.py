@@ -7,12 +7,12 @@ import numpy as np
 
 from hdl.config import Config
 from sim.asm.assembler import Assembler, Program
-from sim.compiler import matmul_registers as r
 from sim.compiler.executable import BufferSpec, Executable, Role
+from sim.compiler.handwritten import registers as r
+from sim.compiler.handwritten.frame import Places
+from sim.compiler.handwritten.matmul import Matmul
+from sim.compiler.handwritten.writer import Writer
 from sim.compiler.layout import NEGATIVE_ZERO
-from sim.compiler.matmul import Matmul
-from sim.compiler.matmul_code import Writer
-from sim.compiler.matmul_frame import Places
 
 __all__ = ["LayerChain"]
 

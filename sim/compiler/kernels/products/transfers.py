@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
-from sim.compiler.kernels.product import Product
+from sim.compiler.kernels.products.product import Product
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Fence, SReg, VmemBuffer
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
-from sim.compiler.kernels.convolution import is_plain
+from sim.compiler.kernels.products.convolution import is_plain
 from sim.compiler.passes.expand_products import finished, widened
 from sim.compiler.passes.expansion import Expansion, expand
 

@@ -3,7 +3,7 @@
 A *step* multiplies a block of rows, some vectors, by one weight tile. `Product` says how many steps
 there are and where each finds its operands: a nest of levels, as in a loop nest. Levels of *depth*
 add to the same results; they are the innermost ones, so that the sums of a block can stay in vector
-registers. Every step stores them. `sim.compiler.kernels.steps` writes the code.
+registers. Every step stores them. `sim.compiler.kernels.products.steps` writes the code.
 
 A weight tile takes lanes + 1 cycles, and a block of tile_vregs vectors hides it: the array takes a
 row in all other cycles.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hdl.config import Config
-from sim.compiler.kernels.pieces import Scheme
+from sim.compiler.kernels.products.pieces import Scheme
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Index, VmemBuffer, VReg
 

@@ -10,7 +10,7 @@ from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.infer import infer
 from sim.compiler.graph.interpret import evaluate
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
-from sim.compiler.kernels.phases import PhaseConvolution
+from sim.compiler.kernels.products.phases import PhaseConvolution
 from sim.compiler.tiling import standard
 from sim.models.core import CoreModel
 from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
-from sim.compiler.chain import LayerChain
 from sim.compiler.executable import Executable
-from sim.compiler.matmul import Matmul
+from sim.compiler.handwritten.chain import LayerChain
+from sim.compiler.handwritten.matmul import Matmul
 
 __all__ = ["Dense", "LayerKind", "check_layers", "check_matrix", "compile_layers"]
 

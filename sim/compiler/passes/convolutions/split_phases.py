@@ -1,9 +1,9 @@
 """Splits the columns of images into phases, for convolutions that gain by it.
 
-A convolution over two dimensions becomes a `phase_convolution` (`sim.compiler.kernels.phases`) of
-values whose columns are split. Elementwise operations and reductions of its result are applied to
-the split value, so that a chain of convolutions never puts the columns together; what needs them
-gets a copy.
+A convolution over two dimensions becomes a `phase_convolution`
+(`sim.compiler.kernels.products.phases`) of values whose columns are split. Elementwise operations
+and reductions of its result are applied to the split value, so that a chain of convolutions never
+puts the columns together; what needs them gets a copy.
 """
 
 import math
@@ -15,8 +15,7 @@ import numpy as np
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
-from sim.compiler.passes.expansion import Expansion, expand
-from sim.compiler.passes.split_lines import (
+from sim.compiler.passes.convolutions.split_lines import (
     Order,
     as_phases,
     few_features,
@@ -24,6 +23,7 @@ from sim.compiler.passes.split_lines import (
     pooled,
     pooled_phases,
 )
+from sim.compiler.passes.expansion import Expansion, expand
 
 __all__ = ["split_phases"]
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sim.compiler.kernels.pieces import ROWS, WEIGHTS, Number
-from sim.compiler.kernels.product import Level, Product
-from sim.compiler.kernels.transfers import Transfers
+from sim.compiler.kernels.products.pieces import ROWS, WEIGHTS, Number
+from sim.compiler.kernels.products.product import Level, Product
+from sim.compiler.kernels.products.transfers import Transfers
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
 

@@ -11,9 +11,9 @@ An *epilogue* turns a product into a dense layer: a bias for each column is adde
 sums, in fp32, and ``fmax`` with +0.0 is the ReLU. It costs the array no cycles, because the vector
 unit computes it while results arrive.
 
-Each core computes a share of C (`sim.compiler.plan`): some of its column tiles or some of its
-blocks of rows. Its program makes one tile of C (a block of rows by a column tile) after the other,
-each in as many *passes* as there are tiles along the depth. During pass p
+Each core computes a share of C (`sim.compiler.handwritten.plan`): some of its column tiles or some
+of its blocks of rows. Its program makes one tile of C (a block of rows by a column tile) after the
+other, each in as many *passes* as there are tiles along the depth. During pass p
 
 - its rows, in vector memory since pass p - 1, are pushed into the array,
 - results that are ready are popped and added to the sums in vector memory,
@@ -24,7 +24,8 @@ each in as many *passes* as there are tiles along the depth. During pass p
 Rows, weights and sums have two buffers each; or all of A's block stays in vector memory, where it
 fits and more than one column tile needs it. The program's loops count passes, blocks and tiles, so
 its length does not depend on the shape: it fits in every preset's instruction memory.
-`sim.compiler.matmul_code` writes it, and `sim.compiler.chain` links the programs of products.
+`sim.compiler.handwritten.writer` writes it, and `sim.compiler.handwritten.chain` links the programs
+of products.
 """
 
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ from functools import cached_property
 
 from hdl.checks import instance, integer
 from hdl.config import Config
+from sim.compiler.handwritten.plan import Blocking, Share, Work, ceil_div
 from sim.compiler.layout import NEGATIVE_ZERO, TAIL_VECTORS, ColumnOperands, Panels
-from sim.compiler.plan import Blocking, Share, Work, ceil_div
 
 __all__ = ["SMEM_WORDS", "Matmul"]
 

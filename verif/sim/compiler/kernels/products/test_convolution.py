@@ -7,8 +7,8 @@ from hdl.config import Config
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.interpret import evaluate
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
-from sim.compiler.kernels.convolution import is_plain
 from sim.compiler.kernels.lowering import choose
+from sim.compiler.kernels.products.convolution import is_plain
 from sim.compiler.tiling import Tiling, standard
 from sim.models.core import CoreModel
 from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run

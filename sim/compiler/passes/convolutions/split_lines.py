@@ -1,4 +1,6 @@
-"""Convolutions of few features, with columns along the lanes (`sim.compiler.kernels.lines`).
+"""Convolutions of few features, with columns along the lanes.
+
+`sim.compiler.kernels.products.lines` has their kernel.
 
 The columns of the result are in the order of their phases: lane *q* · *S* + *p* is column
 *p* · *Q* + *q*, for *S* sublanes. So a transpose of the tiled dimensions gives a value in phases.

@@ -1,15 +1,16 @@
 """Code generation: a core's share of a product, written as bundles.
 
-`sim.compiler.matmul` says what the code does. It is written by hand, as a software pipeline.
+`sim.compiler.handwritten.matmul` says what the code does. It is written by hand, as a
+software pipeline.
 """
 
 from typing import Any
 
 from sim.asm.operands import s
-from sim.compiler import matmul_registers as r
+from sim.compiler.handwritten import registers as r
+from sim.compiler.handwritten.frame import LEAST
+from sim.compiler.handwritten.transfers import Transfers
 from sim.compiler.layout import NEGATIVE_ZERO
-from sim.compiler.matmul_frame import LEAST
-from sim.compiler.matmul_transfers import Transfers
 
 __all__ = ["Writer"]
 

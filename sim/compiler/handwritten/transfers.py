@@ -5,10 +5,10 @@ from typing import Any
 from hdl.dma.format import DESCRIPTOR_WORDS
 from sim.asm.descriptor import descriptor, hbm, vmem
 from sim.asm.operands import s
-from sim.compiler import matmul_registers as r
+from sim.compiler.handwritten import registers as r
+from sim.compiler.handwritten.frame import Frame
+from sim.compiler.handwritten.matmul import SMEM_WORDS
 from sim.compiler.layout import NEGATIVE_ZERO
-from sim.compiler.matmul import SMEM_WORDS
-from sim.compiler.matmul_frame import Frame
 
 __all__ = ["Transfers"]
 

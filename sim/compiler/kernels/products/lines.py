@@ -2,18 +2,19 @@
 
 Where an input has few features, its rows would fill few of the array's lanes. So the parts are
 exchanged: the kernel's outputs are the rows, and a weight tile holds features, for several offsets
-of the kernel, of a whole line. `sim.compiler.passes.split_lines` writes such convolutions.
+of the kernel, of a whole line. `sim.compiler.passes.convolutions.split_lines` writes such
+convolutions.
 """
 
 from dataclasses import dataclass
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation
-from sim.compiler.kernels.dot import cheapest, finisher, precision
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
-from sim.compiler.kernels.pieces import scheme
-from sim.compiler.kernels.product import Finish, Level, Product
-from sim.compiler.kernels.steps import write_product
+from sim.compiler.kernels.products.dot import cheapest, finisher, precision
+from sim.compiler.kernels.products.pieces import scheme
+from sim.compiler.kernels.products.product import Finish, Level, Product
+from sim.compiler.kernels.products.steps import write_product
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.tiling import Tiling, standard
 

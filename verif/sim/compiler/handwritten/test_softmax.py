@@ -6,7 +6,7 @@ import pytest
 from golden.core import GoldenCore
 from hdl.config import Config
 from sim.apps.softmax import operands, reference
-from sim.compiler.softmax import SoftmaxLayer
+from sim.compiler.handwritten.softmax import SoftmaxLayer
 from sim.models.core import CoreModel
 
 LIMIT = 100_000

@@ -10,9 +10,9 @@ from golden.mxu import matmul
 from hdl.config import Config
 from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import DType, Graph, Sharding, TensorType, Value
-from sim.compiler.kernels.dot import Dots, _ways
-from sim.compiler.kernels.product import Product
-from sim.compiler.kernels.transfers import Plan, plan_transfers
+from sim.compiler.kernels.products.dot import Dots, _ways
+from sim.compiler.kernels.products.product import Product
+from sim.compiler.kernels.products.transfers import Plan, plan_transfers
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.driver import compile_graph
@@ -71,7 +71,7 @@ def check(device: Device, shape: tuple[int, int, int], transposed: bool) -> int:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_golden_bits(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if transfers that do not overlap with the array took very long.
-    monkeypatch.setattr("sim.compiler.kernels.transfers._LATENCY", 1 << 20)
+    monkeypatch.setattr("sim.compiler.kernels.products.transfers._LATENCY", 1 << 20)
     with Device.open(CONFIG, "golden") as device:
         found = [check(device, shape, transposed) for shape in SHAPES]
     assert set(found) >= {2, 3}

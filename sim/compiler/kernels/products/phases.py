@@ -10,8 +10,8 @@ Values are of shape (lines, images, phases, places, features): lines are outer t
 offset of lines is one distance for all rows of all images, and these follow each other.
 
 The kernel first copies the rows of each offset of columns to scratch, with zeros around, and then
-multiplies (`sim.compiler.kernels.product`). Where few features leave lanes free, several offsets
-are put side by side in them.
+multiplies (`sim.compiler.kernels.products.product`). Where few features leave lanes free, several
+offsets are put side by side in them.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from functools import cached_property
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation
-from sim.compiler.kernels.dot import cheapest, finisher, merged, precision, relaid, strides
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
-from sim.compiler.kernels.pieces import scheme
-from sim.compiler.kernels.product import Finish, Level, Product
-from sim.compiler.kernels.steps import write_product
+from sim.compiler.kernels.products.dot import cheapest, finisher, merged, precision, relaid, strides
+from sim.compiler.kernels.products.pieces import scheme
+from sim.compiler.kernels.products.product import Finish, Level, Product
+from sim.compiler.kernels.products.steps import write_product
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Index, MReg, VmemBuffer, VReg
 from sim.compiler.tiling import Tiling, standard

@@ -11,9 +11,9 @@ from golden.chip import GoldenChip
 from golden.mxu import dense, matmul
 from hdl.config import Config
 from sim.asm.assembler import Program
-from sim.compiler.chain import LayerChain
-from sim.compiler.layers import Dense
-from sim.compiler.matmul import Matmul
+from sim.compiler.handwritten.chain import LayerChain
+from sim.compiler.handwritten.layers import Dense
+from sim.compiler.handwritten.matmul import Matmul
 from sim.models.hbm import HbmOptions
 from systolith import Device
 from verif.system.random_products import compare_random, random_layers, random_operands

@@ -16,10 +16,10 @@ from functools import cached_property
 from hdl.config import Config
 from sim.compiler.graph.ir import DType, Operation, Value
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
-from sim.compiler.kernels.pieces import scheme
-from sim.compiler.kernels.product import Finish, Level, Product
-from sim.compiler.kernels.steps import write_product
-from sim.compiler.kernels.transfers import Homes, Transfers, plan_transfers
+from sim.compiler.kernels.products.pieces import scheme
+from sim.compiler.kernels.products.product import Finish, Level, Product
+from sim.compiler.kernels.products.steps import write_product
+from sim.compiler.kernels.products.transfers import Homes, Transfers, plan_transfers
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import VmemBuffer, VReg
 from sim.compiler.tiling import Tiling

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from sim.asm.assembler import Assembler
-from sim.compiler import matmul_registers as r
-from sim.compiler.code import Code
+from sim.compiler.handwritten import registers as r
+from sim.compiler.handwritten.code import Code
+from sim.compiler.handwritten.matmul import Matmul
+from sim.compiler.handwritten.plan import Share, ceil_div, even
 from sim.compiler.layout import TAIL_VECTORS
-from sim.compiler.matmul import Matmul
-from sim.compiler.plan import Share, ceil_div, even
 
 __all__ = ["LEAST", "Frame", "Places"]
 

@@ -7,7 +7,7 @@ from hdl.config import Config
 from sim.compiler.graph.infer import infer
 from sim.compiler.graph.interpret import evaluate
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
-from sim.compiler.kernels.lines import LineConvolution
+from sim.compiler.kernels.products.lines import LineConvolution
 from sim.models.core import CoreModel
 from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run
 

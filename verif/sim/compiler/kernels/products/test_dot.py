@@ -7,7 +7,7 @@ from golden.mxu import matmul
 from hdl.config import Config
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
-from sim.compiler.kernels.dot import Dots, dot_cycles
+from sim.compiler.kernels.products.dot import Dots, dot_cycles
 from sim.compiler.tiling import standard
 from sim.models.core import CoreModel
 from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation
-from sim.compiler.kernels.dot import (
+from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.products.dot import (
     COPY_CYCLES,
     cheapest,
     finisher,
@@ -23,10 +24,9 @@ from sim.compiler.kernels.dot import (
     relaid,
     strides,
 )
-from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
-from sim.compiler.kernels.pieces import scheme
-from sim.compiler.kernels.product import Finish, Level, Product
-from sim.compiler.kernels.steps import write_product
+from sim.compiler.kernels.products.pieces import scheme
+from sim.compiler.kernels.products.product import Finish, Level, Product
+from sim.compiler.kernels.products.steps import write_product
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.tiling import Tiling, standard
 

@@ -1,0 +1,1 @@
+"""Convolutions in terms of those that the kernels take."""
