@@ -14,7 +14,7 @@ from hdl.checks import instance
 from hdl.config import PRESETS, Config
 from sim.asm.assembler import Program
 from sim.compiler.executable import BufferSpec, Executable
-from sim.compiler.program.code.stream import STAMP
+from sim.compiler.program.code.reserved import STAMP
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.report import Report
 from sim.driver.backend import Backend

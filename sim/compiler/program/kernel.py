@@ -15,7 +15,8 @@ from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
-from sim.compiler.program.code.scalars import SCALAR_READ, ScalarMemory
+from sim.compiler.program.code.reserved import SCALAR_READ
+from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.control.counted import Affine
 

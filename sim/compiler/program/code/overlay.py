@@ -38,7 +38,7 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
     Parameters
     ----------
     linear : Linear
-        The code. It ends with a halt, and uses neither `LOADED` nor scalar registers 28 and 29.
+        The code. It ends with a halt, and uses none of `LOADED`, `PAIR` and `TARGET`.
     constants : array of uint32, shape (rows, lanes)
         First rows of the buffer.
     config : Config

@@ -5,15 +5,12 @@ from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import Slot
 from sim.asm.operands import s, sem
 from sim.compiler.program.code.encode import Operations
+from sim.compiler.program.code.reserved import LOADED, PAIR, TARGET, WORK
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import CODE, Rows, scalar_words, transfer
 
-__all__ = ["LOADED", "load", "resident", "resident_bundles"]
+__all__ = ["load", "resident", "resident_bundles"]
 
-LOADED = 15
-"""Semaphore that counts segments loaded."""
-_PAIR, _TARGET = s[28], s[29]
-"""What the loader needs: address of the first of a pair of descriptors, and where to go then."""
 _ADDRESS_WORDS = range(2, 4)
 """Words of a descriptor that hold the source's address."""
 
@@ -28,13 +25,13 @@ def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Ope
     memory = ScalarMemory(config)
     words = transfer(config, Rows(CODE, 0), scalar_words(memory.fixed.start),
                      len(memory.fixed) // config.lanes, LOADED).words
-    at, value = memory.kernel.start, s[30]
+    at = memory.kernel.start
     sources: list[object] = list(words)
     sources[_ADDRESS_WORDS.start:_ADDRESS_WORDS.stop] = ["low", "high"]
-    bundles: list[Operations] = [[(Slot.S1, "add", (value, s[0], sources[0]))]]
+    bundles: list[Operations] = [[(Slot.S1, "add", (WORK, s[0], sources[0]))]]
     for number in range(DESCRIPTOR_WORDS):
-        store = (Slot.S0, "store", (value, s[0], at + number))
-        following = [(Slot.S1, "add", (value, s[0], source))
+        store = (Slot.S0, "store", (WORK, s[0], at + number))
+        following = [(Slot.S1, "add", (WORK, s[0], source))
                      for source in sources[number + 1:number + 2]]
         bundles.append([store, *following])
     bundles += [
@@ -44,22 +41,22 @@ def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Ope
     loader = len(bundles)
     if single:
         bundles += [
-            [(Slot.MISC, "dma", (_PAIR,))],
-            [(Slot.MISC, "wait", (sem[LOADED], 1)), (Slot.S1, "jump", (_TARGET,))],
+            [(Slot.MISC, "dma", (PAIR,))],
+            [(Slot.MISC, "wait", (sem[LOADED], 1)), (Slot.S1, "jump", (TARGET,))],
             [],
         ]
         return bundles, loader
     bundles += [
-        [(Slot.MISC, "dma", (_PAIR,)), (Slot.S0, "add", (_PAIR, _PAIR, DESCRIPTOR_WORDS))],
-        [(Slot.MISC, "dma", (_PAIR,))],
-        [(Slot.MISC, "wait", (sem[LOADED], 1)), (Slot.S1, "jump", (_TARGET,))],
+        [(Slot.MISC, "dma", (PAIR,)), (Slot.S0, "add", (PAIR, PAIR, DESCRIPTOR_WORDS))],
+        [(Slot.MISC, "dma", (PAIR,))],
+        [(Slot.MISC, "wait", (sem[LOADED], 1)), (Slot.S1, "jump", (TARGET,))],
     ]
     return bundles, loader
 
 
 def load(pair: int, target: int) -> Operations:
     """Operations that tell the loader what to load, and where to go then."""
-    return [(Slot.S0, "add", (_PAIR, s[0], pair)), (Slot.S1, "add", (_TARGET, s[0], target))]
+    return [(Slot.S0, "add", (PAIR, s[0], pair)), (Slot.S1, "add", (TARGET, s[0], target))]
 
 
 def resident_bundles() -> int:

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS
 
-__all__ = ["SCALAR_READ", "ScalarMemory"]
-
-SCALAR_READ = 7
-"""Semaphore of transfers to the window of scalar memory."""
+__all__ = ["ScalarMemory"]
 
 _KERNEL_SHARE = 8
 """Scalar memory divided by the part that belongs to kernels."""

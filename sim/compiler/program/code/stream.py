@@ -15,16 +15,13 @@ from hdl.isa import BUNDLE_WORDS, Slot
 from sim.asm.operands import s, sem
 from sim.compiler.machine.emit import Code
 from sim.compiler.program.code.encode import Fixup, Operations, encode
+from sim.compiler.program.code.reserved import STAMP
 from sim.compiler.program.code.transfers import Rows, TransferWords
 
-__all__ = ["STAMP", "Label", "Linear", "Stream"]
+__all__ = ["Label", "Linear", "Stream"]
 
 Words: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
-
-STAMP = s[31]
-"""Holds the number of the kernel before which a program stops that is being profiled, from 1; 0 at
-the end of the program."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,11 @@ from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, Slot
 from sim.asm.assembler import Program
 from sim.asm.operands import s, sem
 from sim.compiler.program.code.encode import FIRST_IMMEDIATE_WORD, Operations, encode
-from sim.compiler.program.code.resident import LOADED, load, resident
-from sim.compiler.program.code.scalars import SCALAR_READ, ScalarMemory
+from sim.compiler.program.code.reserved import LOADED, SCALAR_READ, STAMP
+from sim.compiler.program.code.resident import load, resident
+from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.segments import Segment, code_rows
-from sim.compiler.program.code.stream import STAMP, Linear
+from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.transfers import (
     CODE,
     Rows,

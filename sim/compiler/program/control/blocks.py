@@ -14,6 +14,7 @@ from hdl.isa import Slot
 from sim.asm.operands import s, sem
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer
+from sim.compiler.program.code.reserved import BLOCK_READ, BLOCK_WRITTEN, WORK
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows, Vectors
 from sim.compiler.program.control.loops import move_vectors
@@ -23,9 +24,6 @@ from sim.compiler.tiling import Tiling
 
 __all__ = ["BlockLoops", "Host", "cut_rows"]
 
-READ, WRITTEN = 11, 12
-"""Semaphores: blocks of operands that have been read, and of results that have been written."""
-_REGISTER = 30
 _ROOM = 8
 """Vector memory divided by what staging leaves for kernels, at least."""
 
@@ -240,7 +238,7 @@ class BlockLoops:
         self._places.evict_all(lambda value: False)
         if count > 1:
             _advance(stream, counter)
-            stream.branch("blt", _REGISTER, count, again)
+            stream.branch("blt", WORK.number, count, again)
 
 
 class _Staging:
@@ -295,12 +293,12 @@ class _Staging:
         stream.bundle((Slot.S0, "store", (s[0], s[0], ahead)))
         self._start_reads()
         if self._written:
-            stream.bundle((Slot.MISC, "signal", (sem[WRITTEN], self._writes)))
+            stream.bundle((Slot.MISC, "signal", (sem[BLOCK_WRITTEN], self._writes)))
 
     def finish(self) -> None:
         """Write what comes after the loop: the last results are written."""
         if self._written:
-            self._host.stream.wait(WRITTEN, self._writes)
+            self._host.stream.wait(BLOCK_WRITTEN, self._writes)
         for buffer in self._taken:
             self._host.places.memory.release(buffer)
 
@@ -308,11 +306,11 @@ class _Staging:
         """Write the body of the loop."""
         host, places, stream = self._host, self._host.places, self._host.stream
         if self._read:
-            stream.wait(READ, self._reads)
+            stream.wait(BLOCK_READ, self._reads)
             self._copy({work: stage for stage, work in self._read.values()})
             end = stream.label("read")
             _advance(stream, ahead)
-            stream.branch("bge", _REGISTER, count, end)
+            stream.branch("bge", WORK.number, count, end)
             self._start_reads()
             stream.bind(end)
         for number, (_, work) in self._read.items():
@@ -324,11 +322,11 @@ class _Staging:
                    for number in self._written
                    if places.buffer(self._region.outputs[number]) != self._written[number][0]})
         if self._written:
-            stream.wait(WRITTEN, self._writes)
+            stream.wait(BLOCK_WRITTEN, self._writes)
             self._copy({stage: work for work, stage in self._written.values()})
         for number, (_, stage) in self._written.items():
             places.memory.start_transfer(Vectors(stage.address), self._wanted[number],
-                                  stage.vectors * host.config.sublanes, WRITTEN)
+                                  stage.vectors * host.config.sublanes, BLOCK_WRITTEN)
         for value in self._direct:
             places.assigned.pop(value, None)
             if value in places.pinned:
@@ -339,7 +337,7 @@ class _Staging:
     def _start_reads(self) -> None:
         for number, (stage, _) in self._read.items():
             self._host.places.memory.start_transfer(self._sources[number], Vectors(stage.address),
-                                             stage.vectors * self._host.config.sublanes, READ)
+                                             stage.vectors * self._host.config.sublanes, BLOCK_READ)
 
     def _copy(self, moves: Mapping[VmemBuffer, VmemBuffer]) -> None:
         code = move_vectors(moves, self._host.config)
@@ -360,7 +358,6 @@ def _by_value(region: Graph, wanted: Mapping[int, Rows]) -> dict[Value, list[Row
 
 def _advance(stream: Stream, counter: int) -> None:
     """Add 1 to a counter in scalar memory; the sum stays in a register."""
-    register = s[_REGISTER]
-    stream.bundle((Slot.S0, "load", (register, s[0], counter)))
-    stream.bundle((Slot.S0, "add", (register, register, 1)))
-    stream.bundle((Slot.S0, "store", (register, s[0], counter)))
+    stream.bundle((Slot.S0, "load", (WORK, s[0], counter)))
+    stream.bundle((Slot.S0, "add", (WORK, WORK, 1)))
+    stream.bundle((Slot.S0, "store", (WORK, s[0], counter)))

@@ -7,6 +7,7 @@ from hdl.isa import Slot
 from sim.asm.operands import s
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer
+from sim.compiler.program.code.reserved import WORK
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Label
 from sim.compiler.program.code.transfers import Rows
@@ -17,9 +18,6 @@ from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
 from sim.compiler.program.tilings import Tilings
 
 __all__ = ["ControlFlow"]
-
-_CONDITION = 30
-"""Scalar register of conditions; kernels do not use it."""
 
 
 class ControlFlow:
@@ -80,10 +78,10 @@ class ControlFlow:
             self._enter(condition, buffers, rows)
             self.fixed.update(condition.inputs)
             self.write(condition, {})
-            places.read_scalar(condition.outputs[0], _CONDITION, self._memory.window.start)
+            places.read_scalar(condition.outputs[0], WORK, self._memory.window.start)
             places.evict_all(lambda value: False)
             self._leave(condition, buffers, known)
-            stream.branch("beq", _CONDITION, 0, end)
+            stream.branch("beq", WORK.number, 0, end)
         self._enter(body, buffers, rows)
         self.write(body, {})
         self._store_together(
@@ -135,18 +133,17 @@ class ControlFlow:
         """Write the start of a loop that counts."""
         [address] = self.take_counters(1)
         self.counters.update((value, (address, affine)) for value, affine in loop.values.items())
-        register = s[_CONDITION]
-        self.stream.bundle((Slot.S0, "add", (register, s[0], loop.first)))
-        self.stream.bundle((Slot.S0, "store", (register, s[0], address)))
+        self.stream.bundle((Slot.S0, "add", (WORK, s[0], loop.first)))
+        self.stream.bundle((Slot.S0, "store", (WORK, s[0], address)))
 
     def _advance_counter(self, loop: Counted, again: Label) -> None:
         """Write the end of a loop that counts: the next iteration, if there is one."""
         self.give_counters(1)
-        address, register = self._memory.counters[self._depth], s[_CONDITION]
-        self.stream.bundle((Slot.S0, "load", (register, s[0], address)))
-        self.stream.bundle((Slot.S0, "add", (register, register, 1)))
-        self.stream.bundle((Slot.S0, "store", (register, s[0], address)))
-        self.stream.branch("blt", _CONDITION, loop.limit, again)
+        address = self._memory.counters[self._depth]
+        self.stream.bundle((Slot.S0, "load", (WORK, s[0], address)))
+        self.stream.bundle((Slot.S0, "add", (WORK, WORK, 1)))
+        self.stream.bundle((Slot.S0, "store", (WORK, s[0], address)))
+        self.stream.branch("blt", WORK.number, loop.limit, again)
 
     def _carried(self, operation: Operation, later: set[Value]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
@@ -280,7 +277,7 @@ class ControlFlow:
         """
         places, stream = self.places, self.stream
         index, *operands = operation.operands
-        places.read_scalar(index, _CONDITION, self._memory.window.start)
+        places.read_scalar(index, WORK, self._memory.window.start)
         for value in operands:
             places.save(value)
         places.evict_all(later.__contains__)
@@ -288,7 +285,7 @@ class ControlFlow:
         results = [places.reserve(self.tilings[value].vectors) for value in operation.results]
         labels = [stream.label("branch") for _ in operation.regions]
         for number, label in enumerate(labels[:-1]):
-            stream.branch("beq", _CONDITION, number, label)
+            stream.branch("beq", WORK.number, number, label)
         stream.jump(labels[-1])
         end = stream.label("end")
         for region, label in zip(operation.regions, labels, strict=True):

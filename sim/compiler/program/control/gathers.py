@@ -4,9 +4,9 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s
 from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.program.code.reserved import BLOCK_READ, BLOCK_WRITTEN
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows, scalar_words
-from sim.compiler.program.control.blocks import READ, WRITTEN
 from sim.compiler.program.places.places import Places, Splat
 from sim.compiler.program.tilings import Tilings
 from sim.compiler.tiling import Tiling
@@ -59,8 +59,8 @@ class Gathers:
             stream.bundle((Slot.S0, "store", (s[0], s[0], word)))
         stream.bind(next_chunk)
         places.memory.start_transfer(given.moved(0, (chunk, self._config.sublanes)),
-                              scalar_words(self._memory.window.start), 1, READ)
-        stream.wait(READ, 1)
+                              scalar_words(self._memory.window.start), 1, BLOCK_READ)
+        stream.wait(BLOCK_READ, 1)
         stream.bind(next_row)
         stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
         stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
@@ -68,7 +68,7 @@ class Gathers:
         stream.bundle((Slot.S0, "max", (_INDEX, _INDEX, 0)))
         stream.bundle((Slot.S0, "min", (_INDEX, _INDEX, table.shape[0] - 1)))
         stream.bundle((Slot.S0, "store", (_INDEX, s[0], index)))
-        places.memory.start_transfer(source, target, self._rows(table), WRITTEN)
+        places.memory.start_transfer(source, target, self._rows(table), BLOCK_WRITTEN)
         stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
         stream.bundle((Slot.S0, "add", (_AT, _AT, 1)))
         stream.bundle((Slot.S0, "store", (_AT, s[0], at)))
@@ -80,7 +80,7 @@ class Gathers:
         stream.bundle((Slot.S0, "store", (_AT, s[0], chunk)))
         stream.jump(next_chunk)
         stream.bind(end)
-        stream.wait(WRITTEN, indices.shape[0])
+        stream.wait(BLOCK_WRITTEN, indices.shape[0])
         places.homes[operation.result] = result
 
     def _home(self, value: Value) -> Rows:

@@ -7,6 +7,7 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s
 from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.program.code.reserved import WORK
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.control.blocks import cut_rows
@@ -16,8 +17,6 @@ from sim.compiler.program.tilings import Tilings
 from sim.compiler.tiling import standard
 
 __all__ = ["Slices"]
-
-_REGISTER = 30
 
 
 class Slices:
@@ -138,14 +137,14 @@ class Slices:
 
     def _index(self, value: Value, last: int, word: int) -> None:
         """Write code that brings an index, from 0 to ``last``, to a word of scalar memory."""
-        stream, register = self._places.memory.stream, s[_REGISTER]
+        stream = self._places.memory.stream
         if value in self._counters:
             address, affine = self._counters[value]
-            stream.bundle((Slot.S0, "load", (register, s[0], address)))
-            stream.bundle((Slot.S0, "mul", (register, register, affine.factor)))
-            stream.bundle((Slot.S0, "add", (register, register, affine.offset)))
+            stream.bundle((Slot.S0, "load", (WORK, s[0], address)))
+            stream.bundle((Slot.S0, "mul", (WORK, WORK, affine.factor)))
+            stream.bundle((Slot.S0, "add", (WORK, WORK, affine.offset)))
         else:
-            self._places.read_scalar(value, _REGISTER, self._memory.window.start)
-        stream.bundle((Slot.S0, "max", (register, register, 0)))
-        stream.bundle((Slot.S0, "min", (register, register, last)))
-        stream.bundle((Slot.S0, "store", (register, s[0], word)))
+            self._places.read_scalar(value, WORK, self._memory.window.start)
+        stream.bundle((Slot.S0, "max", (WORK, WORK, 0)))
+        stream.bundle((Slot.S0, "min", (WORK, WORK, last)))
+        stream.bundle((Slot.S0, "store", (WORK, s[0], word)))

@@ -13,18 +13,13 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s, sem, v
 from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.program.code.reserved import EXCHANGED, FREE, MOVED
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows, Vectors, send, transfer
 from sim.compiler.program.places.vectors import FreeVectors
 
-__all__ = ["MOVED", "VectorMemory"]
-
-MOVED = 8
-"""Semaphore that counts transfers of values."""
-FREE, EXCHANGED = 9, 10
-"""Semaphores of exchanges: the other core's vectors are free; one of the two transfers is complete.
-"""
+__all__ = ["VectorMemory"]
 
 
 class VectorMemory:

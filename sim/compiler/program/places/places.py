@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hdl.config import Config
 from hdl.isa import Slot
-from sim.asm.operands import s
+from sim.asm.operands import Scalar, s
 from sim.compiler.graph.ir import Value
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.code.stream import Stream
@@ -373,14 +373,14 @@ class Places:
 
     # ---- scalars
 
-    def read_scalar(self, value: Value, register: int, window: int) -> None:
+    def read_scalar(self, value: Value, register: Scalar, window: int) -> None:
         """Write code that copies a value of one element to a scalar register."""
         home = self.homes.get(value)
         if isinstance(home, Splat):
-            self.memory.stream.bundle((Slot.S0, "add", (s[register], s[0], home.word)))
+            self.memory.stream.bundle((Slot.S0, "add", (register, s[0], home.word)))
         else:
             self.copy_scalars([value], window)
-            self.memory.stream.bundle((Slot.S0, "load", (s[register], s[0], window)))
+            self.memory.stream.bundle((Slot.S0, "load", (register, s[0], window)))
 
     def copy_scalars(self, values: Sequence[Value], window: int) -> None:
         """Write code that copies the first row of values to rows of scalar memory, and waits.
