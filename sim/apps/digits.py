@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from golden.mxu import dense
 from hdl.config import PRESETS
+from sim.apps.output import parse, print_trace
 from sim.compiler.handwritten.layers import Dense
 from sim.driver.device import Device
-from sim.verilated.toolchain import build_folder
 
 __all__ = ["Network", "load", "main", "report", "train"]
 
@@ -224,12 +224,7 @@ def main() -> int:
     """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(prog="make digits", description=__doc__.splitlines()[0])
     parser.add_argument("--config", choices=PRESETS, default="v2", help="preset to simulate")
-    parser.add_argument("--trace", action="store_true",
-                        help="write a trace and waveforms of the run")
-    arguments = parser.parse_args()
-    folder = build_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    trace = folder / "trace" if arguments.trace else None
+    arguments, folder, trace = parse(parser, "the run")
     figures, digits, predicted = report(arguments.config, progress=True, trace=trace)
     (folder / "digits.json").write_text(json.dumps(figures, indent=2) + "\n")
     _draw(digits, predicted, folder / "digits.png")
@@ -247,9 +242,7 @@ network's own products
   simulation speed         {figures['cycles_per_second']:8,.0f}  cycles/s
 figures: {folder / 'report.json'}
 picture: {folder / 'digits.png'}""")
-    if trace is not None:
-        print(f"trace:   {trace}.json (open it at https://ui.perfetto.dev)")
-        print(f"waves:   {trace}.vcd (for a waveform viewer, such as GTKWave or Surfer)")
+    print_trace(trace)
     lost = float(figures["accuracy_float32"]) - float(figures["accuracy"])
     if lost > TOLERANCE:
         print(f"the chip loses {lost:.2%} of accuracy, more than {TOLERANCE:.2%}",

@@ -11,16 +11,18 @@ import pathlib
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from hdl.config import PRESETS, Config
-from sim.apps.training.cnn import cnn
-from sim.apps.training.perceptron import perceptron
+from sim.apps.output import parse, print_trace
+from sim.apps.training.models.cnn import cnn
+from sim.apps.training.models.perceptron import perceptron
+from sim.apps.training.models.resnet import resnet
+from sim.apps.training.models.transformer import transformer
 from sim.apps.training.pictures import draw_cycles, draw_loss
-from sim.apps.training.resnet import resnet
 from sim.apps.training.run import (
     GoldenCheck,
     Run,
@@ -33,9 +35,7 @@ from sim.apps.training.run import (
     train,
 )
 from sim.apps.training.task import Task
-from sim.apps.training.transformer import transformer
 from sim.driver.device import Device
-from sim.verilated.toolchain import build_folder
 
 __all__ = ["MODELS", "main", "report"]
 
@@ -91,29 +91,49 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
     Returns
     -------
     dict
-        The figures of ``build/report.json``.
+        The figures of ``build/report.json``. Both ``bit_exact`` and ``loss_bit_exact`` tell whether
+        the losses that the golden model computed again have the same bits; the second name says
+        that only losses are compared.
     """
     exact = float32_accuracy(task)
     started = time.perf_counter()
     with Device.open(config) as device:
-        opened = time.perf_counter()
+        open_seconds = time.perf_counter() - started
         with tqdm(total=task.steps, desc="training in RTL", unit="step", leave=False,
                   disable=not progress) as bar:
             run = train(task, device, _Bar(task, bar))
         total = device.counters(0)["cycles"]
         shown = show(task, run.states[-1], device)
         if folder is not None:
-            draw_loss(run.losses, task.title, folder / "loss.png")
-            draw_cycles(measure_step(task, run.states[-1], device),
-                        f"A step of one core's part of the batch: {task.title}",
-                        folder / "cycles.png")
+            _draw(task, run, device, folder)
     if trace is not None:
         trace_step(task, run.states[-1], config, trace)
-    assert run.predicted is not None
     check = GoldenCheck(task, config, everything=everything)
     same = [equal for _, equal in tqdm(check.compare(run), "golden model", len(check.steps),
                                        unit="step", leave=False, disable=not progress)]
-    cores, cycles = run.cores, run.cycles
+    return {
+        **_results(task, run, config, exact, same),
+        **_costs(task, run, config, total),
+        "open_seconds": open_seconds,
+        **({} if shown is None else {"shown": shown}),
+    }
+
+
+def _draw(task: Task, run: Run, device: Device, folder: pathlib.Path) -> None:
+    """Draw the losses, and where the cycles of one more step go."""
+    draw_loss(run.losses, task.title, folder / "loss.png")
+    draw_cycles(measure_step(task, run.states[-1], device),
+                f"A step of one core's part of the batch: {task.title}", folder / "cycles.png")
+
+
+def _results(task: Task, run: Run, config: Config, exact: float, same: Sequence[bool]
+             ) -> dict[str, Any]:
+    """Figures of what was trained, and how well.
+
+    ``exact`` is the accuracy in float32; ``same`` tells of each loss that was compared whether it
+    is the golden model's.
+    """
+    assert run.predicted is not None
     return {
         "model": task.name,
         "title": task.title,
@@ -128,6 +148,13 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
         "final_loss": float(run.losses[-1]),
         "train_steps": task.steps,
         "batch": task.batch,
+    }
+
+
+def _costs(task: Task, run: Run, config: Config, total: int) -> dict[str, Any]:
+    """Figures of cycles and time; ``total`` is cycles with the loading of programs and data."""
+    cores, cycles = run.cores, run.cycles
+    return {
         "cycles": cycles,
         "cycles_with_loading": total,
         "cycles_per_step": cycles / task.steps,
@@ -136,8 +163,6 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
             cycles * len(cores) * config.array ** 2),
         "mxu_active": sum(core["mxu_active_cycles"] for core in cores) / (cycles * len(cores)),
         "cycles_per_second": cycles / run.seconds,
-        "open_seconds": opened - started,
-        **({} if shown is None else {"shown": shown}),
     }
 
 
@@ -166,12 +191,7 @@ def main() -> int:
     parser.add_argument("model", choices=MODELS, nargs="?", default="perceptron")
     parser.add_argument("--check", choices=("some", "all"), default="some",
                         help="steps that the golden model repeats")
-    parser.add_argument("--trace", action="store_true",
-                        help="write a trace and waveforms of one more step")
-    arguments = parser.parse_args()
-    folder = build_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    trace = folder / "trace" if arguments.trace else None
+    arguments, folder, trace = parse(parser, "one more step")
     figures = report(MODELS[arguments.model](), PRESETS["v2"],
                      everything=arguments.check == "all", progress=True, folder=folder,
                      trace=trace)
@@ -182,9 +202,7 @@ def main() -> int:
     print(f"figures: {folder / 'report.json'}")
     print(f"picture: {folder / 'loss.png'}, the loss")
     print(f"picture: {folder / 'cycles.png'}, where the cycles of a step went")
-    if trace is not None:
-        print(f"trace:   {trace}.json (open it at https://ui.perfetto.dev)")
-        print(f"waves:   {trace}.vcd (for a waveform viewer, such as GTKWave or Surfer)")
+    print_trace(trace)
     return 0 if figures["loss_bit_exact"] else 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.apps import digits
+from sim.apps import digits, output
 from sim.compiler.handwritten.layers import Dense
 from sim.driver.device import Device
 
@@ -63,7 +63,7 @@ def test_command_writes_the_report_and_the_picture(run: Any, monkeypatch: pytest
                                                    tmp_path: pathlib.Path,
                                                    capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["digits", "--config", "tiny"])
-    monkeypatch.setattr(digits, "build_folder", lambda: tmp_path)
+    monkeypatch.setattr(output, "build_folder", lambda: tmp_path)
     monkeypatch.setattr(digits, "report", lambda *arguments, **options: run[0])
     assert digits.main() == 0
     figures = json.loads((tmp_path / "digits.json").read_text())
@@ -82,7 +82,7 @@ def test_trace_of_the_run_lies_beside_the_report(monkeypatch: pytest.MonkeyPatch
         raise Opened(trace)
 
     monkeypatch.setattr(sys, "argv", ["digits", "--config", "tiny", "--trace"])
-    monkeypatch.setattr(digits, "build_folder", lambda: tmp_path)
+    monkeypatch.setattr(output, "build_folder", lambda: tmp_path)
     monkeypatch.setattr(Device, "open", opened)
     with pytest.raises(Opened) as caught:
         digits.main()

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
+from sim.apps import output
 from sim.apps.training import __main__ as command
 from sim.apps.training.data import Digits
+from sim.apps.training.models.perceptron import dense_classifier
 from sim.apps.training.optimizers import Adam, Momentum, exponential_decay
-from sim.apps.training.perceptron import dense_classifier
 from sim.apps.training.run import GoldenCheck, Run, accuracy, float32_accuracy, train
 from sim.apps.training.task import Task, wrapped
 from sim.apps.training.text import decode, topics
@@ -94,7 +95,7 @@ def test_cores_share_a_batch() -> None:
 def test_report_and_pictures(task: Task, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
                              capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["training", "perceptron", "--check", "all", "--trace"])
-    monkeypatch.setattr(command, "build_folder", lambda: tmp_path)
+    monkeypatch.setattr(output, "build_folder", lambda: tmp_path)
     monkeypatch.setattr(command, "PRESETS", {"v2": TINY})
     monkeypatch.setattr(command, "MODELS", {"perceptron": lambda: task})
     assert command.main() == 0

@@ -1,0 +1,1 @@
+"""Models that can be trained on the chip."""
