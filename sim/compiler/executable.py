@@ -79,6 +79,33 @@ class Relocations:
     core: int = 0
     rows: bool = False
 
+    def offsets(self, constant: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+        """Numbers that the words of the constant hold before an address is added to them."""
+        flat, low = constant.reshape(-1), self.words
+        if self.rows:
+            return flat[low].astype(np.uint64)
+        return flat[low] | flat[low + 1].astype(np.uint64) << np.uint64(32)
+
+    def apply(self, memory: npt.NDArray[np.uint32], offsets: npt.NDArray[np.uint64],
+              address: int) -> None:
+        """Write sums of offsets and an address to the words.
+
+        Parameters
+        ----------
+        memory : array of uint32
+            Rows of the constant's buffer.
+        offsets : array of uint64
+            From `offsets`, of the constant that was packed.
+        address : int
+            Byte address of the target; with ``rows``, the number of its first row. It may be
+            negative if all sums are addresses.
+        """
+        flat, low = memory.reshape(-1), self.words
+        sums = offsets + np.uint64(address % (1 << 64))
+        flat[low] = sums.astype(np.uint32)
+        if not self.rows:
+            flat[low + 1] = (sums >> np.uint64(32)).astype(np.uint32)
+
 
 @dataclass(frozen=True, eq=False)
 class Executable:
@@ -176,14 +203,9 @@ class Executable:
             Rows of each buffer, by name. Constants have just been packed.
         """
         for relocation in self.relocations:
-            flat, low = memory[relocation.buffer].reshape(-1), relocation.words
-            if relocation.rows:
-                flat[low] += np.uint32(addresses[relocation.target] // self.config.row_bytes)
-                continue
-            address = (flat[low] | flat[low + 1].astype(np.uint64) << np.uint64(32))
-            address += np.uint64(addresses[relocation.target])
-            flat[low] = address.astype(np.uint32)
-            flat[low + 1] = (address >> np.uint64(32)).astype(np.uint32)
+            constant, address = memory[relocation.buffer], addresses[relocation.target]
+            relocation.apply(constant, relocation.offsets(constant),
+                             address // self.config.row_bytes if relocation.rows else address)
 
     @cached_property
     def _linked(self) -> Callable[[tuple[int, ...]], Mapping[int, Program]]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hdl.checks import instance
 from sim.asm.assembler import Program
-from sim.compiler.executable import BufferSpec, Executable, Role
+from sim.compiler.executable import BufferSpec, Executable, Relocations, Role
 from sim.compiler.layout import Layout
 from sim.compiler.program.arrays import ShardedArray
 from sim.compiler.program.compiled import compiled_of
@@ -23,34 +23,21 @@ __all__ = ["Resident", "Residents"]
 
 @dataclass(frozen=True, eq=False)
 class _Addresses:
-    """Words of a constant to which addresses are added.
+    """Words of a constant to which the address of a core's part of a buffer is added.
 
     Attributes
     ----------
-    target : str
-        The buffer whose address they need.
-    offset : int
-        Byte of the buffer at which the part of the program's core begins.
-    constant : str
-        The buffer that holds the words.
-    low : array of int
-        The low words, counted from its first.
-    plain : array of uint64
-        Contents of the words without an address.
+    relocations : Relocations
+        The words, and the buffer.
+    begin : int
+        Byte at which that part begins in the buffer of both cores.
+    offsets : array of uint64
+        Contents of the words without an address, counted from the buffer of both cores.
     """
 
-    target: str
-    offset: int
-    constant: str
-    low: npt.NDArray[np.int64]
-    plain: npt.NDArray[np.uint64]
-
-    def write(self, memory: npt.NDArray[np.uint32], address: int) -> None:
-        """Add an address to the words of the constant's rows."""
-        flat = memory.reshape(-1)
-        sums = self.plain + np.uint64((address - self.offset) % (1 << 64))
-        flat[self.low] = sums.astype(np.uint32)
-        flat[self.low + 1] = (sums >> np.uint64(32)).astype(np.uint32)
+    relocations: Relocations
+    begin: int
+    offsets: npt.NDArray[np.uint64]
 
 
 @dataclass(eq=False)
@@ -137,8 +124,9 @@ class Residents(Execution):
         linked = executable.link({name: buffer.address for name, buffer in buffers.items()})
         programs = linked if len(linked) > 1 else {core: linked[0]}
         made = Resident(executable, tuple(programs), buffers, programs)
-        for addresses, part in self._relocations(executable, constants):
-            made._addresses.setdefault((part, addresses.target), []).append(addresses)
+        for addresses in self._relocations(executable, constants):
+            key = addresses.relocations.core, addresses.relocations.target
+            made._addresses.setdefault(key, []).append(addresses)
         return made
 
     def pack(self, buffer: Buffer, layout: Layout, array: npt.NDArray[Any]) -> None:
@@ -234,14 +222,14 @@ class Residents(Execution):
         if resident._written.get(key) == buffer.address:
             return
         for addresses in resident._addresses.get(key, ()):
-            constant = resident.buffers[addresses.constant]
-            rows = constant.size // self._config.row_bytes
-            addresses.write(self._rows(backend, constant, rows), buffer.address)
+            constant = resident.buffers[addresses.relocations.buffer]
+            rows = self._rows(backend, constant, constant.size // self._config.row_bytes)
+            addresses.relocations.apply(rows, addresses.offsets, buffer.address - addresses.begin)
         resident._written[key] = buffer.address
 
     def _relocations(self, executable: Executable,
-                     constants: Sequence[BufferSpec]) -> list[tuple[_Addresses, int]]:
-        """The addresses in an executable's constants, and whose program needs them."""
+                     constants: Sequence[BufferSpec]) -> list[_Addresses]:
+        """The addresses in an executable's constants."""
         values = {spec.name: spec.value for spec in constants}
         layouts = {spec.name: spec.layout for spec in executable.buffers}
         cores = 1 + max((relocation.core for relocation in executable.relocations), default=0)
@@ -249,17 +237,13 @@ class Residents(Execution):
         for relocation in executable.relocations:
             value = values[relocation.buffer]
             assert value is not None
-            flat, low = value.reshape(-1), relocation.words
-            plain = flat[low] | flat[low + 1].astype(np.uint64) << np.uint64(32)
-            layout = layouts[relocation.target]
-            offset = 0
+            layout, begin = layouts[relocation.target], 0
             if isinstance(layout, ShardedArray):
-                offset = relocation.core * layout.part.rows * self._config.row_bytes
+                begin = relocation.core * layout.part.rows * self._config.row_bytes
             elif cores > 1 and executable.role(relocation.target) in (Role.INPUT, Role.OUTPUT):
                 raise ValueError(f"{executable.name} must have a part of {relocation.target} for "
                                  f"each core, not one for both")
-            found.append((_Addresses(relocation.target, offset, relocation.buffer, low, plain),
-                          relocation.core))
+            found.append(_Addresses(relocation, begin, relocation.offsets(value)))
         return found
 
     def _place_of(self, backend: Backend, buffer: Buffer,
