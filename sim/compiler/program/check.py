@@ -3,7 +3,7 @@
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph
 from sim.compiler.kernels.lowering import refusal
-from sim.compiler.program.kernel import load_rules
+from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.program.tilings import CONTROL, HELD
 from sim.errors import Unsupported, UnsupportedError
 

@@ -16,9 +16,10 @@ from sim.compiler.program.check import check
 from sim.compiler.program.code.overlay import overlay
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
+from sim.compiler.program.context import Context
 from sim.compiler.program.devices import connect, for_device, hoist, require_cores
 from sim.compiler.program.inputs import absorb
-from sim.compiler.program.kernel import load_rules
+from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
 
@@ -70,13 +71,13 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     outputs = tuple(value.type for value in graph.outputs)
     planners = _plans(graph, config, sharding, not standard_inputs)
-    codes = [planner.stream.finish() for planner in planners]
+    codes = [planner.context.stream.finish() for planner in planners]
     if len(planners) == 2:
         codes = [connect(code, other.launcher.received)
                  for code, other in zip(codes, reversed(planners), strict=True)]
     cores = tuple(
-        CoreCode(overlay(code, planner.constants.words, config, title),
-                 planner.places.scratch_rows, tuple(planner.launcher.records))
+        CoreCode(overlay(code, planner.context.constants.words, config, title),
+                 planner.context.places.scratch_rows, tuple(planner.launcher.records))
         for code, planner in zip(codes, planners, strict=True))
     return Compiled(config, title, inputs, outputs, sharding, cores, views).executable()
 
@@ -116,7 +117,7 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
     graph.outputs = [graph.outputs[number] for number in wanted]
     graph.operations = [operation for operation in graph.operations
                         if any(value.type.size for value in operation.results)]
-    planner = Planner(config, assign_tilings(graph, config), own_transfers=own_transfers)
+    planner = Planner(Context(config, assign_tilings(graph, config), own_transfers))
     planner.program(graph, [arguments[number] for number in given],
                     [results[number] for number in wanted])
     return planner

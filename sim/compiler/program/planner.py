@@ -5,17 +5,15 @@ from functools import partial
 
 import numpy as np
 
-from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
-from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.context import Context
 from sim.compiler.program.control.flow import ControlFlow
 from sim.compiler.program.control.gathers import Gathers
 from sim.compiler.program.control.slices import Slices
-from sim.compiler.program.launch import AHEAD, Launcher
-from sim.compiler.program.places.constants import Constants
-from sim.compiler.program.places.places import Home, Places, Splat
-from sim.compiler.program.tilings import CONTROL, Tilings
+from sim.compiler.program.launch.launcher import AHEAD, Launcher
+from sim.compiler.program.places.places import Home, Splat
+from sim.compiler.program.tilings import CONTROL
 from sim.compiler.words import to_words
 
 __all__ = ["Planner"]
@@ -26,25 +24,24 @@ class Planner:
 
     Parameters
     ----------
-    config : Config
-        The chip.
-    tilings : dict of Value to Tiling
-        Tilings of all values.
-    own_transfers : bool
-        Kernels may start transfers themselves. The addresses of their buffers are in the code.
+    context : Context
+        Takes the code, and places of values.
+
+    Attributes
+    ----------
+    context : Context
+        As given.
+    launcher : Launcher
+        Records of the kernels and exchanges that have been written.
     """
 
-    def __init__(self, config: Config, tilings: Tilings, *, own_transfers: bool = True) -> None:
-        self._config = config
-        self._tilings = tilings
-        self.stream = Stream()
-        self.constants = Constants(config)
-        self.places = Places(self.stream, config, tilings)
-        self._control = ControlFlow(config, tilings, self.places, self._block)
-        self._gathers = Gathers(config, tilings, self.places)
-        self._slices = Slices(config, tilings, self.places, self._control.counters)
-        self.launcher = Launcher(config, tilings, self.places, self.constants,
-                                 self._control.counters, own_transfers)
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._places = context.places
+        self._control = ControlFlow(context, self._block)
+        self._gathers = Gathers(context)
+        self._slices = Slices(context)
+        self.launcher = Launcher(context)
 
     def program(self, graph: Graph, inputs: Sequence[Rows],
                 outputs: Sequence[Rows | None]) -> None:
@@ -62,25 +59,26 @@ class Planner:
         MemoryError
             If operations do not fit vector memory: all of them.
         """
-        self.places.homes.update(zip(graph.inputs, inputs, strict=True))
+        self._places.homes.update(zip(graph.inputs, inputs, strict=True))
         wanted: dict[Value, list[Rows]] = {}
         for value, rows in zip(graph.outputs, outputs, strict=True):
             wanted.setdefault(value, []).extend([] if rows is None else [rows])
         self._block(graph, wanted)
         if self.launcher.too_large:
+            room = self.context.config.vmem_vectors
             raise MemoryError(
-                f"vector memory has {self._config.vmem_vectors} vectors, which is too small for:\n"
+                f"vector memory has {room} vectors, which is too small for:\n"
                 + "\n".join(f"  {item}" for item in dict.fromkeys(self.launcher.too_large))
                 + "\ncompute in smaller pieces, for example with jax.lax.map over slices, or "
                 "choose a chip with more vector memory")
-        self.places.memory.wait_all()
-        self.stream.halt()
+        self._places.memory.wait_all()
+        self.context.stream.halt()
 
     # ---- blocks
 
     def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write the code of a graph's operations; copy the values of ``early`` to rows of HBM."""
-        places, operations = self.places, graph.operations
+        places, operations = self._places, graph.operations
         uses = _uses(graph, early)
         for value in graph.inputs:
             self._copy(value, early.get(value, ()))
@@ -115,7 +113,7 @@ class Planner:
                   dying: set[Value], early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write an operation without regions; ``dying`` are the operands not used after it."""
         if operation.kind == "constant":
-            self.places.homes[operation.result] = self._constant_home(operation)
+            self._places.homes[operation.result] = self._constant_home(operation)
         elif operation.kind == "exchange":
             self.launcher.exchange(operation)
         elif operation.attributes.get("in_hbm") and operation.kind == "gather":
@@ -129,8 +127,8 @@ class Planner:
 
     def _copy(self, value: Value, destinations: Sequence[Rows]) -> None:
         for rows in destinations:
-            if self.places.homes.get(value) != rows:
-                self.places.copy_to(value, rows)
+            if self._places.homes.get(value) != rows:
+                self._places.copy_to(value, rows)
 
     def _constant_home(self, operation: Operation) -> Home:
         value = operation.result
@@ -138,7 +136,7 @@ class Planner:
         first = words.reshape(-1)[0]
         if (words == first).all():
             return Splat(int(first))
-        return self.constants.rows(self._tilings[value].pack(words))
+        return self.context.constants.rows(self.context.tilings[value].pack(words))
 
 
 def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, list[int]]:

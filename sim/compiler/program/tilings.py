@@ -3,7 +3,7 @@
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.lowering import choose
-from sim.compiler.program.kernel import load_rules
+from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.tiling import Tiling, standard
 
 __all__ = ["CONTROL", "HELD", "Tilings", "assign_tilings"]

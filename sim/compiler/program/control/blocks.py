@@ -6,20 +6,21 @@ transfers' time or less, and so there is one copy of the code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s, sem
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.program.code.reserved import BLOCK_READ, BLOCK_WRITTEN, WORK
-from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows, Vectors
+from sim.compiler.program.context import Context
+from sim.compiler.program.control.counters import advance
 from sim.compiler.program.control.loops import move_vectors
-from sim.compiler.program.places.places import Home, Places, Splat, VectorMemoryError
-from sim.compiler.program.tilings import CONTROL, Tilings
+from sim.compiler.program.places.places import Home, Splat, VectorMemoryError
+from sim.compiler.program.tilings import CONTROL
 from sim.compiler.tiling import Tiling
 
 __all__ = ["BlockLoops", "Host", "cut_rows"]
@@ -29,12 +30,8 @@ _ROOM = 8
 
 
 class Host(Protocol):
-    """What writes the code of regions: `ControlFlow`."""
+    """Writer of the code of regions: `ControlFlow`."""
 
-    config: Config
-    tilings: Tilings
-    places: Places
-    stream: Stream
     fixed: set[Value]
 
     def write(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
@@ -42,12 +39,6 @@ class Host(Protocol):
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
         """Copy values to buffers, as if at once, and wait."""
-
-    def take_counters(self, number: int) -> list[int]:
-        """Take words of scalar memory for counters."""
-
-    def give_counters(self, number: int) -> None:
-        """Give back the words that were taken last."""
 
 
 def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
@@ -114,19 +105,22 @@ class BlockLoops:
 
     Parameters
     ----------
+    context : Context
+        Takes the code, and places of values.
     host : Host
-        The planner.
+        Writes the code of blocks.
     operation : Operation
         The stream; its operands have homes.
     results : sequence of Rows or None
         Where results go; None for those that are carried.
     """
 
-    def __init__(self, host: Host, operation: Operation,
+    def __init__(self, context: Context, host: Host, operation: Operation,
                  results: Sequence[Rows | None]) -> None:
+        self._context = context
         self._host = host
-        self._places = host.places
-        self._stream = host.stream
+        self._places = context.places
+        self._stream = context.stream
         self._operation = operation
         self._attributes: Mapping[str, Any] = operation.attributes
         self._cut = self._attributes["operand_dimensions"]
@@ -146,7 +140,7 @@ class BlockLoops:
             if not carried and (self._cut[number] >= 0 or not leaf
                                 or isinstance(places.homes[value], Splat)):
                 continue
-            self._held[number] = places.allocate("held", self._host.tilings[value].vectors)
+            self._held[number] = places.allocate("held", self._context.tilings[value].vectors)
             places.load_to(value, self._held[number])
         places.memory.wait_all()
         places.memory.settle(self._held.values())
@@ -169,7 +163,7 @@ class BlockLoops:
     def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
         """Write the loop over the blocks of a part; ``done`` are the sizes of results so far."""
         host, count = self._host, self._attributes["counts"][part]
-        now, ahead = host.take_counters(2)
+        now, ahead = self._context.counters.take(2)
         once = count == 1
         sources = self._sources(part, region, None if once else now)
         wanted = self._wanted(region, done, None if once else now)
@@ -181,9 +175,10 @@ class BlockLoops:
                 host.fixed.add(region.inputs[number])
         staged = None
         if not once and _is_leaf(region):
-            later = self._sources(part, region, ahead)
-            staged = _Staging.make(host, region, {
-                number: home for number, home in later.items() if isinstance(home, Rows)}, wanted)
+            later = {number: home for number, home in self._sources(part, region, ahead).items()
+                     if isinstance(home, Rows)}
+            with suppress(VectorMemoryError):
+                staged = _Staging(self._context, host, region, later, wanted)
         if staged is None:
             self._loop(count, now, lambda: host.write(region, _by_value(region, wanted)), region)
         else:
@@ -192,7 +187,7 @@ class BlockLoops:
             staged.finish()
         for buffer in self._held.values():
             self._places.unpin(buffer)
-        host.give_counters(2)
+        self._context.counters.give(2)
 
     def _sources(self, part: int, region: Graph, counter: int | None) -> dict[int, Home]:
         """Where the blocks of operands lie, by number of the operand, unless it is held."""
@@ -204,7 +199,7 @@ class BlockLoops:
             value = self._operation.operands[number]
             home = self._places.homes[value]
             if along >= 0 and isinstance(home, Rows):
-                home = cut_rows(home, self._host.tilings[value], along,
+                home = cut_rows(home, self._context.tilings[value], along,
                                 region.inputs[number].shape[along], starts[number],
                                 None if counter is None else (counter, steps[number]))
             found[number] = home
@@ -218,7 +213,7 @@ class BlockLoops:
             if rows is not None:
                 size = region.outputs[number].shape[along]
                 found[number] = cut_rows(
-                    rows, self._host.tilings[self._operation.results[number]], along, size,
+                    rows, self._context.tilings[self._operation.results[number]], along, size,
                     done[number], None if counter is None else (counter, size))
         return found
 
@@ -237,15 +232,24 @@ class BlockLoops:
                          if value is not region.inputs[number]})
         self._places.evict_all(lambda value: False)
         if count > 1:
-            _advance(stream, counter)
+            advance(stream, counter)
             stream.branch("blt", WORK.number, count, again)
 
 
 class _Staging:
-    """Vectors of a part's blocks: of the one that is computed, and of those in transfer."""
+    """Vectors of a part's blocks: of the one that is computed, and of those in transfer.
 
-    def __init__(self, host: Host, region: Graph, sources: Mapping[int, Rows],
+    Raises
+    ------
+    VectorMemoryError
+        If there is not enough room; no vectors are taken then.
+    """
+
+    def __init__(self, context: Context, host: Host, region: Graph, sources: Mapping[int, Rows],
                  wanted: Mapping[int, Rows]) -> None:
+        self._context = context
+        self._places = context.places
+        self._stream = context.stream
         self._host = host
         self._region = region
         self._sources = sources
@@ -253,43 +257,45 @@ class _Staging:
         self._reads = sum(rows.transfers for rows in sources.values())
         self._writes = sum(rows.transfers for rows in wanted.values())
         self._taken: list[VmemBuffer] = []
+        self._require_room()
         outputs = [region.outputs[number] for number in wanted]
-        self._read = {number: (self._take(value), self._take(value)) for number in sources
-                      for value in [region.inputs[number]]}
-        self._written = {number: (self._take(value), self._take(value))
-                         for number, value in zip(wanted, outputs, strict=True)}
+        try:
+            self._read = {number: self._take_pair(region.inputs[number]) for number in sources}
+            self._written = {number: self._take_pair(value)
+                             for number, value in zip(wanted, outputs, strict=True)}
+        except VectorMemoryError:
+            self._release()
+            raise
         # Results that kernels write to their vectors at once.
         self._direct = {
             value: self._written[number][0] for number, value in zip(wanted, outputs, strict=True)
             if value not in region.inputs and region.outputs.count(value) == 1}
 
-    @classmethod
-    def make(cls, host: Host, region: Graph, sources: Mapping[int, Rows],
-             wanted: Mapping[int, Rows]) -> "_Staging | None":
-        """Allocate the vectors; None if there is not enough room."""
-        tilings = host.tilings
-        needed = 2 * sum(tilings[value].vectors for value in (
-            *(region.inputs[number] for number in sources),
-            *(region.outputs[number] for number in wanted)))
-        if needed > host.places.memory.free_vectors - host.config.vmem_vectors // _ROOM:
-            return None
-        made = cls.__new__(cls)
-        try:
-            made.__init__(host, region, sources, wanted)  # type: ignore[misc]
-        except VectorMemoryError:
-            for buffer in made._taken:
-                host.places.memory.release(buffer)
-            return None
-        return made
+    def _require_room(self) -> None:
+        """Raise an error if staging leaves too little for kernels."""
+        region, context = self._region, self._context
+        needed = 2 * sum(context.tilings[value].vectors for value in (
+            *(region.inputs[number] for number in self._sources),
+            *(region.outputs[number] for number in self._wanted)))
+        if needed > self._places.memory.free_vectors - context.config.vmem_vectors // _ROOM:
+            raise VectorMemoryError
+
+    def _take_pair(self, value: Value) -> tuple[VmemBuffer, VmemBuffer]:
+        """Allocate vectors for a block that is in transfer, and for one that is computed."""
+        return self._take(value), self._take(value)
 
     def _take(self, value: Value) -> VmemBuffer:
-        buffer = self._host.places.allocate("block", self._host.tilings[value].vectors)
+        buffer = self._places.allocate("block", self._context.tilings[value].vectors)
         self._taken.append(buffer)
         return buffer
 
+    def _release(self) -> None:
+        for buffer in self._taken:
+            self._places.memory.release(buffer)
+
     def start(self, count: int, ahead: int) -> None:
         """Write what comes before the loop: the first block is read."""
-        stream = self._host.stream
+        stream = self._stream
         stream.bundle((Slot.S0, "store", (s[0], s[0], ahead)))
         self._start_reads()
         if self._written:
@@ -298,18 +304,17 @@ class _Staging:
     def finish(self) -> None:
         """Write what comes after the loop: the last results are written."""
         if self._written:
-            self._host.stream.wait(BLOCK_WRITTEN, self._writes)
-        for buffer in self._taken:
-            self._host.places.memory.release(buffer)
+            self._stream.wait(BLOCK_WRITTEN, self._writes)
+        self._release()
 
     def block(self, count: int, ahead: int) -> None:
         """Write the body of the loop."""
-        host, places, stream = self._host, self._host.places, self._host.stream
+        places, stream = self._places, self._stream
         if self._read:
             stream.wait(BLOCK_READ, self._reads)
             self._copy({work: stage for stage, work in self._read.values()})
             end = stream.label("read")
-            _advance(stream, ahead)
+            advance(stream, ahead)
             stream.branch("bge", WORK.number, count, end)
             self._start_reads()
             stream.bind(end)
@@ -317,8 +322,8 @@ class _Staging:
             places.homes.pop(self._region.inputs[number], None)
             places.pin(self._region.inputs[number], work)
         places.assigned.update(self._direct)
-        host.write(self._region, {})
-        host.fill({self._written[number][0]: self._region.outputs[number]
+        self._host.write(self._region, {})
+        self._host.fill({self._written[number][0]: self._region.outputs[number]
                    for number in self._written
                    if places.buffer(self._region.outputs[number]) != self._written[number][0]})
         if self._written:
@@ -326,7 +331,7 @@ class _Staging:
             self._copy({stage: work for work, stage in self._written.values()})
         for number, (_, stage) in self._written.items():
             places.memory.start_transfer(Vectors(stage.address), self._wanted[number],
-                                  stage.vectors * host.config.sublanes, BLOCK_WRITTEN)
+                                         self._rows(stage), BLOCK_WRITTEN)
         for value in self._direct:
             places.assigned.pop(value, None)
             if value in places.pinned:
@@ -336,13 +341,16 @@ class _Staging:
 
     def _start_reads(self) -> None:
         for number, (stage, _) in self._read.items():
-            self._host.places.memory.start_transfer(self._sources[number], Vectors(stage.address),
-                                             stage.vectors * self._host.config.sublanes, BLOCK_READ)
+            self._places.memory.start_transfer(self._sources[number], Vectors(stage.address),
+                                               self._rows(stage), BLOCK_READ)
+
+    def _rows(self, stage: VmemBuffer) -> int:
+        return stage.vectors * self._context.config.sublanes
 
     def _copy(self, moves: Mapping[VmemBuffer, VmemBuffer]) -> None:
-        code = move_vectors(moves, self._host.config)
+        code = move_vectors(moves, self._context.config)
         if code is not None:
-            self._host.stream.kernel(code)
+            self._stream.kernel(code)
 
 
 def _is_leaf(region: Graph) -> bool:
@@ -354,10 +362,3 @@ def _by_value(region: Graph, wanted: Mapping[int, Rows]) -> dict[Value, list[Row
     for number, rows in wanted.items():
         found.setdefault(region.outputs[number], []).append(rows)
     return found
-
-
-def _advance(stream: Stream, counter: int) -> None:
-    """Add 1 to a counter in scalar memory; the sum stays in a register."""
-    stream.bundle((Slot.S0, "load", (WORK, s[0], counter)))
-    stream.bundle((Slot.S0, "add", (WORK, WORK, 1)))
-    stream.bundle((Slot.S0, "store", (WORK, s[0], counter)))

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.program.code.reserved import WORK
-from sim.compiler.program.code.scalars import ScalarMemory
-from sim.compiler.program.code.stream import Label
 from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.context import Context
 from sim.compiler.program.control.blocks import BlockLoops
-from sim.compiler.program.control.counted import Affine, Counted, counted
+from sim.compiler.program.control.counted import Counted, counted
+from sim.compiler.program.control.counters import advance
 from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
-from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
-from sim.compiler.program.tilings import Tilings
+from sim.compiler.program.places.places import Splat, VectorMemoryError
 
 __all__ = ["ControlFlow"]
 
@@ -25,33 +23,25 @@ class ControlFlow:
 
     Parameters
     ----------
-    config : Config
-        The chip.
-    tilings : dict of Value to Tiling
-        Tilings of all values.
-    places : Places
-        Places of values; takes the code.
+    context : Context
+        Takes the code, and places of values.
     write : callable
         Writes the operations of a region, and copies of values to rows of HBM.
 
     Attributes
     ----------
-    counters : dict of Value to (int, Affine)
-        Values that follow from a loop's counter, with the counter's address in scalar memory.
     fixed : set of Value
         Inputs of conditions: their vectors are not reused, since the bodies use them.
     """
 
-    def __init__(self, config: Config, tilings: Tilings, places: Places,
+    def __init__(self, context: Context,
                  write: Callable[[Graph, Mapping[Value, Sequence[Rows]]], None]) -> None:
-        self.config = config
-        self.tilings = tilings
-        self.places = places
-        self.stream = places.memory.stream
+        self._context = context
+        self._tilings = context.tilings
+        self._places = context.places
+        self._stream = context.stream
+        self._counters = context.counters
         self.write = write
-        self._memory = ScalarMemory(config)
-        self._depth = 0
-        self.counters: dict[Value, tuple[int, Affine]] = {}
         self.fixed: set[Value] = set()
 
     def loop(self, operation: Operation, later: set[Value]) -> None:
@@ -64,21 +54,21 @@ class ControlFlow:
         later : set of Value
             Values that are used after it.
         """
-        places, stream = self.places, self.stream
+        places, stream = self._places, self._stream
         condition, body = operation.regions
         count = self._count(operation)
         buffers, rows = self._carried(operation, later)
         known = set(places.homes)
         again, end = stream.label("again"), stream.label("end")
         if count is not None:
-            self._set_counter(count)
+            counter = self._start_counter(count)
             stream.bind(again)
         else:
             stream.bind(again)
             self._enter(condition, buffers, rows)
             self.fixed.update(condition.inputs)
             self.write(condition, {})
-            places.read_scalar(condition.outputs[0], WORK, self._memory.window.start)
+            places.read_scalar(condition.outputs[0], WORK, self._context.memory.window.start)
             places.evict_all(lambda value: False)
             self._leave(condition, buffers, known)
             stream.branch("beq", WORK.number, 0, end)
@@ -90,7 +80,9 @@ class ControlFlow:
         self._renew(body, buffers)
         self._leave(body, buffers, known)
         if count is not None:
-            self._advance_counter(count, again)
+            self._counters.give(1)
+            advance(stream, counter)
+            stream.branch("blt", WORK.number, count.limit, again)
         else:
             stream.jump(again)
         stream.bind(end)
@@ -103,47 +95,19 @@ class ControlFlow:
     def _count(self, operation: Operation) -> Counted | None:
         """Recognise a loop that counts, if there is a word for its counter."""
         def known(value: Value) -> int | None:
-            home = self.places.homes.get(value)
+            home = self._places.homes.get(value)
             return home.word if isinstance(home, Splat) else None
 
-        if self._depth == len(self._memory.counters):
-            return None
-        return counted(operation, known)
+        return counted(operation, known) if self._counters.left else None
 
-    def take_counters(self, number: int) -> list[int]:
-        """Take words of scalar memory for counters.
-
-        Raises
-        ------
-        MemoryError
-            If there are not so many.
-        """
-        taken = list(self._memory.counters[self._depth:self._depth + number])
-        if len(taken) < number:
-            raise MemoryError("loops within each other must need at most "
-                              f"{len(self._memory.counters)} counters")
-        self._depth += number
-        return taken
-
-    def give_counters(self, number: int) -> None:
-        """Give back the words that were taken last."""
-        self._depth -= number
-
-    def _set_counter(self, loop: Counted) -> None:
-        """Write the start of a loop that counts."""
-        [address] = self.take_counters(1)
-        self.counters.update((value, (address, affine)) for value, affine in loop.values.items())
-        self.stream.bundle((Slot.S0, "add", (WORK, s[0], loop.first)))
-        self.stream.bundle((Slot.S0, "store", (WORK, s[0], address)))
-
-    def _advance_counter(self, loop: Counted, again: Label) -> None:
-        """Write the end of a loop that counts: the next iteration, if there is one."""
-        self.give_counters(1)
-        address = self._memory.counters[self._depth]
-        self.stream.bundle((Slot.S0, "load", (WORK, s[0], address)))
-        self.stream.bundle((Slot.S0, "add", (WORK, WORK, 1)))
-        self.stream.bundle((Slot.S0, "store", (WORK, s[0], address)))
-        self.stream.branch("blt", WORK.number, loop.limit, again)
+    def _start_counter(self, loop: Counted) -> int:
+        """Write the start of a loop that counts; return the address of its counter."""
+        [address] = self._counters.take(1)
+        self._counters.values.update(
+            (value, (address, affine)) for value, affine in loop.values.items())
+        self._stream.bundle((Slot.S0, "add", (WORK, s[0], loop.first)))
+        self._stream.bundle((Slot.S0, "store", (WORK, s[0], address)))
+        return address
 
     def _carried(self, operation: Operation, later: set[Value]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
@@ -151,7 +115,7 @@ class ControlFlow:
 
         The buffer of an operand that is not used again becomes that of the carried value.
         """
-        places, operands, body = self.places, operation.operands, operation.regions[1]
+        places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()
         dying = [number for number, value in enumerate(operands)
                  if value not in later and operands.count(value) == 1]
@@ -159,8 +123,8 @@ class ControlFlow:
                    if (buffer := places.take(operands[number])) is not None}
         taken = dict(buffers)
         places.evict_all(lambda value: value in later or value in operands)
-        size = {number: self.tilings[value].vectors for number, value in enumerate(operands)}
-        kept = values_to_keep(operation, self.tilings, places.memory.free_vectors
+        size = {number: self._tilings[value].vectors for number, value in enumerate(operands)}
+        kept = values_to_keep(operation, self._tilings, places.memory.free_vectors
                               + sum(buffer.vectors for buffer in buffers.values()))
         for number in sorted(kept - set(buffers)):
             try:
@@ -181,12 +145,12 @@ class ControlFlow:
 
     def _carried_rows(self, operation: Operation, number: int) -> Rows:
         """Rows of a carried value, with its first value; its home, if it does not change."""
-        places, value, body = self.places, operation.operands[number], operation.regions[1]
+        places, value, body = self._places, operation.operands[number], operation.regions[1]
         if body.outputs[number] is body.inputs[number]:
             places.save(value)
             if isinstance(home := places.homes[value], Rows):
                 return home
-        rows = places.reserve(self.tilings[value].vectors)
+        rows = places.reserve(self._tilings[value].vectors)
         places.copy_to(value, rows)
         for region in operation.regions:
             places.owned.add(region.inputs[number])
@@ -197,13 +161,13 @@ class ControlFlow:
         """Copy values to buffers, as if at once, and wait."""
         if not values:
             return
-        places = self.places
+        places = self._places
         moves = {buffer: source for buffer, value in values.items()
                  if (source := places.buffer(value)) is not None}
         places.memory.wait_all()
-        code = move_vectors(moves, self.config)
+        code = move_vectors(moves, self._context.config)
         if code is not None:
-            self.stream.kernel(code)
+            self._stream.kernel(code)
         for buffer, value in values.items():
             if buffer not in moves:
                 places.load_to(value, buffer)
@@ -215,27 +179,27 @@ class ControlFlow:
         """Say where the inputs of a loop's region lie."""
         for number, value in enumerate(region.inputs):
             if number in rows:
-                self.places.homes[value] = rows[number]
+                self._places.homes[value] = rows[number]
             else:
-                self.places.pin(value, buffers[number])
+                self._places.pin(value, buffers[number])
 
     def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
         """Forget what holds in a loop's region only."""
         for number in buffers:
-            self.places.unpin(buffers[number])
+            self._places.unpin(buffers[number])
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
         """Forget homes of pinned values that code has written which need not have run."""
-        for value in self.places.pinned:
+        for value in self._places.pinned:
             if value not in known:
-                self.places.homes.pop(value, None)
+                self._places.homes.pop(value, None)
 
     def _renew(self, body: Graph, buffers: Mapping[int, VmemBuffer]) -> None:
         """Copy the next values of what a loop carries to their buffers; empty the rest."""
         self.fill({buffer: body.outputs[number] for number, buffer in buffers.items()
                     if body.outputs[number] is not body.inputs[number]})
-        self.places.evict_all(lambda value: False)
+        self._places.evict_all(lambda value: False)
 
     def blocks(self, operation: Operation, later: set[Value],
                early: Mapping[Value, Sequence[Rows]]) -> None:
@@ -250,15 +214,15 @@ class ControlFlow:
         early : mapping of Value to sequence of Rows
             Where the program returns values.
         """
-        places = self.places
+        places = self._places
         for value in operation.operands:
             places.save(value)
         places.evict_all(later.__contains__)
         results = [None if along < 0 else next(iter(early.get(value, ())), None)
-                   or places.reserve(self.tilings[value].vectors)
+                   or places.reserve(self._tilings[value].vectors)
                    for value, along in zip(operation.results,
                                            operation.attributes["result_dimensions"], strict=True)]
-        carried = BlockLoops(self, operation, results).write()
+        carried = BlockLoops(self._context, self, operation, results).write()
         for value, rows, buffer in zip(operation.results, results, carried, strict=True):
             if rows is not None:
                 places.homes[value] = rows
@@ -275,14 +239,14 @@ class ControlFlow:
         later : set of Value
             Values that are used after it.
         """
-        places, stream = self.places, self.stream
+        places, stream = self._places, self._stream
         index, *operands = operation.operands
-        places.read_scalar(index, WORK, self._memory.window.start)
+        places.read_scalar(index, WORK, self._context.memory.window.start)
         for value in operands:
             places.save(value)
         places.evict_all(later.__contains__)
         known = set(places.homes)
-        results = [places.reserve(self.tilings[value].vectors) for value in operation.results]
+        results = [places.reserve(self._tilings[value].vectors) for value in operation.results]
         labels = [stream.label("branch") for _ in operation.regions]
         for number, label in enumerate(labels[:-1]):
             stream.branch("beq", WORK.number, number, label)
@@ -305,8 +269,8 @@ class ControlFlow:
 
         ``replaced`` are values that may lie in some of these rows.
         """
-        places = self.places
-        moved = {value: places.reserve(self.tilings[value].vectors)
+        places = self._places
+        moved = {value: places.reserve(self._tilings[value].vectors)
                  for value in values.values() if value in replaced}
         for value, rows in moved.items():
             places.copy_to(value, rows)

@@ -1,14 +1,13 @@
 """Gathers from tables in HBM: a transfer for each index."""
 
-from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.program.code.reserved import BLOCK_READ, BLOCK_WRITTEN
-from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows, scalar_words
-from sim.compiler.program.places.places import Places, Splat
-from sim.compiler.program.tilings import Tilings
+from sim.compiler.program.context import Context
+from sim.compiler.program.control.counters import advance
+from sim.compiler.program.places.places import Splat
 from sim.compiler.tiling import Tiling
 
 __all__ = ["Gathers"]
@@ -22,34 +21,31 @@ class Gathers:
 
     Parameters
     ----------
-    config : Config
-        The chip.
-    tilings : dict of Value to Tiling
-        Tilings of all values.
-    places : Places
-        Places of values; takes the code.
+    context : Context
+        Takes the code, and places of values.
     """
 
-    def __init__(self, config: Config, tilings: Tilings, places: Places) -> None:
-        self._config = config
-        self._tilings = tilings
-        self._places = places
-        self._memory = ScalarMemory(config)
+    def __init__(self, context: Context) -> None:
+        self._config = context.config
+        self._tilings = context.tilings
+        self._places = context.places
+        self._stream = context.stream
+        self._memory = context.memory
 
     def write(self, operation: Operation) -> None:
         """Write a gather of a line of indices.
 
         As many transfers are in flight as the engine takes. A row of indices is read at a time.
         """
-        places, stream, lanes = self._places, self._places.memory.stream, self._config.lanes
+        places, stream, lanes = self._places, self._stream, self._config.lanes
         table, indices = operation.operands
         places.save(table)
         home = places.homes[table]
         if isinstance(home, Splat):
             places.homes[operation.result] = home
             return
-        given, result = self._home(indices), places.reserve(
-            self._tilings[operation.result].vectors)
+        given = places.rows(indices)
+        result = places.reserve(self._tilings[operation.result].vectors)
         places.memory.wait_all()
         at, chunk, index = list(self._memory.indices)[:3]
         source = _element(home, self._tilings[table], index)
@@ -69,28 +65,15 @@ class Gathers:
         stream.bundle((Slot.S0, "min", (_INDEX, _INDEX, table.shape[0] - 1)))
         stream.bundle((Slot.S0, "store", (_INDEX, s[0], index)))
         places.memory.start_transfer(source, target, self._rows(table), BLOCK_WRITTEN)
-        stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
-        stream.bundle((Slot.S0, "add", (_AT, _AT, 1)))
-        stream.bundle((Slot.S0, "store", (_AT, s[0], at)))
+        advance(stream, at, _AT)
         stream.branch("beq", _AT.number, indices.shape[0], end)
         stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
         stream.branch("bne", _AT.number, 0, next_row)
-        stream.bundle((Slot.S0, "load", (_AT, s[0], chunk)))
-        stream.bundle((Slot.S0, "add", (_AT, _AT, 1)))
-        stream.bundle((Slot.S0, "store", (_AT, s[0], chunk)))
+        advance(stream, chunk, _AT)
         stream.jump(next_chunk)
         stream.bind(end)
         stream.wait(BLOCK_WRITTEN, indices.shape[0])
         places.homes[operation.result] = result
-
-    def _home(self, value: Value) -> Rows:
-        """Rows that hold a value."""
-        self._places.save(value)
-        home = self._places.homes[value]
-        if isinstance(home, Splat):
-            home = self._places.reserve(self._tilings[value].vectors)
-            self._places.copy_to(value, home)
-        return home
 
     def _rows(self, table: Value) -> int:
         """Rows of an index of the table."""

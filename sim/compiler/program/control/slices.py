@@ -1,19 +1,16 @@
 """Slices of values in HBM whose place is computed, and concatenations: transfers of rows."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.program.code.reserved import WORK
-from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.context import Context
 from sim.compiler.program.control.blocks import cut_rows
-from sim.compiler.program.control.counted import Affine
-from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
-from sim.compiler.program.tilings import Tilings
+from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.tiling import standard
 
 __all__ = ["Slices"]
@@ -24,23 +21,17 @@ class Slices:
 
     Parameters
     ----------
-    config : Config
-        The chip.
-    tilings : dict of Value to Tiling
-        Tilings of all values.
-    places : Places
-        Places of values; takes the code.
-    counters : mapping of Value to (int, Affine)
-        Values that follow from a word of scalar memory, with its address.
+    context : Context
+        Takes the code, and places of values.
     """
 
-    def __init__(self, config: Config, tilings: Tilings, places: Places,
-                 counters: Mapping[Value, tuple[int, Affine]]) -> None:
-        self._config = config
-        self._tilings = tilings
-        self._places = places
-        self._counters = counters
-        self._memory = ScalarMemory(config)
+    def __init__(self, context: Context) -> None:
+        self._config = context.config
+        self._tilings = context.tilings
+        self._places = context.places
+        self._stream = context.stream
+        self._memory = context.memory
+        self._counters = context.counters.values
 
     def write(self, operation: Operation, dying: Set[Value]) -> None:
         """Write an operation; ``dying`` are the operands that are not used again."""
@@ -92,11 +83,7 @@ class Slices:
         home = places.reserve(self._tilings[result].vectors)
         for value in operation.operands:
             tiling, size = self._tilings[value], value.shape[along]
-            places.save(value)
-            source = places.homes[value]
-            if isinstance(source, Splat):
-                source = places.reserve(tiling.vectors)
-                places.copy_to(value, source)
+            source = places.rows(value)
             places.memory.wait_all()
             target = cut_rows(home, self._tilings[result], along, size, first, exact=True)
             places.copy_exactly(cut_rows(source, tiling, along, size, 0, exact=True), target,
@@ -137,7 +124,7 @@ class Slices:
 
     def _index(self, value: Value, last: int, word: int) -> None:
         """Write code that brings an index, from 0 to ``last``, to a word of scalar memory."""
-        stream = self._places.memory.stream
+        stream = self._stream
         if value in self._counters:
             address, affine = self._counters[value]
             stream.bundle((Slot.S0, "load", (WORK, s[0], address)))

@@ -215,6 +215,15 @@ class Places:
             self._stored[value] = self.copy_to(value, home)
             self.homes[value] = home
 
+    def rows(self, value: Value) -> Rows:
+        """Rows that hold a value; those of a splat are written."""
+        self.save(value)
+        home = self.homes[value]
+        if isinstance(home, Splat):
+            home = self.reserve(self._tilings[value].vectors)
+            self.copy_to(value, home)
+        return home
+
     def copy_to(self, value: Value, destination: Rows) -> int:
         """Start to copy a value to rows of HBM; return the transfer's number."""
         rows = self._tilings[value].vectors * self._config.sublanes

@@ -29,7 +29,7 @@ from sim.compiler.machine.emit import Code
 from sim.compiler.program.code.encode import FIRST_IMMEDIATE_WORD, encode
 from sim.compiler.program.code.reserved import SCALAR_READ
 from sim.compiler.program.code.scalars import ScalarMemory
-from sim.compiler.program.kernel import KernelLowering, lower
+from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import from_words, to_words
 from systolith import Device

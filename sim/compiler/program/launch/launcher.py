@@ -2,26 +2,25 @@
 
 import math
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 
-from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.elements import table
-from sim.compiler.kernels.lowering import Place
 from sim.compiler.kernels.products.phases import PhaseConvolution
 from sim.compiler.machine import VmemBuffer, emit
+from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate, vector_operations
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
-from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import KernelRecord
-from sim.compiler.program.control.counted import Affine
-from sim.compiler.program.kernel import KernelLowering, lower
-from sim.compiler.program.places.constants import Constants
-from sim.compiler.program.places.places import Places, Splat, VectorMemoryError
-from sim.compiler.program.tilings import CONTROL, Tilings
+from sim.compiler.program.context import Context
+from sim.compiler.program.launch.buffers import KernelBuffers
+from sim.compiler.program.launch.kernel import KernelLowering, lower
+from sim.compiler.program.places.places import Splat, VectorMemoryError
+from sim.compiler.program.tilings import CONTROL
 
 __all__ = ["AHEAD", "Launcher"]
 
@@ -64,18 +63,8 @@ class Launcher:
 
     Parameters
     ----------
-    config : Config
-        The chip.
-    tilings : dict of Value to Tiling
-        Tilings of all values.
-    places : Places
-        Places of values; takes the code.
-    constants : Constants
-        Takes the constants of kernels.
-    counters : mapping of Value to (int, Affine)
-        Values that follow from a word of scalar memory, with its address.
-    own_transfers : bool
-        Kernels may start transfers of operands from HBM, and of results, themselves.
+    context : Context
+        Takes the code and constants, and places of values.
 
     Attributes
     ----------
@@ -89,16 +78,12 @@ class Launcher:
         Results that kernels have copied to where they go.
     """
 
-    def __init__(self, config: Config, tilings: Tilings, places: Places, constants: Constants,
-                 counters: Mapping[Value, tuple[int, Affine]], own_transfers: bool) -> None:
-        self._own_transfers = own_transfers
-        self._config = config
-        self._tilings = tilings
-        self._places = places
-        self._stream = places.memory.stream
-        self._constants = constants
-        self._counters = counters
-        self._memory = ScalarMemory(config)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._config = context.config
+        self._tilings = context.tilings
+        self._places = context.places
+        self._stream = context.stream
         self._counted_rows = 0
         self.records: list[KernelRecord] = []
         self.received: dict[int, int] = {}
@@ -120,21 +105,10 @@ class Launcher:
         goes : mapping of Value to Rows
             Where results are to be copied; the kernel may do that (`stored`).
         """
-        lifted: dict[Value, VmemBuffer] = {}
-        try:
-            lowered = self._lower(operation, dying, goes)
-        except VectorMemoryError:
-            # Without gaps between operands there may be room.
-            self._places.evict_all()
-            try:
-                lowered = self._lower(operation, dying, goes)
-            except VectorMemoryError:
-                lifted = self._places.lift()
-                try:
-                    lowered = self._lower(operation, dying, goes)
-                except VectorMemoryError:
-                    self._skip(operation, lifted)
-                    return
+        lowered, lifted = self._make_room_and_lower(operation, dying, goes)
+        if lowered is None:
+            self._skip(operation, lifted)
+            return
         # A kernel's own transfers come first.
         if not lifted and not lowered.symbols:
             self._prefetch(following)
@@ -151,6 +125,21 @@ class Launcher:
             self._places.memory.release(buffer)
         if lifted:
             self._places.restore(lifted)
+
+    def _make_room_and_lower(self, operation: Operation, dying: Set[Value],
+                             goes: Mapping[Value, Rows]
+                             ) -> tuple[_Lowered | None, dict[Value, VmemBuffer]]:
+        """Write a kernel; None if there is no room. Also return what `Places.lift` returned."""
+        with suppress(VectorMemoryError):
+            return self._lower(operation, dying, goes), {}
+        # Without gaps between operands there may be room.
+        self._places.evict_all()
+        with suppress(VectorMemoryError):
+            return self._lower(operation, dying, goes), {}
+        lifted = self._places.lift()
+        with suppress(VectorMemoryError):
+            return self._lower(operation, dying, goes), lifted
+        return None, lifted
 
     def _prefetch(self, following: Sequence[Operation]) -> None:
         """Start to load operands of the next operations.
@@ -232,72 +221,61 @@ class Launcher:
             self._places.restore(lifted)
 
     def _lower(self, operation: Operation, dying: Set[Value],
-               goes: Mapping[Value, Rows]) -> "_Lowered":
-        """Write a kernel."""
-        places = self._places
+               goes: Mapping[Value, Rows]) -> _Lowered:
+        """Write a kernel.
+
+        Raises
+        ------
+        VectorMemoryError
+            If there is no room; everything is as before then, but for values that were evicted.
+        """
+        places, taken = self._places, KernelBuffers(self._context, operation, goes)
         places.lock((*operation.operands, *operation.results))
-        own: list[VmemBuffer] = []
-        made: list[Value] = []
-        reads: list[Value] = []
         try:
-            at: dict[Value, Place] = {}
-            homes = {value: rows for value, rows in goes.items()
-                     if self._own_transfers and rows.is_plain}
-            for value in dict.fromkeys(operation.operands):
-                absent_from = places.absent(value) if self._own_transfers else None
-                if absent_from is None:
-                    buffer = places.load(value)
-                else:
-                    homes[value] = absent_from
-                    buffer = places.reserve_absent(value)
-                    made.append(value)
-                at[value] = Place(buffer, self._tilings[value])
-            absent = list(made)
+            taken.take_operands()
             inherited = self._inherited(operation, dying)
-            if inherited is not None:
-                at[operation.result] = at[inherited]
-            for value in operation.results if inherited is None else ():
-                at[value] = Place(places.make(value), self._tilings[value])
-                made.append(value)
-
-            def allocate(name: str, vectors: int) -> VmemBuffer:
-                buffer = places.allocate(name, vectors)
-                own.append(buffer)
-                return buffer
-
-            lowering = KernelLowering(
-                self._config, at, allocate,
-                lambda buffer, words: places.memory.load_rows(self._constants.rows(words), buffer),
-                {value: home.word for value in operation.operands
-                 if isinstance(home := places.homes.get(value), Splat)}, reads, self._counters,
-                homes)
+            taken.take_results(inherited)
+            lowering, reads = self._lowering(operation, taken)
             lower(operation, lowering)
             self._stream.reads_window |= lowering.reads_window
-            done = lowering.transferred
-            for value in absent:
-                if value not in done.values():
-                    places.load_absent(value)
-            machine = lowering.builder.finish()
-            code = emit(machine, self._config)
-            if (folder := dump_folder()) is not None:
-                dump_kernel(folder / "kernels", operation.kind, machine, code)
-            places.copy_scalars(reads, self._memory.window.start)
+            transferred = lowering.transferred
+            taken.load_absent(transferred.values())
+            code = self._emit(operation, lowering.builder)
+            places.copy_scalars(reads, self._context.memory.window.start)
             if inherited is not None:
                 places.inherit(inherited, operation.result)
         except VectorMemoryError:
-            for value in made:
-                places.unmake(value)
-            for buffer in own:
-                places.memory.release(buffer)
+            taken.give_back()
             raise
         finally:
             places.lock(())
-        self.stored.update(value for value in done.values() if value in goes)
-        vectors = sum(self._tilings[value].vectors for value in done.values())
-        return _Lowered(code, [*(at[value].buffer for value in operation.operands), *own], own,
-                        {symbol: homes[value] for symbol, value in done.items()},
+        self.stored.update(value for value in transferred.values() if value in goes)
+        vectors = sum(self._tilings[value].vectors for value in transferred.values())
+        used = [taken.places[value].buffer for value in operation.operands]
+        return _Lowered(code, [*used, *taken.own], taken.own,
+                        {symbol: taken.homes[value] for symbol, value in transferred.items()},
                         vectors * self._config.sublanes,
                         estimate(code) if lowering.cycles is None else lowering.cycles)
+
+    def _lowering(self, operation: Operation, taken: KernelBuffers
+                  ) -> tuple[KernelLowering, list[Value]]:
+        """What a rule is given, and a list that takes the operands it reads as scalars."""
+        places, constants = self._places, self._context.constants
+        known = {value: home.word for value in operation.operands
+                 if isinstance(home := places.homes.get(value), Splat)}
+        reads: list[Value] = []
+        lowering = KernelLowering(
+            self._config, taken.places, taken.allocate,
+            lambda buffer, words: places.memory.load_rows(constants.rows(words), buffer),
+            known, reads, self._context.counters.values, taken.homes)
+        return lowering, reads
+
+    def _emit(self, operation: Operation, builder: Builder) -> Code:
+        machine = builder.finish()
+        code = emit(machine, self._config)
+        if (folder := dump_folder()) is not None:
+            dump_kernel(folder / "kernels", operation.kind, machine, code)
+        return code
 
 
 def _products(operation: Operation) -> int:

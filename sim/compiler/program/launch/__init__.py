@@ -1,0 +1,1 @@
+"""Code of kernels and exchanges, and what surrounds a kernel."""

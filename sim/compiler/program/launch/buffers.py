@@ -1,0 +1,91 @@
+"""Vectors that a kernel takes."""
+
+from collections.abc import Collection, Mapping
+
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.lowering import Place
+from sim.compiler.machine import VmemBuffer
+from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.context import Context
+
+__all__ = ["KernelBuffers"]
+
+
+class KernelBuffers:
+    """Vectors of a kernel's operands and results, and its own.
+
+    All methods that take vectors raise `VectorMemoryError` if there is no room.
+
+    Parameters
+    ----------
+    context : Context
+        Takes the code, and places of values.
+    operation : Operation
+        What the kernel computes.
+    goes : mapping of Value to Rows
+        Where results are to be copied.
+
+    Attributes
+    ----------
+    places : dict of Value to Place
+        Buffers and tilings of operands and results.
+    own : list of VmemBuffer
+        Buffers for the kernel alone.
+    homes : dict of Value to Rows
+        Operands that the kernel may load itself, and results that it may store.
+    """
+
+    def __init__(self, context: Context, operation: Operation, goes: Mapping[Value, Rows]) -> None:
+        self._context = context
+        self._operation = operation
+        # Values whose vectors are new; of these, operands that nothing loads yet.
+        self._made: list[Value] = []
+        self._absent: list[Value] = []
+        self.places: dict[Value, Place] = {}
+        self.own: list[VmemBuffer] = []
+        self.homes = {value: rows for value, rows in goes.items()
+                      if context.own_transfers and rows.is_plain}
+
+    def take_operands(self) -> None:
+        """Take vectors for operands; start to load those that the kernel does not load itself."""
+        places = self._context.places
+        for value in dict.fromkeys(self._operation.operands):
+            home = places.absent(value) if self._context.own_transfers else None
+            if home is None:
+                self._put(value, places.load(value))
+            else:
+                self.homes[value] = home
+                self._put(value, places.reserve_absent(value))
+                self._absent.append(value)
+                self._made.append(value)
+
+    def take_results(self, inherited: Value | None) -> None:
+        """Take vectors for results; ``inherited`` is the operand whose vectors the result takes."""
+        if inherited is not None:
+            self.places[self._operation.result] = self.places[inherited]
+            return
+        for value in self._operation.results:
+            self._put(value, self._context.places.make(value))
+            self._made.append(value)
+
+    def _put(self, value: Value, buffer: VmemBuffer) -> None:
+        self.places[value] = Place(buffer, self._context.tilings[value])
+
+    def allocate(self, name: str, vectors: int) -> VmemBuffer:
+        """Take vectors for the kernel alone."""
+        buffer = self._context.places.allocate(name, vectors)
+        self.own.append(buffer)
+        return buffer
+
+    def load_absent(self, transferred: Collection[Value]) -> None:
+        """Start to load operands that the kernel might have loaded, but does not."""
+        for value in self._absent:
+            if value not in transferred:
+                self._context.places.load_absent(value)
+
+    def give_back(self) -> None:
+        """Give back all vectors that were taken."""
+        for value in self._made:
+            self._context.places.unmake(value)
+        for buffer in self.own:
+            self._context.places.memory.release(buffer)
