@@ -1,6 +1,5 @@
 """Whole programs: several operations, large code, little vector memory, loops and conditionals."""
 
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,18 +10,6 @@ from sim.compiler.graph.ir import Graph, Value
 from sim.compiler.program.driver import compile_graph
 from systolith import Device
 from verif.sim.compiler.program.common import TINY, Maker, arrays_for, check, f32, pred, s32
-
-
-@pytest.fixture(params=["golden", "rtl"])
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with Device.open("tiny", request.param) as opened:
-        yield opened
-
-
-@pytest.fixture
-def golden() -> Iterator[Device]:
-    with Device.open("tiny", "golden") as opened:
-        yield opened
 
 
 def chain(length: int, shape: tuple[int, ...] = (5, 6)) -> Graph:

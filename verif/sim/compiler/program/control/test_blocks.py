@@ -1,6 +1,6 @@
 """Streams: operations on blocks of operands that lie in HBM."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,18 +10,6 @@ from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.graph.verify import GraphError, verify
 from systolith import Device
 from verif.sim.compiler.program.common import Maker, check, f32
-
-
-@pytest.fixture(params=["golden", "rtl"])
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with Device.open("tiny", request.param) as opened:
-        yield opened
-
-
-@pytest.fixture
-def golden() -> Iterator[Device]:
-    with Device.open("tiny", "golden") as opened:
-        yield opened
 
 
 def block(kinds: Sequence[TensorType], write: Callable[[Graph], Sequence[Value]]) -> Graph:

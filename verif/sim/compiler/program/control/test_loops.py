@@ -21,12 +21,6 @@ SIZES = [(3,), (20, 12), (31, 17)]
 """A carried value takes 1, 30 and 80 vectors of 256."""
 
 
-@pytest.fixture(params=["golden", "rtl"])
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with Device.open("tiny", request.param) as opened:
-        yield opened
-
-
 @pytest.fixture(params=["counted", "no room", "not counted"])
 def golden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """The golden chip.

@@ -1,6 +1,5 @@
 """Loops over values in HBM: slices and updates are transfers of their rows."""
 
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,18 +12,6 @@ from verif.sim.compiler.program.common import Maker, check, f32, pred, s32
 
 BLOCK = 4
 """Rows of a block of 3 x 4 elements."""
-
-
-@pytest.fixture(params=["golden", "rtl"])
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with Device.open("tiny", request.param) as opened:
-        yield opened
-
-
-@pytest.fixture
-def golden() -> Iterator[Device]:
-    with Device.open("tiny", "golden") as opened:
-        yield opened
 
 
 def number(graph: Graph, value: int) -> Value:
