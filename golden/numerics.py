@@ -2,9 +2,11 @@
 
 Specifies hdl/bf16.py, hdl/mxu/mac.py and hdl/vpu/float.py. It executes what `docs/numerics.md`
 defines. A float32 array holds fp32 bit patterns, and an `ml_dtypes.bfloat16` array bf16 bit
-patterns. Every function takes arrays of shapes that broadcast, and returns a new array. numpy's
-float32 operations round to nearest, ties to even, with gradual underflow. This module adds the
-handling of subnormals and of NaN patterns; `docs/numerics.md` proves that this suffices.
+patterns. Functions take arrays of shapes that broadcast, and return new arrays. They raise
+TypeError for an array of another type, and ValueError if the shapes do not broadcast.
+
+numpy's float32 operations round to nearest, ties to even, with gradual underflow. This module adds
+the handling of subnormals and of NaN patterns; `docs/numerics.md` proves that this suffices.
 """
 
 from typing import Any
@@ -60,22 +62,7 @@ def _checked(name: str, value: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def bits(a: ArrayLike) -> NDArray[Any]:
-    """The bit patterns of an array.
-
-    Parameters
-    ----------
-    a : array of float32 or bfloat16, any shape
-
-    Returns
-    -------
-    array of uint32 (float32) or uint16 (bfloat16), same shape
-        A view of ``a``.
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """View a float32 or bfloat16 array as its bit patterns, uint32 or uint16, of the same shape."""
     array = np.asarray(a)
     if array.dtype == np.float32:
         return array.view(np.uint32)
@@ -85,22 +72,7 @@ def bits(a: ArrayLike) -> NDArray[Any]:
 
 
 def from_bits(a: ArrayLike) -> NDArray[Any]:
-    """The array with these bit patterns; the inverse of `bits`.
-
-    Parameters
-    ----------
-    a : array of uint32 or uint16, any shape
-
-    Returns
-    -------
-    array of float32 (uint32) or bfloat16 (uint16), same shape
-        A view of ``a``.
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """View uint32 or uint16 patterns as float32 or bfloat16; the inverse of `bits`."""
     array = np.asarray(a)
     if array.dtype == np.uint32:
         return array.view(np.float32)
@@ -110,26 +82,14 @@ def from_bits(a: ArrayLike) -> NDArray[Any]:
 
 
 def flush(a: ArrayLike) -> NDArray[np.float32]:
-    """Copy a float32 array, with each subnormal replaced by the zero of its sign.
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """Copy a float32 array, with each subnormal replaced by the zero of its sign."""
     a = _checked("a", a, np.dtype(np.float32)).copy()
     np.copyto(a, np.copysign(np.float32(0), a), where=np.abs(a) < _TINY)
     return a
 
 
 def canonical(a: ArrayLike) -> NDArray[np.float32]:
-    """Copy a float32 array, with each NaN replaced by the pattern `F32_NAN`.
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """Copy a float32 array, with each NaN replaced by the pattern `F32_NAN`."""
     a = _checked("a", a, np.dtype(np.float32)).copy()
     a.view(np.uint32)[np.isnan(a)] = F32_NAN
     return a
@@ -145,11 +105,6 @@ def to_bf16(x: ArrayLike) -> NDArray[Any]:
     Returns
     -------
     array of bfloat16, same shape
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
     """
     x = _checked("x", x, np.dtype(np.float32))
     u = np.atleast_1d(x).view(np.uint32)
@@ -179,11 +134,6 @@ def to_f32(x: ArrayLike) -> NDArray[np.float32]:
     Returns
     -------
     array of float32, same shape
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
     """
     u = _checked("x", x, bf16).view(np.uint16)
     y = np.asarray(u.astype(np.uint32) << 16)
@@ -203,13 +153,6 @@ def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
     -------
     array of float32, the broadcast shape
         Infinity from 2**128 on; the zero of the product's sign below 2**-126.
-
-    Raises
-    ------
-    TypeError
-        If an array is of another type.
-    ValueError
-        If the shapes do not broadcast.
     """
     x, w = to_f32(_checked("x", x, bf16)), to_f32(_checked("w", w, bf16))
     with np.errstate(all="ignore"):
@@ -226,13 +169,6 @@ def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
     Returns
     -------
     array of float32, the broadcast shape
-
-    Raises
-    ------
-    TypeError
-        If an array is of another type.
-    ValueError
-        If the shapes do not broadcast.
     """
     a = flush(_checked("a", a, np.dtype(np.float32)))
     b = flush(_checked("b", b, np.dtype(np.float32)))
@@ -252,13 +188,6 @@ def mac(acc: ArrayLike, x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
     Returns
     -------
     array of float32, the broadcast shape
-
-    Raises
-    ------
-    TypeError
-        If an array is of another type.
-    ValueError
-        If the shapes do not broadcast.
     """
     acc = _checked("acc", acc, np.dtype(np.float32))
     return add_f32(acc, bf16_product(x, w))

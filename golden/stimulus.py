@@ -237,34 +237,35 @@ _CLASSES: tuple[Callable[[_Dice], _Triple], ...] = (
 )
 
 MAC_CLASSES = tuple(str(make.__name__).removeprefix("_") for make in _CLASSES)
-"""Names of the classes of `mac_operands`; operand i is of class i modulo their number."""
+"""Names of the classes of `mac_operands`; operand i is of class i modulo their number.
+
+``uniform``
+    Every pattern of each operand is equally likely.
+``specials``, ``one_special``
+    All operands, or one, from tables of zeros, subnormals, the extremes of the normal range,
+    powers of two and their neighbours, infinities and NaN of several payloads, of either sign.
+``zeros``
+    A zero factor and a normal one, of any signs; acc is uniform or a zero.
+``subnormals``
+    Each operand subnormal with even chances.
+``aligned``
+    Normal numbers; exponents of acc and product from -40 to +40 apart.
+``edge_fractions``
+    The same, -27 to +27 apart, with fractions that carry, borrow and renormalise far.
+``cancelled``, ``nearly_cancelled``
+    acc is the negated product, exactly or up to some low bits.
+``ties_in_product``, ``ties_in_acc``
+    The smaller addend ends in half a unit of the larger.
+``small_products``, ``small_sums``
+    Products, or sums of opposite sign, around the least normal number.
+``large_products``, ``large_sums``
+    Products, or sums of equal sign, around the largest number.
+"""
 
 
 def mac_operands(rng: np.random.Generator, count: int
                  ) -> tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint16]]:
-    """Draw operands of a multiply-accumulate, ``acc + x * w``, equally from these classes.
-
-    ``uniform``
-        Every pattern of each operand is equally likely.
-    ``specials``, ``one_special``
-        All operands, or one, from tables of zeros, subnormals, the extremes of the normal range,
-        powers of two and their neighbours, infinities and NaN of several payloads, of either sign.
-    ``zeros``
-        A zero factor and a normal one, of any signs; acc is uniform or a zero.
-    ``subnormals``
-        Each operand subnormal with even chances.
-    ``aligned``
-        Normal numbers; exponents of acc and product from -40 to +40 apart.
-    ``edge_fractions``
-        The same, -27 to +27 apart, with fractions that carry, borrow and renormalise far.
-    ``cancelled``, ``nearly_cancelled``
-        acc is the negated product, exactly or up to some low bits.
-    ``ties_in_product``, ``ties_in_acc``
-        The smaller addend ends in half a unit of the larger.
-    ``small_products``, ``small_sums``
-        Products, or sums of opposite sign, around the least normal number.
-    ``large_products``, ``large_sums``
-        Products, or sums of equal sign, around the largest number.
+    """Draw operands of a multiply-accumulate, ``acc + x * w``, equally from `MAC_CLASSES`.
 
     The classes alternate with an odd period, so hardware with a width that is a power of two gets
     every class in every position.

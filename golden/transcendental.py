@@ -34,97 +34,30 @@ _Words = NDArray[np.int64]
 
 
 def reciprocal(x: ArrayLike) -> NDArray[np.float32]:
-    """1 / x; for a zero, the infinity of its sign.
-
-    Parameters
-    ----------
-    x : array of float32, any shape
-
-    Returns
-    -------
-    array of float32, same shape
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """Apply `Function.RECIPROCAL`, 1 / x, as `evaluate`; for a zero, the infinity of its sign."""
     return evaluate(Function.RECIPROCAL, x)
 
 
 def rsqrt(x: ArrayLike) -> NDArray[np.float32]:
-    """1 / sqrt(x); plus infinity for either zero, NaN below zero.
+    """Apply `Function.RSQRT`, 1 / sqrt(x), as `evaluate`.
 
-    Parameters
-    ----------
-    x : array of float32, any shape
-
-    Returns
-    -------
-    array of float32, same shape
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
+    The result is plus infinity for either zero, and NaN below zero.
     """
     return evaluate(Function.RSQRT, x)
 
 
 def exp2(x: ArrayLike) -> NDArray[np.float32]:
-    """2 ** x.
-
-    Parameters
-    ----------
-    x : array of float32, any shape
-
-    Returns
-    -------
-    array of float32, same shape
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """Apply `Function.EXP2`, 2 ** x, as `evaluate`."""
     return evaluate(Function.EXP2, x)
 
 
 def log2(x: ArrayLike) -> NDArray[np.float32]:
-    """log2(x); minus infinity for either zero, NaN below zero.
-
-    Parameters
-    ----------
-    x : array of float32, any shape
-
-    Returns
-    -------
-    array of float32, same shape
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """Apply `Function.LOG2`, as `evaluate`; minus infinity for either zero, NaN below zero."""
     return evaluate(Function.LOG2, x)
 
 
 def tanh(x: ArrayLike) -> NDArray[np.float32]:
-    """tanh(x); its magnitude never exceeds 1.
-
-    Parameters
-    ----------
-    x : array of float32, any shape
-
-    Returns
-    -------
-    array of float32, same shape
-
-    Raises
-    ------
-    TypeError
-        If the array is of another type.
-    """
+    """Apply `Function.TANH`, as `evaluate`; the magnitude never exceeds 1."""
     return evaluate(Function.TANH, x)
 
 

@@ -1,8 +1,9 @@
 """The cross-lane unit's operations on numpy arrays, bit for bit.
 
 Specifies hdl/xlu. It executes what `hdl/isa.py` and `docs/numerics.md` define. A vector register is
-an array of uint32, shape (sublanes, lanes). The functions raise an exception for an argument with
-which a core would stop with a fault.
+an array of uint32, shape (sublanes, lanes): the argument ``a`` and, if not otherwise stated, the
+result. All functions raise TypeError for an argument of another type, and ValueError for one of
+another shape or out of range. For an index out of range, a core would stop with a fault.
 """
 
 from typing import Any
@@ -33,90 +34,28 @@ def _register(value: ArrayLike) -> _Words:
 
 
 def rotate_lanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
-    """Move lane l to lane (l + distance) mod lanes.
-
-    Parameters
-    ----------
-    a : array of uint32, shape (sublanes, lanes)
-    distance : int
-        Less than lanes.
-
-    Returns
-    -------
-    array of uint32, same shape
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another type, shape, or out of range.
-    """
+    """Move lane l to lane (l + distance) mod lanes; ``distance`` is less than lanes."""
     a = _register(a)
     integer("distance", distance, 0, a.shape[1] - 1)
     return np.roll(a, distance, axis=1)
 
 
 def rotate_sublanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
-    """Move sublane s to sublane (s + distance) mod sublanes.
-
-    Parameters
-    ----------
-    a : array of uint32, shape (sublanes, lanes)
-    distance : int
-        Less than sublanes.
-
-    Returns
-    -------
-    array of uint32, same shape
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another type, shape, or out of range.
-    """
+    """Move sublane s to sublane (s + distance) mod sublanes; ``distance`` is less than sublanes."""
     a = _register(a)
     integer("distance", distance, 0, a.shape[0] - 1)
     return np.roll(a, distance, axis=0)
 
 
 def broadcast_lane(a: ArrayLike, lane: int) -> NDArray[np.uint32]:
-    """Copy one lane to all lanes.
-
-    Parameters
-    ----------
-    a : array of uint32, shape (sublanes, lanes)
-    lane : int
-
-    Returns
-    -------
-    array of uint32, same shape
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another type, shape, or out of range.
-    """
+    """Copy one lane to all lanes."""
     a = _register(a)
     integer("lane", lane, 0, a.shape[1] - 1)
     return np.repeat(a[:, lane:lane + 1], a.shape[1], axis=1)
 
 
 def broadcast_sublane(a: ArrayLike, sublane: int) -> NDArray[np.uint32]:
-    """Copy one sublane to all sublanes.
-
-    Parameters
-    ----------
-    a : array of uint32, shape (sublanes, lanes)
-    sublane : int
-
-    Returns
-    -------
-    array of uint32, same shape
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another type, shape, or out of range.
-    """
+    """Copy one sublane to all sublanes."""
     a = _register(a)
     integer("sublane", sublane, 0, a.shape[0] - 1)
     return np.repeat(a[sublane:sublane + 1], a.shape[0], axis=0)
@@ -129,19 +68,7 @@ def sum_lanes(a: ArrayLike) -> NDArray[np.uint32]:
     neighbouring sums, until one is left. The lanes are padded with -0 to a power of two, which does
     not affect the sum.
 
-    Parameters
-    ----------
-    a : array of uint32, shape (sublanes, lanes)
-        2 lanes or more.
-
-    Returns
-    -------
-    array of uint32, same shape
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the array is of another type or shape.
+    ``a`` must have 2 lanes or more.
     """
     a = _register(a)
     sublanes, lanes = a.shape
@@ -159,19 +86,7 @@ def max_lanes(a: ArrayLike) -> NDArray[np.uint32]:
 
     The maximum is commutative and associative in every bit, so the order does not matter.
 
-    Parameters
-    ----------
-    a : array of uint32, shape (sublanes, lanes)
-        2 lanes or more.
-
-    Returns
-    -------
-    array of uint32, same shape
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the array is of another type or shape.
+    ``a`` must have 2 lanes or more.
     """
     a = _register(a)
     lanes = a.shape[1]
@@ -203,11 +118,6 @@ def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
     a : array of uint32, shape (sublanes, lanes)
     group : int
         Less than lanes / sublanes.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another type, shape, or out of range.
     """
     _check_tile(tile)
     a = _register(a)
@@ -232,11 +142,6 @@ def transpose_out(tile: NDArray[np.uint32], group: int, sublanes: int) -> NDArra
     Returns
     -------
     array of uint32, shape (sublanes, lanes)
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another type, shape, or out of range.
     """
     _check_tile(tile)
     lanes = tile.shape[0]
