@@ -2,12 +2,12 @@
 
 There are two kinds of values. A *number* is unsigned and has at most 64 bits; arithmetic is modulo
 2**64, and any narrower width that a netlist asks for is an explicit mask. Each number knows which
-of its bits can be one, so most masks fold away, and `Graph.narrow` removes those that no consumer
+of its bits can be one, so most masks fold away, and `narrow` removes those that no consumer
 can see. A *bit* is a truth value. The result can be evaluated on lanes of 16, 32 or 64 bits: the
 narrowest that hold all bits that are both possible and demanded (`lane_bits`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 __all__ = ["ALL", "WIDTH", "Graph", "Node", "demands", "lane_bits", "leading_zeros", "low",
@@ -478,75 +478,12 @@ class Graph:
             return self.test(y, ALL & ~x.number)
         return self._make("ltu", (x, y), is_bit=True)
 
-    # Rewriting
-
     def from_bit(self, bit: Node) -> Node:
         """A bit as a number, 0 or 1."""
         if bit.op == "test" and not bit.number & (bit.number - 1):
             place = bit.number.bit_length() - 1
             return self.and_(self.shr(bit.args[0], place), self.const(1))
         return self.sel(bit, self.const(1), self.const(0))
-
-    def rebuild(self, node: Node, args: Sequence[Node]) -> Node:
-        """The node with other operands, simplified anew."""
-        if not args:
-            return node
-        if tuple(args) == node.args:
-            return node
-        if node.op in ("shl", "shr", "test"):
-            return getattr(self, node.op)(args[0], node.attr)
-        if node.op == "clz":
-            return self.clz(args[0], *node.counted)
-        if node.op == "read":
-            return self._make("read", tuple(args), node.attr, node.bits)
-        return _BUILDERS[node.op](self, *args)
-
-    def substitute(self, roots: Sequence[Node], values: Mapping[Node, Node]) -> list[Node]:
-        """The roots with some nodes replaced, simplified."""
-        done = dict(values)
-        for node in topological(roots):
-            if node not in done:
-                done[node] = self.rebuild(node, [done[arg] for arg in node.args])
-        return [done[root] for root in roots]
-
-    def narrow(self, roots: Sequence[tuple[Node, int]]) -> list[Node]:
-        """The roots without the parts that no consumer sees.
-
-        Parameters
-        ----------
-        roots : sequence of (Node, int)
-            Values and, for numbers, which of their bits are used.
-        """
-        while True:
-            needed = demands(roots)
-            done: dict[Node, Node] = {}
-            for node in topological([root for root, _ in roots]):
-                done[node] = self._demanded(self.rebuild(node, [done[arg] for arg in node.args]),
-                                            needed[node])
-            changed = [done[root] for root, _ in roots]
-            if all(new is old for new, (old, _) in zip(changed, roots, strict=True)):
-                return changed
-            roots = [(new, mask) for new, (_, mask) in zip(changed, roots, strict=True)]
-
-    def _demanded(self, node: Node, mask: int) -> Node:
-        """A node that agrees with ``node`` on the bits under ``mask``."""
-        if node.is_bit:
-            return node
-        if not node.bits & mask:
-            return self.const(0)
-        if node.op in ("and", "or", "xor") and node.args[1].op == "const":
-            constant = node.args[1].number
-            visible = mask & node.args[0].bits
-            if node.op == "and" and not visible & ~constant:
-                return node.args[0]
-            if node.op in ("or", "xor") and not mask & constant:
-                return node.args[0]
-        if node.op in ("or", "add", "xor"):
-            for one, other in (node.args, node.args[::-1]):
-                seen = mask if node.op != "add" else low(mask.bit_length())
-                if not other.bits & seen:
-                    return one
-        return node
 
     @staticmethod
     def _ordered(x: Node, y: Node) -> tuple[Node, Node]:
@@ -555,14 +492,6 @@ class Graph:
         if (x.op in constants, x.index) > (y.op in constants, y.index):
             return y, x
         return x, y
-
-
-_BUILDERS: dict[str, Callable[..., Node]] = {
-    "and": Graph.and_, "or": Graph.or_, "xor": Graph.xor, "add": Graph.add, "sub": Graph.sub,
-    "mul": Graph.mul, "shlv": Graph.shlv, "shrv": Graph.shrv, "sel": Graph.sel,
-    "andb": Graph.andb, "orb": Graph.orb, "xorb": Graph.xorb, "notb": Graph.not_,
-    "selb": Graph.selb, "eq": Graph.eq, "ltu": Graph.ltu,
-}
 
 
 def topological(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda node: False

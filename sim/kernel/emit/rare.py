@@ -10,6 +10,7 @@ infinities and NaNs are recognised.
 from collections.abc import Callable, Sequence
 
 from sim.kernel.ir import Graph, Node, topological
+from sim.kernel.transform import substitute
 
 __all__ = ["rare_bits", "without"]
 
@@ -48,7 +49,7 @@ def rare_bits(graph: Graph, values: Sequence[Node], outside: Callable[[Node], bo
 
 def without(graph: Graph, values: Sequence[Node], bits: Sequence[Node]) -> list[Node]:
     """The values where all ``bits`` are 0."""
-    return graph.substitute(values, dict.fromkeys(bits, graph.bit(0)))
+    return substitute(graph, values, dict.fromkeys(bits, graph.bit(0)))
 
 
 def _is_rare(node: Node) -> bool:

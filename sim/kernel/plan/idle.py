@@ -50,6 +50,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sim.kernel.ir import Node
 from sim.kernel.plan.plan import RESET, Plan
+from sim.kernel.transform import substitute
 
 __all__ = ["idle_registers"]
 
@@ -122,8 +123,8 @@ class _Search:
         """Values if the inputs and the active registers are 0."""
         graph = self._plan.graph
         leaves = [*self._inputs, *(self._plan.registers[index].leaf for index in active)]
-        return graph.substitute(values, {leaf: graph.bit(0) if leaf.is_bit else graph.const(0)
-                                         for leaf in leaves})
+        return substitute(graph, values, {leaf: graph.bit(0) if leaf.is_bit else graph.const(0)
+                                          for leaf in leaves})
 
     def _changing(self, values: Sequence[Node], active: Sequence[int]) -> list[int]:
         """Registers, active ones aside, whose value may change if `values` are the next ones."""

@@ -14,6 +14,7 @@ from sim.kernel.plan.groups import order_groups
 from sim.kernel.plan.idle import idle_registers
 from sim.kernel.plan.plan import RESET, Group, Input, MemoryWrite, Plan, Update, lane_for, stored
 from sim.kernel.rules.rewrite import rewrite
+from sim.kernel.transform import narrow, substitute
 
 __all__ = ["plan_grid"]
 
@@ -74,7 +75,7 @@ def _narrowed(tile: Tile, registers: Sequence[Register], added: Mapping[int, Nod
         roots += [(write.enable, 1), (write.address, ALL), (write.data, stored(width)),
                   (write.mask or graph.const(0), stored(width))]
     roots += [(value, stored(registers[index].width)) for index, value in added.items()]
-    narrowed = iter(graph.narrow(roots))
+    narrowed = iter(narrow(graph, roots))
     updates = [next(narrowed) for _ in registers]
     memory_writes = []
     for index, write in writes:
@@ -118,11 +119,11 @@ def _check_registered(tile: Tile, name: str, value: Node) -> None:
 def _following(tile: Tile, name: str, value: Node, number: int) -> Register:
     """A register that always equals ``value``, a function of the tile's registers."""
     graph = tile.graph
-    initial, = graph.substitute([value], {
+    initial, = substitute(graph, [value], {
         register.leaf: graph.bit(register.init) if register.leaf.is_bit
         else graph.const(register.init) for register in tile.registers})
-    following, = graph.substitute([value], {register.leaf: register.next
-                                            for register in tile.registers})
+    following, = substitute(graph, [value], {register.leaf: register.next
+                                             for register in tile.registers})
     width = tile.widths[name]
     return Register(name, width, initial.number, graph.leaf(("reg", number), width), following)
 
@@ -214,10 +215,10 @@ def _simplified(graph: Graph, task: Update | MemoryWrite) -> Update | MemoryWrit
         return task
     assume(task.enable, True)
     if isinstance(task, Update):
-        value, = graph.substitute([task.value], known)
+        value, = substitute(graph, [task.value], known)
         return replace(task, value=value)
-    address, data, mask = graph.substitute(
-        [task.address, task.data, task.mask or graph.const(0)], known)
+    address, data, mask = substitute(
+        graph, [task.address, task.data, task.mask or graph.const(0)], known)
     return replace(task, address=address, data=data, mask=mask if task.mask else None)
 
 

@@ -8,6 +8,7 @@ from sim.kernel.rules.compare import comparisons
 from sim.kernel.rules.normaliser import normalisers
 from sim.kernel.rules.sticky import stickies
 from sim.kernel.rules.sticky_series import series
+from sim.kernel.transform import substitute
 
 __all__ = ["RULES", "Rule", "rewrite"]
 
@@ -24,5 +25,5 @@ def rewrite(graph: Graph, roots: Sequence[Node]) -> list[Node]:
     roots = list(roots)
     for rule in RULES.values():
         while found := rule(graph, topological(roots)):
-            roots = graph.substitute(roots, found)
+            roots = substitute(graph, roots, found)
     return roots

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hdl.tiles import Each, Shared, TileGrid
 from sim.kernel.ir import ALL, Graph, Node, low
 from sim.kernel.rules.rewrite import RULES, Rule, rewrite
+from sim.kernel.transform import narrow
 from sim.verilated.model import Model
 from verif.sim.kernel.lockstep import BACKENDS, Lockstep, VerilogTile, random_words
 from verif.sim.kernel.rules.interpreter import BIT_OPS, COMPARISONS, WORD_OPS, evaluate
@@ -209,7 +210,7 @@ def check_graph(seed: int) -> None:
     many = [(node, ALL) for node in rng.sample(case.words, 2)]
     many += [(node, 1) for node in rng.sample(case.bits, 2)]
     for roots in (few, [(case.bits[-1], 1)], many):
-        narrowed = case.graph.narrow(roots)
+        narrowed = narrow(case.graph, roots)
         rewritten = rewrite(case.graph, narrowed)
         for index, leaves in enumerate(case.leaves):
             for values in (evaluate(narrowed, leaves), evaluate(rewritten, leaves)):
@@ -232,7 +233,7 @@ def test_bits_that_are_zero_in_both_operands_of_an_and_stay_zero(op: str) -> Non
     low_bits = graph.const(0xf)
     both = graph.and_(graph.and_(a, low_bits), graph.and_(b, low_bits))
     root = getattr(graph, op)(both, c)
-    (narrowed,) = graph.narrow([(root, 1 if root.is_bit else 0xff)])
+    (narrowed,) = narrow(graph, [(root, 1 if root.is_bit else 0xff)])
     for leaves in ({a: 0xff, b: 0xff, c: 0x0f}, {a: 0xf3, b: 0xf6, c: 0x52}):
         assert evaluate([narrowed], leaves) == evaluate([root], leaves)
 
