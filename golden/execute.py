@@ -1,4 +1,4 @@
-"""What each operation does: the execution of a bundle on the state of a core.
+"""Semantics of the operations: the execution of a bundle on the state of a core.
 
 Specifies hdl/core: decoding and its faults, the scalar operations, branches and semaphores. The
 other units have functions of their own: `golden.vpu` (hdl/vpu), `golden.mxu` (hdl/mxu),

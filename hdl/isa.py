@@ -262,11 +262,11 @@ FAULTS: dict[Fault, str] = {
         "rows do not fill whole vectors, or an address in instruction memory is not the start of a "
         "bundle.",
 }
-"""What each fault means."""
+"""Meaning of each fault."""
 
 
 class Kind(StrEnum):
-    """What an operand names, and whether it is read or written."""
+    """Kind of an operand: what it names, and whether it is read or written."""
 
     SCALAR_OUT = "scalar register, written"
     SCALAR_IN = "scalar register, read"

@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def problem() -> str | None:
-    """What the host lacks, or None."""
+    """Name what the host lacks; None if it lacks nothing."""
     missing = sorted({package for tool, package in _TOOLS.items()
                       if shutil.which(tool, path=_path()) is None})
     if not sys.platform.startswith("linux"):

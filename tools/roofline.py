@@ -49,7 +49,7 @@ class Limits:
 
     @property
     def name(self) -> str:
-        """What limits the kernel."""
+        """Resource that limits the kernel."""
         return max((self.array, "array"), (self.vector, "vector unit"),
                    (self.memory, "memory"))[1]
 

@@ -456,7 +456,7 @@ class Bundle:
         return 0, self._key(where, value)
 
     def _key(self, where: str, value: Any) -> int | str:
-        """What an immediate holds: a word, or a label whose address is not known yet."""
+        """Contents of an immediate: a word, or a label whose address is not known yet."""
         if isinstance(value, str):
             _check_label(value)
             return value

@@ -1,4 +1,4 @@
-"""What a device can run: buffers, and programs for the cores. The result of compilation."""
+"""Executables: buffers, and programs for the cores. The result of compilation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _LINKED = 8
 
 
 class Role(Enum):
-    """What a buffer of an executable is for."""
+    """Purpose of a buffer of an executable."""
 
     INPUT = "input"
     """The host gives its array for each run."""
@@ -161,7 +161,7 @@ class Executable:
         return tuple(spec for spec in self.buffers if spec.role is Role.OUTPUT)
 
     def role(self, name: str) -> Role:
-        """What the buffer of a name is for."""
+        """Role of the buffer of a name."""
         [role] = [spec.role for spec in self.buffers if spec.name == name]
         return role
 

@@ -1,4 +1,4 @@
-"""The device's cores: programs, and what becomes of them."""
+"""The device's cores: their programs, states and faults."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,12 +115,7 @@ class Cores(Memory, Counters):
             raise TypeError(f"cores must be a sequence of cores, not {cores!r}")
         watched = [self._core(core) for core in
                    (range(self._config.cores) if cores is None else cores)]
-        if cycles is not None:
-            integer("cycles", cycles, 0, 1 << 62)
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
-            raise ValueError(f"seconds must be a number that is not negative, not {seconds!r}")
-        if not isinstance(poll, bool):
-            raise TypeError(f"poll must be True or False, not {poll!r}")
+        _check_limits(cycles, seconds, poll)
         ends = None if seconds is None else time.monotonic() + seconds
         first: int | None = None
         kills = list(self._kills)
@@ -311,6 +306,16 @@ class Cores(Memory, Counters):
         for core in cores:
             if self._kills[core] != before[core]:
                 raise CoreStoppedError(core, backend.state(core).pc)
+
+
+def _check_limits(cycles: object, seconds: object, poll: object) -> None:
+    """Check arguments of `Cores.wait`."""
+    if cycles is not None:
+        integer("cycles", cycles, 0, 1 << 62)
+    if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
+        raise ValueError(f"seconds must be a number that is not negative, not {seconds!r}")
+    if not isinstance(poll, bool):
+        raise TypeError(f"poll must be True or False, not {poll!r}")
 
 
 def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTimeoutError:

@@ -43,7 +43,7 @@ class Execution(Cores):
 
     @property
     def last_run(self) -> dict[int, dict[str, int]]:
-        """What each core's cycles were spent on in the last `execute`, `matmul` or `dense`.
+        """Counters of each core in the last `execute`, `matmul` or `dense`.
 
         As `run` returns it, without the time to load programs. Empty before the first, and after
         one that failed or had nothing to do; a core without a part is missing.

@@ -41,7 +41,7 @@ TRACK_PITCH = 100
 """Distance between the numbers of the first tracks of two processes. No two tracks have the same
 number, and none has that of its process, which viewers would take for the main thread."""
 CAUSES = tuple(counter.removesuffix("_cycles").replace("_", " ") for counter in COUNTERS)
-"""What a cycle is charged to, as the counters define it."""
+"""Causes that a cycle is charged to, as the counters define them."""
 _FIRST_WAIT = COUNTERS.index(f"{WAITS[0]}_wait_cycles")
 
 _NOTHING = -1
@@ -334,7 +334,7 @@ class CoreTracks:
         self._fault = int(faults[-1])
 
     def _events(self, spans: _Spans) -> list[Event]:
-        """What happens to semaphores and transfers."""
+        """Events of semaphores and transfers."""
         on, probe = spans.on, spans.probe
         events: list[Event] = []
 

@@ -202,7 +202,7 @@ class Toolchain:
         return environment
 
     def identity(self) -> tuple[str, ...]:
-        """What every object and model depends on: tools' versions, flags, and target machine.
+        """Dependencies of every object and model: tools' versions, flags, and target machine.
 
         No path is part of it except that of the compiler, as chosen: checkouts share models.
 

@@ -25,7 +25,7 @@ LAYERS = (
 
 GOLDEN_FROM_HDL = ("hdl.isa", "hdl.encoding", "hdl.dma.format", "hdl.config", "hdl.checks",
                    "hdl.vpu.tables")
-"""What the golden model shares with the hardware: definitions, and no datapath."""
+"""Modules that the golden model shares with the hardware: definitions, and no datapath."""
 
 PACKAGES = ("hdl", "golden", "sim", "systolith", "tools", "verif")
 

@@ -55,7 +55,7 @@ def compile_forward(config: Config, values: tuple[Any, Any], cores: int) -> Exec
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gives.
+    """Results of a run.
 
     Attributes
     ----------

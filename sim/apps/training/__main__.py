@@ -41,7 +41,7 @@ __all__ = ["MODELS", "main", "report"]
 
 MODELS: dict[str, Callable[..., Task]] = {
     "perceptron": perceptron, "cnn": cnn, "resnet": resnet, "transformer": transformer}
-"""What can be trained, by name."""
+"""Models that can be trained, by name."""
 
 
 _LOOK_SECONDS = 0.5

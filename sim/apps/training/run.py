@@ -174,7 +174,7 @@ class GoldenCheck:
 
 
 def show(task: Task, state: State, device: Device) -> str | None:
-    """What the task shows of what was learned, made on the device; None if it does not."""
+    """Have the task demonstrate on the device what was learned; None if it has no demonstration."""
     if task.show is None:
         return None
     return task.show(state[0], lambda function, *arguments: jit(function)(*arguments,

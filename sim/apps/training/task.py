@@ -1,4 +1,4 @@
-"""What is trained: a model, its data, and how."""
+"""A training task: a model, its data, and how it is trained."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ import numpy.typing as npt
 __all__ = ["CHARACTERS", "decode", "topics"]
 
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
-"""What the text consists of: 96 characters; others are left out."""
+"""The alphabet of the text: 96 characters; others are left out."""
 
 
 def topics() -> npt.NDArray[np.int32]:

@@ -60,7 +60,7 @@ def as_array(value: Any, dtype: DType) -> Array:
 
 
 def shard(array: Array, dimension: int | None) -> tuple[Array, Array]:
-    """What each of two devices has of the host's array (see `Sharding`); views of it.
+    """Parts of the host's array that each of two devices has (see `Sharding`); views of it.
 
     Raises
     ------

@@ -15,7 +15,7 @@ __all__ = ["KINDS", "Kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """What operations of a kind have.
+    """Form of operations of a kind.
 
     Attributes
     ----------

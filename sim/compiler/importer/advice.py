@@ -1,10 +1,10 @@
-"""What to write instead of what is not supported."""
+"""Advice: what to write instead of what is not supported."""
 
 __all__ = ["DYNAMIC", "advice_for_operation", "advice_for_type"]
 
 _FACTORISATIONS = frozenset({
     "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecomposition"})
-"""What JAX's linear algebra calls on a TPU."""
+"""Targets of calls in JAX's linear algebra on a TPU."""
 _COLLECTIVES = frozenset({"collective_broadcast", "cross-replica-sum"})
 DYNAMIC = frozenset({
     "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",

@@ -1,4 +1,4 @@
-"""What a module says about its entry function besides what it computes."""
+"""Attributes of a module's entry function: its name, donated arguments, and how values are cut."""
 
 from dataclasses import dataclass
 from typing import Any

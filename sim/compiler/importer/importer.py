@@ -295,7 +295,7 @@ class _Importer:
         return self.shards.whole(value, cut, Expansion(graph, None))
 
     def output(self, value: Value, number: int, graph: Graph) -> Value:
-        """What the program returns of a global value."""
+        """The part of a global value that the program returns."""
         cut = self.cuts[1][number] if self.cuts else None
         return self.shards.local(value, cut, Expansion(graph, None))
 
@@ -452,7 +452,7 @@ class _Importer:
 
 
 def _later_refusals(graph: Graph) -> list[Unsupported]:
-    """What has no kernel in a graph that was imported in part, so that all is refused at once."""
+    """Operations without a kernel in a graph that was imported in part: all are refused at once."""
     used = {value for operation in graph.operations for value in operation.operands}
     graph.outputs = [value for operation in graph.operations for value in operation.results
                      if value not in used]

@@ -11,7 +11,7 @@ from sim.compiler.importer.advice import DYNAMIC
 __all__ = ["read"]
 
 _PORTABLE = b"StableHLO_v"
-"""What the header of a portable artifact contains; other bytecode names MLIR's version."""
+"""Part of the header of a portable artifact; other bytecode names MLIR's version."""
 _HEADER = 64
 """Bytes in which it is."""
 _PIPELINE = ("builtin.module(func.func(chlo-legalize-to-stablehlo),"
@@ -108,7 +108,7 @@ def read(source: Any) -> Any:
 
 
 def _path_hint(source: str | bytes) -> str:
-    """What to say of text that may be a file's name: a line without a bracket."""
+    """Hint for text that may be a file's name: a line without a bracket."""
     if isinstance(source, bytes) or not source.strip() or any(mark in source for mark in "\n({"):
         return ""
     if pathlib.Path(source).exists():

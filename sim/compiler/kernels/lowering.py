@@ -55,7 +55,7 @@ class Place:
 
 
 class Lowering(Protocol):
-    """What a rule is given to write the code of an operation."""
+    """Services for a rule that writes the code of an operation."""
 
     @property
     def config(self) -> Config:

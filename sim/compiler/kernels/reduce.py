@@ -63,7 +63,7 @@ class Reducer:
                                     for value in op.operands[count:]]
         """The initial values, in all elements."""
         self.neutral = self.initial
-        """What has no effect: by definition the initial values, unless the reducer is known."""
+        """Neutral values: by definition the initial values, unless the reducer is known."""
         if self.kind is not None:
             self.neutral = [self._b.splat(identity(self.kind, self.dtype))]
 

@@ -100,7 +100,7 @@ class _Windows:
         return (self.sizes[d], self.strides[d], self.base[d], self.padding[d]) == (1, 1, 1, (0, 0))
 
     def after(self, d: int) -> "_Windows":
-        """What is left when the windows along a dimension are reduced."""
+        """The place of the result of reducing the windows along a dimension."""
         def with_item(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:
             return (*items[:d], item, *items[d + 1:])
 

@@ -30,7 +30,7 @@ _CHAIN = 2
 
 @dataclass(slots=True)
 class _Effect:
-    """What an operation waits for and occupies."""
+    """Resources that an operation waits for and occupies."""
 
     slot: Slot
     registers: tuple[Register, ...]

@@ -161,7 +161,7 @@ class VmemBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an operation's base and offset mean: ``index`` within ``buffer``.
+    """Address of an operation: ``index`` within ``buffer``.
 
     ``buffer`` is None for scalar memory, and for a scalar result that equals the index.
     """
@@ -186,7 +186,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Fence:
-    """What a transfer or a wait is ordered with, in addition to others and to scalar memory.
+    """Accesses that a transfer or a wait is ordered with, besides others and scalar memory.
 
     Attributes
     ----------

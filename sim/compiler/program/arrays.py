@@ -17,8 +17,8 @@ __all__ = ["RawRows", "ShardedArray", "TiledArray", "View", "tiled"]
 
 Words = npt.NDArray[np.uint32]
 View = tuple[tuple[str, tuple[int, ...]], ...]
-"""What the host does to an array before it is cut into vectors: steps ``reshape``, with a shape,
-and ``transpose``, with a permutation."""
+"""Steps of the host before an array is cut into vectors: ``reshape``, with a shape, and
+``transpose``, with a permutation."""
 
 
 def _viewed(array: npt.NDArray[Any], view: View) -> npt.NDArray[Any]:

@@ -22,7 +22,7 @@ __all__ = ["compile_cached", "digest"]
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden/dma.py", "hdl/config.py", "hdl/isa.py",
             "hdl/dma/format.py")
-"""What a compiled program depends on, besides its graph."""
+"""Files that a compiled program depends on, besides its graph."""
 
 
 def compile_cached(graph: Graph, config: Config, *, name: str | None = None,

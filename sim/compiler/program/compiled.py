@@ -58,7 +58,7 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class CoreCode:
-    """What a core runs.
+    """Code of a core.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class _Link:
 
 
 def compiled_of(executable: Executable) -> Compiled:
-    """What an executable was made from.
+    """The compiled program that an executable was made from.
 
     Raises
     ------

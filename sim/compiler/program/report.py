@@ -32,7 +32,7 @@ def longest_wait(counts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """What a kernel costs.
+    """Cost of a kernel.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Report:
-    """What the kernels of a program cost, in the order of its code; `str` makes a table.
+    """Costs of the kernels of a program, in the order of its code; `str` makes a table.
 
     Attributes
     ----------

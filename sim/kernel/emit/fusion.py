@@ -65,7 +65,7 @@ class Fusion:
                 self._fuse(node)
 
     def arms(self, node: Node) -> tuple[Node, Node]:
-        """What a choice yields if the variable of its bit is set, and if it is clear."""
+        """Results of a choice if the variable of its bit is set, and if it is clear."""
         bit, x, y = node.args
         return (y, x) if bit in self.inverted else (x, y)
 

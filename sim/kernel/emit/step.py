@@ -169,7 +169,7 @@ def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> lis
 
 
 def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
-    """What the inputs wake: all tiles, chunks of row 0, rows from the west."""
+    """Code that wakes what the inputs reach: all tiles, chunks of row 0, rows from the west."""
     shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
               if source.kind == "shared" and name in wakers(plan)]
     north = [source.source for source in _waking(plan, "south") if source.port is not None]

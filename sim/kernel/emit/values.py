@@ -144,7 +144,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Scope:
-    """What the values of one chunk refer to: the plan, and the values outside vectors."""
+    """Context of the values of one chunk: the plan, and the values outside vectors."""
 
     plan: Plan
     uniform: UniformValues

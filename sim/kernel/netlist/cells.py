@@ -21,7 +21,7 @@ _ARITHMETIC: dict[str, Callable[[Graph, Node, Node], Node]] = {
 _ONE_BIT: dict[str, Callable[[Graph, Node, Node], Node]] = {
     "$and": Graph.andb, "$or": Graph.orb, "$xor": Graph.xorb, "$xnor": Graph.xorb,
     "$add": Graph.xorb, "$sub": Graph.xorb, "$mul": Graph.andb}
-"""What cells with two operands compute, on numbers and on bits; `$xnor` is inverted besides."""
+"""Functions of cells with two operands, on numbers and on bits; `$xnor` is inverted besides."""
 COMBINATIONAL = frozenset((*LOW_BITS, *_COMPARES, *_SHIFTS, *_REDUCTIONS))
 """Types of cells that `Cells` evaluates."""
 

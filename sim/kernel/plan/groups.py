@@ -54,7 +54,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
 
 
 def _reads(plan: Plan, group: Group) -> set[_Place]:
-    """What a group reads from its own row, except bits, which are read before all groups."""
+    """Leaves that a group reads from its own row, except bits, which are read before all groups."""
     places: set[_Place] = set()
     for node in topological([value for value, _ in group.values()], plan.pure):
         if node.op == "read":

@@ -1,4 +1,4 @@
-"""What the golden core and the simulated core have in common."""
+"""Interface and code that the golden core and the simulated core share."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""What JAX says about devices."""
+"""Properties of devices that JAX reports."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a change of a file of the project elaborates and builds anew."""
+"""A change of a file of the project elaborates and builds anew what depends on it."""
 
 import os
 import pathlib

@@ -1,1 +1,1 @@
-"""What each operation computes, in numpy: one rule for each kind."""
+"""The reference semantics in numpy: one rule for each kind of operation."""

@@ -10,7 +10,7 @@ __all__ = ["Context", "Rule", "evaluates", "rules"]
 
 
 class Context(Protocol):
-    """What a rule may ask of the interpreter."""
+    """Services of the interpreter for rules."""
 
     @property
     def passes(self) -> bool:
@@ -21,7 +21,7 @@ class Context(Protocol):
         """Number of the device that executes the graph; None if there is one only."""
 
     def exchange(self, array: Array) -> Array:
-        """What the other device gives to its call of this method, once it has got there."""
+        """Exchange arrays with the other device; wait until it calls this method."""
 
     def run(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
         """Execute a region on arrays of the types of its inputs."""

@@ -171,7 +171,7 @@ def _by_place(at: Expansion, kind: str, first: Value, second: Value, group: Grou
 
 
 def _in_order(at: Expansion, mine: Value, other: Value, group: Group) -> list[Value]:
-    """What the first and second device of a group have."""
+    """The values of the first and second device of a group."""
     return [_by_place(at, "by_device", mine, other, group),
             _by_place(at, "by_device", other, mine, group)]
 

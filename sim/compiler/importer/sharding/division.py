@@ -22,7 +22,7 @@ __all__ = ["Cut", "Division", "NotDivisibleError", "divide"]
 Cut = int | None
 """The dimension along which a value is cut in halves, or None: each device has all of it."""
 _IDENTITIES = {"add": 0, "xor": 0, "multiply": 1}
-"""What a sum, say, begins with so that two such sums are one; maxima may begin with anything."""
+"""Initial values with which two partial sums add up to one; maxima may begin with anything."""
 _IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 
 
@@ -32,7 +32,7 @@ class NotDivisibleError(Exception):
 
 @dataclass(frozen=True)
 class Division:
-    """What each device does.
+    """Work of each device.
 
     Attributes
     ----------

@@ -110,7 +110,7 @@ class _Device:
         return [self._wanted.get(value, default) for value in operation.results]
 
     def _position(self, operation: Operation, at: Expansion) -> None:
-        """What depends on positions is made as a whole, on each device, and then cut."""
+        """Make a value that depends on positions as a whole, on each device, and then cut it."""
         value, [cut] = operation.result, self._made(operation)
         if operation.kind == "constant":
             self._constants[value] = np.asarray(operation.attributes["value"])

@@ -19,7 +19,7 @@ from sim.compiler.tiling import Tiling
 __all__ = ["Axis", "Combine", "coalesce", "copy_blocks", "nest", "outer_strides"]
 
 Combine = Callable[[VReg, VReg], VReg]
-"""What to store, from a destination's vector and the elements that are moved there."""
+"""Makes the vector to store from a destination's vector and the elements that are moved there."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Position:
         return index
 
     def tiles(self, loops: Loops, unit: int) -> Index:
-        """What axes contribute to the number of the tile; their steps are multiples of a tile."""
+        """Contribution of axes to the number of the tile; their steps are multiples of a tile."""
         index = Index(0)
         for axis, step in self.steps.items():
             index = index + loops[axis] * (step // unit)

@@ -269,7 +269,7 @@ def precision(operation: Operation) -> str:
 
 
 def finisher(b: Builder, dtype: DType) -> Finish | None:
-    """What makes a result of a type from a sum; None if the sum is the result."""
+    """The conversion from a sum to a result of a type; None if the sum is the result."""
     if dtype is DType.BF16:
         return lambda b, value, index: b.vector("bf16", value)
     if dtype is DType.PRED:

@@ -387,14 +387,14 @@ class _Writer:
         return self._depth_mask(self._weights) if self._product.transposed else None
 
     def _row(self, number: int | Index, mask: MReg | None) -> VReg:
-        """What is pushed for a vector of a step's rows."""
+        """The vector that is pushed for a vector of a step's rows."""
         b, product = self._b, self._product
         vector = b.load(product.rows,
                         self._rows.at + number * product.block.rows + product.first_row)
         return product.scheme.piece(b, ROWS, vector, self._rows.settings, mask)
 
     def _weight(self, number: int, mask: MReg | None, *, last: bool = False) -> VReg:
-        """What is pushed for a vector of the next step's weights.
+        """The vector that is pushed for a vector of the next step's weights.
 
         With ``last``, there may be no such step: then it can be anything.
         """
@@ -456,7 +456,7 @@ class _Writer:
             self._add(self._b.pop(), number, results)
 
     def _decoded(self, into: "_Results | None" = None) -> "_Results":
-        """What the oldest tag says, in registers."""
+        """Contents of the oldest tag, in registers."""
         b, product, tag = self._b, self._product, self._tags[-1]
         found = into or _Results(b.scalar_variable(0), None, None)
         if not product.adds:

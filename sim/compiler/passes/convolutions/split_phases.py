@@ -79,7 +79,7 @@ def _places(columns: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What matters of a convolution that can be split.
+    """Geometry of a convolution that can be split.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class _Split:
 
     @property
     def form(self) -> tuple[Order, int]:
-        """What values of elementwise operations must have in common: dimensions, and phases."""
+        """Dimensions and phases: the values of an elementwise operation must share them."""
         return self.order, self.parts[0].shape[2]
 
 
@@ -183,7 +183,7 @@ class _Splitter:
         """Whether images were separated."""
 
     def rule(self, operation: Operation, to: Expansion) -> Value | None:
-        """What replaces an operation, or None."""
+        """Replacement of an operation, or None."""
         if operation.kind == "convolution":
             return self._convolution(operation, to)
         if operation.kind in ELEMENTWISE:

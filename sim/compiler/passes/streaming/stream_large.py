@@ -200,7 +200,7 @@ class _Streams:
         return found
 
     def _unit(self, operation: Operation, axis: Axis) -> int | None:
-        """What sizes of blocks are multiples of, so that blocks are whole vectors."""
+        """Least common multiple of block sizes that are whole vectors."""
         unit = axis.unit
         for value, along in zip(operation.results, axis.results, strict=True):
             if along is not None:
@@ -218,7 +218,7 @@ class _Streams:
         return int(unit)
 
     def _tile(self, kind: TensorType, along: int, sublanes: int) -> int:
-        """What a block must begin at a multiple of."""
+        """Alignment of the first index of a block."""
         if along == kind.rank - 1:
             return self._config.lanes
         return sublanes if along == kind.rank - 2 else 1

@@ -116,8 +116,8 @@ class TransferWords:
     relocations: tuple[tuple[int, str], ...]
     exchange: int | None = None
     terms: tuple[tuple[int, int, int], ...] = ()
-    """What is added to words before the transfer: the word's number, the address of a word of
-    scalar memory, and its factor. It is added in a copy, which is the same with ``copy``."""
+    """Terms that are added to words before the transfer: the word's number, the address of a word
+    of scalar memory, and its factor. They are added to a copy, which is the same with ``copy``."""
     copy: bool = False
 
     def with_destination(self, address: int) -> "TransferWords":

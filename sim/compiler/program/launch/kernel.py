@@ -1,4 +1,4 @@
-"""What a lowering rule is given: places of values, scratch, constants, scalars."""
+"""The argument of a lowering rule: places of values, scratch, constants, scalars."""
 
 import importlib
 import pkgutil

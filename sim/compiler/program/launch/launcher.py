@@ -259,7 +259,7 @@ class Launcher:
 
     def _lowering(self, operation: Operation, taken: KernelBuffers
                   ) -> tuple[KernelLowering, list[Value]]:
-        """What a rule is given, and a list that takes the operands it reads as scalars."""
+        """The argument of a rule, and a list that takes the operands it reads as scalars."""
         places, constants = self._places, self._context.constants
         known = {value: home.word for value in operation.operands
                  if isinstance(home := places.homes.get(value), Splat)}
