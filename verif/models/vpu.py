@@ -30,7 +30,7 @@ from hdl.isa import (
     Unit,
     VectorOp,
 )
-from verif.system.programs import random_words
+from verif.system.programs.bundles import random_words
 
 __all__ = [
     "CORE_VECTORS",

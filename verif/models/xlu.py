@@ -19,7 +19,7 @@ from hdl.config import Config
 from hdl.encoding import pack
 from hdl.isa import VECTOR_REGISTERS, MiscOp, Slot
 from hdl.xlu.xlu import Xlu
-from verif.system.programs import random_words
+from verif.system.programs.bundles import random_words
 
 __all__ = ["MOVES", "OPERATIONS", "RESET", "TREE", "Op", "Outputs", "Scenario", "XluChecker",
            "config_of", "dependent_amounts", "drain", "every_amount", "every_distance_to_reset",

@@ -16,14 +16,9 @@ from hdl.isa import Fault, MiscOp, Operation, ScalarOp, Slot, Unit
 from sim.asm.disassembler import disassemble
 from sim.models.core import CoreModel
 from sim.verilated.toolchain import build_folder
-from verif.system.programs import (
-    STABLE,
-    Generator,
-    RandomProgram,
-    fill_registers,
-    flush,
-    random_words,
-)
+from verif.system.programs.bundles import fill_registers, flush, random_words
+from verif.system.programs.generator import Generator, RandomProgram
+from verif.system.programs.operands import STABLE
 
 __all__ = ["ProgramOutcome", "compare_random", "differences", "prepare", "run_both", "run_flush"]
 

@@ -15,7 +15,10 @@ from hdl.encoding import pack, unpack
 from hdl.isa import Fault, MiscOp, PopOp, PushOp, ScalarOp, Slot, Unit, VectorOp
 from sim.models.core import CoreModel
 from verif.system import random_programs
-from verif.system.programs import BUNDLE_FAULTS, Generator, flush, schedule
+from verif.system.programs.bundles import flush
+from verif.system.programs.faults import BUNDLE_FAULTS
+from verif.system.programs.generator import Generator
+from verif.system.programs.schedule import schedule
 from verif.system.random_programs import HALT, compare_random, differences, main, prepare, run_flush
 
 # A push keeps its register for as many cycles as there are sublanes: only with many of them is one

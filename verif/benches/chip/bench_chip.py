@@ -21,7 +21,7 @@ from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, other_vmem, 
 from sim.asm.operands import sem, v
 from sim.asm.text import assemble
 from verif.benches.chip.chip import WORDS, ChipBench, Events
-from verif.system.programs import random_words
+from verif.system.programs.bundles import random_words
 
 bench_test = cocotb.test(timeout_time=10_000, timeout_unit="us")
 

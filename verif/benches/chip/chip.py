@@ -30,7 +30,7 @@ from verif.benches.axi.memory import BadMemory
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.models.axi import AxiChecker
-from verif.system.programs import fill_registers, random_words
+from verif.system.programs.bundles import fill_registers, random_words
 
 __all__ = ["WORDS", "ChipBench", "Events"]
 

@@ -23,7 +23,9 @@ from sim.apps.softmax import operands
 from sim.compiler.handwritten.softmax import SoftmaxLayer
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.core.host import ProgramPort, RequestPort, RowPort
-from verif.system.programs import STABLE, Generator, faulty_bundles, fill_registers, random_words
+from verif.system.programs.bundles import faulty_bundles, fill_registers, random_words
+from verif.system.programs.generator import Generator
+from verif.system.programs.operands import STABLE
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 

@@ -20,7 +20,9 @@ from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.core.host import ProgramPort, RequestPort
 from verif.benches.core.sequencer import SequencerPins
 from verif.models.sequencer import SequencerChecker, TracingCore, UnitTiming
-from verif.system.programs import STABLE, Generator, faulty_bundles
+from verif.system.programs.bundles import faulty_bundles
+from verif.system.programs.generator import Generator
+from verif.system.programs.operands import STABLE
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 

@@ -14,7 +14,7 @@ from hdl.isa import LoadOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
 from verif.benches.vpu.vpu import VpuBench
 from verif.models.vpu import CORE_VECTORS, SOURCES, ChainInput, Cycle, VpuBundle, VpuTraffic
-from verif.system.programs import random_words
+from verif.system.programs.bundles import random_words
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 

@@ -23,7 +23,7 @@ from verif.models.vpu import (
     input_widths,
     pins,
 )
-from verif.system.programs import random_words
+from verif.system.programs.bundles import random_words
 
 __all__ = ["VpuBench"]
 

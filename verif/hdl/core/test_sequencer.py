@@ -43,7 +43,8 @@ from verif.hdl.core.verilated import VerilatedSequencer, open_sequencer
 from verif.models.sequencer import SequencerUnits, TracingCore, UnitTiming
 from verif.models.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
 from verif.models.sequencer_programs import CONFIG, HALT, SequencerPrograms, bundle, i, s, v
-from verif.system.programs import STABLE, Generator
+from verif.system.programs.generator import Generator
+from verif.system.programs.operands import STABLE
 
 TIMINGS = {
     "exact": UnitTiming(),

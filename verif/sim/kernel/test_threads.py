@@ -18,7 +18,7 @@ from sim.verilated.toolchain import Toolchain
 from verif.sim.kernel.lockstep import PARALLEL, Lockstep, random_words, sparse
 from verif.sim.kernel.test_grid import linked
 from verif.sim.kernel.two_cores import CORES, TwoCoresModel, two_cores_library
-from verif.system.programs import Generator
+from verif.system.programs.generator import Generator
 
 SEED = 76
 CYCLES = 1500
