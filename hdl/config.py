@@ -110,7 +110,7 @@ class Config:
 
     @property
     def vmem_vectors(self) -> int:
-        """Vectors in vector memory: what its addresses count."""
+        """Number of vectors in vector memory; its addresses count vectors."""
         return self.vmem_bytes // (self.sublanes * self.lanes * 4)
 
     @property

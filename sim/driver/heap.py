@@ -41,7 +41,7 @@ class Heap:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are free in all."""
+        """Total number of free bytes."""
         return sum(count for _, count in self._free) * self._row_bytes
 
     @property

@@ -253,10 +253,9 @@ class Graph:
             return self.and_(self.shift(x.args[0], x.number - count), self.const(ALL >> count))
         if x.op == "and" and x.args[1].op == "const":
             return self.and_(self.shr(x.args[0], count), self.const(x.args[1].number >> count))
-        if x.op == "or":
-            return self.or_(self.shr(x.args[0], count), self.shr(x.args[1], count)) \
-                if any(not arg.bits >> count or arg.op in ("const", "shl", "and", "or")
-                       for arg in x.args) else self._shr(x, count)
+        if x.op == "or" and any(not arg.bits >> count or arg.op in ("const", "shl", "and", "or")
+                                for arg in x.args):
+            return self.or_(self.shr(x.args[0], count), self.shr(x.args[1], count))
         if x.op == "sel" and all(arg.op == "const" for arg in x.args[1:]):
             return self.sel(x.args[0], self.shr(x.args[1], count), self.shr(x.args[2], count))
         return self._shr(x, count)

@@ -51,7 +51,7 @@ class Job(ctypes.Structure):
 
     @property
     def more(self) -> bytes:
-        """A copy of the other bytes that come with it."""
+        """A copy of the second piece of bytes that come with it."""
         return ctypes.string_at(self._more, self._more_bytes) if self._more_bytes else b""
 
 

@@ -162,7 +162,7 @@ class _Recipe:
                             f"{self.hierarchical!r}")
         if _TOP_NAME in self.hierarchical:
             raise ValueError("hierarchical module must have another name, not "
-                             f"{_TOP_NAME!r}: that is what the top module's class is called")
+                             f"{_TOP_NAME!r}: the top module's class has that name")
         if not isinstance(self.waivers, str):
             raise TypeError(f"waivers must be text, not {self.waivers!r}")
         integer("threads", self.threads, 1)

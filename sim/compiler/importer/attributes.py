@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"0x[0-9A-Fa-f]+|[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?")
 
 
 def python(attribute: Any) -> Any:
-    """An integer, a bool, a string, or a tuple of these."""
+    """Convert an MLIR attribute to an integer, a bool, a string, or a tuple of these."""
     from jaxlib.mlir import ir
 
     if isinstance(attribute, ir.BoolAttr):

@@ -38,7 +38,7 @@ def entry_function(module: Any) -> tuple[str, dict[str, Any]]:
     Raises
     ------
     ValueError
-        If there is neither a function ``main``, nor just one that is public.
+        If there is no function ``main``, and not exactly one public function.
     """
     functions = {python(operation.attributes["sym_name"]): operation
                  for operation in module.body.operations

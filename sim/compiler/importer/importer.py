@@ -133,7 +133,7 @@ class _Importer:
         self.found.append(Unsupported(what, str(location or ""), advice))
 
     def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
-        """The graph's type of an MLIR type; None, and refused, if there is none."""
+        """Convert an MLIR type to the graph's; if there is none, refuse it and return None."""
         from jaxlib.mlir import ir
 
         name = str(type.element_type) if isinstance(type, ir.RankedTensorType) else str(type)

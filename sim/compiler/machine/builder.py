@@ -1,4 +1,4 @@
-"""The builder: what kernels call to write machine code.
+"""The builder, through which kernels write machine code.
 
     b = Builder(config)
     with b.loop(vectors) as i:

@@ -15,7 +15,7 @@ __all__ = ["expand_products", "finished", "widened"]
 
 
 def expand_products(graph: Graph) -> None:
-    """Expand the products of a graph."""
+    """Replace each ``dot_general`` of a graph by operations that have kernels."""
     expand(graph, lambda operation, to: (
         _product(operation, to) if operation.kind == "dot_general" else None))
 

@@ -29,12 +29,12 @@ class Expansion:
         return operation.result
 
     def constant(self, number: float, dtype: DType) -> Value:
-        """A scalar."""
+        """Append a scalar constant and return it."""
         return self.add("constant", (), TensorType((), dtype),
                         value=np.asarray(number, array_dtype(dtype)))
 
     def convert(self, value: Value, dtype: DType) -> Value:
-        """A value in another type of elements."""
+        """Convert a value to another type of elements, if it has another one."""
         if value.dtype is dtype:
             return value
         return self.add("convert", (value,), TensorType(value.shape, dtype))

@@ -57,7 +57,7 @@ class Planner:
         Raises
         ------
         MemoryError
-            If operations do not fit vector memory: all of them.
+            If operations do not fit vector memory; the message names all of them.
         """
         self._places.homes.update(zip(graph.inputs, inputs, strict=True))
         wanted: dict[Value, list[Rows]] = {}

@@ -101,7 +101,7 @@ class Group:
 
 @dataclass
 class Plan:
-    """One clock edge.
+    """The plan of a clock edge.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ ADVICE = "use a mesh of one or two devices: a device is a core, and a chip has t
 
 
 def module_devices(module: Any) -> tuple[int, int]:
-    """Partitions and replicas of a module."""
+    """Numbers of partitions and of replicas of a module."""
     attributes = module.operation.attributes
     partitions, replicas = (python(attributes[name]) if name in attributes else 1
                             for name in ("mhlo.num_partitions", "mhlo.num_replicas"))

@@ -1,4 +1,4 @@
-"""Writes expressions as machine code in a loop nest, each operation in the outermost loop it can.
+"""Writes expressions as machine code in a loop nest, each operation in the outermost loop possible.
 
 A *level* is a number of loops: a node of level 2 depends on the variables of the first two loops.
 """

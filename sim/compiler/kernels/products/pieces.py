@@ -95,7 +95,7 @@ class Rounded:
     work: tuple[int, int, int] = (0, 0, 2)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Nothing."""
+        """An empty list."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
@@ -192,7 +192,7 @@ class Integers:
     work: tuple[int, int, int] = (1, 1, 3)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Nothing."""
+        """An empty list."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],

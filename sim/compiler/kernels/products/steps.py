@@ -42,7 +42,7 @@ def write_product(b: Builder, product: Product, smem: range,
     smem : range
         Words of scalar memory that it may use.
     transfers : Transfers, optional
-        What it loads and stores itself.
+        Operands that the kernel loads itself, and results that it stores.
     """
     _Writer(b, product, smem, transfers).write()
 

@@ -177,12 +177,12 @@ class Plan:
 
     @cached_property
     def early(self) -> int:
-        """Chunks that are waited for before the first step."""
+        """Number of chunks that are awaited before the first step."""
         return len(self.chunks) - len(self.stops)
 
     @cached_property
     def stops(self) -> tuple[int, ...]:
-        """For each later chunk, the step at whose end it is waited for: all different, rising."""
+        """Steps at whose ends the later chunks are awaited, one each, in rising order."""
         found: list[int] = []
         for chunk in reversed(self.chunks):
             found.append(min(chunk.step - 1, found[-1] - 1 if found else chunk.step))
@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def started_first(self) -> int:
-        """Chunks that are started before the first step."""
+        """Number of chunks that are started before the first step."""
         return min(len(self.chunks), self.early + _FLIGHT)
 
     @property

@@ -28,7 +28,7 @@ _ADD, _LOOP = scalar_operation(ScalarOp.ADD), scalar_operation(ScalarOp.LOOP)
 
 @dataclass
 class Pipeline:
-    """How a modulo schedule becomes bundles.
+    """Plan for writing a modulo schedule as bundles.
 
     Attributes
     ----------

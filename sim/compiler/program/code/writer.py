@@ -40,10 +40,10 @@ class Overlays:
     Attributes
     ----------
     rows : array of uint32, shape (rows, lanes)
-        What the buffer holds, but for relocations.
+        Contents of the buffer before relocation.
     relocations : tuple of (int, str)
-        Words of ``rows``, counted from its start, to which, and to the words behind them, the
-        64-bit address of a buffer is to be added.
+        Words of ``rows``, counted from its start, and buffers. Each word and the next one are the
+        halves, low first, of a number to which the buffer's address is to be added.
     start : array of uint32, shape (bundles, BUNDLE_WORDS)
         The resident part, to be loaded at 0; of one segment, all of it.
     address : tuple of (int, int)
@@ -185,7 +185,7 @@ class SegmentWriter:
         return half + 2 * DESCRIPTOR_WORDS * segment.targets.index(target)
 
     def write(self) -> Overlays:
-        """All of it."""
+        """Write the buffer's rows: constants, segments, images and descriptors."""
         lanes = self._config.lanes
         last, rows = self._rows_of["image", len(self._segments) - 1]
         memory = np.zeros((last + rows, lanes), np.uint32)

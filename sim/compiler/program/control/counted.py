@@ -1,4 +1,4 @@
-"""Loops that count: recognised, with the values that follow from their counters."""
+"""Recognition of loops that count, and of values that follow from their counters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

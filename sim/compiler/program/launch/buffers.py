@@ -78,7 +78,7 @@ class KernelBuffers:
         return buffer
 
     def load_absent(self, transferred: Collection[Value]) -> None:
-        """Start to load operands that the kernel might have loaded, but does not."""
+        """Start to load operands whose transfers the kernel has not taken over."""
         for value in self._absent:
             if value not in transferred:
                 self._context.places.load_absent(value)
