@@ -35,8 +35,8 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
-sim: setup  ## train on the chip in RTL; MODEL=perceptron|cnn|resnet|transformer, CHECK=all, TRACE=1
-	$(PY) -m sim.apps.training $(MODEL) --check $(CHECK) $(if $(TRACE),--trace)
+sim: setup  ## train on the chip in RTL; MODEL=perceptron|cnn|resnet|transformer, CHECK=all, TRACE=1, RESUME=1
+	$(PY) -m sim.apps.training $(MODEL) --check $(CHECK) $(if $(TRACE),--trace) $(if $(RESUME),--resume)
 
 digits: setup  ## train a classifier on the host, run its test set on the chip in RTL; TRACE=1
 	$(PY) -m sim.apps.digits $(if $(TRACE),--trace)

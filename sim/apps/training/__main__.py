@@ -2,7 +2,7 @@
 
 Random weights, all steps of training, and the classes of held-out inputs are computed on both cores
 of the chip, from a program that is plain JAX. The host writes the data to the chip's memory, starts
-a call of some epochs, and reads the losses.
+a call of some steps, reads the losses, and writes a checkpoint.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from hdl.config import PRESETS, Config
 from sim.apps.output import parse, print_trace
+from sim.apps.training.checkpoint import Checkpoint
 from sim.apps.training.models.cnn import cnn
 from sim.apps.training.models.perceptron import perceptron
 from sim.apps.training.models.resnet import resnet
@@ -44,6 +45,8 @@ MODELS: dict[str, Callable[..., Task]] = {
 """Models that can be trained, by name."""
 
 
+_INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 _LOOK_SECONDS = 0.5
 """Time between two updates of the progress bar."""
 
@@ -71,7 +74,8 @@ class _Bar:
 
 
 def report(task: Task, config: Config, *, everything: bool = False, progress: bool = False,
-           folder: pathlib.Path | None = None, trace: pathlib.Path | None = None
+           folder: pathlib.Path | None = None, trace: pathlib.Path | None = None,
+           run: Run | None = None, save: Callable[[Run], object] = lambda run: None
            ) -> dict[str, Any]:
     """Train in RTL, compare with the golden model and with float32, and draw pictures.
 
@@ -87,6 +91,8 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
         Where pictures go, if anywhere.
     trace : path, optional
         Common prefix of the files of a trace of one more step, as in `Device.open`.
+    run, save
+        As `train` has them.
 
     Returns
     -------
@@ -101,15 +107,15 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
         open_seconds = time.perf_counter() - started
         with tqdm(total=task.steps, desc="training in RTL", unit="step", leave=False,
                   disable=not progress) as bar:
-            run = train(task, device, _Bar(task, bar))
+            run = train(task, device, _Bar(task, bar), run=run, save=save)
         total = device.counters(0)["cycles"]
-        shown = show(task, run.states[-1], device)
+        shown = show(task, run.state, device)
         if folder is not None:
             _draw(task, run, device, folder)
     if trace is not None:
-        trace_step(task, run.states[-1], config, trace)
+        trace_step(task, run.state, config, trace)
     check = GoldenCheck(task, config, everything=everything)
-    same = [equal for _, equal in tqdm(check.compare(run), "golden model", len(check.steps),
+    same = [equal for _, equal in tqdm(check.compare(run), "golden model", len(check.steps(run)),
                                        unit="step", leave=False, disable=not progress)]
     return {
         **_results(task, run, config, exact, same),
@@ -122,7 +128,7 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
 def _draw(task: Task, run: Run, device: Device, folder: pathlib.Path) -> None:
     """Draw the losses, and where the cycles of one more step go."""
     draw_loss(run.losses, task.title, folder / "loss.png")
-    draw_cycles(measure_step(task, run.states[-1], device),
+    draw_cycles(measure_step(task, run.state, device),
                 f"A step of one core's part of the batch: {task.title}", folder / "cycles.png")
 
 
@@ -185,21 +191,41 @@ model's own products
   simulation speed         {figures['cycles_per_second']:8,.0f}  cycles/s"""
 
 
+def _resumed(checkpoint: Checkpoint) -> Run | None:
+    run = checkpoint.load()
+    print(f"{checkpoint.path}: "
+          + (f"goes on after step {len(run.losses)} of {checkpoint.task.steps}" if run
+             else "no such checkpoint; starts with step 1"))
+    return run
+
+
 def main() -> int:
     """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS, nargs="?", default="perceptron")
     parser.add_argument("--check", choices=("some", "all"), default="some",
                         help="steps that the golden model repeats")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     arguments, folder, trace = parse(parser, "one more step")
-    figures = report(MODELS[arguments.model](), PRESETS["v2"],
-                     everything=arguments.check == "all", progress=True, folder=folder,
-                     trace=trace)
+    task, config = MODELS[arguments.model](), PRESETS["v2"]
+    checkpoint = Checkpoint(folder / f"{arguments.model}.npz", task, config)
+    try:
+        run = _resumed(checkpoint) if arguments.resume else None
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    try:
+        figures = report(task, config, everything=arguments.check == "all", progress=True,
+                         folder=folder, trace=trace, run=run, save=checkpoint.save)
+    except KeyboardInterrupt:
+        print(f"interrupted: `make sim MODEL={arguments.model} RESUME=1` goes on from the last "
+              f"checkpoint, {checkpoint.path}")
+        return _INTERRUPTED
     (folder / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     print(_table(figures))
     if "shown" in figures:
         print(f"what the model writes:\n{textwrap.indent(figures['shown'], '    ')}")
     print(f"figures: {folder / 'report.json'}")
+    print(f"weights: {checkpoint.path}")
     print(f"picture: {folder / 'loss.png'}, the loss")
     print(f"picture: {folder / 'cycles.png'}, where the cycles of a step went")
     print_trace(trace)

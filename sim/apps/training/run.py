@@ -32,8 +32,9 @@ class Run:
     ----------
     losses : array of float32
         The loss of each step so far.
-    states : list
-        The state before each call, and the last one.
+    states : dict of int to State
+        The state before each call that this process made, and the last one, by the number of the
+        next step.
     calls : list of list of dict
         For each call and each core, what its cycles were spent on.
     seconds : float
@@ -45,11 +46,16 @@ class Run:
     """
 
     losses: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    states: list[State] = field(default_factory=list)
+    states: dict[int, State] = field(default_factory=dict)
     calls: list[list[dict[str, int]]] = field(default_factory=list)
     seconds: float = 0.0
     predicted: npt.NDArray[np.int32] | None = None
     step_cycles: float = 1.0
+
+    @property
+    def state(self) -> State:
+        """The state after the last step so far."""
+        return self.states[len(self.losses)]
 
     @property
     def cycles(self) -> int:
@@ -96,7 +102,8 @@ class _Trainer:
 
 
 def train(task: Task, device: Device,
-          progress: Progress = lambda run, cycles, seconds: None) -> Run:
+          progress: Progress = lambda run, cycles, seconds: None, *, run: Run | None = None,
+          save: Callable[[Run], object] = lambda run: None) -> Run:
     """Train on all cores of a device, and classify the held-out inputs on it.
 
     Parameters
@@ -105,13 +112,17 @@ def train(task: Task, device: Device,
     device : Device
     progress : callable
         Called now and then, and after each call.
+    run : Run, optional
+        A training that stopped after some of the steps, and goes on.
+    save : callable
+        Called after each call, with the run so far.
 
     Returns
     -------
     Run
     """
     trainer = _Trainer(task, device.config)
-    run = Run(states=[trainer.start(device)])
+    run = Run(states={0: trainer.start(device)}) if run is None else run
     while len(run.losses) < task.steps:
         steps = min(task.steps_per_call, task.steps - len(run.losses))
         kernels = compiled_of(trainer.program(steps, task.data).executable).kernels
@@ -121,13 +132,14 @@ def train(task: Task, device: Device,
         def follow(before: int = before, began: float = began) -> None:
             progress(run, device.counters(0)["cycles"] - before, time.perf_counter() - began)
 
-        state, losses = trainer.call(run.states[-1], task.data, steps, device, follow)
+        state, losses = trainer.call(run.state, task.data, steps, device, follow)
         run.seconds += time.perf_counter() - began
         run.calls.append([device.last_run[core] for core in sorted(device.last_run)])
-        run.states.append(state)
         run.losses = np.concatenate([run.losses, losses])
+        run.states[len(run.losses)] = state
+        save(run)
         progress(run, 0, 0.0)
-    run.predicted = jit(task.classify(device.config.cores))(run.states[-1][0], task.held_out,
+    run.predicted = jit(task.classify(device.config.cores))(run.state[0], task.held_out,
                                                             device=device)
     return run
 
@@ -136,8 +148,8 @@ class GoldenCheck:
     """Compares losses of a run with those of the golden model, bit by bit.
 
     The golden chip repeats the first steps from the same seed, and the first step of each later
-    call from the state that the chip had then. With ``everything`` it repeats all steps from the
-    seed.
+    call from the state that the chip had then, if this process made that call. With ``everything``
+    it repeats all steps from the seed.
 
     Parameters
     ----------
@@ -154,20 +166,18 @@ class GoldenCheck:
         self._config = config
         self._first = task.steps if everything else min(first, task.steps)
 
-    @property
-    def steps(self) -> list[int]:
+    def steps(self, run: Run) -> list[int]:
         """Numbers of the steps that are repeated."""
-        later = range(0, self._task.steps, self._task.steps_per_call)
-        return sorted({*range(self._first), *later})
+        return sorted({*range(self._first), *run.states} - {self._task.steps})
 
     def compare(self, run: Run) -> Iterator[tuple[int, bool]]:
         """Repeat steps; for each, its number and whether the loss has the same bits."""
         task, trainer = self._task, _Trainer(self._task, self._config)
         with Device.open(self._config, "golden") as golden:
             state = trainer.start(golden)
-            for number in self.steps:
+            for number in self.steps(run):
                 if number >= self._first:
-                    state = run.states[number // task.steps_per_call]
+                    state = run.states[number]
                 state, losses = trainer.call(state, _one_batch(task, number), 1, golden)
                 yield number, bool(np.array_equal(losses.view(np.uint32),
                                                   run.losses[[number]].view(np.uint32)))

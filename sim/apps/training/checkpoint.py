@@ -1,0 +1,125 @@
+"""Checkpoints: what a training needs to go on, in a file of numpy arrays.
+
+A checkpoint has the parameters, the optimizer's memory and the number of the next step, from which
+random numbers and batches follow; and losses and counters of the steps so far.
+"""
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.apps.training.run import Run
+from sim.apps.training.task import State, Task
+
+__all__ = ["Checkpoint"]
+
+_PARTS = "parameters", "optimizer", "step"
+"""Names of what a `State` consists of."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The file in which a training of one task on one kind of chip is kept.
+
+    Attributes
+    ----------
+    path : path
+        The file, ``.npz``; its folder must exist.
+    task : Task
+    config : Config
+    """
+
+    path: pathlib.Path
+    task: Task
+    config: Config
+
+    def save(self, run: Run) -> None:
+        """Replace the file, as a whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        names = list(run.calls[0][0]) if run.calls else []
+        counts = [[list(core.values()) for core in call] for call in run.calls]
+        arrays = {"digest": np.array(self._digest), "losses": run.losses,
+                  "seconds": np.array(run.seconds), "counters": np.array(names),
+                  "counts": np.array(counts, np.int64), **_named(run.state)}
+        partial = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            with partial.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def load(self) -> Run | None:
+        """Read how far the training is; None if there is no file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        ValueError
+            If it holds something else, or another training.
+        """
+        try:
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+                arrays = dict(parts)
+            digest = str(arrays["digest"])
+        except FileNotFoundError:
+            return None
+        except OSError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{self.path} must be a checkpoint of a training: {error}") from error
+        if digest != self._digest:
+            raise ValueError(f"{self.path} must be a checkpoint of this training, not of another "
+                             f"model, optimizer, data set or chip")
+        names, counts = arrays["counters"].tolist(), arrays["counts"].tolist()
+        losses = arrays["losses"]
+        return Run(losses=losses, states={len(losses): self._state(arrays)},
+                   calls=[[dict(zip(names, core, strict=True)) for core in call]
+                          for call in counts],
+                   seconds=float(arrays["seconds"]))
+
+    def _state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> State:
+        import jax
+
+        state = jax.eval_shape(self.task.start, np.int32(self.task.seed))
+        return jax.tree.unflatten(jax.tree.structure(state),
+                                  [arrays[name] for name in _named(state)])
+
+    @cached_property
+    def _digest(self) -> str:
+        """A digest of the chip, the seed, the program of a step, and the data."""
+        import jax
+
+        task = self.task
+        types = jax.eval_shape(lambda: (task.start(np.int32(task.seed)), dict(task.data)))
+        step = jax.jit(task.train(1, self.config.cores)).trace(*types)
+        text = step.lower(lowering_platforms=("cpu",)).as_text()
+        digest = hashlib.sha256(f"{self.config} {task.seed} {text}".encode())
+        for name in sorted(task.data):
+            digest.update(np.ascontiguousarray(task.data[name]).data)
+        return digest.hexdigest()
+
+
+def _named(state: State) -> dict[str, Any]:
+    """The arrays of a state in its order, by paths such as ``parameters/w1``."""
+    import jax
+
+    return {"/".join([name, *(jax.tree_util.keystr([key], simple=True) for key in path)]): leaf
+            for name, part in zip(_PARTS, state, strict=True)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(part)[0]}
