@@ -34,8 +34,11 @@ def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | No
     if operation.kind == "gather":
         return _line(operation, at, config)
     values = dict.fromkeys((*operation.operands, *operation.results))
+    # A value of which only slices are read need not fit: what has half of vector memory would be
+    # evicted for other operations and come back as a whole.
+    room = config.vmem_vectors // (2 if operation.kind == "dynamic_slice" else 1)
     if any(0 in value.shape for value in values) or sum(
-            standard(value.shape, config).vectors for value in values) <= config.vmem_vectors:
+            standard(value.shape, config).vectors for value in values) <= room:
         return None
     last = operation.results[0].type.rank - 1 if operation.results else 0
     if operation.kind == "concatenate" and operation.attributes["dimension"] < last:

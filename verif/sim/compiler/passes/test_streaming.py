@@ -273,6 +273,18 @@ def test_what_fits_stays() -> None:
     assert [operation.kind for operation in graph.operations] == kinds
 
 
+@pytest.mark.parametrize(("share", "left"), [(0.45, False), (0.55, True)])
+def test_what_slices_are_taken_from_stays_in_hbm(golden: Device, share: float, left: bool) -> None:
+    """If it is most of vector memory: other operations would evict it."""
+    count = int(share * TINY.vmem_vectors)
+    graph = Graph([Value(f32(count, TINY.sublanes, TINY.lanes)), *(Value(s32()) for _ in range(3))])
+    graph.outputs = [graph.add("dynamic_slice", graph.inputs, f32(1, TINY.sublanes, TINY.lanes), {
+        "slice_sizes": (1, TINY.sublanes, TINY.lanes)}).result]
+    stream_large(graph, TINY)
+    assert [bool(operation.attributes.get("in_hbm")) for operation in graph.operations] == [left]
+    check(graph, golden, runs=1)
+
+
 def test_sums_of_small_types_are_wide() -> None:
     """The blocks of a product of bf16 are added in f32, and rounded once."""
     kind = TensorType((4, 800), DType.BF16)
