@@ -2,8 +2,8 @@
 
 A digit is an image of 8 x 8 with 16 channels: blocks of 4 x 4 pixels of 28 x 28, with a border. The
 array takes channels of a convolution as its depth, and a single one would leave it empty. Images
-have the shape (rows, columns, batch, channels), and a convolution is a product with patches: so
-nothing is shifted within vectors, forward and backward.
+have the shape (rows, columns, channels, batch), and a convolution is a product with patches: so
+nothing moves within vectors, forward or backward, and examples fill the lanes.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
         As `Task` has it.
     logits : callable
         Takes parameters, images, and the step's number, or None for the test; returns logits of
-        shape (batch, classes).
+        shape (classes, batch).
     optimizer : callable
         Takes the number of steps.
     """
@@ -50,41 +50,40 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
     def loss(parameters: Any, part: Mapping[str, Any], step: Any) -> Any:
         import jax
 
-        chances = jax.nn.log_softmax(logits(parameters, part["images"], step))
+        chances = jax.nn.log_softmax(logits(parameters, part["images"], step), axis=0)
         return -(chances * part["right"]).sum() / batch
 
     return Task(
         name=name, title=f"{title}, {len(digits.images):,} digits", init=init, loss=loss,
-        predict=lambda parameters, x: logits(parameters, x, None).argmax(axis=1),
+        predict=lambda parameters, x: logits(parameters, x, None).argmax(axis=0),
         optimizer=optimizer(epochs * len(order)),
         data={"images": np.stack([_blocks(digits.images[part]) for part in order]),
-              "right": np.eye(CLASSES, dtype=np.float32)[digits.labels[order]]},
+              "right": np.eye(CLASSES, dtype=np.float32)[digits.labels[order]]
+              .transpose(0, 2, 1).copy()},
         held_out=_blocks(digits.held_out_images), labels=digits.held_out_labels,
-        steps=epochs * len(order), steps_per_call=8,
-        axis={"images": 2, "right": 0, "held_out": 2})
+        steps=epochs * len(order), steps_per_call=len(order))
 
 
 def convolve(x: Any, kernels: Any) -> Any:
-    """Convolve images with kernels of 3 x 3, shape (9 * channels, features), keeping their size."""
+    """Convolve images with kernels of 3 x 3, shape (features, 9 * channels), without a border."""
     import jax.numpy as jnp
 
-    rows, columns = x.shape[:2]
-    x = jnp.pad(x, ((1, 1), (1, 1), (0, 0), (0, 0)))
+    rows, columns = x.shape[0] - 2, x.shape[1] - 2
     patches = jnp.concatenate([x[row:row + rows, column:column + columns]
-                               for row in range(3) for column in range(3)], axis=3)
-    return jnp.einsum("hwbk,kf->hwbf", patches, kernels)
+                               for row in range(3) for column in range(3)], axis=2)
+    return jnp.einsum("fk,hwkb->hwfb", kernels, patches)
 
 
 def pool(x: Any) -> Any:
-    """The maximum of each 2 x 2 pixels."""
+    """The mean of each 2 x 2 pixels."""
     rows, columns = x.shape[:2]
-    return x.reshape(rows // 2, 2, columns // 2, 2, *x.shape[2:]).max(axis=(1, 3))
+    return x.reshape(rows // 2, 2, columns // 2, 2, *x.shape[2:]).sum(axis=(1, 3)) * 0.25
 
 
 def _blocks(images: Float32) -> Float32:
-    """Images of shape (8, 8, digits, 16), of rows of 784 pixels."""
+    """Images of shape (8, 8, 16, digits), of rows of 784 pixels."""
     border = (SIDE * BLOCK - _DIGIT) // 2
     padded = np.pad(images.reshape(-1, _DIGIT, _DIGIT),
                     ((0, 0), (border, border), (border, border)), mode="edge")
     return np.ascontiguousarray(padded.reshape(-1, SIDE, BLOCK, SIDE, BLOCK)
-                                .transpose(1, 3, 0, 2, 4).reshape(SIDE, SIDE, -1, CHANNELS))
+                                .transpose(1, 3, 2, 4, 0).reshape(SIDE, SIDE, CHANNELS, -1))

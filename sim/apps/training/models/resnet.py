@@ -10,13 +10,14 @@ __all__ = ["resnet"]
 
 FEATURES = 64
 BLOCKS = 2
+EPOCHS = 5
 
 
-def resnet(batch: int = 128) -> Task:
+def resnet(batch: int = 256) -> Task:
     """A convolution and two residual blocks (He et al., 2016); trained by momentum."""
-    return image_task("resnet", f"residual network of {2 * BLOCKS + 2} layers", batch, 5, _init,
-                      _logits, lambda steps: Momentum(
-                          exponential_decay(0.1, ramp=10, half_life=steps / 3)))
+    return image_task(
+        "resnet", f"residual network of {2 * BLOCKS + 2} layers", batch, EPOCHS, _init, _logits,
+        lambda steps: Momentum(exponential_decay(0.1, ramp=10, half_life=steps / 3)))
 
 
 def _init(key: Any) -> Any:
@@ -24,35 +25,43 @@ def _init(key: Any) -> Any:
     import jax.numpy as jnp
 
     def layer(key: Any, depth: int) -> Any:
-        return {"kernels": jax.random.normal(key, (depth, FEATURES)) * (2 / depth) ** 0.5,
-                "scale": jnp.ones(FEATURES), "shift": jnp.zeros(FEATURES)}
+        return {"kernels": jax.random.normal(key, (FEATURES, depth)) * (2 / depth) ** 0.5,
+                "scale": jnp.ones((FEATURES, 1)), "shift": jnp.zeros((FEATURES, 1))}
 
     first, last, *rest = jax.random.split(key, 2 * BLOCKS + 2)
     return {"first": layer(first, 9 * CHANNELS),
             "layers": [layer(one, 9 * FEATURES) for one in rest],
-            "dense": jax.random.normal(last, (FEATURES, CLASSES)) * FEATURES ** -0.5,
-            "bias": jnp.zeros(CLASSES)}
+            "dense": jax.random.normal(last, (CLASSES, FEATURES)) * FEATURES ** -0.5,
+            "bias": jnp.zeros((CLASSES, 1))}
 
 
 def _logits(parameters: Any, images: Any, step: Any) -> Any:
     import jax
 
-    x = pool(jax.nn.relu(_layer(images, parameters["first"])))
+    x = pool(jax.nn.relu(_normalised(convolve(images, parameters["first"]["kernels"]),
+                                     parameters["first"])))
     layers = parameters["layers"]
     for one, two in zip(layers[::2], layers[1::2], strict=True):
         x = jax.nn.relu(x + _layer(jax.nn.relu(_layer(x, one)), two))
-    return x.mean(axis=(0, 1)) @ parameters["dense"] + parameters["bias"]
+    return parameters["dense"] @ x.mean(axis=(0, 1)) + parameters["bias"]
 
 
 def _layer(x: Any, layer: Any) -> Any:
-    """A convolution and batch normalisation, by the statistics of a core's part of the batch.
+    """A convolution that keeps the size of images, and batch normalisation."""
+    import jax.numpy as jnp
+
+    x = jnp.pad(x, ((1, 1), (1, 1), (0, 0), (0, 0)))
+    return _normalised(convolve(x, layer["kernels"]), layer)
+
+
+def _normalised(x: Any, layer: Any) -> Any:
+    """Batch normalisation by the statistics of a core's part of the batch.
 
     The test uses those of its own inputs: there are no running means.
     """
     import jax
 
-    x = convolve(x, layer["kernels"])
-    mean = x.mean(axis=(0, 1, 2))
+    mean = x.mean(axis=(0, 1, 3), keepdims=True)
     centred = x - mean
-    variance = (centred * centred).mean(axis=(0, 1, 2))
+    variance = (centred * centred).mean(axis=(0, 1, 3), keepdims=True)
     return centred * (jax.lax.rsqrt(variance + 1e-5) * layer["scale"]) + layer["shift"]
