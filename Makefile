@@ -16,7 +16,7 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog bench \
-        exhaustive random products fuzz-compiler mutate pictures docs fresh clean
+        exhaustive random products fuzz-compiler mutate soak pictures docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,11 @@ fuzz-compiler: setup  ## run compiled random graphs on the golden chip; CONFIG, 
 mutate: COUNT = 40
 mutate: setup  ## change one thing in a block's RTL at a time and run its tests; BLOCK, COUNT, SEED
 	$(PY) -m verif.system.mutate $(BLOCK) --count $(COUNT) --seed $(SEED)
+
+soak: CONFIG = tiny
+soak: COUNT = 10000
+soak: setup  ## train many steps through JAX on the golden chip; nothing may leak; CONFIG, COUNT
+	$(PY) -m verif.system.soak $(CONFIG) --count $(COUNT)
 
 pictures: setup  ## draw the pictures in docs/: the 3x3 array from RTL state, the block diagram
 	$(PY) -m tools.pictures.wavefront
