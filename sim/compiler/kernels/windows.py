@@ -4,8 +4,13 @@ A reduction over windows goes dimension by dimension. Along outer dimensions, it
 vectors. Along sublanes and lanes, windows of 2, 4, 8, ... elements are combined from two halves,
 and others from these, at all positions: so a cumulative sum takes as many steps as the logarithm of
 its length. Strides are taken last.
+
+A scatter to windows that do not overlap takes a window in registers, if windows are of whole
+vectors, for which their dimensions are made outer. Otherwise it goes through all windows once for
+each element of a window.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +33,8 @@ __all__: list[str] = []
 
 _TOGETHER = 8
 """Most elements of a window that are combined in registers."""
+_MORE = 2
+"""Most vectors of the tiling with windows along outer dimensions, for one of the standard one."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,17 @@ class _Windows:
         """Whether windows along a dimension are its elements."""
         return (self.sizes[d], self.strides[d], self.base[d], self.padding[d]) == (1, 1, 1, (0, 0))
 
+    @property
+    def apart(self) -> bool:
+        """Whether windows are few elements of the operand alone, and none is in two of them."""
+        return math.prod(self.sizes) <= _TOGETHER and not any(map(any, self.padding)) and all(
+            size <= step for size, step in zip(self.sizes, self.strides, strict=True))
+
+    @property
+    def covers(self) -> bool:
+        """Whether each element of the operand is in a window that is `apart` from others."""
+        return math.prod(self.result) * math.prod(self.sizes) == math.prod(self.shape)
+
     def after(self, d: int) -> "_Windows":
         """The place of the result of reducing the windows along a dimension."""
         def with_item(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:
@@ -164,14 +182,20 @@ def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
 
 @chooses("reduce_window", "select_and_scatter")
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Standard, but no strides along the lanes: a stride moves one lane at a time."""
+    """Standard, but no strides along the lanes: a stride moves one lane at a time.
+
+    Windows that a scatter can take in registers are along outer dimensions, unless that takes many
+    more vectors.
+    """
     rank = len(op.operands[0].shape)
     a = op.attributes
     moving = [d for d in range(rank) if a["window_strides"][d] > 1
               or a.get("base_dilations", (1,) * rank)[d] > 1]
     order = tuple(range(rank))
-    if rank and rank - 1 in moving:
-        order = (*moving, *(d for d in range(rank) if d not in moving))
+    outer = (*moving, *(d for d in range(rank) if d not in moving))
+    if rank and (rank - 1 in moving or (
+            op.kind == "select_and_scatter" and _scatters_vectors(op, outer, config))):
+        order = outer
 
     def tiling(shape: tuple[int, ...]) -> Tiling:
         plain = standard(shape, config)
@@ -387,10 +411,27 @@ class _Reduction:
         self._spare += moved
 
 
+def _scatters_vectors(op: Operation, order: tuple[int, ...], config: Config) -> bool:
+    """Whether windows are apart, and along outer dimensions with this order, with few vectors."""
+    shape = op.operands[0].shape
+    tiling = Tiling(shape, order, True, config.sublanes, config.lanes)
+    windows = _Windows.of(op, op.operands[1].shape)
+    return (windows.apart and tiling.vectors <= _MORE * standard(shape, config).vectors
+            and _along_outer(windows, tiling))
+
+
+def _along_outer(windows: _Windows, tiling: Tiling) -> bool:
+    return all(windows.trivial(d) or d in tiling.outer_dimensions
+               for d in range(len(windows.shape)))
+
+
 @lowers("select_and_scatter")
 def _select_and_scatter(op: Operation, at: Lowering) -> None:
     source, result = at.place(op.operands[1]), at.place(op.result)
     windows = _Windows.of(op, op.operands[1].shape)
+    if windows.apart and _along_outer(windows, source.tiling):
+        _scatter_vectors(op, at, windows)
+        return
     chosen = _choose(op, at, windows, source.tiling)
     b, rank = at.builder, len(windows.shape)
     padded = _space(at, windows.padded, source.tiling)
@@ -407,6 +448,38 @@ def _select_and_scatter(op: Operation, at: Lowering) -> None:
         windows.spread(at, old, padded, offset)
     copy(at, padded, result, [Axis(size, d, d) for d, size in enumerate(windows.shape)],
          ([low for low, _ in windows.padding], [0] * rank))
+
+
+def _scatter_vectors(op: Operation, at: Lowering, windows: _Windows) -> None:
+    """Select and scatter where windows are apart, and along outer dimensions."""
+    b = at.builder
+    operand, source, initial = map(at.place, op.operands)
+    result = at.place(op.result)
+    if not windows.covers:
+        fill(at, result, op.operands[2])
+    outer = source.tiling.outer_dimensions
+    old, new = outer_strides(operand.tiling), outer_strides(source.tiling)
+    shifts = [sum(place * old[d] for d, place in zip(outer, places, strict=True))
+              for places in np.ndindex(*(windows.sizes[d] for d in outer))]
+    empty = b.load(initial.buffer, 0)
+    inner = source.tiling.lane_tiles * source.tiling.row_tiles
+    with nest(b, [*(windows.result[d] for d in outer), inner], {}) as (*places, vector):
+        first, window = Index.of(vector), Index.of(vector)
+        for d, place in zip(outer, places, strict=True):
+            first = first + Index.of(place) * (windows.strides[d] * old[d])
+            window = window + Index.of(place) * new[d]
+        best, chosen = b.load(operand.buffer, first), None
+        for number, shift in enumerate(shifts[1:], 1):
+            value = b.load(operand.buffer, first + shift)
+            [stays] = emit_region(b, op.regions[0], [best, value])
+            mask = b.compare("ne", stays, 0)
+            best = b.vector("select", best, value, mask)
+            chosen = b.vector("select", 0 if chosen is None else chosen, number, mask)
+        [sum_] = emit_region(b, op.regions[1], [empty, b.load(source.buffer, window)])
+        for number, shift in enumerate(shifts):
+            kept = sum_ if chosen is None else b.vector(
+                "select", sum_, empty, b.compare("eq", chosen, number))
+            b.store(kept, result.buffer, first + shift)
 
 
 def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:

@@ -11,7 +11,8 @@ from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.infer import infer
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.kernels.reduce import identity
-from verif.sim.compiler.kernels.harness import check
+from sim.compiler.machine.estimate import estimate
+from verif.sim.compiler.kernels.harness import CONFIG, build, check
 from verif.sim.compiler.kernels.regions import apply, arg_reducer
 
 Array = npt.NDArray[Any]
@@ -73,6 +74,10 @@ def test_padding_counts_as_initial_values(kind: str, dtype: DType) -> None:
     ((1, 5, 5, 3), (1, 2, 2, 1), (1, 3, 3, 1), ((0, 0), (1, 1), (1, 1), (0, 0))),
     ((2, 3, 4, 6), (1, 1, 2, 2), (1, 1, 2, 2), ((0, 0),) * 4),
     ((9,), (2,), (3,), ((0, 1),)),
+    ((9, 5, 7, 6), (1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4),
+    ((9, 2, 5, 6), (1, 1, 3, 1), (1, 1, 2, 1), ((0, 0),) * 4),
+    ((3, 5, 4, 9), (1, 2, 2, 1), (1, 1, 1, 1), ((0, 0),) * 4),
+    ((5, 9, 6, 3), (1, 1, 2, 3), (1, 1, 2, 3), ((0, 0),) * 4),
 ])
 def test_pooling_and_its_gradient(shape: tuple[int, ...], strides: tuple[int, ...],
                                   window: tuple[int, ...],
@@ -84,11 +89,39 @@ def test_pooling_and_its_gradient(shape: tuple[int, ...], strides: tuple[int, ..
     out = tuple((size + low + high - w) // s + 1 for size, (low, high), w, s
                 in zip(shape, padding, window, strides, strict=True))
     source = rng.integers(-4, 5, out).astype(np.float32)
+    for initial in (0, 3):
+        check(scatter(shape, out, strides, window, padding),
+              [x, source, np.array(initial, np.float32)])
+
+
+def scatter(shape: tuple[int, ...], out: tuple[int, ...], strides: tuple[int, ...],
+            window: tuple[int, ...], padding: tuple[tuple[int, int], ...]) -> Operation:
     types = [TensorType(shape, DType.F32), TensorType(out, DType.F32), TensorType((), DType.F32)]
-    op = Operation("select_and_scatter", tuple(map(Value, types)), (Value(types[0]),), {
+    return Operation("select_and_scatter", tuple(map(Value, types)), (Value(types[0]),), {
         "window_dimensions": window, "window_strides": strides, "padding": padding},
         (comparison(DType.F32), apply("add", DType.F32)))
-    check(op, [x, source, np.array(0, np.float32)])
+
+
+def test_windows_that_are_apart_are_scattered_to_in_registers() -> None:
+    op = scatter((8, 8, 8, 4), (8, 4, 4, 4), (1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4)
+    code = build(op).code
+    assert code is not None
+    assert estimate(code) < 64 * 4 * 4 * 8 // CONFIG.sublanes
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.S32])
+def test_a_scatter_takes_the_first_of_equal_elements_and_the_last_nan(dtype: DType) -> None:
+    rng = np.random.default_rng(SEED)
+    x = rng.integers(0, 2, (4, 4, 6, 4)).astype(array_dtype(dtype))
+    if dtype is DType.F32:
+        x[rng.random(x.shape) < 0.3] = np.nan
+    shape, out = x.shape, (4, 2, 3, 4)
+    types = [TensorType(shape, dtype), TensorType(out, dtype), TensorType((), dtype)]
+    op = Operation("select_and_scatter", tuple(map(Value, types)), (Value(types[0]),), {
+        "window_dimensions": (1, 2, 2, 1), "window_strides": (1, 2, 2, 1),
+        "padding": ((0, 0),) * 4}, (comparison(dtype), apply("add", dtype)))
+    source = rng.integers(1, 9, out).astype(array_dtype(dtype))
+    check(op, [x, source, np.array(0, array_dtype(dtype))])
 
 
 @pytest.mark.parametrize("shape", [(11,), (3, 7), (7, 3), (5, 3, 2)])
