@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sim.compiler.kernels.lowering import Lowering, Place
 from sim.compiler.kernels.moving.block import Axis, Combine, copy_blocks
+from sim.compiler.kernels.moving.exchange import exchange_rows, exchanged_rows
 from sim.compiler.kernels.moving.transposer import swap_tiled
 from sim.compiler.machine import MReg
 from sim.compiler.machine.ir import IndexLike
@@ -25,7 +26,9 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     source and of the destination. No element is written twice. Elements that are not written keep
     their values; padding does not.
 
-    Whole vectors are loaded and stored. Blocks that lie elsewhere within tiles are rotated along
+    Whole vectors are loaded and stored. If an outer dimension is exchanged with that along the
+    sublanes, and nothing else changes but the order of outer dimensions, squares of vectors are
+    copied. Blocks that lie elsewhere within tiles are rotated along
     sublanes or lanes. If what runs along the destination's lanes runs along another dimension of
     the source, the whole source goes through the transposer first. So does a stride or a reversal
     along the lanes if the sublanes have none, and the result goes back. What none of these covers
@@ -59,6 +62,10 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
         after = _turned(source.tiling, destination.tiling, axes)
         if after is not None:
             swap_tiled(at.builder, source, Place(destination.buffer, after))
+            return
+        along = exchanged_rows(source, destination, axes)
+        if along is not None:
+            exchange_rows(at.builder, source, destination, axes, along)
             return
     source = prepared(at, source, destination.tiling, axes)
     copy_blocks(at.builder, source, destination, axes, starts, combine=combine, mask=mask)

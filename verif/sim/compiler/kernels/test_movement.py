@@ -1,6 +1,7 @@
 """Movement of elements: exactly the bits that numpy gives, on random shapes and attributes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -8,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hdl.config import Config
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
 from sim.compiler.kernels.lowering import Choice
+from sim.compiler.machine.estimate import estimate
 from sim.compiler.tiling import Tiling, standard
 from verif.sim.compiler.kernels.harness import CONFIG, build_as, execute, run
 
@@ -194,6 +197,23 @@ def test_relayout(shape: tuple[int, ...]) -> None:
             kernel = build_as(operation("relayout", [x], shape), Choice((old,), (new,)))
             [result] = execute(kernel, [x])
             assert np.array_equal(result, x), (old, new)
+
+
+@pytest.mark.parametrize("shape", [(9, 2, 17, 3), (5, 1, 8, 33), (8, 3, 3, 1), (16, 2, 16, 4)])
+@pytest.mark.parametrize("order", [(2, 1, 0, 3), (1, 2, 0, 3), (0, 2, 1, 3)])
+def test_exchange_of_rows_rotates_merged_vectors(shape: tuple[int, ...],
+                                                 order: tuple[int, ...]) -> None:
+    config = Config.preset("small")
+    x = values(shape, np.random.default_rng(SEED))
+    old, new = standard(shape, config), replace(standard(shape, config), order=order)
+    for source, destination in ((old, new), (new, old)):
+        kernel = build_as(operation("relayout", [x], shape), Choice((source,), (destination,)),
+                          config)
+        [result] = execute(kernel, [x])
+        assert np.array_equal(result, x)
+        if not any(size % config.sublanes for size in (shape[0], shape[2])) and order[2] == 0:
+            assert kernel.code is not None
+            assert estimate(kernel.code) < 3 * config.sublanes * old.vectors
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 6), (5, 1), (3, 2, 5)])

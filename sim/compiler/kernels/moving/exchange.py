@@ -1,0 +1,123 @@
+"""Exchanging an outer dimension with the one along the sublanes, a square at a time.
+
+A square is one row tile of as many indexes of the outer dimension as there are sublanes. Sublane j
+of its vector i becomes sublane i of vector j of the result. Elements with the same i - j lie in
+different sublanes, and all of them move by i - j sublanes. So vectors are merged, each is rotated
+once, and they are merged again. A merge chooses, for each sublane, the vector that is as many
+places further as the sublane's number says; it takes a step for each bit of that number.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from sim.compiler.kernels.lowering import Place
+from sim.compiler.kernels.moving.block import Axis, coalesce, nest, outer_strides
+from sim.compiler.machine import Builder, Index, MReg, VReg
+
+__all__ = ["exchange_rows", "exchanged_rows"]
+
+
+def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> Axis | None:
+    """The axis that runs from an outer dimension to the sublanes, or None if the copy does more.
+
+    `exchange_rows` takes copies of whole dimensions to whole ones: the one along the lanes stays
+    there, and the one along the sublanes becomes an outer one.
+    """
+    old, new = source.tiling, destination.tiling
+    if any(axis.source is None or axis.destination is None
+           or (axis.source_step, axis.destination_step) != (1, 1)
+           or not axis.size == old.shape[axis.source] == new.shape[axis.destination]
+           for axis in axes) or math.prod(old.shape) != math.prod(axis.size for axis in axes):
+        return None
+    to = {axis.source: axis for axis in axes}
+    if len(to) != len(axes) or len({axis.destination for axis in axes}) != len(axes):
+        return None
+    lanes = to.pop(old.lane_dimension, None)
+    if lanes is not None and lanes.destination != new.lane_dimension:
+        return None
+    if lanes is None and (new.columns > 1 or (old.lane_dimension is None) != (
+            new.lane_dimension is None)):
+        return None
+    rows = to.get(old.sublane_dimension)
+    found = next((axis for axis in axes if axis.destination == new.sublane_dimension), None)
+    if found is None or rows is None or found is rows:
+        return None
+    return found
+
+
+def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[Axis],
+                  along: Axis) -> None:
+    """Copy a value to a tiling in which another dimension runs along the sublanes.
+
+    Parameters
+    ----------
+    b : Builder
+    source, destination : Place
+    axes : sequence of Axis
+        The dimensions.
+    along : Axis
+        What `exchanged_rows` says of them.
+    """
+    old, new = source.tiling, destination.tiling
+    before, after = outer_strides(old), outer_strides(new)
+    rows = next(axis for axis in axes if axis.source == old.sublane_dimension)
+    assert along.source is not None
+    assert rows.destination is not None
+    near, far = before[along.source], after[rows.destination]
+    loops = [(old.lane_tiles, (old.row_tiles, new.row_tiles)),
+             *((axis.size, (before[axis.source], after[axis.destination])) for axis in axes
+               if axis not in (along, rows) and axis.source in before
+               and axis.destination in after)]
+    loops = coalesce(loops)
+    high = b.config.sublanes
+    masks = _masks(b)
+    with nest(b, [count for count, _ in loops], {}) as places:
+        start, end = Index(0), Index(0)
+        for place, (_, strides) in zip(places, loops, strict=True):
+            start, end = start + Index.of(place) * strides[0], end + Index.of(place) * strides[1]
+        for first, many, taken in _parts(along.size, high):
+            for top, deep, made in _parts(rows.size, high):
+                with nest(b, [deep, many], {}) as (i, j):
+                    row, column = Index.of(i) + top, Index.of(j) + first
+                    at = start + row + column * (near * high)
+                    vectors = [b.load(source.buffer, at + near * n) for n in range(taken)]
+                    at = end + column + row * (far * high)
+                    for n, vector in enumerate(_square(b, vectors, masks)[:made]):
+                        b.store(vector, destination.buffer, at + far * n)
+
+
+def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """First tile, number of tiles, and elements of each: whole tiles, and the rest."""
+    whole, rest = divmod(size, high)
+    if whole:
+        yield 0, whole, high
+    if rest:
+        yield whole, 1, rest
+
+
+def _masks(b: Builder) -> list[MReg]:
+    """Sublanes whose number has a bit, for each bit."""
+    number = b.vector("sublane")
+    return [b.compare("ne", b.vector("and", number, 1 << bit), 0)
+            for bit in range(b.config.sublanes.bit_length() - 1)]
+
+
+def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
+    """The vectors of a square of the result."""
+    high = b.config.sublanes
+    # Missing vectors are what is not used: any will do.
+    merged = _merge(b, [vectors[min(n, len(vectors) - 1)] for n in range(high)], masks)
+    rotated = [merged[0], *(b.cross("rotate_sublanes", merged[n], n) for n in range(1, high))]
+    return _merge(b, [rotated[-n % high] for n in range(high)], masks, -1)
+
+
+def _merge(b: Builder, vectors: list[VReg], masks: Sequence[MReg], sign: int = 1) -> list[VReg]:
+    """Vector n with sublane s of vector n + sign * s, modulo their number."""
+    for bit, mask in enumerate(masks):
+        vectors = [_selected(b, vectors[(n + sign * (1 << bit)) % len(vectors)], vector, mask)
+                   for n, vector in enumerate(vectors)]
+    return vectors
+
+
+def _selected(b: Builder, one: VReg, other: VReg, mask: MReg) -> VReg:
+    return other if one is other else b.vector("select", one, other, mask)
