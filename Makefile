@@ -16,7 +16,8 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog bench \
-        exhaustive random products fuzz-compiler mutate soak pictures docs fresh clean
+        exhaustive random products fuzz-compiler examples mutate soak pictures \
+        docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +34,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
 
 $(VENV)/.bench-ready: $(VENV)/.ready
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+$(VENV)/.frameworks-ready: $(VENV)/.ready
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[frameworks]'
 	@touch $@
 
 sim: setup  ## train on the chip in RTL; MODEL=perceptron|cnn|resnet|transformer, CHECK=all, TRACE=1, RESUME=1
@@ -82,6 +87,9 @@ products: setup  ## run random products on the chip in RTL and the golden chip; 
 fuzz-compiler: CONFIG = tiny
 fuzz-compiler: setup  ## run compiled random graphs on the golden chip; CONFIG, COUNT, SEED
 	$(PY) -m verif.sim.compiler.fuzz $(CONFIG) --count $(COUNT) --seed $(SEED)
+
+examples: $(VENV)/.frameworks-ready  ## run the programs in examples/ on the golden chip and a CPU
+	$(PY) -m pytest verif/sim/apps/test_examples.py
 
 mutate: COUNT = 40
 mutate: setup  ## change one thing in a block's RTL at a time and run its tests; BLOCK, COUNT, SEED
