@@ -16,7 +16,7 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog bench \
-        exhaustive random products fuzz-compiler examples mutate soak pictures \
+        exhaustive random products fuzz-compiler examples jax-table mutate soak pictures \
         docs fresh clean
 
 help:  ## list the targets
@@ -90,6 +90,9 @@ fuzz-compiler: setup  ## run compiled random graphs on the golden chip; CONFIG, 
 
 examples: $(VENV)/.frameworks-ready  ## run the programs in examples/ on the golden chip and a CPU
 	$(PY) -m pytest verif/sim/apps/test_examples.py
+
+jax-table: setup  ## run JAX's functions on the golden chip and a CPU; writes docs/jax-api.md
+	$(PY) -m tools.jax_table --only .
 
 mutate: COUNT = 40
 mutate: setup  ## change one thing in a block's RTL at a time and run its tests; BLOCK, COUNT, SEED

@@ -129,8 +129,9 @@ def test_links_resolve(page: pathlib.Path) -> None:
     assert not links, ", ".join(links)
 
 
-# History names what no longer exists.
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"],
+# History names what no longer exists; test_jax_table checks the names of JAX's functions.
+@pytest.mark.parametrize("page", [page for page in PAGES
+                                  if page.name not in {"CHANGELOG.md", "jax-api.md"}],
                          ids=lambda path: path.name)
 def test_what_it_names_exists(page: pathlib.Path) -> None:
     names = unknown_names(page.read_text(encoding="utf-8"))

@@ -1,0 +1,51 @@
+"""Random arrays for JAX's functions."""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["SIDE", "Maker"]
+
+SIDE = 6
+"""Length of each dimension of most arrays."""
+
+
+class Maker:
+    """Random arrays of a type and a shape.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the type.
+    shape : tuple of int
+        Shape of arrays for which the tables demand none.
+    """
+
+    def __init__(self, kind: str, shape: tuple[int, ...]) -> None:
+        self.kind, self.shape = kind, shape
+        self._random = np.random.default_rng(SIDE)
+
+    def array(self, *shape: int, kind: str | None = None) -> Any:
+        """An array; with neither a shape nor a type, those of the maker."""
+        return self.of(shape or self.shape, kind)
+
+    def of(self, shape: tuple[int, ...], kind: str | None = None) -> Any:
+        """An array of a shape, also of ()."""
+        kind = kind or self.kind
+        if kind == "bool":
+            return np.asarray(self._random.integers(0, 2, shape), bool)
+        if kind in ("int32", "uint32"):
+            return np.asarray(self._random.integers(0 if kind[0] == "u" else -9, 9, shape), kind)
+        return np.asarray(self._random.normal(size=shape), kind)
+
+    def index(self, *shape: int) -> Any:
+        """Indices of a dimension of length SIDE."""
+        return np.asarray(self._random.integers(0, SIDE, shape), np.int32)
+
+    def rising(self, *shape: int) -> Any:
+        """Numbers in ascending order."""
+        return np.sort(self.of(shape, "float32"))
+
+    def positive(self, *shape: int) -> Any:
+        """Floats between 0.1 and 1.1."""
+        return np.asarray(self._random.random(shape) + 0.1, np.float32)

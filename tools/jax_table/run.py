@@ -1,0 +1,62 @@
+"""Runs functions in processes with a limit of time."""
+
+import importlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tools.jax_table.arguments import names
+
+__all__ = ["MODULES", "functions", "run"]
+
+MODULES = ("jax.numpy", "jax.numpy.linalg", "jax.lax", "jax.nn")
+"""Modules whose functions are run."""
+
+
+def functions() -> list[str]:
+    """Full names of all functions of the modules."""
+    return [f"{title}.{name}" for title in MODULES
+            for name in names(importlib.import_module(title))]
+
+
+def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
+    """Run functions on the golden chip.
+
+    Parameters
+    ----------
+    wanted : list of str
+        Full names.
+    limit : float
+        Seconds that a function may take.
+
+    Yields
+    ------
+    (str, str, str)
+        The name, how it did (works, differs, refused, types, host, untried), and why.
+    """
+    left = list(wanted)
+    while left:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "tools.jax_table.worker", *left], stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env={
+                **os.environ, "JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
+                "SYSTOLITH_BACKEND": "golden",
+                "XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
+        assert worker.stdout is not None
+        with worker, selectors.DefaultSelector() as ready:
+            ready.register(worker.stdout, selectors.EVENT_READ)
+            while left and ready.select(limit):
+                line = worker.stdout.readline()
+                if not line:
+                    break
+                name, status, reason = json.loads(line)
+                assert name == left.pop(0)
+                yield name, status, reason
+            worker.kill()
+        if left:
+            code = worker.returncode
+            yield left.pop(0), "refused", (f"no result in {limit:g} s" if code == -9 else
+                                           f"the process ended with {code}")
