@@ -16,6 +16,7 @@ _BOUNDS = {
     "sublanes": (1, 8),
     "cores": (1, 2),
     "mac_latency": (1, 6),
+    "issue_cycles": (1, 2),
     "vmem_bytes": (1, 1 << 30),
     "smem_words": (2, 1 << 16),
     "imem_bundles": (2, 1 << 16),
@@ -51,6 +52,10 @@ class Config:
     mac_latency : int
         Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It affects clock frequency
         and latency, never a result.
+    issue_cycles : int
+        Least number of cycles from the issue of a bundle to that of the next, 1 or 2. With 2, a
+        bundle's faults are found in the cycle before its issue at the latest, which shortens the
+        critical path. It affects clock frequency and cycles, never a result.
 
     Raises
     ------
@@ -67,6 +72,7 @@ class Config:
     hbm_bytes: int = 4 << 30
     hbm_channels: int = 4
     mac_latency: int = 2
+    issue_cycles: int = 1
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -86,7 +92,7 @@ class Config:
 
     @classmethod
     def preset(cls, name: str, **changes: int) -> "Config":
-        """The preset ``name`` (`tiny`, `small` or `v2`), with some parameters changed.
+        """The preset ``name`` (`tiny`, `small`, `v2` or `fpga`), with some parameters changed.
 
         Raises
         ------
@@ -181,5 +187,9 @@ PRESETS = {
     "small": Config(array=8, sublanes=4, vmem_bytes=64 << 10,
                     smem_words=1024, imem_bundles=512, hbm_bytes=16 << 20, hbm_channels=2),
     "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),
+    "fpga": Config(array=4, sublanes=1, cores=1, vmem_bytes=64 << 10,
+                   smem_words=1024, imem_bundles=1024, hbm_bytes=16 << 20, hbm_channels=1,
+                   issue_cycles=2),
 }
-"""Named configurations: for unit tests and proofs, for pure-RTL regressions, and full size."""
+"""Named configurations: for unit tests and proofs, for pure-RTL regressions, full size, and for an
+FPGA of 84,000 lookup tables (LFE5U-85F)."""

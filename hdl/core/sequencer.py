@@ -68,7 +68,9 @@ class Sequencer(wiring.Component):
     1. No register or mask that it reads or writes has an outstanding write, no register that it
        writes has an outstanding read, the write ports of its vector operations are free, and the
        units it needs are ready. Until then it waits.
-    2. It has no fault. Otherwise the core stops, and the bundle has no effect.
+    2. It has no fault. Otherwise the core stops, and the bundle has no effect. If ``issue_cycles``
+       is 2, the bundle's faults are found in one cycle, in which the first condition holds, and the
+       bundle issues or faults in a later one.
     3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the
        descriptor of its transfer has been checked and the queue has room. Until then it waits.
 
@@ -181,14 +183,18 @@ class Sequencer(wiring.Component):
         clear = Signal()
         sound = Signal()
         waiting = Signal()
+        ready = clear
+        if config.issue_cycles > 1:
+            examined, fault = self._examine(m, clear, fault)
+            ready = clear & examined
         outside, outside_fault = self._reach_outside(m, sound, fault)
         m.d.comb += [
             clear.eq(control.valid & ~held_up),
-            sound.eq(clear & (fault == Fault.NONE.value)),
+            sound.eq(ready & (fault == Fault.NONE.value)),
             waiting.eq(self._semaphores.is_wait & ~self._semaphores.satisfied),
             self.issue.eq(sound & ~waiting & ~outside & (outside_fault == Fault.NONE.value)),
             control.issue.eq(self.issue),
-            control.faulty.eq(Mux(clear, Mux(sound, outside_fault, fault), Fault.NONE.value)),
+            control.faulty.eq(Mux(ready, Mux(sound, outside_fault, fault), Fault.NONE.value)),
             self.waiting_instruction.eq(control.fetching),
             self.waiting_memory.eq((control.valid & memory) | (sound & outside)),
             self.waiting_vector.eq(control.valid & held_up & ~memory),
@@ -306,6 +312,22 @@ class Sequencer(wiring.Component):
             with m.If(causes[number]):
                 m.d.comb += fault.eq(number.value)
         return fault
+
+    def _examine(self, m: Module, clear: Signal, fault: Signal) -> tuple[Signal, Signal]:
+        """Keep the fault of a bundle for later cycles; return whether it is known, and the fault.
+
+        Once a bundle's operands are final, they stay as they are until it issues. Only a semaphore
+        can change, by a signal from outside: a bundle that adds to one is then examined again.
+        """
+        examined = Signal()
+        found = Signal(FAULT_BITS, reset_less=True)
+        changed = self._semaphores.is_signal & self.signal.valid
+        m.d.sync += examined.eq((examined | clear) & self._control.valid & ~self.issue & ~changed)
+        with m.If(clear):
+            m.d.sync += found.eq(fault)
+        known = Signal(FAULT_BITS, name="known_fault")
+        m.d.comb += known.eq(Mux(examined, found, Fault.ILLEGAL.value))
+        return examined, known
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
         """Transfers and signals to the other core: whether the bundle waits, and its fault."""

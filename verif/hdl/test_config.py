@@ -14,6 +14,7 @@ def test_presets_are_those_of_the_documentation() -> None:
         "tiny": (4, 4, 2, 2, 8 << 10),
         "small": (8, 8, 4, 2, 64 << 10),
         "v2": (128, 128, 8, 2, 16 << 20),
+        "fpga": (4, 4, 1, 1, 64 << 10),
     }
 
 
@@ -23,6 +24,7 @@ def test_memory_of_presets() -> None:
         "tiny": (16, 1 << 20, 1, 16, 1 << 16, 20),
         "small": (32, 16 << 20, 2, 16, 1 << 19, 23),
         "v2": (512, 4 << 30, 4, 128, 1 << 23, 30),
+        "fpga": (16, 16 << 20, 1, 16, 1 << 20, 24),
     }
     assert (Config().hbm_bytes, Config().hbm_channels) == (4 << 30, 4)
 

@@ -1,6 +1,7 @@
 """Events in one cycle: faults, starts, and requests of the host when a program ends."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from amaranth import Signal
@@ -15,7 +16,7 @@ from hdl.core.sequencer import Sequencer
 from hdl.encoding import bundle_words
 from hdl.isa import Fault
 from sim.asm.assembler import Assembler
-from sim.asm.operands import s
+from sim.asm.operands import s, sem
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bundles=4,
                 hbm_bytes=4096, hbm_channels=1)
@@ -128,6 +129,45 @@ class Host:
     async def access(self, write: int, space: Space, address: int, data: int = 0) -> int:
         self.offer(write, space, address, data)
         return await self.complete()
+
+
+@pytest.mark.parametrize("issue_cycles", [1, 2])
+def test_a_signal_from_outside_counts_before_or_after_a_bundle(issue_cycles: int) -> None:
+    """It arrives in each cycle around an addition; together they overflow, so one must fault."""
+    config = replace(CONFIG, issue_cycles=issue_cycles)
+    asm = Assembler(config)
+    with asm.bundle() as b:
+        b.misc.signal(sem[3], 1)
+    with asm.bundle() as b:
+        b.s1.halt()
+    bundles = asm.assemble().bundles
+    full = 0xFFFF_FFFF
+    dut = Sequencer(config)
+    stopped_at = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        host = Host(ctx, dut)
+        for at, bundle in enumerate(bundles):
+            for number, word in enumerate(bundle_words(bundle)):
+                await host.access(1, Space.IMEM, at << REQUEST_WORD_BITS | number, word)
+        ctx.set(dut.signal.index, 3)
+        ctx.set(dut.signal.amount, 1)
+        for arrives in range(8):
+            await host.access(1, Space.SEMAPHORE, 3, full - 1)
+            await pulse(ctx, dut.start)
+            for cycle in range(10):
+                ctx.set(dut.signal.valid, cycle == arrives)
+                await ctx.tick()
+            assert not ctx.get(dut.running)
+            assert ctx.get(dut.fault) == Fault.SEMAPHORE, arrives
+            assert await host.access(0, Space.SEMAPHORE, 3) == full, arrives
+            stopped_at.append(ctx.get(dut.pc))
+
+    simulate(dut, process)
+    # A signal that comes first makes the bundle fault; one that comes later, the core.
+    assert stopped_at == sorted(stopped_at)
+    assert stopped_at[:issue_cycles] == [0] * issue_cycles
+    assert stopped_at[-1] == 1
 
 
 def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load() -> None:

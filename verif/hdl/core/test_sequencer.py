@@ -54,6 +54,7 @@ TIMINGS = {
     "host": UnitTiming(urgent=0.5),
 }
 TINY = Config.preset("tiny")
+HALF = replace(TINY, issue_cycles=2)
 WAIT_LIMIT = 5000
 
 
@@ -106,19 +107,34 @@ def golden_spaces(core: TracingCore) -> tuple[tuple[Space, np.ndarray], ...]:
 @pytest.mark.parametrize("timing", TIMINGS)
 def test_issues_and_state_are_those_of_the_golden_core(tiny_model: Model, timing: str) -> None:
     """All slots, branches, loops and faults: each issue with all its operands, in order."""
+    compare_with_golden(tiny_model, TINY, timing)
+
+
+def test_half_as_many_issues_are_those_of_the_golden_core() -> None:
+    with open_sequencer(HALF) as model:
+        for timing in TIMINGS:
+            compare_with_golden(model, HALF, timing)
+        bench = VerilatedSequencer(model, HALF)
+        bench.load([0, bundle(s0=s(ScalarOp.ADD, 1, 1, i(1))), 0, HALT])
+        assert bench.run() == [0, 1, 2, 3]
+        cycles = [cycle for cycle, _ in bench.checker.issued]
+        assert [after - before for before, after in itertools.pairwise(cycles)] == [2, 2, 2]
+
+
+def compare_with_golden(model: Model, config: Config, timing: str) -> None:
     rng = np.random.default_rng(len(timing))
-    core = TracingCore(TINY)
+    core = TracingCore(config)
     for words, high in ((core.scalars[1:], 1 << 32), (core.smem, 1 << 32),
                         (core.semaphores, 1 << 16)):
         words[:] = rng.integers(0, high, words.shape, dtype=np.uint32)
     generator = Generator(core, rng)
-    bench = VerilatedSequencer(tiny_model, TINY, TIMINGS[timing], seed=3)
+    bench = VerilatedSequencer(model, config, TIMINGS[timing], seed=3)
     issues = 0
     for number in range(4):
         set_golden_state(bench, core, rng)
         core.trace = []
         program = generator.program(60, fault=number % 2 > 0)
-        bench.load([*program.bundles, *[0] * (TINY.imem_bundles - len(program.bundles))])
+        bench.load([*program.bundles, *[0] * (config.imem_bundles - len(program.bundles))])
         bench.checker.expect(core.trace)
         issues += len(core.trace)
         bench.run(limit=1000 + 100 * len(core.trace))
