@@ -9,6 +9,7 @@ SEED ?= 1
 SIDE ?= 224
 MODEL ?= perceptron
 CHECK ?= some
+TARGET ?= generic
 VENV := .venv
 PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
@@ -69,8 +70,8 @@ lint: setup  ## check style and types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-verilog: setup  ## write linted Verilog to build/verilog/CONFIG; CONFIG=tiny|small|v2
-	$(PY) -m tools.verilog $(CONFIG)
+verilog: setup  ## write linted Verilog to build/verilog; CONFIG=tiny|small|v2|fpga, TARGET=ecp5
+	$(PY) -m tools.verilog $(CONFIG) --target $(TARGET)
 
 bench: $(VENV)/.bench-ready  ## measure simulation speed and FPGA size into build/bench.json
 	$(PY) -m tools.bench

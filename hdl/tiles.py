@@ -18,7 +18,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from . import yosys
-from .checks import integer
+from .checks import instance, integer
+from .target import Target
 
 __all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "VerilogLibrary",
            "place", "port_widths"]
@@ -121,9 +122,16 @@ class VerilogLibrary:
 
     It serves as the ``platform`` of the elaboration. With it, `place` instantiates a child; with
     any other platform, `place` elaborates the child in place.
+
+    Parameters
+    ----------
+    target : Target
+        The technology that the modules are for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target = Target.GENERIC) -> None:
+        instance("target", target, Target)
+        self._target = target
         self._pending: dict[str, Callable[[], wiring.Component]] = {}
         self._written: dict[str, str] = {}
         self._modules: dict[str, ModuleInterface] = {}
@@ -170,7 +178,7 @@ class VerilogLibrary:
             name, make = self._pending.popitem()
             if name in leave_out:
                 continue
-            component = make()
+            component = self._variant(make())
             clocked = {} if _combinational(component) else {"clk": 1, "rst": 1}
             self._children = Counter()
             if hasattr(component, "verilog"):
@@ -183,6 +191,15 @@ class VerilogLibrary:
                 dict(sorted(self._children.items())))
         self._written |= yosys.write_verilog(described)
         return dict(sorted(self._written.items()))
+
+    def _variant(self, component: wiring.Component) -> wiring.Component:
+        """The component that takes the place of ``component`` for the target, or itself."""
+        find = getattr(component, "variant", None)
+        variant: wiring.Component | None = find(self._target) if find else None
+        if variant is None:
+            return component
+        _as_bundle(component)
+        return variant
 
     @property
     def modules(self) -> dict[str, ModuleInterface]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from .chip.chip import Chip
 from .config import Config
+from .target import Target
 from .tiles import ModuleInterface, VerilogLibrary
 
 __all__ = ["TOP", "Export", "export"]
@@ -26,11 +27,14 @@ class Export:
         Verilog text by module name.
     modules : dict of str to ModuleInterface
         Ports and instances by module name.
+    target : Target
+        The technology that it is for.
     """
 
     config: Config
     sources: dict[str, str]
     modules: dict[str, ModuleInterface]
+    target: Target = Target.GENERIC
 
     def totals(self) -> dict[str, int]:
         """Number of instances of each module in the whole design, over all levels."""
@@ -47,8 +51,10 @@ class Export:
     def description(self) -> str:
         """Describe the design as JSON: parameters, and file, ports and instances of each module."""
         totals = self.totals()
+        # Only a target that is not generic is named: other descriptions need not tell.
+        target = {} if self.target is Target.GENERIC else {"target": self.target}
         return json.dumps({
-            "top": TOP,
+            "top": TOP, **target,
             "parameters": asdict(self.config),
             "modules": {
                 name: {"file": f"{name}.v", "total_instances": totals[name], **asdict(module)}
@@ -65,14 +71,14 @@ class Export:
         return f"module {name} ({', '.join(ports)});\nendmodule\n"
 
 
-def export(config: Config) -> Export:
-    """Write the chip of ``config`` as Verilog.
+def export(config: Config, target: Target = Target.GENERIC) -> Export:
+    """Write the chip of ``config`` as Verilog for ``target``.
 
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or not valid for a chip.
+        If ``config`` is not a `Config`, or not valid for a chip, or ``target`` not a `Target`.
     """
-    library = VerilogLibrary()
+    library = VerilogLibrary(target)
     sources = library.write(TOP, lambda: Chip(config))
-    return Export(config, sources, library.modules)
+    return Export(config, sources, library.modules, target)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from hdl.config import PRESETS, Config
 from hdl.lint import LINT_WAIVERS
+from hdl.target import Target
 from hdl.verilog import Export, export
 from sim.verilated.toolchain import Toolchain, build_folder
 
@@ -59,9 +60,14 @@ def main() -> int:
     """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="make verilog", description=__doc__)
     parser.add_argument("config", choices=PRESETS, help="which preset to export")
-    config: str = parser.parse_args().config
-    design = export(Config.preset(config))
-    folder = build_folder() / "verilog" / config
+    parser.add_argument("--target", choices=[str(target) for target in Target],
+                        default=str(Target.GENERIC), help="technology to export for")
+    arguments = parser.parse_args()
+    config: str = arguments.config
+    target = Target(arguments.target)
+    design = export(Config.preset(config), target)
+    name = config if target is Target.GENERIC else f"{config}-{target}"
+    folder = build_folder() / "verilog" / name
     files = write(design, folder)
     complaints = [text for _, text in lint(design) if text]
     for name, times in design.totals().items():

@@ -1,15 +1,26 @@
 """The register files of one element: its elements of all vector registers and masks."""
 
-from amaranth import Module, Signal
+from amaranth import Array, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from ..checks import integer
 from ..isa import MASKS, VECTOR_REGISTERS
+from ..target import Target
 from .interface import MASK_BITS, REGISTER_BITS
 
-__all__ = ["MaskFile", "RegisterFile"]
+__all__ = ["BankedRegisterFile", "MaskFile", "RegisterFile"]
+
+
+def _ports(reads: int, writes: int) -> dict[str, wiring.Member]:
+    """The ports of a register file."""
+    ports: dict[str, wiring.Member] = {}
+    for i in range(reads):
+        ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(32)}
+    for i in range(writes):
+        ports |= {f"write_{i}": In(1), f"d_{i}": In(REGISTER_BITS), f"value_{i}": In(32)}
+    return ports
 
 
 class RegisterFile(wiring.Component):
@@ -32,15 +43,9 @@ class RegisterFile(wiring.Component):
     """
 
     def __init__(self, reads: int, writes: int) -> None:
-        reads, writes = integer("reads", reads, 1), integer("writes", writes, 1)
-        self.reads = reads
-        self.writes = writes
-        ports: dict[str, wiring.Member] = {}
-        for i in range(reads):
-            ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(32)}
-        for i in range(writes):
-            ports |= {f"write_{i}": In(1), f"d_{i}": In(REGISTER_BITS), f"value_{i}": In(32)}
-        super().__init__(ports)
+        self.reads = reads = integer("reads", reads, 1)
+        self.writes = writes = integer("writes", writes, 1)
+        super().__init__(_ports(reads, writes))
 
     def read_port(self, i: int) -> tuple[Signal, Signal]:
         """``source`` and ``data`` of read port ``i``."""
@@ -54,6 +59,10 @@ class RegisterFile(wiring.Component):
     def module(reads: int, writes: int) -> str:
         """Name of the Verilog module with this number of ports."""
         return f"registers_{reads}r{writes}w"
+
+    def variant(self, target: Target) -> "BankedRegisterFile | None":
+        """The equivalent component that suits ``target`` better, if any."""
+        return BankedRegisterFile(self.reads, self.writes) if target is Target.ECP5 else None
 
     def verilog(self) -> str:
         """The behavioural Verilog module; a macro of the target technology can replace it."""
@@ -90,6 +99,47 @@ class RegisterFile(wiring.Component):
             write = words.write_port()
             enable, d, value = self.write_port(i)
             m.d.comb += [write.en.eq(enable), write.addr.eq(d), write.data.eq(value)]
+        return m
+
+
+class BankedRegisterFile(wiring.Component):
+    """A `RegisterFile` of memories with one write port each, as LUT RAM has them.
+
+    Each write port has a bank of all registers. A table says for each register which bank has its
+    newest value, and each read port selects that bank. If several ports write one register in a
+    cycle, the last of them counts, as in the Verilog of `RegisterFile`.
+
+    Parameters and attributes are those of `RegisterFile`.
+    """
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self.reads = reads = integer("reads", reads, 1)
+        self.writes = writes = integer("writes", writes, 1)
+        super().__init__(_ports(reads, writes))
+
+    read_port = RegisterFile.read_port
+    write_port = RegisterFile.write_port
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        newest = Array(Signal(range(self.writes), name=f"newest_{number}", reset_less=True)
+                       for number in range(VECTOR_REGISTERS))
+        values: list[list[Signal]] = [[] for _ in range(self.reads)]
+        for i in range(self.writes):
+            bank = Memory(shape=32, depth=VECTOR_REGISTERS, init=[])
+            m.submodules[f"bank_{i}"] = bank
+            port = bank.write_port()
+            write, d, value = self.write_port(i)
+            m.d.comb += [port.en.eq(write), port.addr.eq(d), port.data.eq(value)]
+            with m.If(write):
+                m.d.sync += newest[d].eq(i)
+            for r in range(self.reads):
+                read = bank.read_port(domain="comb")
+                m.d.comb += read.addr.eq(self.read_port(r)[0])
+                values[r].append(read.data)
+        for r in range(self.reads):
+            source, data = self.read_port(r)
+            m.d.comb += data.eq(Array(values[r])[newest[source]])
         return m
 
 

@@ -1,0 +1,90 @@
+"""Formal proofs that a component's variant for a target behaves like the component itself."""
+
+import pathlib
+import tempfile
+from collections.abc import Collection
+
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl import yosys
+from hdl.target import Target
+from hdl.tiles import VerilogLibrary, port_widths
+
+__all__ = ["proof_of", "prove", "verilog_of"]
+
+
+def verilog_of(component: type[wiring.Component], *arguments: object,
+               target: Target = Target.GENERIC) -> str:
+    """Verilog of ``component(*arguments)`` for ``target``, as module ``subject``."""
+    library = VerilogLibrary(target)
+    sources = library.write("subject", lambda: component(*arguments))
+    text = "\n".join(sources.values())
+    # A component that writes its own Verilog chooses the name.
+    module = getattr(component, "module", None)
+    return text if module is None else text.replace(
+        f"module {module(*arguments)} ", "module subject ")
+
+
+def proof_of(component: wiring.Component, held: Collection[str]) -> str:
+    """A module ``proof`` whose output ``equal`` compares modules ``wanted`` and ``found``.
+
+    Both have the ports of ``component`` and take the same inputs, which are free in every cycle,
+    except that those in ``held`` keep their first value. For ports that only choose what to show of
+    the state, this loses nothing, and makes the induction short: what is shown at one address
+    depends on what was shown at this address a cycle before, and on the writes.
+    """
+    inputs, outputs = port_widths(component, In), port_widths(component, Out)
+    lines = ["module proof (", ",\n".join(
+        ["  input clk", *(f"  input [{width - 1}:0] {name}" for name, width in inputs.items()),
+         "  output equal"]), ");", "  reg started = 0;", "  always @(posedge clk) started <= 1;"]
+    used = {}
+    for name, width in inputs.items():
+        used[name] = name
+        if name in held:
+            used[name] = f"used_{name}"
+            lines += [f"  reg [{width - 1}:0] held_{name};",
+                      f"  wire [{width - 1}:0] used_{name} = started ? held_{name} : {name};",
+                      f"  always @(posedge clk) held_{name} <= used_{name};"]
+    for side in ("wanted", "found"):
+        lines += [f"  wire [{width - 1}:0] {side}_{name};" for name, width in outputs.items()]
+        ports = [".clk(clk)", ".rst(1'b0)", *(f".{name}({value})" for name, value in used.items()),
+                 *(f".{name}({side}_{name})" for name in outputs)]
+        lines.append(f"  {side} {side} ({', '.join(ports)});")
+    equal = " && ".join(f"wanted_{name} == found_{name}" for name in outputs)
+    return "\n".join([*lines, f"  assign equal = {equal};", "endmodule", ""])
+
+
+def prove(component: wiring.Component, wanted: str, found: str, *,
+          held: Collection[str] = ()) -> None:
+    """Prove by induction over time that two modules ``subject`` have equal outputs in every cycle.
+
+    Parameters
+    ----------
+    component : Component
+        Has the ports of both.
+    wanted, found : str
+        Verilog of the modules.
+    held : collection of str
+        Inputs to hold, see `proof_of`.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no proof.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        script = []
+        for side, text in (("wanted", wanted), ("found", found)):
+            (folder / f"{side}.v").write_text(text)
+            # One design at a time: both may use the same names for their parts.
+            script += ["design -reset", f"read_verilog -sv {side}.v", "hierarchy -top subject",
+                       "proc", "flatten", "memory -nordff", "opt_clean", f"rename subject {side}",
+                       f"design -stash {side}"]
+        (folder / "proof.v").write_text(proof_of(component, held))
+        script += ["design -reset", "read_verilog -sv proof.v",
+                   *(f"design -copy-from {side} {side}" for side in ("wanted", "found")),
+                   "hierarchy -check -top proof", "proc", "flatten", "opt -fast",
+                   "sat -verify -tempinduct -prove equal 1 proof"]
+        yosys.run("\n".join(script), cwd=folder)
