@@ -31,4 +31,4 @@ def test_banks_equal_the_behavioural_file(reads: int, writes: int) -> None:
 
 def test_a_wrong_bank_is_found() -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):
-        prove_banks(2, 2, ("bank_1 (", "bank_0_ ("))
+        prove_banks(1, 2, ("bank_1[d_1] <= value_1", "bank_1[d_1] <= value_0"))
