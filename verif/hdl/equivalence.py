@@ -29,10 +29,10 @@ def verilog_of(component: type[wiring.Component], *arguments: object,
 def proof_of(component: wiring.Component, output: str, held: Collection[str]) -> str:
     """A module ``proof`` whose output ``equal`` compares ``output`` of ``wanted`` and ``found``.
 
-    Both modules have the ports of ``component`` and take the same inputs, which are free in every cycle,
-    except that those in ``held`` keep their first value. For ports that only choose what to show of
-    the state, this loses nothing, and makes the induction short: what is shown at one address
-    depends on what was shown at this address a cycle before, and on the writes.
+    Both modules have the ports of ``component`` and take the same inputs, which are free in every
+    cycle, except that those in ``held`` keep their first value. For ports that only choose what to
+    show of the state, this loses nothing, and makes the induction short: what is shown at one
+    address depends on what was shown at this address a cycle before, and on the writes.
     """
     inputs, outputs = port_widths(component, In), port_widths(component, Out)
     lines = ["module proof (", ",\n".join(
