@@ -13,18 +13,18 @@ from .interface import MASK_BITS, REGISTER_BITS
 __all__ = ["BankedRegisterFile", "MaskFile", "RegisterFile"]
 
 
-def _ports(reads: int, writes: int) -> dict[str, wiring.Member]:
+def _ports(reads: int, writes: int, width: int) -> dict[str, wiring.Member]:
     """The ports of a register file."""
     ports: dict[str, wiring.Member] = {}
     for i in range(reads):
-        ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(32)}
+        ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(width)}
     for i in range(writes):
-        ports |= {f"write_{i}": In(1), f"d_{i}": In(REGISTER_BITS), f"value_{i}": In(32)}
+        ports |= {f"write_{i}": In(1), f"d_{i}": In(REGISTER_BITS), f"value_{i}": In(width)}
     return ports
 
 
 class RegisterFile(wiring.Component):
-    """A file of 32-bit registers with many ports; initially zero, and not reset.
+    """A file of registers with many ports; initially zero, and not reset.
 
     Reads are combinational. A read in the cycle of a write returns the old value. No two ports may
     write the same register in one cycle.
@@ -33,19 +33,22 @@ class RegisterFile(wiring.Component):
     ----------
     reads, writes : int
         Number of ports of each kind, at least 1.
+    width : int
+        Bits of a register, at least 1. Proofs take one bit, because bits do not affect each other.
 
     Attributes
     ----------
-    source_{i}, data_{i} : In(REGISTER_BITS), Out(32)
+    source_{i}, data_{i} : In(REGISTER_BITS), Out(width)
         Read port i.
-    write_{i}, d_{i}, value_{i} : In(1), In(REGISTER_BITS), In(32)
+    write_{i}, d_{i}, value_{i} : In(1), In(REGISTER_BITS), In(width)
         Write port i.
     """
 
-    def __init__(self, reads: int, writes: int) -> None:
+    def __init__(self, reads: int, writes: int, width: int = 32) -> None:
         self.reads = reads = integer("reads", reads, 1)
         self.writes = writes = integer("writes", writes, 1)
-        super().__init__(_ports(reads, writes))
+        self.width = width = integer("width", width, 1)
+        super().__init__(_ports(reads, writes, width))
 
     def read_port(self, i: int) -> tuple[Signal, Signal]:
         """``source`` and ``data`` of read port ``i``."""
@@ -56,29 +59,32 @@ class RegisterFile(wiring.Component):
         return getattr(self, f"write_{i}"), getattr(self, f"d_{i}"), getattr(self, f"value_{i}")
 
     @staticmethod
-    def module(reads: int, writes: int) -> str:
+    def module(reads: int, writes: int, width: int = 32) -> str:
         """Name of the Verilog module with this number of ports."""
-        return f"registers_{reads}r{writes}w"
+        return f"registers_{reads}r{writes}w" + (f"_{width}b" if width != 32 else "")
 
     def variant(self, target: Target) -> "BankedRegisterFile | None":
         """The equivalent component that suits ``target`` better, if any."""
-        return BankedRegisterFile(self.reads, self.writes) if target is Target.ECP5 else None
+        if target is not Target.ECP5:
+            return None
+        return BankedRegisterFile(self.reads, self.writes, self.width)
 
     def verilog(self) -> str:
         """The behavioural Verilog module; a macro of the target technology can replace it."""
-        top = REGISTER_BITS - 1
+        top, high = REGISTER_BITS - 1, self.width - 1
         ports = ["input clk", "input rst  /* unused: the words are not reset */"]
         for i in range(self.reads):
-            ports += [f"input [{top}:0] source_{i}", f"output [31:0] data_{i}"]
+            ports += [f"input [{top}:0] source_{i}", f"output [{high}:0] data_{i}"]
         for i in range(self.writes):
-            ports += [f"input write_{i}", f"input [{top}:0] d_{i}", f"input [31:0] value_{i}"]
+            ports += [f"input write_{i}", f"input [{top}:0] d_{i}", f"input [{high}:0] value_{i}"]
         lines = [
-            f"module {self.module(self.reads, self.writes)} (",
+            f"module {self.module(self.reads, self.writes, self.width)} (",
             ",\n".join(f"  {port}" for port in ports),
             ");",
-            f"  reg [31:0] words [0:{VECTOR_REGISTERS - 1}];",
+            f"  reg [{high}:0] words [0:{VECTOR_REGISTERS - 1}];",
             "  integer i;",
-            f"  initial for (i = 0; i < {VECTOR_REGISTERS}; i = i + 1) words[i] = 32'd0;",
+            f"  initial for (i = 0; i < {VECTOR_REGISTERS}; i = i + 1) "
+            f"words[i] = {self.width}'d0;",
             *(f"  assign data_{i} = words[source_{i}];" for i in range(self.reads)),
             "  always @(posedge clk) begin",
             *(f"    if (write_{i}) words[d_{i}] <= value_{i};" for i in range(self.writes)),
@@ -90,7 +96,7 @@ class RegisterFile(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.words = words = Memory(shape=32, depth=VECTOR_REGISTERS, init=[])
+        m.submodules.words = words = Memory(shape=self.width, depth=VECTOR_REGISTERS, init=[])
         for i in range(self.reads):
             read = words.read_port(domain="comb")
             source, data = self.read_port(i)
@@ -112,10 +118,11 @@ class BankedRegisterFile(wiring.Component):
     Parameters and attributes are those of `RegisterFile`.
     """
 
-    def __init__(self, reads: int, writes: int) -> None:
+    def __init__(self, reads: int, writes: int, width: int = 32) -> None:
         self.reads = reads = integer("reads", reads, 1)
         self.writes = writes = integer("writes", writes, 1)
-        super().__init__(_ports(reads, writes))
+        self.width = width = integer("width", width, 1)
+        super().__init__(_ports(reads, writes, width))
 
     read_port = RegisterFile.read_port
     write_port = RegisterFile.write_port
@@ -126,7 +133,7 @@ class BankedRegisterFile(wiring.Component):
                        for number in range(VECTOR_REGISTERS))
         values: list[list[Signal]] = [[] for _ in range(self.reads)]
         for i in range(self.writes):
-            bank = Memory(shape=32, depth=VECTOR_REGISTERS, init=[])
+            bank = Memory(shape=self.width, depth=VECTOR_REGISTERS, init=[])
             m.submodules[f"bank_{i}"] = bank
             port = bank.write_port()
             write, d, value = self.write_port(i)

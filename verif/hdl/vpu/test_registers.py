@@ -10,21 +10,25 @@ from verif.hdl.equivalence import prove, verilog_of
 
 
 def prove_banks(reads: int, writes: int, change: tuple[str, str] | None = None) -> None:
-    """Prove that the file for ECP5, with ``change`` to its Verilog, equals the behavioural one."""
-    wanted = verilog_of(RegisterFile, reads, writes)
-    found = verilog_of(RegisterFile, reads, writes, target=Target.ECP5)
+    """Prove that the file for ECP5, with ``change`` to its Verilog, equals the behavioural one.
+
+    One bit of the registers is enough: the ports move all bits alike.
+    """
+    ports = reads, writes, 1
+    wanted = verilog_of(RegisterFile, *ports)
+    found = verilog_of(RegisterFile, *ports, target=Target.ECP5)
     assert "newest" in found
     assert "newest" not in wanted
     if change is not None:
         assert change[0] in found
         found = found.replace(*change, 1)
-    component = RegisterFile(reads, writes)
+    component = RegisterFile(*ports)
     component._MustUse__used = True
     prove(component, wanted, found, held=[f"source_{i}" for i in range(reads)])
 
 
 @pytest.mark.parametrize(("reads", "writes"), [
-    (9, 4), (len(SCALAR_PORTS) + 1, len(SCALAR_WRITERS)), (1, 1)])
+    (9, 4), (len(SCALAR_PORTS) + 1, len(SCALAR_WRITERS))])
 def test_banks_equal_the_behavioural_file(reads: int, writes: int) -> None:
     prove_banks(reads, writes)
 
