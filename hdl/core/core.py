@@ -106,6 +106,10 @@ class Core(wiring.Component):
             mxu.x.payload.swap.eq(feeder_x.row_flag & feeder_x.row_first),
             mxu.w.payload.transpose.eq(feeder_w.row_flag),
         ]
+        if config.issue_cycles > 1:
+            # The chains load registers through one port, x first.
+            m.d.comb += [feeder_x.grant.eq(1), feeder_w.grant.eq(~feeder_x.chain.load),
+                         sequencer.w_free.eq(feeder_w.free & ~feeder_x.pending.valid)]
         self._cross(m, sequencer, vpu, xlu)
         self._collect(m, sequencer, vpu, mxu, collector, xlu)
         m.d.comb += self.idle.eq(feeder_x.idle & feeder_w.idle & collector.idle
@@ -164,7 +168,13 @@ class Core(wiring.Component):
     def _collect(self, m: Module, sequencer: Sequencer, vpu: Vpu, mxu: Mxu,
                  collector: RowCollector, xlu: Xlu) -> None:
         """Connect the array's results to pops, and arbitrate the register write from chains."""
-        connect(m, sequencer.pop, collector.pop)
+        if self._config.issue_cycles > 1:
+            # Operations of v1 read registers only in the second cycle after issue, and all reads
+            # of a bundle come before its writes.
+            m.d.sync += [collector.pop.valid.eq(sequencer.pop.valid),
+                         collector.pop.d.eq(sequencer.pop.d)]
+        else:
+            connect(m, sequencer.pop, collector.pop)
         m.d.comb += [
             sequencer.pop_ready.eq(collector.ready),
             collector.row_valid.eq(mxu.y.valid),

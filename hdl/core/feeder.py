@@ -31,6 +31,8 @@ class RowFeeder(wiring.Component):
     pending : Out(RegisterWrite)
         A register that is still to be read, in a later cycle: it must not be written before. A push
         that issues in this cycle is not shown yet.
+    grant : In(1)
+        The chain may be loaded in this cycle; only if ``issue_cycles`` is 2.
     chain : Out(ChainControl)
         To the vector unit.
     row_valid, row_first, row_flag : Out(1)
@@ -48,6 +50,7 @@ class RowFeeder(wiring.Component):
         super().__init__({
             "push": In(RowPush()), "ready": Out(1), "free": Out(1),
             "pending": Out(RegisterWrite()), "chain": Out(ChainControl()),
+            **({"grant": In(1)} if config.issue_cycles > 1 else {}),
             "row_valid": Out(1), "row_first": Out(1), "row_flag": Out(1), "row_ready": In(1),
             "idle": Out(1),
         })
@@ -62,12 +65,15 @@ class RowFeeder(wiring.Component):
         taken = Signal()
         last = Signal()
         load = Signal()
+        # The chain can be loaded in the next cycle.
+        loads = waiting & ((left == 0) | last)
+        if self._config.issue_cycles > 1:
+            loads &= self.grant
         m.d.comb += [
             self.row_valid.eq(left != 0),
             taken.eq(self.row_valid & self.row_ready),
             last.eq(taken & (left == 1)),
-            # The chain can be loaded in the next cycle.
-            load.eq(waiting & ((left == 0) | last)),
+            load.eq(loads),
             self.chain.load.eq(load),
             self.chain.source.eq(source),
             self.chain.shift.eq(taken),

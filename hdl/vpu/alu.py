@@ -76,6 +76,9 @@ class VectorAlu(wiring.Component):
     ----------
     transcendental : bool
         Whether it has the units for transcendental functions and random numbers.
+    shared : bool
+        Whether both slots use it, in different cycles. Results of the two may be due in one cycle,
+        so each slot selects its own.
 
     Attributes
     ----------
@@ -95,9 +98,11 @@ class VectorAlu(wiring.Component):
         The `AluUnit` that drives ``result``.
     result, flag : Out(32), Out(1)
         The selected result; the mask bit of the simple unit's last operation.
+    other_select, other_result : In(SELECT_BITS), Out(32)
+        The same for the other slot; only if ``shared``.
     """
 
-    def __init__(self, transcendental: bool) -> None:
+    def __init__(self, transcendental: bool, shared: bool = False) -> None:
         if not isinstance(transcendental, bool):
             raise TypeError(f"transcendental must be a bool, not {transcendental!r}")
         self._transcendental = transcendental
@@ -108,12 +113,17 @@ class VectorAlu(wiring.Component):
                  "select": In(SELECT_BITS), "result": Out(32), "flag": Out(1)}
         if transcendental:
             ports["functions"] = In(FUNCTION_PORT_BITS)
+        if shared:
+            ports |= {"other_select": In(SELECT_BITS), "other_result": Out(32)}
+        self._shared = shared
         super().__init__(ports | {name: In(1) for names in self._enables.values()
                                   for name in names})
 
     @staticmethod
-    def module(transcendental: bool) -> str:
+    def module(transcendental: bool, shared: bool = False) -> str:
         """Name of the Verilog module."""
+        if shared:
+            return "vpu_alu_shared"
         return "vpu_alu_full" if transcendental else "vpu_alu"
 
     def elaborate(self, platform: object) -> Module:
@@ -129,11 +139,18 @@ class VectorAlu(wiring.Component):
         results |= self._float(m, platform, a, b)
         if self._transcendental:
             results |= self._slow(m, platform, a, b)
-        with m.Switch(self.select):
-            for unit, result in results.items():
-                with m.Case(unit):
-                    m.d.comb += self.result.eq(result)
+        self._choose(m, results, self.select, self.result)
+        if self._shared:
+            others = {unit: results[unit] for unit in alu_units(False)}
+            self._choose(m, others, self.other_select, self.other_result)
         return m
+
+    def _choose(self, m: Module, results: dict[AluUnit, Signal], select: Signal,
+                result: Signal) -> None:
+        with m.Switch(select):
+            for unit, word in results.items():
+                with m.Case(unit):
+                    m.d.comb += result.eq(word)
 
     def _enable(self, unit: AluUnit) -> Value:
         return Cat(getattr(self, name) for name in self._enables[unit])

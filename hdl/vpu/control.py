@@ -259,6 +259,9 @@ class HostControl(wiring.Component):
         Handshake of the rows to be written; the elements' host_in chain takes them.
     core_reads, core_writes : In(1)
         The core uses the ports of vector memory in this cycle.
+    store_reads : In(1)
+        A store reads a register in this cycle, through the port that it shares with the host; only
+        if ``issue_cycles`` is 2.
     urgent_read, urgent_write : Out(1)
         No load, or no store, may issue in this cycle; the host has the port two cycles later.
     busy : Out(1)
@@ -271,12 +274,14 @@ class HostControl(wiring.Component):
 
     def __init__(self, config: Config) -> None:
         self._sublanes = config.sublanes
+        self._shared = config.issue_cycles > 1
         address = ceil_log2(config.vmem_vectors)
         super().__init__({
             "requests": In(stream.Signature(host_read_request())),
             "rows_valid": Out(1), "rows_ready": In(1),
             "write_valid": In(1), "write_ready": Out(1), "write_address": In(HOST_ADDRESS_BITS),
             "core_reads": In(1), "core_writes": In(1),
+            **({"store_reads": In(1)} if self._shared else {}),
             "urgent_read": Out(1), "urgent_write": Out(1), "busy": Out(1),
             "read": Out(1), "read_address": Out(address),
             "write": Out(1), "address": Out(address),
@@ -320,6 +325,9 @@ class HostControl(wiring.Component):
         fresh = Signal()
         free = Signal()
         read_denied = Signal(range(HOST_PATIENCE + 1))
+        loadable = (self.space != HostSpace.VMEM) | fresh
+        if self._shared:
+            loadable &= ~self.store_reads
         m.d.comb += [
             self.rows_valid.eq(left != 0),
             self.out_shift.eq(self.rows_valid & self.rows_ready),
@@ -328,7 +336,7 @@ class HostControl(wiring.Component):
             self.read.eq(waiting & (self.space == HostSpace.VMEM) & ~fresh & ~complete
                          & ~self.core_reads),
             self.urgent_read.eq(read_denied == HOST_PATIENCE),
-            self.out_load.eq(waiting & free & ((self.space != HostSpace.VMEM) | fresh)),
+            self.out_load.eq(waiting & free & loadable),
             self.requests.ready.eq(~waiting | self.out_load),
         ]
         m.d.sync += fresh.eq((self.read | fresh) & ~self.core_reads & ~self.out_load)

@@ -1,6 +1,6 @@
 """One sublane of one lane of the vector unit, and the grid of them."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
@@ -24,6 +24,11 @@ _LOADED = ("x", "w", "xlu")
 _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for chain in _LOADED),
           "host_source")
 """Ports with register numbers to read, in the order of the register file's read ports."""
+_TURNS = (("v0_a", "v1_a", "v1_read"), ("v0_b", "v1_b", "v1_read"),
+          ("host_source", "store_d", "store_read"), ("w_source", "x_source", "x_load"),
+          ("xlu_source", "xlu_source", "xlu_load"))
+"""The same if bundles issue at most every other cycle: who reads a port, who reads it instead, and
+when."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
 
@@ -67,7 +72,9 @@ class VectorElement(wiring.Component):
 
     Except for the chains and ``position``, all elements share the same inputs, from the control
     pipeline. There are no valid bits: registers load when their enable is set, and hold otherwise.
-    All outputs are registered.
+    All outputs are registered. If ``issue_cycles`` of the configuration is 2, the slots share one
+    ALU, and readers of registers share ports: v0 with v1, the store with the host, x with w. Both
+    of a pair must not read in one cycle.
 
     Parameters
     ----------
@@ -116,14 +123,17 @@ class VectorElement(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        registers = place(m, platform, "registers", RegisterFile.module(len(_READS), len(_WRITES)),
-                          lambda: RegisterFile(len(_READS), len(_WRITES)))
+        shared = self._config.issue_cycles > 1
+        reads = len(_TURNS if shared else _READS)
+        registers = place(m, platform, "registers", RegisterFile.module(reads, len(_WRITES)),
+                          lambda: RegisterFile(reads, len(_WRITES)))
         masks = place(m, platform, "masks", MaskFile.module(len(_MASK_READS), len(SLOTS)),
                       lambda: MaskFile(len(_MASK_READS), len(SLOTS)))
-        words = self._read(m, registers, _READS)
+        words = self._read_in_turn(m, registers) if shared else self._read(m, registers, _READS)
         bits = self._read(m, masks, _MASK_READS)
 
-        values = [self._slot(m, platform, masks, slot, words, bits) for slot in SLOTS]
+        values = self._share(m, platform, masks, words, bits) if shared else [
+            self._slot(m, platform, masks, slot, words, bits) for slot in SLOTS]
         word = self._memory(m, platform, words["store_d"], bits["store_m"])
         rows = self._chains(m, words, word, masks.masks)
         row = Signal(32)
@@ -143,6 +153,53 @@ class VectorElement(wiring.Component):
             m.d.comb += source.eq(getattr(self, name))
             read[name] = data
         return read
+
+    def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
+        """Connect read ports that are shared; return their data by port of the element."""
+        read = {}
+        for i, (name, other, turn) in enumerate(_TURNS):
+            source, data = registers.read_port(i)
+            m.d.comb += source.eq(Mux(getattr(self, turn), getattr(self, other),
+                                      getattr(self, name)))
+            read |= {name: data, other: data}
+        return read
+
+    def _share(self, m: Module, platform: object, masks: MaskFile, words: dict[str, Signal],
+               bits: dict[str, Signal]) -> list[Signal]:
+        """Place one ALU for both slots; return their results.
+
+        No step of a unit is enabled by both in one cycle, because v1 is a cycle behind v0, and
+        bundles issue at most every other cycle.
+        """
+        alu = place(m, platform, "alu", VectorAlu.module(True, True), lambda: VectorAlu(True, True))
+
+        def chosen(turn: str, name: str) -> Value:
+            return Mux(getattr(self, f"v1_{turn}"), getattr(self, f"v1_{name}"),
+                       getattr(self, f"v0_{name}"))
+
+        b = Signal(32, name="operand")
+        m.d.comb += [
+            b.eq(Mux(chosen("read", "use_scalar"), chosen("read", "scalar"), words["v0_b"])),
+            alu.read.eq(self.v0_read | self.v1_read), alu.a.eq(words["v0_a"]), alu.b.eq(b),
+            *(getattr(alu, mask).eq(Mux(self.v1_read, bits[f"v1_{mask}"], bits[f"v0_{mask}"]))
+              for mask in ("p", "q")),
+            alu.lane.eq(self.position[:8]),
+            alu.sublane.eq(self.position[8:8 + len(alu.sublane)]),
+            alu.op.eq(chosen("simple_0", "op")), alu.subtract.eq(chosen("add_0", "subtract")),
+            alu.functions.eq(self.v1_functions),
+            alu.select.eq(self.v1_select), alu.other_select.eq(self.v0_select),
+        ]
+        for slot in SLOTS:
+            write, d, value = masks.write_port(list(SLOTS).index(slot))
+            m.d.comb += [write.eq(getattr(self, f"{slot}_mask_write")),
+                         d.eq(getattr(self, f"{slot}_mask_d")), value.eq(alu.flag)]
+        both = {name for names in enable_ports(False).values() for name in names}
+        for names in enable_ports(True).values():
+            for name in names:
+                enable = getattr(self, f"v1_{name}")
+                m.d.comb += getattr(alu, name).eq(
+                    enable | getattr(self, f"v0_{name}") if name in both else enable)
+        return [alu.other_result, alu.result]
 
     def _slot(self, m: Module, platform: object, masks: MaskFile, slot: str,
               words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:

@@ -32,7 +32,8 @@ class Vpu(wiring.Component):
 
     An operation that issues in cycle t reads its registers and masks in t + 1. It writes at the end
     of cycle t + L, where L is a latency of `hdl.isa`; an operation that issues in t + L is the
-    first to read the result. A load reads vector memory, and a store writes it, at the end of
+    first to read the result. If ``issue_cycles`` is 2, operations of v1 read and write one cycle
+    later. A load reads vector memory, and a store writes it, at the end of
     t + 2; if both occur in one cycle, the load returns the old vector. The sequencer prevents
     conflicts: two writes of one slot, or to one register, in one cycle.
 
@@ -133,12 +134,24 @@ class Vpu(wiring.Component):
         """Place the control pipeline of a vector slot; return whether it is busy."""
         control = place(m, platform, f"{slot}_control", SlotControl.module(full),
                         lambda: SlotControl(full))
-        wiring.connect(m, wiring.flipped(getattr(self, slot)), control.issue)
+        issue = getattr(self, slot)
+        busy = control.busy
+        if slot == "v1" and self._config.issue_cycles > 1:
+            # v1 uses the ALU and the registers' read ports a cycle after v0.
+            later = VectorIssue().create(path=("v1_later",))
+            m.d.sync += later.valid.eq(issue.valid)
+            with m.If(issue.valid):
+                m.d.sync += [getattr(later, name).eq(getattr(issue, name))
+                             for name in later.signature.members if name != "valid"]
+            wiring.connect(m, later, control.issue)
+            busy = busy | later.valid
+        else:
+            wiring.connect(m, wiring.flipped(issue), control.issue)
         wiring.connect(m, control.written, wiring.flipped(getattr(self.written, slot)))
         wiring.connect(m, control.mask_written, wiring.flipped(getattr(self.mask_written, slot)))
         for name in slot_ports(full):
             m.d.comb += getattr(grid, f"{slot}_{name}").eq(getattr(control, name))
-        return control.busy
+        return busy
 
     def _chains(self, m: Module, grid: TileGrid) -> None:
         for chain in ("x", "w", "xlu"):
@@ -162,6 +175,8 @@ class Vpu(wiring.Component):
         host = place(m, platform, "host_control", "vpu_host_control",
                      lambda: HostControl(self._config))
         wiring.connect(m, wiring.flipped(self.host_read), host.requests)
+        if self._config.issue_cycles > 1:
+            m.d.comb += host.store_reads.eq(memory.store_read)
         m.d.comb += [
             host.core_reads.eq(memory.vmem_read), host.core_writes.eq(memory.vmem_write),
             host.rows_ready.eq(self.host_rows.ready),

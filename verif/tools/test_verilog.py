@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from hdl.config import Config
+from hdl.target import Target
 from hdl.verilog import Export, export
 from tools import verilog
 
@@ -46,6 +47,14 @@ def test_lint_is_clean_and_sees_what_is_not(design: Export) -> None:
     complaints = {name: text for name, text in verilog.lint(
         type(design)(design.config, broken, design.modules)) if text}
     assert "mac_round" in complaints
+
+
+@pytest.mark.slow
+def test_lint_for_an_fpga_is_clean() -> None:
+    design = export(Config.preset("fpga"), Target.ECP5)
+    assert "newest" in design.sources["registers_5r4w"]
+    assert json.loads(design.description())["target"] == "ecp5"
+    assert [text for _, text in verilog.lint(design) if text] == []
 
 
 def test_export_is_byte_identical_in_another_process(design: Export) -> None:
