@@ -156,7 +156,7 @@ class VectorElement(wiring.Component):
 
     def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
         """Connect read ports that are shared; return their data by port of the element."""
-        read = {}
+        read: dict[str, Signal] = {}
         for i, (name, other, turn) in enumerate(_TURNS):
             source, data = registers.read_port(i)
             m.d.comb += source.eq(Mux(getattr(self, turn), getattr(self, other),
