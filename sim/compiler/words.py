@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType
 
-__all__ = ["from_words", "to_words"]
+__all__ = ["from_words", "signed", "to_words"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -43,3 +43,8 @@ def from_words(words: Words, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if dtype == np.bool_:
         return words.astype(np.bool_)
     return words.view(np.int32).astype(dtype)
+
+
+def signed(word: int) -> int:
+    """The signed number that a word holds."""
+    return (word & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)

@@ -1,4 +1,4 @@
-"""Compiles C++ to object files; those that no model's own headers reach are kept for all models."""
+"""Compiles C++ to object files; models share those that include no model's own headers."""
 
 import pathlib
 import re

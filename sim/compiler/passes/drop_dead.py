@@ -8,8 +8,9 @@ __all__ = ["drop_dead"]
 
 
 def drop_dead(graph: Graph) -> None:
-    """Drop dead operations, in regions too. A loop's results that it does not change are its
-    operands.
+    """Remove operations whose results nothing uses, in regions too.
+
+    Uses of a loop's results that it does not change become uses of its operands.
     """
     for operation in graph.operations:
         if operation.kind == "while":

@@ -9,7 +9,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.context import Context
 from sim.compiler.program.control.flow import ControlFlow
-from sim.compiler.program.control.gathers import Gathers
+from sim.compiler.program.control.gathers import write_gather
 from sim.compiler.program.control.slices import Slices
 from sim.compiler.program.launch.launcher import AHEAD, Launcher
 from sim.compiler.program.places.places import Home, Splat
@@ -39,7 +39,6 @@ class Planner:
         self.context = context
         self._places = context.places
         self._control = ControlFlow(context, self._block)
-        self._gathers = Gathers(context)
         self._slices = Slices(context)
         self.launcher = Launcher(context)
 
@@ -117,7 +116,7 @@ class Planner:
         elif operation.kind == "exchange":
             self.launcher.exchange(operation)
         elif operation.attributes.get("in_hbm") and operation.kind == "gather":
-            self._gathers.write(operation)
+            write_gather(self.context, operation)
         elif operation.attributes.get("in_hbm"):
             self._slices.write(operation, dying)
         else:

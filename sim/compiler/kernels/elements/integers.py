@@ -6,6 +6,7 @@ Products of integers below 2**12 are exact in fp32, and so are sums below 2**24.
 from typing import Any
 
 from sim.compiler.kernels.elements.expression import Elements, Source
+from sim.compiler.words import signed
 
 __all__ = ["count_leading_zeros", "divide_signed", "divide_unsigned", "maximum", "minimum",
            "multiply", "population_count", "sign_signed"]
@@ -14,7 +15,7 @@ __all__ = ["count_leading_zeros", "divide_signed", "divide_unsigned", "maximum",
 def _digits(constant: int) -> list[tuple[int, int]]:
     """A constant as a sum of +-2**k, no two of them neighbours: pairs (sign, k)."""
     digits, k = [], 0
-    rest = constant - (1 << 32) if constant >> 31 else constant
+    rest = signed(constant)
     while rest and k < 32:
         if rest & 1:
             digit = 2 - (rest & 3)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.compiler.graph.ir import DType, Graph, Operation, Value
+from sim.compiler.words import signed
 
 __all__ = ["Affine", "Counted", "counted"]
 
@@ -59,7 +60,7 @@ def counted(operation: Operation, known: Callable[[Value], int | None]) -> Count
     word = known(operation.operands[number])
     if word is None:
         return None
-    first = (word & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)
+    first = signed(word)
     if first >= limit:
         return None
     values = _Values(first, limit - 1).follow(body, {body.inputs[number]: Affine(1, 0)})

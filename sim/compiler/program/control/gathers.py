@@ -2,7 +2,7 @@
 
 from hdl.isa import Slot
 from sim.asm.operands import s
-from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.graph.ir import Operation
 from sim.compiler.program.code.reserved import BLOCK_READ, BLOCK_WRITTEN
 from sim.compiler.program.code.transfers import Rows, scalar_words
 from sim.compiler.program.context import Context
@@ -10,77 +10,69 @@ from sim.compiler.program.control.counters import advance
 from sim.compiler.program.places.places import Splat
 from sim.compiler.tiling import Tiling
 
-__all__ = ["Gathers"]
+__all__ = ["write_gather"]
 
 _AT, _INDEX = s[5], s[6]
 """Number of an index, and the index; transfers do not use these registers."""
 
 
-class Gathers:
-    """Writes gathers along the first dimension of a table, from HBM to HBM.
+def write_gather(context: Context, operation: Operation) -> None:
+    """Write a gather along the first dimension of a table, from HBM to HBM.
+
+    As many transfers are in flight as the engine takes. A row of indices is read at a time.
 
     Parameters
     ----------
     context : Context
         Takes the code, and places of values.
+    operation : Operation
+        The ``gather``; its indices are a line.
     """
+    places, stream, tilings = context.places, context.stream, context.tilings
+    memory, lanes = context.memory, context.config.lanes
+    table, indices = operation.operands
+    places.save(table)
+    home = places.homes[table]
+    if isinstance(home, Splat):
+        places.homes[operation.result] = home
+        return
+    given = places.rows(indices)
+    result = places.reserve(tilings[operation.result].vectors)
+    places.memory.wait_all()
+    at, chunk, index = list(memory.indices)[:3]
+    source = _element(home, tilings[table], index)
+    target = _element(result, tilings[operation.result], at)
+    next_chunk, next_row, end = (stream.label(name) for name in ("indices", "row", "end"))
+    for word in (at, chunk):
+        stream.bundle((Slot.S0, "store", (s[0], s[0], word)))
+    stream.bind(next_chunk)
+    places.memory.start_transfer(given.moved(0, (chunk, context.config.sublanes)),
+                                 scalar_words(memory.window.start), 1, BLOCK_READ)
+    stream.wait(BLOCK_READ, 1)
+    stream.bind(next_row)
+    stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
+    stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
+    stream.bundle((Slot.S0, "load", (_INDEX, _AT, memory.window.start)))
+    stream.bundle((Slot.S0, "max", (_INDEX, _INDEX, 0)))
+    stream.bundle((Slot.S0, "min", (_INDEX, _INDEX, table.shape[0] - 1)))
+    stream.bundle((Slot.S0, "store", (_INDEX, s[0], index)))
+    places.memory.start_transfer(source, target, _index_rows(tilings[table]), BLOCK_WRITTEN)
+    advance(stream, at, _AT)
+    stream.branch("beq", _AT.number, indices.shape[0], end)
+    stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
+    stream.branch("bne", _AT.number, 0, next_row)
+    advance(stream, chunk, _AT)
+    stream.jump(next_chunk)
+    stream.bind(end)
+    stream.wait(BLOCK_WRITTEN, indices.shape[0])
+    places.homes[operation.result] = result
 
-    def __init__(self, context: Context) -> None:
-        self._config = context.config
-        self._tilings = context.tilings
-        self._places = context.places
-        self._stream = context.stream
-        self._memory = context.memory
 
-    def write(self, operation: Operation) -> None:
-        """Write a gather of a line of indices.
-
-        As many transfers are in flight as the engine takes. A row of indices is read at a time.
-        """
-        places, stream, lanes = self._places, self._stream, self._config.lanes
-        table, indices = operation.operands
-        places.save(table)
-        home = places.homes[table]
-        if isinstance(home, Splat):
-            places.homes[operation.result] = home
-            return
-        given = places.rows(indices)
-        result = places.reserve(self._tilings[operation.result].vectors)
-        places.memory.wait_all()
-        at, chunk, index = list(self._memory.indices)[:3]
-        source = _element(home, self._tilings[table], index)
-        target = _element(result, self._tilings[operation.result], at)
-        next_chunk, next_row, end = (stream.label(name) for name in ("indices", "row", "end"))
-        for word in (at, chunk):
-            stream.bundle((Slot.S0, "store", (s[0], s[0], word)))
-        stream.bind(next_chunk)
-        places.memory.start_transfer(given.moved(0, (chunk, self._config.sublanes)),
-                              scalar_words(self._memory.window.start), 1, BLOCK_READ)
-        stream.wait(BLOCK_READ, 1)
-        stream.bind(next_row)
-        stream.bundle((Slot.S0, "load", (_AT, s[0], at)))
-        stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
-        stream.bundle((Slot.S0, "load", (_INDEX, _AT, self._memory.window.start)))
-        stream.bundle((Slot.S0, "max", (_INDEX, _INDEX, 0)))
-        stream.bundle((Slot.S0, "min", (_INDEX, _INDEX, table.shape[0] - 1)))
-        stream.bundle((Slot.S0, "store", (_INDEX, s[0], index)))
-        places.memory.start_transfer(source, target, self._rows(table), BLOCK_WRITTEN)
-        advance(stream, at, _AT)
-        stream.branch("beq", _AT.number, indices.shape[0], end)
-        stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
-        stream.branch("bne", _AT.number, 0, next_row)
-        advance(stream, chunk, _AT)
-        stream.jump(next_chunk)
-        stream.bind(end)
-        stream.wait(BLOCK_WRITTEN, indices.shape[0])
-        places.homes[operation.result] = result
-
-    def _rows(self, table: Value) -> int:
-        """Rows of an index of the table."""
-        tiling = self._tilings[table]
-        if tiling.sublane_dimension == 0:
-            return tiling.lane_tiles
-        return tiling.vectors * tiling.sublanes // table.shape[0]
+def _index_rows(tiling: Tiling) -> int:
+    """Rows of an index of a value's first dimension."""
+    if tiling.sublane_dimension == 0:
+        return tiling.lane_tiles
+    return tiling.vectors * tiling.sublanes // tiling.shape[0]
 
 
 def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
@@ -89,5 +81,4 @@ def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
         column = tiling.row_tiles * tiling.sublanes
         levels = ((tiling.lane_tiles, column),) if tiling.lane_tiles > 1 else ()
         return Rows(home.buffer, home.first, (*home.terms, (word, 1)), len(levels), levels)
-    rows = tiling.vectors * tiling.sublanes // tiling.shape[0]
-    return home.moved(0, (word, rows))
+    return home.moved(0, (word, _index_rows(tiling)))

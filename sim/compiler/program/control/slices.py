@@ -12,6 +12,7 @@ from sim.compiler.program.context import Context
 from sim.compiler.program.control.blocks import cut_rows
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.tiling import standard
+from sim.compiler.words import signed
 
 __all__ = ["Slices"]
 
@@ -113,8 +114,7 @@ class Slices:
                 continue
             first, term = 0, None
             if isinstance(known := self._places.homes.get(start), Splat):
-                signed = (known.word & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)
-                first = min(max(signed, 0), last)
+                first = min(max(signed(known.word), 0), last)
             else:
                 term = next(words), 1
                 self._index(start, last, term[0])
