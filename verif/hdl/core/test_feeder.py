@@ -37,88 +37,126 @@ class ReadChain:
         self.rows = [*self.rows[1:], row]
 
 
+class FeederTraffic:
+    """Random pushes to a feeder, a random sink of its rows, and bundles that overwrite registers.
+
+    Registers and rows carry the number of writes to their register, so that each read shows which
+    bundles came before it.
+    """
+
+    def __init__(self, dut: RowFeeder, rng: np.random.Generator, sublanes: int, push: float,
+                 ready: float) -> None:
+        self._dut = dut
+        self._rng = rng
+        self._sublanes = sublanes
+        self._push, self._ready = push, ready
+        self._chain = ReadChain(sublanes)
+        self._registers = [0] * 32  # how often each has been written
+        self._issued = [0] * 32  # how often bundles that have issued write each
+        self._wanted: deque = deque()
+        self._pushed: deque = deque()  # registers to load, with their contents
+        self._writes: deque = deque()  # cycles at whose ends registers are written
+        self._must_load = False
+        self.taken = self.pushes = self.gaps = self.overwritten = 0
+
+    async def cycle(self, ctx: SimulatorContext, number: int) -> None:
+        dut, rng = self._dut, self._rng
+        victim = int(rng.integers(4))
+        wants, source, flag = self._drive(ctx)
+        free = ctx.get(dut.free)
+        pending = ctx.get(dut.pending.valid), ctx.get(dut.pending.d)
+        self._check_load(ctx, pending, wants and bool(free))
+        self._check_row(ctx)
+        self._follow_chain(ctx)
+        if wants:
+            self.pushes += 1
+            value = self._issued[source]
+            self._pushed.append((source, value))
+            self._wanted.extend(((source, value, row), row == 0, flag)
+                                for row in range(self._sublanes))
+        # A bundle that issues in this cycle overwrites the register, at the earliest in the next;
+        # with the push itself in the bundle, only if it is loaded then.
+        if not (pending[0] and pending[1] == victim) and not (
+                wants and source == victim and not free) and rng.random() < 0.3:
+            self._issued[victim] += 1
+            self.overwritten += 1
+            self._writes.append((number + 1, victim))
+        await ctx.tick()
+        while self._writes and self._writes[0][0] <= number:
+            self._registers[self._writes.popleft()[1]] += 1
+
+    def _drive(self, ctx: SimulatorContext) -> tuple[bool, int, int]:
+        """Drive the inputs; return whether there is a push, its register and its flag."""
+        dut, rng = self._dut, self._rng
+        can_push = ctx.get(dut.ready)
+        assert can_push or not ctx.get(dut.free)
+        wants = bool(can_push and rng.random() < self._push)
+        source, flag = int(rng.integers(4)), int(rng.integers(2))
+        ctx.set(dut.push.valid, int(wants))
+        ctx.set(dut.push.source, source)
+        ctx.set(dut.push.flag, flag)
+        ctx.set(dut.row_ready, int(rng.random() < self._ready))
+        # The stream's readiness of this cycle decides, too.
+        if wants and not ctx.get(dut.ready):
+            wants = False
+            ctx.set(dut.push.valid, 0)
+        return wants, source, flag
+
+    def _check_load(self, ctx: SimulatorContext, pending: tuple[int, int],
+                    next_loads: bool) -> None:
+        load = ctx.get(self._dut.chain.load)
+        assert load or not self._must_load
+        self._must_load = next_loads
+        # Pending is exactly what is not read in this cycle or before.
+        later = list(self._pushed)[1:] if load else list(self._pushed)
+        assert pending[0] == bool(later)
+        assert not later or pending[1] == later[0][0]
+
+    def _check_row(self, ctx: SimulatorContext) -> None:
+        dut = self._dut
+        valid = ctx.get(dut.row_valid)
+        assert ctx.get(dut.idle) == (not self._wanted)
+        if not valid and len(self._wanted) > self._sublanes:
+            self.gaps += 1
+        if valid and ctx.get(dut.row_ready):
+            row, first, own_flag = self._wanted.popleft()
+            assert self._chain.rows[0] == row
+            assert ctx.get(dut.row_first) == first
+            assert ctx.get(dut.row_flag) == own_flag
+            self.taken += 1
+
+    def _follow_chain(self, ctx: SimulatorContext) -> None:
+        dut = self._dut
+        if ctx.get(dut.chain.load):
+            register, value = self._pushed.popleft()
+            assert ctx.get(dut.chain.source) == register
+            # The register holds the value that the bundles before the push wrote.
+            assert self._registers[register] == value
+            self._chain.load([(register, value, row) for row in range(self._sublanes)])
+        elif ctx.get(dut.chain.shift):
+            self._chain.shift()
+
+
 @pytest.mark.parametrize("sublanes", [1, 2, 4, 8])
 @pytest.mark.parametrize(("push", "ready"), [(1, 1), (0.3, 1), (1, 0.4), (0.5, 0.5), (0.05, 0.9)])
 def test_feeder_gives_every_pushed_register_s_rows_in_order(sublanes: int, push: float,
                                                             ready: float) -> None:
     rng = np.random.default_rng([1, sublanes, int(100 * push), int(100 * ready)])
     dut = RowFeeder(config_with(sublanes))
+    traffic = FeederTraffic(dut, rng, sublanes, push, ready)
     cycles = 800
 
     async def process(ctx: SimulatorContext) -> None:
-        chain = ReadChain(sublanes)
-        registers = [0] * 32  # how often each has been written
-        issued = [0] * 32  # how often bundles that have issued write each
-        wanted: deque = deque()
-        pushed: deque = deque()  # registers to load, with their contents
-        writes: deque = deque()  # cycles at whose ends registers are written
-        taken = pushes = gaps = overwritten = 0
-        must_load = False
-        for cycle in range(cycles):
-            victim = int(rng.integers(4))
-            can_push = ctx.get(dut.ready)
-            free = ctx.get(dut.free)
-            assert can_push or not free
-            wants = can_push and rng.random() < push
-            source, flag = int(rng.integers(4)), int(rng.integers(2))
-            ctx.set(dut.push.valid, int(wants))
-            ctx.set(dut.push.source, source)
-            ctx.set(dut.push.flag, flag)
-            ctx.set(dut.row_ready, int(rng.random() < ready))
-            # The stream's readiness of this cycle decides, too.
-            if wants and not ctx.get(dut.ready):
-                wants = False
-                ctx.set(dut.push.valid, 0)
-            free = ctx.get(dut.free)
-            pending = ctx.get(dut.pending.valid), ctx.get(dut.pending.d)
-            load = ctx.get(dut.chain.load)
-            assert load or not must_load
-            must_load = bool(wants and free)
-            # Pending is exactly what is not read in this cycle or before.
-            later = list(pushed)[1:] if load else list(pushed)
-            assert pending[0] == bool(later)
-            assert not later or pending[1] == later[0][0]
-            valid = ctx.get(dut.row_valid)
-            assert ctx.get(dut.idle) == (not wanted)
-            if not valid and len(wanted) > sublanes:
-                gaps += 1
-            if valid and ctx.get(dut.row_ready):
-                row, first, own_flag = wanted.popleft()
-                assert chain.rows[0] == row, cycle
-                assert ctx.get(dut.row_first) == first
-                assert ctx.get(dut.row_flag) == own_flag
-                taken += 1
-            if load:
-                register, value = pushed.popleft()
-                assert ctx.get(dut.chain.source) == register
-                # The register holds the value that the bundles before the push wrote.
-                assert registers[register] == value
-                chain.load([(register, value, row) for row in range(sublanes)])
-            elif ctx.get(dut.chain.shift):
-                chain.shift()
-            if wants:
-                pushes += 1
-                value = issued[source]
-                pushed.append((source, value))
-                wanted.extend(((source, value, row), row == 0, flag) for row in range(sublanes))
-            # A bundle that issues in this cycle overwrites the register, at the earliest in the
-            # next; with the push itself in the bundle, only if it is loaded then.
-            if not (pending[0] and pending[1] == victim) and not (
-                    wants and source == victim and not free) and rng.random() < 0.3:
-                issued[victim] += 1
-                overwritten += 1
-                writes.append((cycle + 1, victim))
-            await ctx.tick()
-            while writes and writes[0][0] <= cycle:
-                registers[writes.popleft()[1]] += 1
-        assert gaps == 0
-        assert pushes > 20
-        assert overwritten > 20
-        assert taken >= sublanes * (pushes - 3)
-        if push == ready == 1:
-            assert taken >= cycles - 3
+        for number in range(cycles):
+            await traffic.cycle(ctx, number)
 
     simulate(dut, process)
+    assert traffic.gaps == 0
+    assert traffic.pushes > 20
+    assert traffic.overwritten > 20
+    assert traffic.taken >= sublanes * (traffic.pushes - 3)
+    if push == ready == 1:
+        assert traffic.taken >= cycles - 3
 
 
 def test_feeder_loads_in_the_cycle_after_the_push() -> None:
