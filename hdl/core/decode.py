@@ -1,14 +1,18 @@
-"""The bundle decoder: the registers and encoding faults of a bundle.
+"""Decoders of a bundle: its registers and encoding faults, and its operations for the units.
 
-It contains no list of operations: the codes of each slot, and the meaning of its fields, come from
+They contain no list of operations: the codes of each slot, and the meaning of its fields, come from
 `hdl.isa.OPERATIONS`.
 """
+
+from typing import Any
 
 from amaranth import Cat, Const, Module, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from ..checks import instance
+from ..config import Config
 from ..isa import (
     BUNDLE_BITS,
     BUNDLE_LAYOUT,
@@ -25,12 +29,20 @@ from ..isa import (
     VECTOR_REGISTERS,
     Fault,
     Kind,
+    LoadOp,
+    PopOp,
+    PushOp,
     Slot,
+    StoreOp,
     Unit,
+    VectorOp,
 )
+from ..vpu.interface import LoadIssue, RegisterWrite, StoreIssue, VectorIssue
+from .interface import RowPush, XluIssue
+from .ledger import ROWS, WEIGHTS
 
-__all__ = ["SCALAR_PORTS", "BundleDecoder", "fault_codes", "kind_codes", "scalar_codes",
-           "unit_codes"]
+__all__ = ["SCALAR_PORTS", "BundleDecoder", "UnitDecoder", "fault_codes",
+           "kind_codes", "scalar_codes", "unit_codes", "unit_ports"]
 
 _REGISTER_BITS = ceil_log2(SCALAR_REGISTERS)
 assert SCALAR_REGISTERS == VECTOR_REGISTERS == FIRST_IMMEDIATE == 1 << _REGISTER_BITS
@@ -107,6 +119,13 @@ class _Sets:
             self._m.d.comb += union.eq(before | member)
             before = union
         return repeated
+
+
+def unit_ports(config: Config) -> dict[str, wiring.Signature]:
+    """Ports through which operations go to the units, by name."""
+    return {"v0": VectorIssue(), "v1": VectorIssue(),
+            "load": LoadIssue(config), "store": StoreIssue(config),
+            "push_x": RowPush(), "push_w": RowPush(), "pop": RegisterWrite(), "xlu": XluIssue()}
 
 
 class BundleDecoder(wiring.Component):
@@ -235,4 +254,78 @@ class BundleDecoder(wiring.Component):
             # slot's own write is harmless.
             self.misc_overwritten.eq(
                 (misc_reads & self._vector_writes.union(without=Slot.MISC)).any()),
+        ]
+
+
+class UnitDecoder(wiring.Component):
+    """Operations of a bundle for the units, with their operands; combinational.
+
+    Attributes
+    ----------
+    bundle : In(BUNDLE_BITS)
+        The bundle, of `BUNDLE_LAYOUT`.
+    issue : In(1)
+        The bundle issues in this cycle.
+    v0_scalar, v1_scalar, misc_scalar : In(32)
+        Values of the scalar operands b of these slots.
+    load_address, store_address : In(32)
+        Full addresses, in range if the bundle issues.
+    v0, v1, load, store, push_x, push_w, pop, xlu : Out
+        As those of `Sequencer` (`unit_ports`).
+    """
+
+    combinational = True
+
+    def __init__(self, config: Config) -> None:
+        instance("config", config, Config)
+        super().__init__({
+            "bundle": In(BUNDLE_BITS), "issue": In(1),
+            "v0_scalar": In(32), "v1_scalar": In(32), "misc_scalar": In(32),
+            "load_address": In(32), "store_address": In(32),
+            **{name: Out(port) for name, port in unit_ports(config).items()},
+        })
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        fields = data.View(BUNDLE_LAYOUT, self.bundle)
+        load, store, push, pop, misc = (
+            fields[slot] for slot in (Slot.LOAD, Slot.STORE, Slot.PUSH, Slot.POP, Slot.MISC))
+        for slot, port, scalar in ((Slot.V0, self.v0, self.v0_scalar),
+                                   (Slot.V1, self.v1, self.v1_scalar)):
+            self._issue_vector(m, slot, fields[slot], port, scalar)
+        m.d.comb += [
+            self.load.valid.eq(self.issue & (load.op == LoadOp.LOAD.value)),
+            self.load.d.eq(load.d),
+            self.load.address.eq(self.load_address),
+            self.store.valid.eq(self.issue & (store.op == StoreOp.STORE.value)),
+            self.store.d.eq(store.d),
+            self.store.address.eq(self.store_address),
+            self.store.m.eq(store.m),
+            self.push_x.valid.eq(self.issue & push.op.matches(*ROWS)),
+            self.push_x.source.eq(push.a),
+            self.push_x.flag.eq(push.op == PushOp.ROWS_SWAP.value),
+            self.push_w.valid.eq(self.issue & push.op.matches(*WEIGHTS)),
+            self.push_w.source.eq(push.a),
+            self.push_w.flag.eq(push.op == PushOp.WEIGHTS_T.value),
+            self.pop.valid.eq(self.issue & (pop.op == PopOp.POP.value)),
+            self.pop.d.eq(pop.d),
+            self.xlu.valid.eq(self.issue & misc.op.matches(*unit_codes(Slot.MISC, Unit.XLU))),
+            self.xlu.op.eq(misc.op),
+            self.xlu.d.eq(misc.d),
+            self.xlu.a.eq(misc.a),
+            self.xlu.amount.eq(self.misc_scalar),
+        ]
+        return m
+
+    def _issue_vector(self, m: Module, slot: Slot, fields: Any, port: Any, scalar: Value) -> None:
+        sourced = fields.op.matches(*kind_codes(slot, "b", Kind.VECTOR_SOURCE))
+        m.d.comb += [
+            port.valid.eq(self.issue & (fields.op != VectorOp.NOP.value)),
+            port.op.eq(fields.op),
+            port.d.eq(fields.d),
+            port.a.eq(fields.a),
+            port.b.eq(fields.b),
+            port.use_scalar.eq(sourced & ~fields.b[SOURCE_BITS]),
+            port.scalar.eq(scalar),
+            port.m.eq(fields.m),
         ]

@@ -1,4 +1,7 @@
-"""The port for words: instruction memory, scalar memory, scalar registers and semaphores."""
+"""The port for words: instruction memory, scalar memory, scalar registers and semaphores.
+
+Also the arbiter of the writes to the two memories.
+"""
 
 from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -15,9 +18,11 @@ from .interface import (
     Response,
     Space,
     core_request,
+    word_write,
+    write_words,
 )
 
-__all__ = ["HostPort"]
+__all__ = ["HostPort", "WriteArbiter"]
 
 
 class HostPort(wiring.Component):
@@ -136,3 +141,73 @@ class HostPort(wiring.Component):
                 m.d.comb += self.response.data.eq(self.smem_data)
             with m.Default():
                 m.d.comb += self.response.data.eq(value)
+
+
+class WriteArbiter(wiring.Component):
+    """Chooses the writes of a cycle to instruction memory and scalar memory; combinational.
+
+    Of several writes to a memory, a bundle's store goes first, then the host's. A transfer's goes
+    last: the host cannot hold it up for long, because it does not write in every cycle.
+
+    Attributes
+    ----------
+    store, store_address, store_data : In(1), In(32), In(32)
+        A bundle stores a word in scalar memory; the address is in range.
+    host_imem_write, host_smem_write, host_address, host_bundle_address, host_bundle_word, host_data
+        In: the access of `HostPort`. It writes scalar memory only in cycles without ``store``.
+    word_write : In(stream of word_write)
+        Writes of transfers.
+    imem, smem : Out
+        The write ports of `InstructionMemory` and `ScalarMemory`.
+    """
+
+    combinational = True
+
+    def __init__(self, config: Config) -> None:
+        instance("config", config, Config)
+        bundle_bits = ceil_log2(config.imem_bundles)
+        words = {"write": Out(1), "write_one": Out(1), "write_data": Out(32 * write_words(config))}
+        super().__init__({
+            "store": In(1), "store_address": In(32), "store_data": In(32),
+            "host_imem_write": In(1), "host_smem_write": In(1),
+            "host_address": In(REQUEST_ADDRESS_BITS), "host_bundle_address": In(bundle_bits),
+            "host_bundle_word": In(REQUEST_WORD_BITS), "host_data": In(32),
+            "word_write": In(stream.Signature(word_write(config))),
+            "imem": Out(wiring.Signature({
+                **words, "write_address": Out(bundle_bits), "write_word": Out(REQUEST_WORD_BITS)})),
+            "smem": Out(wiring.Signature({
+                **words, "write_address": Out(ceil_log2(config.smem_words))})),
+        })
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        imem, smem, write = self.imem, self.smem, self.word_write
+        is_imem = Signal()
+        m.d.comb += [
+            is_imem.eq(write.payload.space == Space.IMEM.value),
+            write.ready.eq(Mux(is_imem, ~self.host_imem_write,
+                               ~self.store & ~self.host_smem_write)),
+        ]
+        with m.If(self.host_imem_write):
+            m.d.comb += [imem.write.eq(1), imem.write_one.eq(1),
+                         imem.write_address.eq(self.host_bundle_address),
+                         imem.write_word.eq(self.host_bundle_word),
+                         imem.write_data.eq(self.host_data)]
+        with m.Else():
+            m.d.comb += [imem.write.eq(write.valid & is_imem),
+                         imem.write_address.eq(write.payload.address[REQUEST_WORD_BITS:]),
+                         imem.write_word.eq(write.payload.address[:REQUEST_WORD_BITS]),
+                         imem.write_data.eq(write.payload.data)]
+        with m.If(self.store):
+            m.d.comb += [smem.write.eq(1), smem.write_one.eq(1),
+                         smem.write_address.eq(self.store_address),
+                         smem.write_data.eq(self.store_data)]
+        with m.Elif(self.host_smem_write):
+            m.d.comb += [smem.write.eq(1), smem.write_one.eq(1),
+                         smem.write_address.eq(self.host_address),
+                         smem.write_data.eq(self.host_data)]
+        with m.Else():
+            m.d.comb += [smem.write.eq(write.valid & ~is_imem),
+                         smem.write_address.eq(write.payload.address),
+                         smem.write_data.eq(write.payload.data)]
+        return m

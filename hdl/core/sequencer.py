@@ -12,42 +12,39 @@ from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import (
     BUNDLE_LAYOUT,
     OPERATIONS,
-    SOURCE_BITS,
     Fault,
     Kind,
     LoadOp,
     MiscOp,
     PopOp,
-    PushOp,
     ScalarOp,
     Slot,
     StoreOp,
     Unit,
-    VectorOp,
     index_limits,
 )
 from ..tiles import place
 from ..vpu.interface import (
-    LoadIssue,
     MasksWritten,
     RegistersWritten,
     RegisterWrite,
-    StoreIssue,
-    VectorIssue,
 )
-from .decode import BundleDecoder, fault_codes, kind_codes, unit_codes
+from .decode import (
+    BundleDecoder,
+    UnitDecoder,
+    fault_codes,
+    kind_codes,
+    unit_codes,
+    unit_ports,
+)
 from .fetch import InstructionMemory, ProgramControl
-from .host import HostPort
+from .host import HostPort, WriteArbiter
 from .interface import (
     FAULT_BITS,
-    REQUEST_WORD_BITS,
     WAITS,
     DmaIssue,
     Response,
-    RowPush,
     SemaphoreSignal,
-    Space,
-    XluIssue,
     core_request,
     semaphore_addition,
     word_write,
@@ -139,18 +136,14 @@ class Sequencer(wiring.Component):
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
             "dma": Out(DmaIssue()), "bus_error": In(1),
-            "v0": Out(VectorIssue()), "v1": Out(VectorIssue()),
-            "load": Out(LoadIssue(config)), "store": Out(StoreIssue(config)),
-            "push_x": Out(RowPush()), "push_w": Out(RowPush()), "pop": Out(RegisterWrite()),
-            "xlu": Out(XluIssue()),
+            **{name: Out(port) for name, port in unit_ports(config).items()},
             "x_ready": In(1), "w_ready": In(1), "pop_ready": In(1), "xlu_ready": In(1),
             "x_free": In(1), "w_free": In(1), "xlu_free": In(1),
             "x_pending": In(RegisterWrite()), "w_pending": In(RegisterWrite()),
             "xlu_pending": In(RegisterWrite()),
             "urgent_read": In(1), "urgent_write": In(1),
             "written": In(RegistersWritten()), "mask_written": In(MasksWritten()),
-            **{f"waiting_{wait}": Out(1) for wait in WAITS},
-            "issue": Out(1), "busy": Out(1),
+            **{f"waiting_{wait}": Out(1) for wait in WAITS}, "issue": Out(1), "busy": Out(1),
         })
 
     def elaborate(self, platform: object) -> Module:
@@ -204,11 +197,9 @@ class Sequencer(wiring.Component):
         self._connect_control(m)
         stores = self._execute_scalar(m, platform)
         self._execute_misc(m)
-        self._issue_vector(m)
-        self._issue_memory(m)
-        self._issue_array(m)
+        self._issue_operations(m, platform)
         self._connect_host(m)
-        self._write_words(m, stores)
+        self._write_words(m, platform, stores)
         return m
 
     def _operand(self, slot: Slot, field: str) -> Value:
@@ -413,12 +404,11 @@ class Sequencer(wiring.Component):
         return stores
 
     def _execute_misc(self, m: Module) -> None:
-        """Execute semaphore operations, and issue operations of the cross-lane unit."""
+        """Execute semaphore operations."""
         misc, semaphores, operands = self._bundle.misc, self._semaphores, self._operands
-        amount = self._operand(Slot.MISC, "b")
         m.d.comb += [
             semaphores.index.eq(misc.d),
-            semaphores.amount.eq(amount),
+            semaphores.amount.eq(self._operand(Slot.MISC, "b")),
             semaphores.is_wait.eq(misc.op == MiscOp.WAIT.value),
             semaphores.is_signal.eq(misc.op == MiscOp.SIGNAL.value),
             semaphores.issue.eq(self.issue),
@@ -426,53 +416,22 @@ class Sequencer(wiring.Component):
             operands.write_misc.eq(self.issue & (misc.op == MiscOp.READ_SEMAPHORE.value)),
             operands.d_misc.eq(misc.d),
             operands.value_misc.eq(semaphores.read_value),
-            self.xlu.valid.eq(self.issue & self._uses(Slot.MISC, Unit.XLU)),
-            self.xlu.op.eq(misc.op),
-            self.xlu.d.eq(misc.d),
-            self.xlu.a.eq(misc.a),
-            self.xlu.amount.eq(amount),
         ]
         wiring.connect(m, wiring.flipped(self.signal), semaphores.external)
 
-    def _issue_vector(self, m: Module) -> None:
-        for slot, port in ((Slot.V0, self.v0), (Slot.V1, self.v1)):
-            fields = self._bundle[slot]
-            sourced = fields.op.matches(*kind_codes(slot, "b", Kind.VECTOR_SOURCE))
-            m.d.comb += [
-                port.valid.eq(self.issue & (fields.op != VectorOp.NOP.value)),
-                port.op.eq(fields.op),
-                port.d.eq(fields.d),
-                port.a.eq(fields.a),
-                port.b.eq(fields.b),
-                port.use_scalar.eq(sourced & ~fields.b[SOURCE_BITS]),
-                port.scalar.eq(self._operand(slot, "b")),
-                port.m.eq(fields.m),
-            ]
-
-    def _issue_memory(self, m: Module) -> None:
-        load, store = self._bundle[Slot.LOAD], self._bundle[Slot.STORE]
+    def _issue_operations(self, m: Module, platform: object) -> None:
+        """Give the units the operations of a bundle that issues."""
+        units = place(m, platform, "units", "unit_decoder", lambda: UnitDecoder(self._config))
         m.d.comb += [
-            self.load.valid.eq(self.issue & (load.op == LoadOp.LOAD.value)),
-            self.load.d.eq(load.d),
-            self.load.address.eq(self._addresses[Slot.LOAD]),
-            self.store.valid.eq(self.issue & (store.op == StoreOp.STORE.value)),
-            self.store.d.eq(store.d),
-            self.store.address.eq(self._addresses[Slot.STORE]),
-            self.store.m.eq(store.m),
+            units.bundle.eq(self._imem.bundle),
+            units.issue.eq(self.issue),
+            units.load_address.eq(self._addresses[Slot.LOAD]),
+            units.store_address.eq(self._addresses[Slot.STORE]),
         ]
-
-    def _issue_array(self, m: Module) -> None:
-        push, pop = self._bundle.push, self._bundle.pop
-        m.d.comb += [
-            self.push_x.valid.eq(self.issue & push.op.matches(*ROWS)),
-            self.push_x.source.eq(push.a),
-            self.push_x.flag.eq(push.op == PushOp.ROWS_SWAP.value),
-            self.push_w.valid.eq(self.issue & push.op.matches(*WEIGHTS)),
-            self.push_w.source.eq(push.a),
-            self.push_w.flag.eq(push.op == PushOp.WEIGHTS_T.value),
-            self.pop.valid.eq(self.issue & (pop.op == PopOp.POP.value)),
-            self.pop.d.eq(pop.d),
-        ]
+        for slot in (Slot.V0, Slot.V1, Slot.MISC):
+            m.d.comb += getattr(units, f"{slot}_scalar").eq(self._operand(slot, "b"))
+        for name in unit_ports(self._config):
+            wiring.connect(m, getattr(units, name), wiring.flipped(getattr(self, name)))
 
     def _connect_host(self, m: Module) -> None:
         """Connect the port for requests to the memories and registers."""
@@ -502,35 +461,20 @@ class Sequencer(wiring.Component):
             m.d.comb += [operands.write_late.eq(host.scalar_write),
                          operands.d_late.eq(host.address), operands.value_late.eq(host.data)]
 
-    def _write_words(self, m: Module, stores: Signal) -> None:
-        """Write instruction and scalar memory; of several writes, a bundle's store goes first.
-
-        A transfer goes last. The host cannot hold it up for long: it does not ask in every cycle.
-        """
-        imem, smem, host, write = self._imem, self._smem, self._host, self.word_write
-        is_imem = Signal()
+    def _write_words(self, m: Module, platform: object, stores: Signal) -> None:
+        """Write instruction and scalar memory."""
+        host = self._host
+        arbiter = place(m, platform, "writes", "write_arbiter", lambda: WriteArbiter(self._config))
         m.d.comb += [
-            is_imem.eq(write.payload.space == Space.IMEM.value),
-            write.ready.eq(Mux(is_imem, ~host.imem_write, ~stores & ~host.smem_write)),
             host.smem_write_free.eq(~stores),
+            arbiter.store.eq(stores),
+            arbiter.store_address.eq(self._addresses[Slot.S0]),
+            arbiter.store_data.eq(self._operand(Slot.S0, "d")),
         ]
-        with m.If(host.imem_write):
-            m.d.comb += [imem.write.eq(1), imem.write_one.eq(1),
-                         imem.write_address.eq(host.bundle_address),
-                         imem.write_word.eq(host.bundle_word), imem.write_data.eq(host.data)]
-        with m.Else():
-            m.d.comb += [imem.write.eq(write.valid & is_imem),
-                         imem.write_address.eq(write.payload.address[REQUEST_WORD_BITS:]),
-                         imem.write_word.eq(write.payload.address[:REQUEST_WORD_BITS]),
-                         imem.write_data.eq(write.payload.data)]
-        with m.If(stores):
-            m.d.comb += [smem.write.eq(1), smem.write_one.eq(1),
-                         smem.write_address.eq(self._addresses[Slot.S0]),
-                         smem.write_data.eq(self._operand(Slot.S0, "d"))]
-        with m.Elif(host.smem_write):
-            m.d.comb += [smem.write.eq(1), smem.write_one.eq(1),
-                         smem.write_address.eq(host.address), smem.write_data.eq(host.data)]
-        with m.Else():
-            m.d.comb += [smem.write.eq(write.valid & ~is_imem),
-                         smem.write_address.eq(write.payload.address),
-                         smem.write_data.eq(write.payload.data)]
+        for name in ("imem_write", "smem_write", "address", "bundle_address", "bundle_word",
+                     "data"):
+            m.d.comb += getattr(arbiter, f"host_{name}").eq(getattr(host, name))
+        wiring.connect(m, wiring.flipped(self.word_write), arbiter.word_write)
+        for memory, port in ((self._imem, arbiter.imem), (self._smem, arbiter.smem)):
+            for name in port.signature.members:
+                m.d.comb += getattr(memory, name).eq(getattr(port, name))
