@@ -54,12 +54,15 @@ class Resident:
         Its constants.
     programs : mapping of int to Program
         The programs, by core.
+    displaced : bool
+        Whether the constants have been freed, so that it cannot run any more.
     """
 
     executable: Executable
     cores: tuple[int, ...]
     buffers: dict[str, Buffer]
     programs: Mapping[int, Program]
+    displaced: bool = False
     _addresses: dict[tuple[int, str], list[_Addresses]] = field(default_factory=dict)
     # The addresses that the words hold now.
     _written: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -153,7 +156,7 @@ class Residents(Execution):
         with self._open():
             for buffer in resident.buffers.values():
                 self._heap.free(buffer)
-            resident.buffers = {}
+            resident.buffers, resident.displaced = {}, True
 
     def run_placed(self, resident: Resident, inputs: Sequence[Sequence[Buffer]],
                    outputs: Sequence[Sequence[Buffer]], progress: Progress | None = None) -> None:
@@ -184,7 +187,7 @@ class Residents(Execution):
             self._last_run = {}
             if self._unfinished:
                 self.reset()
-            if not resident.buffers:
+            if resident.displaced:
                 raise ValueError("resident must be placed, not displaced")
             executable = resident.executable
             places = [*self._places(resident, "inputs", executable.inputs, inputs),

@@ -7,7 +7,7 @@ from hdl.config import Config
 from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import TensorType
 from sim.compiler.importer.entry import Entry, read_entry
-from sim.compiler.importer.importer import import_module
+from sim.compiler.importer.importer import import_for_devices
 from sim.compiler.importer.module import read
 from sim.compiler.program.cache import compile_cached
 from sim.compiler.program.compiled import compiled_of
@@ -88,8 +88,7 @@ def compile_program(code: bytes, options: bytes, config: Config) -> Program:
                          f"cores")
     if not assignment.devices:
         assignment = Assignment(assignment.replicas, assignment.partitions, tuple(range(count)))
-    module = read(code)
+    graph, module = import_for_devices(read(code), count)
     entry = read_entry(module, count)
-    graph = import_module(module, per_device=count == 2)
     executable = compile_cached(graph, config, name=entry.name, standard_inputs=True)
     return Program(executable, assignment, entry, code)

@@ -95,9 +95,9 @@ class Library:
             ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64,
             ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_int64))
         self._c.systolith_answer.restype = None
-        self._c.systolith_stats.restype = ctypes.POINTER(ctypes.c_int64 * 6)
+        self._c.systolith_note.argtypes = (ctypes.POINTER(ctypes.c_int64),)
+        self._c.systolith_note.restype = None
         self._c.systolith_close.restype = None
-        self._stats = self._c.systolith_stats().contents
 
     def describe(self, cores: int, kind: str, version: str) -> None:
         """Describe the chip; called once."""
@@ -121,7 +121,7 @@ class Library:
 
     def note_memory(self, *stats: int) -> None:
         """Note bytes of HBM: in use, most in use, allocations, largest, limit, largest free."""
-        self._stats[:] = stats
+        self._c.systolith_note((ctypes.c_int64 * 6)(*stats))
 
     def close(self, reason: str) -> None:
         """Make all jobs that have not begun, and all later ones, fail."""

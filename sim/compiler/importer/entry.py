@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.sharding.mesh import cut_of
+from sim.compiler.importer.sharding.mesh import Split, split_of
 
 __all__ = ["Cuts", "Entry", "entry_cuts", "entry_function", "halved", "read_entry"]
 
-Cuts = tuple[int | None, ...]
-"""For each argument or result, the dimension that is cut in two, or None: both devices have it."""
+Cuts = tuple[Split | None, ...]
+"""For each argument or result, how it is cut in two, or None: both devices have it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
     Raises
     ------
     ValueError
-        If a mesh does not have one or two devices, or they do not have halves.
+        If a mesh has more than two devices, or they do not have halves.
     """
     from jaxlib.mlir import ir
 
@@ -66,10 +66,10 @@ def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
     found = []
     for types, name in ((kind.inputs, "arg_attrs"), (kind.results, "res_attrs")):
         given = function.attributes[name] if name in function.attributes else [{}] * len(types)
-        cuts = [cut_of(module, item["sdy.sharding"]) if "sdy.sharding" in item else None
+        cuts = [split_of(module, item["sdy.sharding"]) if "sdy.sharding" in item else None
                 for item in given]
         for type, cut in zip(types, cuts, strict=True):
-            if cut is not None and ir.RankedTensorType(type).shape[cut] % 2:
+            if cut is not None and ir.RankedTensorType(type).shape[cut.dimension] % 2:
                 raise ValueError(f"a dimension that two devices share must be even, not that of "
                                  f"{type}")
         found.append(tuple(cuts))
@@ -121,12 +121,12 @@ def _outline(title: str, function: Any, module: Any) -> str:
             f"  func.func public @main({arguments}) -> ({types}) {{\n{zeros}    {ends}\n  }}\n}}\n")
 
 
-def _sharding(cut: int | None, rank: int) -> str:
+def _sharding(cut: Split | None, rank: int) -> str:
     """A sharding as HLO writes it."""
     if cut is None:
         return "{replicated}"
-    parts = ",".join("2" if number == cut else "1" for number in range(rank))
-    return f"{{devices=[{parts}]<=[2]}}"
+    parts = ",".join("2" if number == cut.dimension else "1" for number in range(rank))
+    return f"{{devices=[{parts}]{','.join(map(str, cut.group))}}}"
 
 
 def _zero(type: Any) -> str:

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from sim.compiler.graph.arrays import array_dtype
-from sim.compiler.graph.ir import DType, Graph, Location, TensorType, Value
+from sim.compiler.graph.ir import (
+    STACKED,
+    DType,
+    Graph,
+    Location,
+    Sharding,
+    TensorType,
+    Value,
+)
 from sim.compiler.graph.verify import verify
 from sim.compiler.importer.advice import advice_for_operation, advice_for_type
 from sim.compiler.importer.attributes import python
@@ -33,7 +41,7 @@ from sim.compiler.passes.expansion import Expansion
 from sim.compiler.program.check import without_kernel
 from sim.errors import Unsupported, UnsupportedError
 
-__all__ = ["import_module", "import_stablehlo"]
+__all__ = ["import_for_devices", "import_stablehlo"]
 
 _DTYPES = {dtype.value: dtype for dtype in DType} | {"si32": DType.S32}
 _WIDE = ("i64", "ui64")
@@ -65,32 +73,48 @@ def import_stablehlo(source: Any) -> Graph:
     ValueError
         If the source is not a program.
     """
-    return import_module(read(source))
+    return _Importer(read(source)).run()
 
 
-def import_module(module: Any, *, per_device: bool = False) -> Graph:
+def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
     """Make a graph of a module that `sim.compiler.importer.module.read` returned.
+
+    With two devices, each has its own inputs and outputs: the parts that the shardings of the
+    function's arguments and results say. If `partition` can divide the program, each device
+    computes its half of it; otherwise the devices exchange the parts, and both compute everything.
 
     Parameters
     ----------
     module : jaxlib.mlir.ir.Module
         The program.
-    per_device : bool
-        It is for two devices, each of which has its own inputs and outputs: the parts that the
-        shardings of the function's arguments and results say.
+    devices : int
+        One or two.
+
+    Returns
+    -------
+    graph : Graph
+    module : jaxlib.mlir.ir.Module
+        The same program; its function has the shardings of all arguments and results.
 
     Raises
     ------
     UnsupportedError, ValueError
         As `import_stablehlo`.
     """
-    return _Importer(module, per_device).run()
+    if devices == 1:
+        return _Importer(module).run(), module
+    try:
+        divided = read(module)
+        return _Importer(divided, per_device=True, divides=True).run(), divided
+    except UnsupportedError:
+        return _Importer(module, per_device=True, divides=False).run(), module
 
 
 @dataclass
 class _Importer:
     module: Any
     per_device: bool = False
+    divides: bool = True
     found: list[Unsupported] = field(default_factory=list)
     ranges: dict[Value, Range] = field(default_factory=dict)
     inside: bool = False
@@ -102,10 +126,10 @@ class _Importer:
         name, functions = entry_function(self.module)
         self.functions = functions
         self.shards = Shards(self.module)
-        self.divided = None if self.per_device else self.propagated(functions[name].operation)
+        self.divided = self.propagated(functions[name].operation) if self.divides else None
         self.partitions, self.replicas = module_devices(self.module)
         self.cuts: tuple[Cuts, Cuts] | None = None
-        if self.per_device:
+        if self.per_device and self.divided is None:
             self.shards.stacked = True
             if self.partitions == 2:
                 self.cuts = entry_cuts(functions[name], self.module)
@@ -122,10 +146,24 @@ class _Importer:
         graph.outputs = [self.output(value, number, graph) for number, value in enumerate(outputs)
                          if value is not None]
         self.shards.finish(graph)
-        if self.divided is not None and (found := partition(graph, self.cut)):
-            raise UnsupportedError(found)
+        if self.divided is not None:
+            self.divide(graph, functions[name])
         verify(graph)
         return graph
+
+    def divide(self, graph: Graph, function: Any) -> None:
+        """Make a global program that of a device."""
+        if found := partition(graph, self.cut):
+            raise UnsupportedError(found)
+        if not self.per_device:
+            return
+        cuts = [[cut and cut.dimension for cut in part]
+                for part in entry_cuts(function, self.module)]
+        made = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
+        if cuts != [list(made.inputs), list(made.outputs)]:
+            raise UnsupportedError([Unsupported("shardings of arguments and results other than "
+                                                "those of their values", "", DEVICES)])
+        graph.sharding = Sharding((STACKED,) * len(graph.inputs), (STACKED,) * len(graph.outputs))
 
     # Refusals
 
@@ -288,16 +326,18 @@ class _Importer:
         """Append an input to the graph; returns the global value of an argument."""
         cut = self.cuts[0][number] if self.cuts else None
         if cut is not None:
-            value = Value(TensorType(halved(value.shape, cut), value.dtype), value.name)
+            value = Value(TensorType(halved(value.shape, cut.dimension), value.dtype), value.name)
         if self.divided is not None:
             self.cut[value] = self.divided.argument(number)
         graph.inputs.append(value)
-        return self.shards.whole(value, cut, Expansion(graph, None))
+        dimension, group = cut or (None, (0, 1))
+        return self.shards.whole(value, dimension, Expansion(graph, None), group)
 
     def output(self, value: Value, number: int, graph: Graph) -> Value:
         """The part of a global value that the program returns."""
         cut = self.cuts[1][number] if self.cuts else None
-        return self.shards.local(value, cut, Expansion(graph, None))
+        dimension, group = cut or (None, (0, 1))
+        return self.shards.local(value, dimension, Expansion(graph, None), group)
 
     def propagated(self, main: Any) -> Propagated | None:
         """The shardings of a global program, if it has any; then its calls are inlined."""

@@ -19,7 +19,13 @@ Error* event_is_ready(Event_IsReady_Args* args) {
     return nullptr;
 }
 
-Error* event_await(Event_Await_Args* args) { return error_of(args->event->completion->wait()); }
+Error* event_await(Event_Await_Args* args) {
+    Completion& completion = *args->event->completion;
+    Status status = completion.wait();
+    // JAX may free an array as soon as its wait ends.
+    if (status.code == kCancelled && args->event->writes) completion.finish(status);
+    return error_of(status);
+}
 
 Error* event_error(Event_Error_Args* args) {
     if (!args->event->completion->ready())
@@ -124,9 +130,11 @@ Error* buffer_to_host(Buffer_ToHostBuffer_Args* args) {
     if (args->dst_size < buffer->bytes())
         return refuse(kInvalidArgument, "the array on the host is too small");
     auto job = chip().job(kDownload, buffer->id, std::make_shared<Completion>());
-    job->data = static_cast<char*>(args->dst);
-    job->bytes = int64_t(buffer->bytes());
-    args->event = event_of(job->completion);
+    job->owned.resize(buffer->bytes());
+    job->data = job->owned.data();
+    job->bytes = int64_t(job->owned.size());
+    job->to = static_cast<char*>(args->dst);
+    args->event = new Event{job->completion, true};
     chip().simulate(std::move(job));
     return nullptr;
 }

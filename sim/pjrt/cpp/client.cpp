@@ -195,7 +195,7 @@ Error* device_default_memory(Device_DefaultMemory_Args* args) {
 }
 
 Error* device_memory_stats(Device_MemoryStats_Args* args) {
-    const MemoryStats& stats = chip().stats;
+    MemoryStats stats = chip().stats();
     args->bytes_in_use = stats.in_use;
     args->peak_bytes_in_use = {stats.peak, true};
     args->num_allocs = {stats.allocations, true};
@@ -312,17 +312,21 @@ Api make_table() {
 // A fork must not copy a lock that another thread holds.
 void before_fork() {
     for (Queue& queue : chip().queues) queue.mutex.lock();
+    Completion::mutex.lock();
 }
 
 void after_fork_in_parent() {
+    Completion::mutex.unlock();
     for (Queue& queue : chip().queues) queue.mutex.unlock();
 }
 
 void after_fork_in_child() {
+    Completion::abandoned = {kFailedPrecondition,
+                             "the process was forked: the chip belongs to its parent. Start "
+                             "processes by spawn, or fork before JAX's first use"};
+    Completion::mutex.unlock();
     for (Queue& queue : chip().queues) {
-        queue.abandon({kFailedPrecondition,
-                       "the process was forked: the chip belongs to its parent. Start processes "
-                       "by spawn, or fork before JAX's first use"});
+        queue.abandon(Completion::abandoned);
         queue.mutex.unlock();
     }
 }
@@ -354,7 +358,10 @@ EXPORT int systolith_next(int queue, JobView* view) { return chip().queues[queue
 
 // Ends a job; code 0 is success.
 EXPORT void systolith_finish(Job* job, int code, const char* message, size_t size) {
-    if (job->completion) job->completion->finish({code, std::string(message, size)});
+    if (!job->completion) return;
+    job->completion->finish({code, std::string(message, size)}, [job, code] {
+        if (job->to && code == 0) std::memcpy(job->to, job->owned.data(), job->owned.size());
+    });
 }
 
 // Returns the result of a compilation; called before systolith_finish. Texts: the name, the
@@ -367,8 +374,8 @@ EXPORT void systolith_answer(Job* job, const int64_t* numbers, int64_t count,
         targets[number]->assign(texts[number], size_t(sizes[number]));
 }
 
-// The counters of HBM, which Python updates.
-EXPORT int64_t* systolith_stats() { return &chip().stats.in_use; }
+// Notes the counters of HBM.
+EXPORT void systolith_note(const MemoryStats* stats) { chip().note(*stats); }
 
 // Makes all jobs that have not begun, and all later ones, fail.
 EXPORT void systolith_close(const char* reason) {

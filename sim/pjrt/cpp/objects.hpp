@@ -18,6 +18,7 @@ struct Error {
 
 struct Event {
     Shared completion;
+    bool writes = false;  // to an array of JAX
 };
 
 inline Event* event_of(Shared completion) { return new Event{std::move(completion)}; }
@@ -61,7 +62,7 @@ struct Device {
     Device& operator=(const Device&) = delete;
 };
 
-// Bytes of HBM, which the Python side keeps up to date.
+// Bytes of HBM, which the Python side keeps up to date: `note` and `stats` of `Client`.
 struct MemoryStats {
     int64_t in_use, peak, allocations, largest, limit, largest_free;
 };
@@ -73,7 +74,6 @@ struct Client {
     std::vector<std::unique_ptr<Device>> owned;
     std::vector<Device*> devices;
     std::vector<Memory*> memories;
-    MemoryStats stats{};
     // Simulation, and compilation.
     Queue queues[2];
     std::atomic<int64_t> next_id{1};
@@ -97,6 +97,20 @@ struct Client {
     }
 
     void simulate(std::shared_ptr<Job> job) { queues[0].push(std::move(job)); }
+
+    // The lock is one that a fork finds free.
+    void note(const MemoryStats& stats) {
+        std::lock_guard lock(queues[0].mutex);
+        stats_ = stats;
+    }
+
+    MemoryStats stats() {
+        std::lock_guard lock(queues[0].mutex);
+        return stats_;
+    }
+
+private:
+    MemoryStats stats_{};
 };
 
 // The only client of a process.

@@ -32,11 +32,13 @@ class Completion {
 public:
     using Callback = std::function<void(const Status&)>;
 
-    void finish(Status status) {
+    // Ends it, unless it has ended. Before, and while no wait can end, does what `last` says.
+    void finish(Status status, const std::function<void()>& last = {}) {
         std::vector<Callback> callbacks;
         {
-            std::lock_guard lock(mutex_);
+            std::lock_guard lock(mutex);
             if (ready_) return;
+            if (last) last();
             status_ = std::move(status);
             ready_ = true;
             callbacks.swap(callbacks_);
@@ -46,14 +48,14 @@ public:
     }
 
     bool ready() {
-        std::lock_guard lock(mutex_);
+        std::lock_guard lock(mutex);
         return ready_;
     }
 
     // Calls back as soon as it is finished: now, or later on the thread that finishes it.
     void on_ready(Callback callback) {
         {
-            std::lock_guard lock(mutex_);
+            std::lock_guard lock(mutex);
             if (!ready_) {
                 callbacks_.push_back(std::move(callback));
                 return;
@@ -65,17 +67,22 @@ public:
     // Waits; Ctrl-C ends the wait early.
     Status wait() {
         WithoutGil released;
-        std::unique_lock lock(mutex_);
-        while (!done_.wait_for(lock, std::chrono::milliseconds(100), [this] { return ready_; })) {
+        std::unique_lock lock(mutex);
+        while (!done_.wait_for(lock, std::chrono::milliseconds(100),
+                               [this] { return ready_ || !abandoned.ok(); })) {
             lock.unlock();
             if (interrupted()) return {kCancelled, "interrupted"};
             lock.lock();
         }
-        return status_;
+        return ready_ ? status_ : abandoned;
     }
 
+    // Of all completions: a fork must find it free.
+    static inline std::mutex mutex;
+    // In the child of a fork: the end of what has not ended, for nothing will end it.
+    static inline Status abandoned;
+
 private:
-    std::mutex mutex_;
     std::condition_variable done_;
     bool ready_ = false;
     Status status_;
@@ -89,7 +96,7 @@ enum Kind : int64_t {
     kCompile = 1,   // target: the executable to be; data: the program; more: the options
     kExecute = 2,   // target: the executable; numbers: count of devices, inputs, outputs; then ids
     kUpload = 3,    // target: the buffer; numbers: device, type, sizes; data: elements in C order
-    kDownload = 4,  // target: the buffer; data: where to write its elements in C order
+    kDownload = 4,  // target: the buffer; data: where to write its elements, in C order
     kShare = 5,     // target: the new buffer; numbers: the buffer whose contents it has
     kRelease = 6,   // target: the buffer
     kUnload = 7,    // target: the executable
@@ -113,6 +120,7 @@ struct Job {
     int64_t target = 0;
     std::vector<int64_t> numbers;
     std::vector<char> owned;  // what `data` points to, unless it is JAX's
+    char* to = nullptr;       // of kDownload: where `owned` goes, unless the wait for it is cancelled
     const char* data = nullptr;
     int64_t bytes = 0;
     std::string more;

@@ -33,6 +33,69 @@ def test_shard_map_and_pmap_run_on_both_cores() -> None:
     run(program)
 
 
+def test_jit_of_sharded_arrays_divides_the_work() -> None:
+    def program() -> None:
+        import gc
+
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+        from sim.pjrt.platform import Worker
+
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+        rows, whole = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("x",), ()))
+        rng = np.random.default_rng(3)
+        x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((32, 16), (16, 8)))
+        given, weights = jax.device_put(x, rows), jax.device_put(w, whole)
+        [worker] = [item for item in gc.get_objects() if isinstance(item, Worker)]
+
+        def cycles(step, *arrays):  # type: ignore[no-untyped-def]
+            result = step(*arrays)
+            jax.block_until_ready(result)
+            return result, max(counts["cycles"] for counts in worker._device.last_run.values())
+
+        product = jax.jit(jnp.matmul)
+        one, alone = cycles(product, x, w)
+        both, shared = cycles(product, given, weights)
+        np.testing.assert_array_equal(both, x @ w)
+        np.testing.assert_array_equal(one, x @ w)
+        # Nobody says how the result is cut: it is as its rows are.
+        assert both.sharding.spec == PartitionSpec("x")
+        assert shared < 0.75 * alone, (alone, shared)
+
+        def loss(w, x):  # type: ignore[no-untyped-def]
+            return jnp.sum(jax.nn.relu(x @ w))
+
+        # The gradients of both halves are added.
+        step = jax.jit(lambda w, x: w - 0.5 * jax.grad(loss)(w, x), donate_argnums=0)
+        expected = step(jnp.asarray(w), x)
+        np.testing.assert_array_equal(step(weights, given), expected)
+
+    run(program)
+
+
+def test_meshes_with_devices_in_both_orders() -> None:
+    def program() -> None:
+        import jax
+        import numpy as np
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        x = np.arange(16, dtype=np.float32).reshape(8, 2)
+        meshes = [jax.sharding.Mesh(devices, ("x",))
+                  for devices in (jax.devices(), jax.devices()[::-1])]
+        forward, backward = (NamedSharding(mesh, PartitionSpec("x")) for mesh in meshes)
+        given = jax.device_put(x, backward)
+        moved = jax.device_put(given, forward)
+        np.testing.assert_array_equal(moved + jax.device_put(x, forward), 2 * x)
+        turned = jax.jit(lambda v: 3 * v, out_shardings=backward)(given)
+        np.testing.assert_array_equal(turned, 3 * x)
+        np.testing.assert_array_equal(jax.device_put(turned, forward) - moved, 2 * x)
+
+    run(program)
+
+
 def test_jit_of_sharded_arrays_is_right_whatever_the_operations() -> None:
     def program() -> None:
         import jax

@@ -5,7 +5,7 @@ from typing import Any
 
 from sim.compiler.graph.ir import STACKED, Graph, Sharding, Value
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.sharding.collectives import joined, part
+from sim.compiler.importer.sharding.collectives import Group, joined, part
 from sim.compiler.importer.sharding.mesh import axis_sizes, cut_of
 from sim.compiler.passes.expansion import Expansion
 
@@ -48,8 +48,9 @@ class Shards:
     """There is a computation for two devices."""
     stacked: bool = False
     """The whole program is that of one of two devices."""
-    _parts: dict[tuple[Value, int], Value] = field(default_factory=dict)
-    _joined: dict[Value, tuple[Value, int]] = field(default_factory=dict)
+    # By value, dimension and order of the devices.
+    _parts: dict[tuple[Value, int, Group], Value] = field(default_factory=dict)
+    _joined: dict[Value, tuple[Value, int, Group]] = field(default_factory=dict)
 
     def axes(self, operation: Any) -> dict[str, int]:
         """Sizes of the axes of a ``manual_computation``'s mesh.
@@ -74,22 +75,25 @@ class Shards:
         return [cut_of(self.module, item, manual)
                 for item in sdy.TensorShardingPerValueAttr(attribute).shardings]
 
-    def local(self, value: Value, dimension: int | None, at: Expansion) -> Value:
+    def local(self, value: Value, dimension: int | None, at: Expansion,
+              group: Group = (0, 1)) -> Value:
         """A device's part of a global value."""
         if dimension is None:
             return value
-        if value in self._joined and self._joined[value][1] == dimension:
+        if value in self._joined and self._joined[value][1:] == (dimension, group):
             return self._joined[value][0]
-        if (value, dimension) not in self._parts:
-            self._parts[value, dimension] = part(at, value, dimension)
-        return self._parts[value, dimension]
+        key = value, dimension, group
+        if key not in self._parts:
+            self._parts[key] = part(at, value, dimension, group)
+        return self._parts[key]
 
-    def whole(self, value: Value, dimension: int | None, at: Expansion) -> Value:
+    def whole(self, value: Value, dimension: int | None, at: Expansion,
+              group: Group = (0, 1)) -> Value:
         """The global value of which devices have parts."""
         if dimension is None:
             return value
-        made = joined(at, value, dimension)
-        self._joined[made] = (value, dimension)
+        made = joined(at, value, dimension, group)
+        self._joined[made] = (value, dimension, group)
         return made
 
     def finish(self, graph: Graph) -> None:
@@ -99,7 +103,7 @@ class Shards:
             graph.sharding = Sharding((STACKED,) * len(graph.inputs),
                                       (STACKED,) * len(graph.outputs))
         elif self.used:
-            outputs = [self._joined.get(value, (value, None)) for value in graph.outputs]
+            outputs = [self._joined.get(value, (value, None))[:2] for value in graph.outputs]
             graph.outputs = [value for value, _ in outputs]
             _drop_unused(graph)
             cuts = tuple(self._cut_input(graph, number) for number in range(len(graph.inputs)))
@@ -108,7 +112,8 @@ class Shards:
     def _cut_input(self, graph: Graph, number: int) -> int | None:
         """Replace an input by a device's part of it, if nothing else of it is used."""
         value, users = graph.inputs[number], graph.users()
-        cuts = [(dimension, made) for (cut, dimension), made in self._parts.items() if cut is value]
+        cuts = [(dimension, made) for (cut, dimension, _), made in self._parts.items()
+                if cut is value]
         if len(cuts) != 1 or value in graph.outputs:
             return None
         [(dimension, made)] = cuts

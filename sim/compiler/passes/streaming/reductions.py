@@ -6,8 +6,11 @@ import numpy as np
 
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.graph.semantics.reductions import reducer_kind
+from sim.compiler.kernels.reduce import identity
 from sim.compiler.passes.expansion import Expansion
 from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, same_kind
+from sim.compiler.words import from_words
 
 __all__: list[str] = []
 
@@ -23,26 +26,42 @@ def _reduce(operation: Operation) -> Iterator[Axis]:
         results = (number,) * count
         yield Axis(values[0].shape[along], (*((value, Part(along)) for value in values), *whole),
                    results, same_kind(operation, results))
+    kind = reducer_kind(operation.regions[0])
+    wide = [_sum_type(value.dtype, kind) for value in values]
     for along in reduced:
         yield Axis(values[0].shape[along], (*((value, Part(along)) for value in values), *whole),
                    (None,) * count, lambda at, operands, block: _combined(
                        operation, at, operands, block),
-                   lambda at: [at.broadcast(value, result.shape, ()) for value, result
-                               in zip(initial, operation.results, strict=True)])
+                   lambda at: [at.broadcast(at.convert(value, dtype), result.shape, ())
+                               for value, dtype, result
+                               in zip(initial, wide, operation.results, strict=True)])
+
+
+def _sum_type(dtype: DType, kind: str | None) -> DType:
+    """The type in which a reducer of that kind combines numbers, as its kernel does."""
+    return DType.F32 if dtype is DType.BF16 and kind in ("add", "multiply") else dtype
 
 
 def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
               block: Block) -> Sequence[Value]:
     """Reduce a block, and combine it with what is carried.
 
-    The initial value is what is carried first, so the blocks of a sum begin with 0.
+    The initial value is what is carried first, so blocks begin with what has no effect: that is
+    known of a simple reducer; for others, StableHLO demands it of the initial values.
     """
     count, [region] = len(operation.results), operation.regions
-    initial = operands[count:]
-    if count == 1 and [inner.kind for inner in region.operations] == ["add"]:
-        initial = [at.constant(0, initial[0].dtype)]
-    found = at.graph.add("reduce", [*operands[:count], *initial],
-                         [value.type for value in operation.results], operation.attributes,
+    values, initial, types = operands[:count], operands[count:], [
+        value.type for value in operation.results]
+    kind = reducer_kind(region)
+    if kind is not None:
+        [result], dtype = operation.results, _sum_type(values[0].dtype, kind)
+        scalar, types = TensorType((), dtype), [TensorType(result.shape, dtype)]
+        word = np.array(identity(kind, dtype), np.uint32)
+        initial = [at.add("constant", (), scalar, value=from_words(word, array_dtype(dtype)))]
+        values = [at.convert(values[0], dtype)]
+        region = Graph([Value(scalar), Value(scalar)])
+        region.outputs = [region.add(kind, region.inputs, scalar).result]
+    found = at.graph.add("reduce", [*values, *initial], types, operation.attributes,
                          [region.renewed()], operation.location).results
     return _mapped(at, region, [*block.carried, *found])
 

@@ -23,6 +23,9 @@ __all__ = ["Label", "Linear", "Stream"]
 Words: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
+_HIGH, _PART = s[7], s[8]
+"""The high word of an address, and what is added to it; kernels' registers, as s1 to s4."""
+
 
 @dataclass(frozen=True, eq=False)
 class Label:
@@ -108,15 +111,32 @@ class Stream:
         first, copy = self._length, replace(transfer, copy=True)
         self.bundle((Slot.S0, "add", (s[1], s[0], transfer)), (Slot.S1, "add", (s[2], s[0], copy)))
         for word in sorted({word for word, _, _ in transfer.terms}):
+            wide = word in transfer.wide_words
             self.bundle((Slot.S0, "load", (s[3], s[1], word)))
+            if wide:
+                self.bundle((Slot.S0, "load", (_HIGH, s[1], word + 1)))
             for at, address, factor in transfer.terms:
                 if at == word:
                     self.bundle((Slot.S0, "load", (s[4], s[0], address)))
                     self.bundle((Slot.S0, "mul", (s[4], s[4], factor)))
-                    self.bundle((Slot.S0, "add", (s[3], s[3], s[4])))
+                    if wide:
+                        self._add_rows(transfer.row_bits)
+                    else:
+                        self.bundle((Slot.S0, "add", (s[3], s[3], s[4])))
             self.bundle((Slot.S0, "store", (s[3], s[2], word)))
+            if wide:
+                self.bundle((Slot.S0, "store", (_HIGH, s[2], word + 1)))
         self.bundle((Slot.MISC, "dma", (s[2],)))
         self._together.append((first, self._length))
+
+    def _add_rows(self, row_bits: int) -> None:
+        """Append the addition of the rows in s4 to the address in s3 and `_HIGH`."""
+        self.bundle((Slot.S0, "sar", (_PART, s[4], 32 - row_bits)))
+        self.bundle((Slot.S0, "add", (_HIGH, _HIGH, _PART)))
+        self.bundle((Slot.S0, "shl", (s[4], s[4], row_bits)))
+        self.bundle((Slot.S0, "add", (s[3], s[3], s[4])))
+        self.bundle((Slot.S0, "ltu", (_PART, s[3], s[4])))
+        self.bundle((Slot.S0, "add", (_HIGH, _HIGH, _PART)))
 
     def wait(self, semaphore: int, amount: int) -> None:
         """Append a wait."""

@@ -118,7 +118,15 @@ class TransferWords:
     terms: tuple[tuple[int, int, int], ...] = ()
     """Terms that are added to words before the transfer: the word's number, the address of a word
     of scalar memory, and its factor. They are added to a copy, which is the same with ``copy``."""
+    row_bits: int = 0
+    """Of an HBM of more than 4 GiB: its addresses have two words, and the factors of their terms
+    are rows, of ``2**row_bits`` bytes. Otherwise 0, and factors are bytes."""
     copy: bool = False
+
+    @property
+    def wide_words(self) -> frozenset[int]:
+        """Words that terms are added to with a carry to the next word."""
+        return frozenset(word for word, _ in self.relocations) if self.row_bits else frozenset()
 
     def with_destination(self, address: int) -> "TransferWords":
         """The same, to another address; below 2**32."""
@@ -153,11 +161,13 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     """
     sides: list[tuple[DmaSpace, int, int, int]] = []
     relocations, terms = [], []
+    wide = config.hbm_bytes > 1 << 32
     for word, side in ((_SOURCE, source), (_DESTINATION, destination)):
         if isinstance(side, Rows):
             relocations.append((word, side.buffer))
             size = config.row_bytes
-            terms += [(word, address, factor * size) for address, factor in side.terms]
+            terms += [(word, address, factor * (1 if wide else size))
+                      for address, factor in side.terms]
             assert len(side.levels) < 2, side
             [(_, stride)] = side.levels or [(1, 0)]
             sides.append((DmaSpace.HBM, side.first * size, side.run if stride else 0,
@@ -177,7 +187,8 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
                 raise MemoryError(f"a program whose {side.buffer} is larger than HBM, which has "
                                   f"{config.hbm_bytes} bytes")
     assert fault is Fault.NONE, (fault, made)
-    return TransferWords(made.pack(), tuple(relocations), terms=tuple(terms))
+    return TransferWords(made.pack(), tuple(relocations), terms=tuple(terms),
+                         row_bits=config.row_bytes.bit_length() - 1 if wide else 0)
 
 
 def send(config: Config, source: Vectors, vectors: int, semaphore: int,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
+from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from sim.compiler.graph.verify import verify
@@ -298,3 +299,22 @@ def test_sums_of_small_types_are_wide() -> None:
     [stream] = [operation for operation in graph.operations if operation.kind == "stream"]
     assert [value.dtype for value in stream.results] == [DType.F32]
     assert [operation.kind for operation in graph.operations][-1] == "convert"
+
+
+def test_initial_values_count_once(golden: Device) -> None:
+    """Whatever the initial value is, it is combined with the result, not with each block."""
+    factors = np.random.default_rng(5).choice(np.array([-1, 0.5, 1, 2], np.float32), (20, 30, 12),
+                                              p=(0.45, 0.05, 0.45, 0.05))
+    check(reduction((20, 30, 12), (0, 1, 2), "multiply", 2), golden, [factors], runs=1)
+
+
+def test_sums_of_bf16_are_rounded_once(golden: Device) -> None:
+    kind, scalar = TensorType((20, 30, 12), DType.BF16), TensorType((), DType.BF16)
+    graph, add = Graph([Value(kind)]), Graph([Value(scalar), Value(scalar)])
+    add.outputs = [add.add("add", add.inputs, scalar).result]
+    dtype = array_dtype(DType.BF16)
+    three = graph.add("constant", (), scalar, {"value": np.array(3, dtype)}).result
+    graph.outputs = [graph.add("reduce", (graph.inputs[0], three), scalar, {"dimensions": (0, 1, 2)},
+                               (add,)).result]
+    array = np.random.default_rng(6).uniform(1, 2, kind.shape).astype(dtype)
+    check(graph, golden, [array], runs=1)

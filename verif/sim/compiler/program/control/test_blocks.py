@@ -1,6 +1,7 @@
 """Streams: operations on blocks of operands that lie in HBM."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.graph.verify import GraphError, verify
+from sim.compiler.program.driver import compile_graph
 from systolith import Device
-from verif.sim.compiler.program.common import Maker, check, f32
+from verif.sim.compiler.program.common import TINY, Array, Maker, arrays_for, check, f32
 
 
 def block(kinds: Sequence[TensorType], write: Callable[[Graph], Sequence[Value]]) -> Graph:
@@ -117,3 +119,70 @@ def test_blocks_outside_of_operands_are_refused() -> None:
     graph.operations[0].attributes["steps"] = ((8, 9),)
     with pytest.raises(GraphError, match="blocks must lie in operands"):
         verify(graph)
+
+
+# ---- places in HBM
+
+
+def run_at(graph: Graph, device: Device, addresses: Sequence[int | None],
+           arrays: Sequence[Array]) -> list[Array]:
+    """Run a program on buffers at addresses; None: anywhere. Inputs come before outputs."""
+    executable = compile_graph(graph, device.config, standard_inputs=True)
+    resident = device.place(executable)
+    specs = [*executable.inputs, *executable.outputs]
+    buffers = []
+    for address, spec in zip(addresses, specs, strict=True):
+        fillers = []
+        if address is not None:
+            fillers.append(device.allocate(1))
+            fillers.append(device.allocate(address - fillers[0].address - device.config.row_bytes))
+        buffers.append(device.allocate(spec.layout.rows * device.config.row_bytes))
+        assert address in (None, buffers[-1].address)
+        for filler in fillers:
+            device.free(filler)
+    given, made = buffers[:len(arrays)], buffers[len(arrays):]
+    for buffer, spec, array in zip(given, executable.inputs, arrays, strict=True):
+        device.pack(buffer, spec.layout, array)
+    device.run_placed(resident, [given], [made])
+    results = [device.unpack(buffer, spec.layout)
+               for buffer, spec in zip(made, executable.outputs, strict=True)]
+    for buffer in buffers:
+        device.free(buffer)
+    device.displace(resident)
+    return results
+
+
+def windows() -> Graph:
+    """Blocks of 7 rows; vectors that hold the last one have a row behind the operand's last."""
+    def write(region: Graph) -> Sequence[Value]:
+        total = region.add("add", region.inputs, f32(7, 20)).result
+        return [region.add("slice", (total,), f32(6, 20), {
+            "start_indices": (1, 0), "limit_indices": (7, 20), "strides": (1, 1)}).result]
+
+    m = Maker(f32(38, 20), f32(38, 20))
+    return stream(m, m.inputs, [f32(42, 20)], [block([f32(7, 20)] * 2, write)], counts=(7,),
+                  operand_dimensions=(0, 0), result_dimensions=(0,), starts=((1, 1),),
+                  steps=((5, 5),))
+
+
+def test_operands_at_the_end_of_the_heap(golden: Device) -> None:
+    """The rows behind it are those through which the device loads programs."""
+    graph = windows()
+    arrays = arrays_for(graph)
+    expected = interpret(graph, arrays)[0]
+    last = golden.free_bytes - 38 * 5 * golden.config.row_bytes
+    [result] = run_at(graph, golden, (last, None, None), arrays)
+    assert np.array_equal(result, expected)
+
+
+@pytest.mark.parametrize("across", range(3))
+def test_blocks_across_4_gib(across: int) -> None:
+    """An operand or the result begins below, and some of its blocks begin above."""
+    graph = windows()
+    addresses: list[int | None] = [None, None, None]
+    arrays = arrays_for(graph)
+    expected = interpret(graph, arrays)[0]
+    with Device.open(replace(TINY, hbm_bytes=1 << 33), "golden") as device:
+        addresses[across] = (1 << 32) - 16 * device.config.row_bytes
+        [result] = run_at(graph, device, addresses, arrays)
+    assert np.array_equal(result, expected)
