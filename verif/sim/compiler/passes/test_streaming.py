@@ -314,7 +314,7 @@ def test_sums_of_bf16_are_rounded_once(golden: Device) -> None:
     add.outputs = [add.add("add", add.inputs, scalar).result]
     dtype = array_dtype(DType.BF16)
     three = graph.add("constant", (), scalar, {"value": np.array(3, dtype)}).result
-    graph.outputs = [graph.add("reduce", (graph.inputs[0], three), scalar, {"dimensions": (0, 1, 2)},
-                               (add,)).result]
+    graph.outputs = [graph.add("reduce", (graph.inputs[0], three), scalar,
+                               {"dimensions": (0, 1, 2)}, (add,)).result]
     array = np.random.default_rng(6).uniform(1, 2, kind.shape).astype(dtype)
     check(graph, golden, [array], runs=1)
