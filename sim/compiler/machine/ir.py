@@ -204,6 +204,19 @@ WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 """Kinds of operands that are written."""
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
          Kind.MASK_IN)
+_found: dict[int, tuple[tuple[int, ...], tuple[int, ...], isa.Operation]] = {}
+"""By the identity of the operation, whose hash takes long."""
+
+
+def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...], isa.Operation]:
+    """Positions of the operands that may be read, and of those that may be written."""
+    found = _found.get(id(operation))
+    if found is None:
+        reads, writes = (tuple(position for position, operand in enumerate(operation.operands)
+                               if operand.kind in kinds) for kinds in (_READ, WRITTEN))
+        # The operation itself, so that no other one ever has its identity.
+        found = _found[id(operation)] = reads, writes, operation
+    return found
 
 
 @dataclass(slots=True, eq=False)
@@ -233,15 +246,15 @@ class Op:
     @property
     def writes(self) -> list[Register]:
         """Registers that it writes, s0 excluded."""
-        return [value for operand, value in zip(self.operation.operands, self.operands, strict=True)
-                if operand.kind in WRITTEN and isinstance(value, (VReg, MReg, SReg))
+        return [value for position in _positions(self.operation)[1]
+                if isinstance(value := self.operands[position], (VReg, MReg, SReg))
                 and value is not ZERO]
 
     @property
     def reads(self) -> list[Register]:
         """Registers that it reads, s0 and m0 excluded."""
-        return [value for operand, value in zip(self.operation.operands, self.operands, strict=True)
-                if operand.kind in _READ and isinstance(value, (VReg, MReg, SReg))
+        return [value for position in _positions(self.operation)[0]
+                if isinstance(value := self.operands[position], (VReg, MReg, SReg))
                 and value is not ZERO and value is not ALL_ONES]
 
     def replaced(self, registers: Mapping[Register, Register]) -> "Op":

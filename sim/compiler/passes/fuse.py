@@ -149,6 +149,7 @@ class _Fusion:
         self._limit = min(_MOST_NODES, config.imem_bundles * 3 // 8)
         self._groups: dict[int, _Group] = {}
         self._home: dict[Value, _Group] = {}
+        self._sizes: dict[tuple[int, ...], int] = {}
 
     def apply(self) -> None:
         """Replace the graph's operations."""
@@ -232,8 +233,13 @@ class _Fusion:
         return max([half, *(self._vectors(operation) + half // 64 for operation in operations)])
 
     def _vectors(self, fused: Operation) -> int:
-        return sum(standard(value.shape, self._config).vectors
-                   for value in (*fused.operands, *fused.results))
+        return sum(self._size(value.shape) for value in (*fused.operands, *fused.results))
+
+    def _size(self, shape: tuple[int, ...]) -> int:
+        """Vectors of a value; asked for very often, of few shapes."""
+        if shape not in self._sizes:
+            self._sizes[shape] = standard(shape, self._config).vectors
+        return self._sizes[shape]
 
     # What comes of them.
 

@@ -115,7 +115,7 @@ class _Search:
         self._interval = interval
         self._heights = heights
         self._table = Table(interval)
-        self._table.taken[str(Slot.S1), interval - 1] = -1
+        self._table.taken[Slot.S1, interval - 1] = -1
         self._table.constants[interval - 1] = [(-1, {"loop"})]
         self._last: dict[int, int] = {}
         self._queue = [(-height, number) for number, height in enumerate(heights)]

@@ -23,6 +23,8 @@ _EAGER = 4
 _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 _ADDING = ("add", "load", "store")
 _VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
+_PORTS = {slot: f"{slot}.port" for slot in Slot}
+"""What a slot's results take when they are written."""
 
 
 def latency(op: Op, config: Config) -> int:
@@ -135,21 +137,33 @@ class Table:
 
     def _keys(self, node: Node, slot: Slot, cycle: int) -> list[tuple[str, int]]:
         period = self.period
-        keys = [(str(slot), cycle % period if period else cycle)]
+        keys: list[tuple[str, int]] = [(slot, cycle % period if period else cycle)]
         if node.port:
             at = cycle + node.latency
-            keys.append((f"{slot}.port", at % period if period else at))
-        if node.unit is not None:
-            keys += [(node.unit, at % period if period else at)
-                     for at in range(cycle, cycle + node.busy)]
+            keys.append((_PORTS[slot], at % period if period else at))
+        keys += self._unit_keys(node, cycle)
         return keys
+
+    def _unit_keys(self, node: Node, cycle: int) -> list[tuple[str, int]]:
+        unit, period = node.unit, self.period
+        if unit is None:
+            return []
+        if not period:
+            return [(unit, at) for at in range(cycle, cycle + node.busy)]
+        return [(unit, at % period) for at in range(cycle, cycle + node.busy)]
 
     def room(self, node: Node, cycle: int) -> Slot | None:
         """The slot in which the operation fits in that cycle, or None."""
         if node.constants and not self._immediates(node, cycle):
             return None
+        taken, period = self.taken, self.period
+        if node.unit is not None and not taken.keys().isdisjoint(self._unit_keys(node, cycle)):
+            return None
+        at, end = cycle, cycle + node.latency
+        if period:
+            at, end = at % period, end % period
         for slot in node.op.operation.slots:
-            if not any(key in self.taken for key in self._keys(node, slot, cycle)):
+            if (slot, at) not in taken and not (node.port and (_PORTS[slot], end) in taken):
                 return slot
         return None
 

@@ -86,7 +86,8 @@ class _Scheduler:
         self._graph = graph
         self._ahead = ahead
         self._table = Table()
-        self._heights = heights(graph)
+        self._priorities = [(-height if ahead else 0, number)
+                            for number, height in enumerate(heights(graph))]
         self._waiting = [len(before) for before in graph.before]
         self._earliest = [0] * len(graph.nodes)
         self._ready = [number for number, waiting in enumerate(self._waiting) if not waiting]
@@ -125,7 +126,8 @@ class _Scheduler:
         while progress:
             progress = False
             for number in sorted((number for number in self._ready
-                                  if self._earliest[number] <= cycle), key=self._priority):
+                                  if self._earliest[number] <= cycle),
+                                 key=self._priorities.__getitem__):
                 if not self._allowed(number):
                     continue
                 node = self._graph.nodes[number]
@@ -136,9 +138,6 @@ class _Scheduler:
                     placed += 1
                     progress = True
         return placed
-
-    def _priority(self, number: int) -> tuple[int, int]:
-        return (-self._heights[number], number) if self._ahead else (number, 0)
 
     def _allowed(self, number: int) -> bool:
         """Whether registers suffice to run this operation before older ones."""

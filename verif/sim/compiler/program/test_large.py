@@ -32,7 +32,7 @@ LARGE: dict[str, Callable[[], Graph]] = {
     "64 MiB": lambda: chain(16384),
     "lookups": lambda: gather(50_000, 128, 512),
     "their gradient": lambda: scatter(50_000, 128, 512),
-    "product": lambda: product(4096, 8192, 256),
+    "product": lambda: product(2048, 4096, 128),
 }
 """Operands and results are of 16 MiB and more."""
 
