@@ -1,14 +1,15 @@
 """Emission: machine code becomes bundles of operations on physical registers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.assembler import Assembler
 from sim.compiler.machine.addresses import lower_addresses
-from sim.compiler.machine.ir import Line, MachineCode, MReg, SReg, VReg
+from sim.compiler.machine.ir import Block, Line, Loop, MachineCode, MReg, Op, SReg, VReg
 from sim.compiler.machine.layout import Loops, Options, lay_out
 from sim.compiler.machine.loops import hoist, unroll
 from sim.compiler.machine.registers import Allocation, RegisterPressureError, allocate
@@ -81,9 +82,13 @@ LADDER = (
 """Ways to schedule, each with fewer registers than the one before."""
 
 
+_KEPT = 64
+"""Results that are kept: both cores run the same kernels."""
+
+
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,
          ladder: Sequence[Options] = LADDER) -> Code:
-    """Bundles for machine code.
+    """Bundles for machine code. Equal code, as of another core, is emitted once.
 
     Parameters
     ----------
@@ -105,14 +110,54 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     if code.config != config:
         raise ValueError(f"config must be {code.config!r}, for which the code was built, "
                          f"not {config!r}")
-    for options in ladder if schedule else (Options(schedule=False),):
+    return _emitted(_Content(code), tuple(ladder) if schedule else (Options(schedule=False),))
+
+
+class _Content:
+    """Machine code, equal to other code of the same content."""
+
+    def __init__(self, code: MachineCode) -> None:
+        self.code = code
+        self._key = code.config, code.registers, tuple(_content(code.body))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _content(block: Block) -> Iterator[object]:
+    """All that a block consists of, as values that can be compared."""
+    for item in block:
+        if isinstance(item, Op):
+            yield item.operation.slots, item.name, *map(str, item.operands), item.fence
+            if item.access is not None:
+                yield item.access.buffer, str(item.access.index)
+        elif isinstance(item, Loop):
+            yield (str(item.variable), str(item.count), str(item.again),
+                   *(f"{register} {step}" for register, step in item.steps))
+            yield from _content(item.body)
+            yield "end"
+        else:
+            yield str(item.condition)
+            yield from _content(item.then)
+            yield "else"
+            yield from _content(item.otherwise)
+            yield "end"
+
+
+@lru_cache(maxsize=_KEPT)
+def _emitted(content: _Content, ladder: Sequence[Options]) -> Code:
+    code = content.code
+    for options in ladder:
         try:
             layout = lay_out(_prepared(code, options), options)
             allocation = allocate(layout.lines, layout.labels)
         except RegisterPressureError as failure:
             error = failure
             continue
-        return Code(config, tuple(_bundle(line, allocation) for line in layout.lines),
+        return Code(code.config, tuple(_bundle(line, allocation) for line in layout.lines),
                     layout.labels, tuple(layout.atoms), tuple(layout.loops), allocation.live)
     raise error
 

@@ -41,6 +41,15 @@ def test_random_code_is_unchanged(first: int) -> None:
         check(TINY if seed % 3 else SMALL, seed, 10 + seed % 60, flow=seed % 2 == 0)
 
 
+def test_equal_code_is_emitted_once() -> None:
+    for seed in range(10):
+        one, same, other = (Writer(TINY, seed + more, 40).code() for more in (0, 0, 10))
+        code = emit(one, TINY)
+        assert emit(same, TINY) is code
+        assert emit(other, TINY).bundles != code.bundles
+        assert emit(same, TINY, ladder=LADDER[1:]) is not code
+
+
 V2 = Config.preset("v2")
 ROOMY = Config.preset("tiny", vmem_bytes=64 << 10, imem_bundles=2048)
 X, Y, Z = (VmemBuffer(name, 512 * number, 512) for number, name in enumerate("xyz"))
