@@ -93,6 +93,8 @@ class Axis:
         Sizes of blocks are multiples of it.
     outside : bool
         A block may need only padding; then it gets one element, which it must not use.
+    smallest : bool
+        Blocks are no larger than one unit.
     """
 
     size: int
@@ -104,6 +106,7 @@ class Axis:
     scale: int = 1
     unit: int = 1
     outside: bool = False
+    smallest: bool = False
 
 
 Rule = Callable[[Operation], Iterator[Axis]]

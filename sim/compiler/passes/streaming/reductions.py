@@ -141,7 +141,8 @@ def _summed(operation: Operation) -> tuple[Callable[..., Sequence[Value]],
         return [at.binary(kind, block.carried[0], found)]
 
     def initial(at: Expansion) -> Sequence[Value]:
-        zero = np.zeros((), array_dtype(wide.dtype))
+        # The sum of -0 and any number is that number.
+        zero = np.array(-0.0 if wide.dtype.is_float else 0, array_dtype(wide.dtype))
         return [at.add("constant", (), wide, value=np.broadcast_to(zero, wide.shape))]
 
     return write, initial
@@ -169,7 +170,9 @@ def _dot(operation: Operation) -> Iterator[Axis]:
                    same_kind(operation, (number,)))
     for a, b in zip(*depth, strict=True):
         write, initial = _summed(operation)
-        yield Axis(lhs.shape[a], ((lhs, Part(a)), (rhs, Part(b))), (None,), write, initial)
+        # A block of one tile of the depth keeps the order of additions of the whole product.
+        yield Axis(lhs.shape[a], ((lhs, Part(a)), (rhs, Part(b))), (None,), write, initial,
+                   smallest=attributes.get("in_order", False))
 
 
 @axes("convolution")

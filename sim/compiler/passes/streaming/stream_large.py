@@ -157,7 +157,7 @@ class _Streams:
 
         if cost(unit) > room and way is not _Way.NESTED:
             return None
-        low, high = 1, -(-axis.size // unit)
+        low, high = 1, 1 if axis.smallest else -(-axis.size // unit)
         while low + 1 < high:
             middle = (low + high) // 2
             low, high = (middle, high) if cost(middle * unit) <= room else (low, middle)
