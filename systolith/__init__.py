@@ -22,8 +22,8 @@ Nothing is defined here. Users import from here; the modules behind it may move.
 
 from hdl.config import Config
 from hdl.isa import Fault
+from sim.compiler.dense.layers import Dense
 from sim.compiler.executable import Executable
-from sim.compiler.handwritten.layers import Dense
 from sim.driver.device import Device
 from sim.driver.heap import Buffer
 from sim.errors import (

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from golden.mxu import dense
 from hdl.config import PRESETS
 from sim.apps.output import parse, print_trace
-from sim.compiler.handwritten.layers import Dense
+from sim.compiler.dense.layers import Dense
 from sim.driver.device import Device
 
 __all__ = ["Network", "load", "main", "report", "train"]

@@ -1,39 +1,40 @@
-"""``make softmax``: a layer ``softmax(relu(x @ W + b))`` as one program on the core in RTL.
+"""``make softmax``: a layer ``softmax(relu(x @ W + b))`` as one program on the chip in RTL.
 
-The host writes x, W and b to vector memory, starts the program
-(`sim.compiler.handwritten.softmax`), and reads the result. The golden core runs the same
-program, and every bit of both states must agree.
+`systolith.jit` compiles the layer for core 0. The golden model runs the same program, and every bit
+of the result, of vector memory and of scalar memory must agree.
 """
 
 import argparse
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from golden.core import GoldenCore
 from golden.numerics import to_bf16
 from hdl.config import PRESETS, Config
-from sim.compiler.handwritten.softmax import SoftmaxLayer
-from sim.models.core import CoreModel
+from sim.driver.device import Device
+from sim.jit.function import jit
+from sim.jit.program import CompiledProgram
 
-__all__ = ["main", "operands", "reference"]
+__all__ = ["compile_layer", "main", "operands", "reference"]
 
 SEED = 2017
-TILES = 2
-CHUNKS = 3
+DEPTH_TILES = 2
+ROW_TILES = 6
 
 Float32 = npt.NDArray[np.float32]
 
 
-def operands(layer: SoftmaxLayer, seed: int = SEED) -> tuple[Float32, Float32, Float32]:
-    """Draw random x, W and b."""
+def operands(config: Config, rows: int, depth: int, seed: int = SEED
+             ) -> tuple[Float32, Float32, Float32]:
+    """Draw random x, W and b, shapes (rows, depth), (depth, lanes) and (lanes,)."""
     rng = np.random.default_rng(seed)
-    lanes = layer.config.lanes
-    x = rng.standard_normal((layer.rows, layer.depth)).astype(np.float32)
-    w = (rng.standard_normal((layer.depth, lanes)) * np.sqrt(2 / layer.depth)).astype(np.float32)
+    lanes = config.lanes
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    w = (rng.standard_normal((depth, lanes)) * np.sqrt(2 / depth)).astype(np.float32)
     return x, w, rng.standard_normal(lanes).astype(np.float32)
 
 
@@ -44,51 +45,68 @@ def reference(x: Float32, w: Float32, b: Float32) -> npt.NDArray[np.float64]:
     return np.asarray(power / power.sum(axis=1, keepdims=True))
 
 
+def _layer(x: Any, w: Any, b: Any) -> Any:
+    import jax
+
+    return jax.nn.softmax(jax.nn.relu(x @ w + b))
+
+
+def compile_layer(config: Config, x: Float32, w: Float32, b: Float32) -> CompiledProgram:
+    """Compile the layer for operands of these shapes.
+
+    Raises
+    ------
+    ImportError
+        If JAX is not installed.
+    """
+    return jit(_layer).compile(x, w, b, config=config)
+
+
+def _state(device: Device) -> dict[str, npt.NDArray[np.uint32]]:
+    """Read the memories and scalar registers of core 0."""
+    config = device.config
+    return {"vector memory": device.read_vmem(0, 0, config.vmem_vectors),
+            "scalar memory": device.read_smem(0, 0, config.smem_words),
+            "scalar registers": device.read_scalars(0),
+            "semaphores": device.read_semaphores(0)}
+
+
 def _row(name: str, value: str, note: str = "") -> str:
     return f"  {name:24}{value:>12}  {note}".rstrip()
 
 
-def _report(layer: SoftmaxLayer, kernels: bool) -> tuple[str, bool]:
-    """Run the layer on the core and the golden core; return the report and whether they agree."""
-    config = layer.config
-    program = layer.program()
-    arrays = operands(layer)
-    image = layer.image(*arrays)
-    golden = GoldenCore(config)
-    golden.vmem[:layer.vectors] = image.view(np.uint32)
-    golden.load_program(program.bundles)
-    golden.start()
-    with tqdm(desc="golden core", unit="bundle", leave=False) as bar:
-        while golden.running:
-            bar.update(golden.run(100))
-    with CoreModel(config, kernels=kernels) as core:
-        core.write_vmem(0, image)
+def _report(config: Config, rows: int, depth: int) -> tuple[str, bool]:
+    """Run the layer in RTL and on the golden model; return the report and whether they agree."""
+    arrays = operands(config, rows, depth)
+    program = compile_layer(config, *arrays)
+    with Device.open(config, backend="golden") as golden:
+        [wanted] = program(*arrays, device=golden)
+        expected = _state(golden)
+    with Device.open(config) as device:
         with tqdm(desc="core in RTL", unit="cycle", leave=False) as bar:
-            core.load_program(program.bundles)
             began = time.perf_counter()
-            counters = core.run_program(progress=bar.update)
+            [found] = program(*arrays, device=device, progress=lambda: bar.update(
+                device.counters(0)["cycles"] - bar.n))
             seconds = time.perf_counter() - began
-        vectors = core.read_vmem(layer.p_address, layer.chunks * layer.groups)
-        state = core.read_state()
-    expected = golden.read_state(array=False)
-    output = np.array_equal(vectors, expected["vmem"][layer.p_address:layer.vectors])
-    same = state.keys() == expected.keys() and all(
-        np.array_equal(state[part], expected[part]) for part in expected)
+        counters, total = device.last_run[0], device.counters(0)["cycles"]
+        state = _state(device)
+    output = np.array_equal(found.view(np.uint32), wanted.view(np.uint32))
+    same = all(np.array_equal(state[part], expected[part]) for part in expected)
     cycles = counters["cycles"]
-    error = np.abs(layer.result(vectors) - reference(*arrays)).max()
-    ideal = layer.rows * layer.tiles
+    error = np.abs(found - reference(*arrays)).max()
+    ideal = rows * (depth // config.array)
     lines = [
         f"softmax(relu(x @ W + b)) on a {config.array}x{config.array} core in RTL: "
-        f"{layer.rows} rows, {layer.depth} to {config.lanes}, {len(program)} bundles",
+        f"{rows} rows, {depth} to {config.lanes}",
         _row("every bit as golden", "yes" if output else "NO"),
-        _row("all other state too", "yes" if same else "NO"),
+        _row("memories and registers", "yes" if same else "NO", "likewise"),
         _row("largest error", f"{error:.1e}", "against float64, of the same bfloat16 operands"),
-        _row("cycles", f"{cycles:,}"),
+        _row("cycles", f"{cycles:,}", "from HBM to HBM"),
         *(_row(name.removesuffix("_cycles").replace("_", " "), f"{count:,}",
                f"{100 * count / cycles:5.1f}%")
           for name, count in counters.items() if name != "cycles"),
         _row("rows into the array", f"{ideal:,}", "cycles at least"),
-        _row("simulation speed", f"{cycles / seconds:,.0f}", "cycles/s"),
+        _row("simulation speed", f"{total / seconds:,.0f}", "cycles/s"),
     ]
     return "\n".join(lines), output and same and sum(
         count for name, count in counters.items() if name != "cycles") == cycles
@@ -98,13 +116,16 @@ def main() -> int:
     """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(prog="make softmax", description=__doc__.splitlines()[0])
     parser.add_argument("config", choices=PRESETS, nargs="?", default="v2", help="preset")
-    parser.add_argument("--tiles", type=int, default=TILES, help="weight tiles")
-    parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks of the batch")
-    parser.add_argument("--verilog", action="store_true",
-                        help="simulate pure Verilog, without tile kernels (tiny, small)")
+    parser.add_argument("--depth", type=int, default=DEPTH_TILES,
+                        help="columns of x, in weight tiles; default: %(default)s")
+    parser.add_argument("--rows", type=int, default=ROW_TILES,
+                        help="rows of x, in arrays; default: %(default)s")
     arguments = parser.parse_args()
-    layer = SoftmaxLayer(Config.preset(arguments.config), arguments.tiles, arguments.chunks)
-    text, good = _report(layer, kernels=not arguments.verilog)
+    for name in ("depth", "rows"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name} must be at least 1, not {getattr(arguments, name)}")
+    config = Config.preset(arguments.config)
+    text, good = _report(config, arguments.rows * config.array, arguments.depth * config.array)
     print(text)
     return 0 if good else 1
 

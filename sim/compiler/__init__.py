@@ -2,7 +2,7 @@
 
 - `importer`, `graph`, `passes`, `kernels`, `machine` and `program` compile StableHLO
   (docs/compiler.md).
-- `handwritten` writes the programs of `Device.matmul`, `Device.dense` and ``make softmax``.
-- `executable` is the result of both: buffers and programs, which `sim.driver` runs.
-- `layout` and `tiling` say how arrays lie in rows of HBM and in vectors.
+- `dense` writes the graphs of `Device.matmul` and `Device.dense`.
+- `executable` is the result: buffers and programs, which `sim.driver` runs.
+- `tiling` says how values lie in vectors.
 """

@@ -4,19 +4,42 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
 from sim.asm.assembler import Program
-from sim.compiler.layout import Layout
 
-__all__ = ["BufferSpec", "Executable", "Relocations", "Role"]
+__all__ = ["BufferSpec", "Executable", "Layout", "Relocations", "Role"]
+
+Words = npt.NDArray[np.uint32]
 
 _LINKED = 8
 """Placements whose programs an executable keeps."""
+
+
+class Layout(Protocol):
+    """How an array of the host lies in rows of HBM."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the host's array."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its elements."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of HBM that it takes."""
+
+    def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
+        """Write the array and its padding to ``memory``, shape (rows, lanes)."""
+
+    def unpack(self, memory: Words) -> npt.NDArray[Any]:
+        """Return a new array of what ``memory``, shape (rows, lanes), holds."""
 
 
 class Role(Enum):
@@ -123,7 +146,7 @@ class Executable:
         Makes the programs, by core, for the HBM address of each buffer, by name. `programs` checks
         the addresses and keeps the results.
     array_rows : int
-        Rows that a run pushes into the arrays of all cores: the measure of its progress.
+        About how many rows a run pushes into the arrays of all cores: the measure of its progress.
     relocations : tuple of Relocations
         Addresses in constants; `relocate` adds them.
 

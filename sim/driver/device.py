@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from hdl.chip.chip import check_chip
 from hdl.config import Config
-from sim.compiler.handwritten.layers import Dense, check_layers, check_matrix, compile_layers
+from sim.compiler.dense.layers import Dense, check_layers, check_matrix
+from sim.compiler.dense.program import compile_layers
 from sim.driver.backend import BACKENDS, open_backend
 from sim.driver.residents import Residents
 from sim.models.chip import ChipModel
@@ -115,9 +116,9 @@ class Device(Residents):
                progress: bool = False) -> Float32:
         """Multiply the matrices ``a`` and ``b``, to the bits of docs/numerics.md.
 
-        Programs on all cores compute the product (`sim.compiler.handwritten.matmul`). They use
-        instruction memory, scalar memory, vector memory and registers as they need; buffers in HBM
-        stay.
+        The compiler writes a program for both cores, which is kept for other operands of these
+        shapes (docs/compiler.md). It uses instruction memory, scalar memory, vector memory and
+        registers as it needs; buffers in HBM stay.
 
         Parameters
         ----------
@@ -142,7 +143,8 @@ class Device(Residents):
         ValueError
             If an operand is not a matrix, or their shapes do not fit.
         MemoryError
-            If the operands and the result do not fit in what is free of HBM.
+            If the operands and the result do not fit in what is free of HBM; or if the chip's
+            memories are too small for the program (docs/architecture.md).
         CoreFaultError
             If memory fails.
         RuntimeError
@@ -184,8 +186,7 @@ class Device(Residents):
         Raises
         ------
         TypeError, ValueError
-            If an array has another type or shape; if the layers' programs do not fit in instruction
-            memory together.
+            If an array has another type or shape.
         MemoryError, CoreFaultError, RuntimeError
             As `matmul`.
         """
@@ -201,7 +202,6 @@ class Device(Residents):
         kinds = tuple(layer.kind for layer in layers)
         if not x.size or not all(kind.columns for kind in kinds):
             return [np.zeros((len(x), kind.columns), np.float32) for kind in kinds]
-        operands = [array for layer in layers for array in (layer.weights, layer.bias)
-                    if array is not None]
-        return list(self.execute(compile_layers(self._config, *x.shape, kinds), x, *operands,
-                                 progress=progress))
+        program = compile_layers(self._config, *x.shape, kinds)
+        outputs = self.execute(program.executable, *program.arrays(x, layers), progress=progress)
+        return program.results(outputs)

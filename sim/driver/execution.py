@@ -239,7 +239,8 @@ class Execution(Cores):
             nonlocal last
             if time.monotonic() - last >= _LOOK_SECONDS:
                 last = time.monotonic()
-                bar.update(self.counters()["mxu_active_cycles"] - first - bar.n)
+                rows = self.counters()["mxu_active_cycles"] - first
+                bar.update(min(rows, bar.total or rows) - bar.n)
 
         return look
 

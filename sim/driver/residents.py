@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from hdl.checks import instance
 from sim.asm.assembler import Program
-from sim.compiler.executable import BufferSpec, Executable, Relocations, Role
-from sim.compiler.layout import Layout
+from sim.compiler.executable import BufferSpec, Executable, Layout, Relocations, Role
 from sim.compiler.program.arrays import ShardedArray
 from sim.compiler.program.compiled import compiled_of
 from sim.driver.backend import Backend

@@ -12,8 +12,7 @@ from tqdm import tqdm
 
 from golden.mxu import dense
 from hdl.config import PRESETS
-from sim.compiler.handwritten.layers import Dense
-from sim.compiler.handwritten.matmul import Matmul
+from sim.compiler.dense.layers import Dense
 from sim.driver.device import Device
 from sim.models.hbm import HbmOptions
 
@@ -122,7 +121,7 @@ def compare_random(device: Device, products: int, chains: int, seed: int, *, mos
                    dense(a, b.T if transpose else b, config.array), note)
             outcome.products += 1
             outcome.macs += rows * depth * columns
-            outcome.cores.add(len(Matmul(config, rows, depth, columns, transpose).shares))
+            outcome.cores.add(len(device.last_run))
             continue
         x, layers, results = random_layers(rng, config.array, 2, most)
         for index, (got, want) in enumerate(zip(device.dense(x, layers), results, strict=True)):

@@ -19,10 +19,10 @@ from hdl.core.interface import Space
 from hdl.encoding import pack
 from hdl.isa import Fault, LoadOp, MiscOp, ScalarOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
-from sim.apps.softmax import operands
-from sim.compiler.handwritten.softmax import SoftmaxLayer
+from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.core.host import ProgramPort, RequestPort, RowPort
+from verif.sim.compiler.kernels.harness import build
 from verif.system.programs.bundles import faulty_bundles, fill_registers, random_words
 from verif.system.programs.generator import Generator
 from verif.system.programs.operands import STABLE
@@ -206,25 +206,42 @@ async def random_programs(dut: HierarchyObject) -> None:
 
 
 @bench_test
-async def softmax_layer(dut: HierarchyObject) -> None:
-    """A whole layer keeps the array busy, and every bit of its result is right."""
+async def compiled_kernels(dut: HierarchyObject) -> None:
+    """Kernels of the compiler leave the state of the golden core; a product fills the array."""
     bench = await CoreBench.started(dut)
-    layer = SoftmaxLayer(bench.config)
-    words = layer.image(*operands(layer)).view(np.uint32)
-    bench.golden.vmem[:len(words)] = words
-    bench.write_words(0, words)
-    bench.load(*layer.program().bundles)
-    await bench.ready()
-    await bench.clear_counters()
-    await bench.run()
-    counters = bench.counters()
-    assert counters["mxu_active_cycles"] == layer.chunks * layer.tiles * layer.groups * (
-        bench.config.sublanes)
-    assert counters["weight_load_cycles"]
-    await bench.compare()
-    result = layer.result(bench.golden.vmem[layer.p_address:][:layer.chunks * layer.groups])
-    assert np.allclose(result.sum(axis=1), 1, atol=1e-5)
-    assert result.std() > 0
+    lanes = bench.config.lanes
+    rows, depth = 4 * lanes, 2 * lanes
+    graph = Graph([Value(TensorType(shape, DType.F32))
+                   for shape in ((rows, depth), (depth, lanes), (rows, lanes))])
+    x, w, hidden = graph.inputs
+    operations = [
+        graph.add("dot_general", (x, w), hidden.type, {
+            "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+            "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,),
+            "precision_config": ("DEFAULT", "DEFAULT")}),
+        graph.add("exponential", (hidden,), hidden.type),
+        graph.add("transpose", (hidden,), TensorType((lanes, rows), DType.F32),
+                  {"permutation": (1, 0)})]
+    for operation in operations:
+        kernel = build(operation, bench.config)
+        arrays = [bench.numbers.standard_normal(value.shape).astype(np.float32)
+                  for value in operation.operands]
+        words, _ = kernel.memory(arrays)
+        bench.golden.vmem[:] = words
+        bench.write_words(0, words)
+        bench.load(*kernel.bundles)
+        await bench.ready()
+        await bench.clear_counters()
+        await bench.run()
+        counters = bench.counters()
+        assert counters["mxu_active_cycles"] == (
+            rows * depth // lanes if operation.kind == "dot_general" else 0)
+        await bench.compare()
+        [result] = kernel.results(bench.golden.vmem)
+        assert result.std() > 0
+        if operation.kind == "dot_general":
+            assert counters["weight_load_cycles"]
+            assert np.allclose(result, arrays[0] @ arrays[1], atol=0.5)
 
 
 @bench_test

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sim.apps import digits, output
-from sim.compiler.handwritten.layers import Dense
+from sim.compiler.dense.layers import Dense
 from sim.driver.device import Device
 
 

@@ -1,14 +1,30 @@
-"""The command `make softmax`."""
+"""The layer of `make softmax`, and the command."""
 
 import sys
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from golden.core import GoldenCore
-from hdl.config import Config
 from sim.apps import softmax
-from sim.compiler.handwritten import softmax as compiler
-from sim.compiler.handwritten.softmax import SoftmaxLayer
+from sim.apps.softmax import compile_layer, operands, reference
+from systolith import Device
+
+
+@pytest.mark.parametrize("config", ["tiny", "small", "v2"])
+@pytest.mark.parametrize(("rows", "depth"), [(2, 1), (6, 2), (3, 3)])
+def test_result_is_the_softmax(config: str, rows: int, depth: int) -> None:
+    with Device.open(config, backend="golden") as device:
+        array = device.config.array
+        program = None
+        for seed in range(2):
+            arrays = operands(device.config, rows * array, depth * array, seed)
+            program = program or compile_layer(device.config, *arrays)
+            [p] = program(*arrays, device=device)
+            assert p.shape == (rows * array, array)
+            # Roundings of a power, which is at most 1, of its sum, and of their quotient.
+            assert np.abs(p - reference(*arrays)).max() < 1e-6
+            assert np.abs(p.sum(axis=1, dtype=np.float64) - 1).max() < 1e-6
 
 
 def test_command_reports_and_tells_failure(monkeypatch: pytest.MonkeyPatch,
@@ -18,16 +34,25 @@ def test_command_reports_and_tells_failure(monkeypatch: pytest.MonkeyPatch,
     text = capsys.readouterr().out
     assert "every bit as golden" in text
     assert "NO" not in text
-    # A golden core that computes something else must be noticed.
-    monkeypatch.setattr(compiler, "_LOG2_E", 1.5)
-    program = SoftmaxLayer(Config.preset("tiny")).program()
-    monkeypatch.undo()
-    monkeypatch.setattr(sys, "argv", ["softmax", "tiny"])
-    monkeypatch.setattr(GoldenCore, "load_program",
-                        lambda self, bundles, at=0: self.program.__setitem__(
-                            slice(0, len(program.bundles)), program.bundles))
+    read = Device.read_vmem
+
+    def changed(self: Device, core: int, at: int, count: int) -> npt.NDArray[np.uint32]:
+        words = read(self, core, at, count)
+        words[1, 0, 2] ^= int(self.backend == "golden")
+        return words
+
+    monkeypatch.setattr(Device, "read_vmem", changed)
     assert softmax.main() == 1
-    assert "NO" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("NO") == 1
+
+
+@pytest.mark.parametrize("option", ["--depth", "--rows"])
+def test_sizes_below_one_are_named(monkeypatch: pytest.MonkeyPatch, option: str,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["softmax", "tiny", option, "0"])
+    with pytest.raises(SystemExit):
+        softmax.main()
+    assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -4,62 +4,57 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
+from sim.compiler.dense.graph import Division, layers_graph
+from sim.compiler.dense.layers import LayerKind
 from sim.compiler.executable import BufferSpec, Executable, Role
-from sim.compiler.handwritten.chain import LayerChain
-from sim.compiler.handwritten.layers import LayerKind, compile_layers
-from sim.compiler.handwritten.matmul import Matmul
-from sim.compiler.layout import Panels
+from sim.compiler.program.arrays import RawRows
+from sim.compiler.program.driver import compile_graph
 
 TINY = Config.preset("tiny")
-LAYOUT = Panels((2, 4), (1, 2, 4), 0.0)
+LAYOUT = RawRows(2, 4)
 
 
-def test_places_beyond_hbm_are_named() -> None:
-    executable = LayerChain.link(Matmul(TINY, 4, 4, 4)).executable
-    addresses = {"x": 0, "weights[0]": 0, "result[0]": 0}
-    with pytest.raises(ValueError, match=r"weights\[0\] must be a multiple of a row's 16 bytes, "
-                                         "not 8"):
-        executable.programs(addresses | {"weights[0]": 8})
-    with pytest.raises(ValueError, match=r"result\[0\] must lie within 1048576 bytes of HBM, not "
+@pytest.fixture(scope="module")
+def executable() -> Executable:
+    """A product: buffers input0, input1, output0 and code."""
+    kinds = (LayerKind(4, False, False, False),)
+    return compile_graph(layers_graph(4, 4, kinds, Division.NONE), TINY)
+
+
+ADDRESSES = {"input0": 0, "input1": 64, "output0": 128, "code": 256}
+
+
+def test_places_beyond_hbm_are_named(executable: Executable) -> None:
+    assert [spec.name for spec in executable.buffers] == list(ADDRESSES)
+    with pytest.raises(ValueError, match="input1 must be a multiple of a row's 16 bytes, not 8"):
+        executable.programs(ADDRESSES | {"input1": 8})
+    with pytest.raises(ValueError, match="output0 must lie within 1048576 bytes of HBM, not "
                                          "64 bytes from 1048528 on"):
-        executable.programs(addresses | {"result[0]": (1 << 20) - 48})
-    with pytest.raises(ValueError, match=r"x must lie within"):
-        executable.programs(addresses | {"x": -16})
+        executable.programs(ADDRESSES | {"output0": (1 << 20) - 48})
+    with pytest.raises(ValueError, match=r"input0 must lie within"):
+        executable.programs(ADDRESSES | {"input0": -16})
 
 
-def test_equal_placements_give_the_same_programs() -> None:
-    executable = LayerChain.link(Matmul(TINY, 4, 4, 4)).executable
-    addresses = {"x": 0, "weights[0]": 64, "result[0]": 128}
-    one = executable.programs(addresses)
-    other = executable.programs(addresses | {"x": 256})
+def test_equal_placements_give_the_same_programs(executable: Executable) -> None:
+    one = executable.programs(ADDRESSES)
+    other = executable.programs(ADDRESSES | {"code": 4096})
     assert one[0].bundles != other[0].bundles
-    assert executable.programs(dict(addresses)) is one
+    assert executable.programs(dict(ADDRESSES)) is one
 
 
-def test_equal_layers_give_the_same_executable() -> None:
-    kinds = (LayerKind(6, False, True, True), LayerKind(3, True, False, False))
-    one = compile_layers(TINY, 5, 7, kinds)
-    assert compile_layers(Config.preset("tiny"), 5, 7, tuple(kinds)) is one
-    assert compile_layers(TINY, 5, 8, kinds) is not one
-    assert [spec.name for spec in one.inputs] == ["x", "weights[0]", "bias[0]", "weights[1]"]
-    assert [spec.layout.shape for spec in one.inputs] == [(5, 7), (7, 6), (6,), (3, 6)]
-    assert [spec.layout.shape for spec in one.outputs] == [(5, 6), (5, 3)]
-    assert one.name == "a product of (5, 7) and (7, 6) and a product of (5, 6) and (6, 3)"
-
-
-def test_an_epilogue_without_a_bias_has_a_constant() -> None:
-    executable = compile_layers(TINY, 5, 7, (LayerKind(6, False, False, True),))
-    (constant,) = (spec for spec in executable.buffers if spec.role is Role.CONSTANT)
-    assert constant.value is not None
-    assert constant.value.view(np.uint32).tolist() == [0x80000000] * 6
-    assert len(executable.inputs) == 2
+def test_unpacking_copies(executable: Executable) -> None:
+    for spec in executable.buffers:
+        memory = np.full((spec.layout.rows, TINY.lanes), 0x7F812345, np.uint32)
+        got = spec.layout.unpack(memory)
+        memory[:] = 0
+        assert (got.view(np.uint32) == 0x7F812345).all()
 
 
 @pytest.mark.parametrize(("buffers", "message"), [
     ((BufferSpec("x", Role.INPUT, LAYOUT), BufferSpec("x", Role.OUTPUT, LAYOUT)),
      "buffers must have different names, not 'x' twice"),
     ((BufferSpec("x", Role.CONSTANT, LAYOUT),), "buffer 'x' must have a value if it is a constant"),
-    ((BufferSpec("x", Role.SCRATCH, LAYOUT, np.zeros((2, 4), np.float32)),),
+    ((BufferSpec("x", Role.SCRATCH, LAYOUT, np.zeros((2, 4), np.uint32)),),
      "buffer 'x' must have a value if it is a constant, and only then, not role scratch"),
 ])
 def test_contradictory_buffers_are_named(buffers: tuple[BufferSpec, ...], message: str) -> None:

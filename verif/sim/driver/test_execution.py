@@ -198,8 +198,10 @@ def test_the_last_run_is_forgotten_when_the_next_fails_or_has_nothing_to_do(
         device.matmul(nothing, one[:nothing.shape[1]])
         assert device.last_run == {}
     device.matmul(one, one)
-    with pytest.raises(ValueError, match="jobs must fit 512 bundles"):
-        device.dense(one, [Dense(one, relu=True)] * 3)
+    taken = device.allocate(device.free_bytes - 256)
+    with pytest.raises(MemoryError, match=r"a product of \(4, 4\) and \(4, 4\) and a product of"):
+        device.dense(one, [Dense(one, relu=True)] * 2)
+    device.free(taken)
     assert device.last_run == {}
 
 

@@ -69,7 +69,7 @@ def test_too_much_memory_is_named(device: Device) -> None:
                                           r"160 that are free are in one"):
         device.allocate(161)
     one = np.ones((4, 4), np.float32)
-    with pytest.raises(MemoryError, match=r"a product of \(4, 4\) and \(4, 4\) needs 192 bytes of "
+    with pytest.raises(MemoryError, match=r"a product of \(4, 4\) and \(4, 4\) needs 704 bytes of "
                                           r"HBM, 160 of 1048576 are free"):
         device.matmul(one, one)
     assert device.allocate(160)

@@ -1,20 +1,14 @@
-"""Front end: dense layers as the user gives them, checked, and compiled to an executable."""
+"""Dense layers as the user gives them, and checks of what they contain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import Config
-from sim.compiler.executable import Executable
-from sim.compiler.handwritten.chain import LayerChain
-from sim.compiler.handwritten.matmul import Matmul
-
-__all__ = ["Dense", "LayerKind", "check_layers", "check_matrix", "compile_layers"]
+__all__ = ["Dense", "LayerKind", "check_layers", "check_matrix"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -63,42 +57,6 @@ class Dense:
         """What the layer's program depends on."""
         return LayerKind(self.weights.shape[0 if self.transpose else 1], self.transpose,
                          self.bias is not None, self.relu)
-
-
-@lru_cache(maxsize=32)
-def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind, ...]
-                   ) -> Executable:
-    """Compile dense layers, each of which takes the result of the one before.
-
-    Equal arguments give the same executable, so that its programs stay loaded between runs.
-
-    Parameters
-    ----------
-    config : Config
-        The chip.
-    rows, depth : int
-        Shape of the first layer's input, 1 or more.
-    kinds : tuple of LayerKind
-        The layers.
-
-    Returns
-    -------
-    Executable
-        Its inputs are the first layer's input and for each layer the weights, and the bias if it
-        has one; its outputs are the layers' results. All are float32.
-
-    Raises
-    ------
-    ValueError
-        If the layers' programs do not fit in instruction memory together, or the chip is too small
-        for any product.
-    """
-    jobs = []
-    for kind in kinds:
-        jobs.append(Matmul(config, rows, depth, kind.columns, kind.transpose, bias=kind.bias,
-                           relu=kind.relu))
-        depth = kind.columns
-    return LayerChain.link(*jobs).executable
 
 
 def check_matrix(name: str, value: object) -> Float32:

@@ -1,0 +1,110 @@
+"""The graph of dense layers, for one core or divided between two."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+
+from sim.compiler.dense.layers import LayerKind
+from sim.compiler.graph.ir import DType, Graph, Sharding, TensorType, Value
+
+__all__ = ["Division", "layers_graph"]
+
+
+class Division(Enum):
+    """How two cores share layers: none, or the halves of which dimension each computes."""
+
+    NONE = "none"
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
+def layers_graph(rows: int, depth: int, kinds: Sequence[LayerKind], division: Division) -> Graph:
+    """Write dense layers, each of which takes the result of the one before.
+
+    Parameters
+    ----------
+    rows, depth : int
+        Shape of the first layer's input; ``rows`` is rounded up to an even number if divided.
+    kinds : sequence of LayerKind
+        The layers; their numbers of columns are rounded up likewise.
+    division : Division
+        With ``ROWS``, the cores need nothing from each other. With ``COLUMNS``, they exchange their
+        halves of each layer's result that another layer takes.
+
+    Returns
+    -------
+    Graph
+        Inputs are the first layer's input and for each layer its weights, and its bias if it has
+        one; outputs are the results of all layers. All are float32.
+    """
+    return _Writer(rows, depth, division).write(kinds)
+
+
+class _Writer:
+    def __init__(self, rows: int, depth: int, division: Division) -> None:
+        self._division = division
+        self._rows = -(-rows // 2) if division is Division.ROWS else rows
+        self._graph = Graph(name="layers")
+        self._cuts: list[int | None] = []
+        self._x = self._input((self._rows, depth), 0 if division is Division.ROWS else None)
+
+    def write(self, kinds: Sequence[LayerKind]) -> Graph:
+        """The graph of layers of these kinds."""
+        by_columns = self._division is Division.COLUMNS
+        for number, kind in enumerate(kinds):
+            result = self._layer(kind)
+            self._graph.outputs.append(result)
+            if by_columns and number + 1 < len(kinds):
+                result = self._gathered(result, kind.columns)
+            self._x = result
+        if self._division is not Division.NONE:
+            cut = int(by_columns)
+            self._graph.sharding = Sharding(tuple(self._cuts), (cut,) * len(kinds))
+        return self._graph
+
+    def _layer(self, kind: LayerKind) -> Value:
+        """A layer; with ``COLUMNS``, the core's half of it."""
+        depth, by_columns = self._x.shape[1], self._division is Division.COLUMNS
+        columns = -(-kind.columns // 2) if by_columns else kind.columns
+        side = 0 if kind.transpose else 1
+        weights = self._input((columns, depth) if kind.transpose else (depth, columns),
+                              side if by_columns else None)
+        shape = self._rows, columns
+        # The bits must be those of golden.mxu.dense: `in_order` is for products that are streamed.
+        result = self._add("dot_general", (self._x, weights), shape, {
+            "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+            "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1 - side,),
+            "precision_config": ("DEFAULT", "DEFAULT"), "in_order": True})
+        if kind.bias:
+            bias = self._broadcast(self._input((columns,), 0 if by_columns else None), shape, (1,))
+            result = self._add("add", (result, bias), shape)
+        if kind.relu:
+            zero = self._add("constant", (), (), {"value": np.zeros((), np.float32)})
+            # In the core, `maximum` is fmax.
+            result = self._add("maximum", (result, self._broadcast(zero, shape, ())), shape)
+        return result
+
+    def _gathered(self, half: Value, columns: int) -> Value:
+        """All columns of a result of which the cores have halves."""
+        other = self._add("exchange", (half, half), half.shape)
+        halves = [self._add("by_device", pair, half.shape)
+                  for pair in ((half, other), (other, half))]
+        whole = self._add("concatenate", halves, (self._rows, 2 * half.shape[1]), {"dimension": 1})
+        if whole.shape[1] == columns:
+            return whole
+        return self._add("slice", (whole,), (self._rows, columns), {
+            "start_indices": (0, 0), "limit_indices": (self._rows, columns), "strides": (1, 1)})
+
+    def _input(self, shape: tuple[int, ...], cut: int | None) -> Value:
+        value = Value(TensorType(shape, DType.F32))
+        self._graph.inputs.append(value)
+        self._cuts.append(cut)
+        return value
+
+    def _broadcast(self, value: Value, shape: tuple[int, ...], along: tuple[int, ...]) -> Value:
+        return self._add("broadcast_in_dim", (value,), shape, {"broadcast_dimensions": along})
+
+    def _add(self, kind: str, operands: Sequence[Value], shape: tuple[int, ...],
+             attributes: dict[str, object] | None = None) -> Value:
+        return self._graph.add(kind, operands, TensorType(shape, DType.F32), attributes).result

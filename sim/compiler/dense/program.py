@@ -1,0 +1,148 @@
+"""Dense layers as an executable: how the cores share the work, and its arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from sim.compiler.dense.graph import Division, layers_graph
+from sim.compiler.dense.layers import Dense, LayerKind
+from sim.compiler.executable import Executable
+from sim.compiler.program.cache import compile_cached
+
+__all__ = ["DenseProgram", "compile_layers", "divisions"]
+
+Float32 = npt.NDArray[np.float32]
+
+_EXCHANGE_CYCLES = 200
+"""About how many cycles an exchange takes in addition to its rows."""
+
+
+@dataclass(frozen=True)
+class DenseProgram:
+    """Compiled layers.
+
+    What the cores share has an even number of rows or columns, so arrays of an odd number are
+    padded by one.
+
+    Attributes
+    ----------
+    executable : Executable
+    division : Division
+        How the cores share the work.
+    rows : int
+        Rows of the input and of all results.
+    kinds : tuple of LayerKind
+        The layers.
+    """
+
+    executable: Executable
+    division: Division
+    rows: int
+    kinds: tuple[LayerKind, ...]
+
+    def arrays(self, x: Float32, layers: Sequence[Dense]) -> list[Float32]:
+        """The executable's inputs: ``x``, then each layer's weights and bias, all float32."""
+        found = [_even(x, 0) if self.division is Division.ROWS else x]
+        for layer in layers:
+            for array, along in ((layer.weights, 0 if layer.transpose else 1), (layer.bias, 0)):
+                if array is not None:
+                    found.append(_even(array, along) if self.division is Division.COLUMNS
+                                 else array)
+        return found
+
+    def results(self, outputs: Sequence[Float32]) -> list[Float32]:
+        """The layers' results, without what is padding."""
+        return [output if output.shape == (self.rows, kind.columns)
+                else output[:self.rows, :kind.columns].copy()
+                for output, kind in zip(outputs, self.kinds, strict=True)]
+
+
+def _even(array: Float32, along: int) -> Float32:
+    """An array of an even size along a dimension."""
+    if array.shape[along] % 2 == 0:
+        return array
+    return np.pad(array, [(0, int(number == along)) for number in range(array.ndim)])
+
+
+@lru_cache(maxsize=32)
+def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind, ...]
+                   ) -> DenseProgram:
+    """Compile dense layers, each of which takes the result of the one before.
+
+    Equal arguments give the same program, so that it stays loaded between runs.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    rows, depth : int
+        Shape of the first layer's input, 1 or more.
+    kinds : tuple of LayerKind
+        The layers.
+
+    Raises
+    ------
+    MemoryError
+        If the chip's memories are too small for the code, or for the smallest blocks.
+    """
+    shapes, inner = [], depth
+    for kind in kinds:
+        shapes.append(f"({rows}, {inner}) and ({inner}, {kind.columns})")
+        inner = kind.columns
+    name = " and ".join(f"a product of {shape}" for shape in shapes)
+    failure: MemoryError | None = None
+    for division in divisions(config, rows, depth, kinds):
+        try:
+            executable = compile_cached(layers_graph(rows, depth, kinds, division), config,
+                                        name=name)
+        except MemoryError as error:
+            # Vector memory may have no room for the halves that the cores exchange.
+            failure = failure or error
+            continue
+        return DenseProgram(replace(executable, array_rows=_array_rows(config, rows, depth, kinds)),
+                            division, rows, kinds)
+    assert failure is not None
+    raise failure
+
+
+def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
+              ) -> list[Division]:
+    """The ways in which the cores can share layers, that with the least estimated cycles first."""
+    ways = [Division.NONE]
+    if config.cores > 1:
+        if all(kind.columns > 1 for kind in kinds):
+            ways.insert(0, Division.COLUMNS)
+        if rows > 1:
+            ways.insert(0, Division.ROWS)
+    return sorted(ways, key=lambda way: _cycles(config, rows, depth, kinds, way))
+
+
+def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
+            division: Division) -> int:
+    """Estimate the cycles of a core: those of its array, and of its transfers, a row in each."""
+    by_columns = division is Division.COLUMNS
+    height = ceil(rows / 2) if division is Division.ROWS else rows
+    total = height * ceil(depth / config.lanes)
+    for number, kind in enumerate(kinds):
+        columns = ceil(kind.columns / 2) if by_columns else kind.columns
+        tiles = ceil(depth / config.array), ceil(columns / config.array)
+        total += tiles[0] * tiles[1] * max(height, config.array + 1)
+        total += depth * tiles[1] + height * tiles[1]
+        if by_columns and number + 1 < len(kinds):
+            total += _EXCHANGE_CYCLES + height * tiles[1]
+        depth = kind.columns
+    return total
+
+
+def _array_rows(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]) -> int:
+    """About how many rows the arrays take: the measure of progress."""
+    total, height = 0, ceil(rows / config.sublanes) * config.sublanes
+    for kind in kinds:
+        total += height * ceil(depth / config.array) * ceil(kind.columns / config.array)
+        depth = kind.columns
+    return total
