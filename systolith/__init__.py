@@ -11,11 +11,11 @@
         y = systolith.jit(f)(x, device=device)
 
 `load` reads what `CompiledProgram.save` wrote. What a program contains that is not supported is an
-`UnsupportedError`. `Device` runs matrix products, dense layers (`Dense`) and compiled programs
-(`Executable`), on the simulated hardware or on the golden model. `Config` holds the parameters of a
-chip, `HbmOptions` those of the simulated memory. A `Buffer` is a piece of the device's memory. The
-errors end a run: a core's fault, a stop by another thread, a timeout; `Fault` names the faults, and
-`CoreState` is what a core was doing.
+`UnsupportedError`. `profile` notes all programs that run, with their cycles. `Device` runs matrix
+products, dense layers (`Dense`) and compiled programs (`Executable`), on the simulated hardware or
+on the golden model. `Config` holds the parameters of a chip, `HbmOptions` those of the simulated
+memory. A `Buffer` is a piece of the device's memory. The errors end a run: a core's fault, a stop
+by another thread, a timeout; `Fault` names the faults, and `CoreState` is what a core was doing.
 
 Nothing is defined here. Users import from here; the modules behind it may move.
 """
@@ -35,10 +35,11 @@ from sim.errors import (
     UnsupportedError,
 )
 from sim.jit.function import JitFunction, jit
+from sim.jit.profile import Profile, ProgramRuns, profile
 from sim.jit.program import CompiledProgram, compile, load
 from sim.models.hbm import HbmOptions
 
 __all__ = ["Buffer", "CompiledProgram", "Config", "CoreFaultError", "CoreState",
            "CoreStoppedError", "Dense", "Device", "DeviceTimeoutError", "Executable", "Fault",
-           "HbmOptions", "JitFunction", "Unsupported", "UnsupportedError", "compile", "jit",
-           "load"]
+           "HbmOptions", "JitFunction", "Profile", "ProgramRuns", "Unsupported",
+           "UnsupportedError", "compile", "jit", "load", "profile"]

@@ -1,7 +1,7 @@
 """Execution of compiled programs: allocate buffers, copy arrays, run, and clean up."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -21,7 +21,12 @@ from sim.driver.backend import Backend
 from sim.driver.cores import Cores, Progress
 from sim.driver.heap import Buffer
 
-__all__ = ["Execution"]
+__all__ = ["OBSERVERS", "Execution", "Observer"]
+
+Observer = Callable[[Executable, Mapping[int, Mapping[str, int]], float], object]
+"""Takes an executable that has run, each core's counters, and the seconds that it took."""
+OBSERVERS: list[Observer] = []
+"""Called after each run of an executable by any device of this process."""
 
 _LOOK_SECONDS = 0.2
 """Time between two updates of a progress bar."""
@@ -99,8 +104,8 @@ class Execution(Cores):
                 programs = executable.programs(addresses)
                 with tqdm(total=executable.array_rows, unit="row", disable=progress is not True,
                           leave=False) as bar:
-                    self._run_programs(
-                        programs, self._follow(bar) if progress is True else progress or None)
+                    self._run_programs(executable, programs, self._follow(bar)
+                                       if progress is True else progress or None)
                     bar.update(executable.array_rows - bar.n)
                 return tuple(spec.layout.unpack(memory[spec.name]) for spec in executable.outputs)
 
@@ -196,8 +201,10 @@ class Execution(Cores):
         """Return a view of a buffer's rows."""
         return backend.hbm[buffer.address // self._config.row_bytes:][:rows]
 
-    def _run_programs(self, programs: Mapping[int, Program], progress: Progress | None) -> None:
+    def _run_programs(self, executable: Executable, programs: Mapping[int, Program],
+                      progress: Progress | None) -> None:
         """Run an executable's programs to their end, loading those that are not loaded."""
+        started = time.perf_counter()
         new = {core: program for core, program in programs.items()
                if self._loaded.get(core) is not program}
         try:
@@ -208,6 +215,8 @@ class Execution(Cores):
             self._loaded |= programs
             self._used = False
             self._unfinished = False
+            for observer in tuple(OBSERVERS):
+                observer(executable, self._last_run, time.perf_counter() - started)
         except BaseException:
             # If an interrupt ends this too, the next reset frees the buffers.
             self.reset()

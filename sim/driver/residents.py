@@ -198,7 +198,7 @@ class Residents(Execution):
                     places += [(part, name, buffer) for part in range(len(resident.cores))]
                 for part, name, buffer in places:
                     self._point(backend, resident, (part, name), buffer)
-                self._run_programs(resident.programs, progress)
+                self._run_programs(executable, resident.programs, progress)
 
     def _places(self, resident: Resident, what: str, specs: Sequence[BufferSpec],
                 given: Sequence[Sequence[Buffer]]) -> list[tuple[int, str, Buffer]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sim.compiler.graph.ir import Location
 from sim.compiler.program.report import UNCOUNTED, KernelCost, Report, longest_wait
 
-__all__ = ["report"]
+__all__ = ["aligned", "report"]
 
 _CORES = {1: "one core", 2: "two cores (kernels are those of core 0)"}
 
@@ -73,7 +73,8 @@ def report(costs: Report, last_run: Mapping[int, Mapping[str, int]] | None = Non
     columns = [number for number, name in enumerate(table[0]) if shown.get(name, True)]
     text = [f"{compiled.name} for {_CORES[len(compiled.cores)]} of {config.lanes} lanes, "
             f"{config.sublanes} sublanes",
-            *_aligned([[row[number] for number in columns] for row in table])]
+            *aligned([[row[number] for number in columns] for row in table],
+                     ("source", "operation", "waits for"))]
     if counted and total.runs and not shown["measured"]:
         text.append(f"no measured cycles: {UNCOUNTED}")
     for core, counts in sorted((last_run or {}).items()):
@@ -90,10 +91,9 @@ def _place(location: Location | None) -> str:
     return f"{location.file}:{location.line}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Text to the left, numbers to the right."""
-    left = {number for number, name in enumerate(rows[0])
-            if name in ("source", "operation", "waits for")}
+def aligned(rows: Sequence[Sequence[str]], texts: Sequence[str]) -> list[str]:
+    """Lines of a table whose first row names the columns: texts to the left, numbers right."""
+    left = {number for number, name in enumerate(rows[0]) if name in texts}
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) if number in left else cell.rjust(width)
                       for number, (cell, width) in enumerate(zip(row, widths, strict=True))

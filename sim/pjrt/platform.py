@@ -24,7 +24,7 @@ from sim.pjrt.compiler import compile_program
 from sim.pjrt.library import CHIP, COMPILER, Job, Library, build
 from sim.pjrt.types import status_of
 
-__all__ = ["register"]
+__all__ = ["is_open", "register"]
 
 
 def register(name: str) -> None:
@@ -32,12 +32,20 @@ def register(name: str) -> None:
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 
+    from sim.pjrt.rules import register_rules
+
     # JAX has no public way for a platform to say that it takes donated arguments.
     if name not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append(name)
     os.register_at_fork(after_in_child=_keep_clients)
     xla_bridge.register_backend_factory(name, functools.partial(_open, name), priority=-1,
                                         fail_quietly=False)
+    register_rules(name)
+
+
+def is_open() -> bool:
+    """Whether JAX uses the chip in this process."""
+    return _worker.cache_info().currsize > 0
 
 
 def _keep_clients() -> None:

@@ -12,7 +12,8 @@ from jax import lax
 
 from tools.jax_table.maker import SIDE, Maker
 
-__all__ = ["BY_FUNCTION", "BY_PARAMETER", "COLLECTIVES", "UNDEFINED"]
+__all__ = ["BY_FUNCTION", "BY_PARAMETER", "COLLECTIVES", "UNDEFINED",
+           "UP_TO_SIGN"]
 
 _ARRAYS = ("x y x1 x2 a b a1 a2 z m v u p val arr ary array operand lhs rhs element ar1 ar2 "
            "test_elements vals values prototype xs src on_true on_false value data f min max")
@@ -295,5 +296,7 @@ BY_FUNCTION: dict[str, Callable[[Maker], Any]] = {
 COLLECTIVES = ("all_gather", "all_to_all", "axis_index", "axis_size", "pbroadcast", "pmax",
                "pmean", "pmin", "ppermute", "pshuffle", "psum", "psum_scatter", "pswapaxes")
 """Functions that run on both cores, in `shard_map` over an axis x."""
+UP_TO_SIGN = ("eigh", "svd")
+"""Functions whose results are vectors of any sign: absolute values are compared."""
 UNDEFINED = ("empty", "empty_like", "rng_bit_generator", "rng_uniform")
 """Functions whose results are not defined: their shapes and types are compared."""

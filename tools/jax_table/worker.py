@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tools.jax_table.arguments import Call, calls
-from tools.jax_table.tables import COLLECTIVES, UNDEFINED
+from tools.jax_table.tables import COLLECTIVES, UNDEFINED, UP_TO_SIGN
 
 __all__ = ["TOLERANCE", "main"]
 
@@ -56,6 +56,8 @@ def _run(title: str, name: str, function: Callable[..., Any]) -> tuple[str, str]
         done.add(kind)
         try:
             got = _called(function, call, "systolith", name in COLLECTIVES)
+            if name in UP_TO_SIGN:
+                got, want = jax.tree.map(np.abs, (got, want))
             problem = _difference(got, want, defined=name not in UNDEFINED)
         except Exception as error:  # noqa: BLE001 - the table says it
             return "refused", f"{label}: {_reason(error)}"

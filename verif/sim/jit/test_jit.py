@@ -149,8 +149,20 @@ def test_report_joins_predicted_and_measured_cycles() -> None:
     assert "measured" not in predicted[0]
     with Device.open("tiny") as device:
         found = rows(program.report(x, x, device=device))
+        with systolith.profile() as profile:
+            for _ in range(2):
+                program(x, x, device=device)
+        once = device.last_run[0]
+        program(x, x, device=device)
         with pytest.raises(ValueError, match="must be given 2 arrays"):
             program.report(device=device)
+    [runs] = profile.programs
+    assert (runs.executable, runs.runs) == (program.executable, 2)
+    assert runs.cycles == profile.cycles == 2 * once["cycles"]
+    assert runs.counts["mxu_active_cycles"] == 2 * once["mxu_active_cycles"]
+    assert runs.report() == program.report().partition("last run")[0]
+    assert re.search(rf"^function +2 +{2 * once['cycles']:,} +{once['cycles']:,} ", str(profile),
+                     re.MULTILINE)
     first = function.__code__.co_firstlineno
     [product] = [row for row in found if row["source"] == f"{__file__}:{first + 1}"]
     assert product["operation"] == "dot_general"

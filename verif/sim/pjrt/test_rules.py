@@ -1,0 +1,95 @@
+"""Functions that take the place of JAX's libraries: linear algebra, products, random bits."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sim.pjrt import linalg, rules
+from verif.sim.pjrt.process import run
+
+jax = pytest.importorskip("jax")
+
+RNG = np.random.default_rng(11)
+MATRICES = RNG.normal(size=(2, 4, 4)).astype(np.float32)
+DEFINITE = MATRICES @ MATRICES.swapaxes(-1, -2) + 2 * np.eye(4, dtype=np.float32)
+
+
+def close(found: object, wanted: object) -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-5, atol=2e-5)
+
+
+def test_cholesky_is_nan_where_the_matrix_is_not_positive_definite() -> None:
+    found = np.asarray(jax.jit(linalg.cholesky)(np.stack([DEFINITE[0], -DEFINITE[1]])))
+    close(found[0], np.linalg.cholesky(DEFINITE[0]))
+    assert np.isnan(found[1]).all()
+
+
+def test_triangular_solve_reads_one_triangle() -> None:
+    b = RNG.normal(size=(2, 4, 4)).astype(np.float32)
+    for left, lower, transposed, unit in itertools.product((False, True), repeat=4):
+        triangle = np.tril(DEFINITE) if lower else np.triu(DEFINITE)
+        if unit:
+            triangle = triangle * (1 - np.eye(4)) + np.eye(4)
+        if transposed:
+            triangle = triangle.swapaxes(-1, -2)
+        x = np.asarray(linalg.triangular_solve(
+            DEFINITE, b, left_side=left, lower=lower, transpose_a=transposed, conjugate_a=False,
+            unit_diagonal=unit))
+        np.testing.assert_allclose(triangle @ x if left else x @ triangle, b, rtol=1e-3,
+                                   atol=1e-3 * np.abs(x).max())
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 3, 3)])
+def test_singular_values_and_vectors(shape: tuple[int, ...]) -> None:
+    a = RNG.normal(size=shape).astype(np.float32)
+    a[..., 1] = 0 if shape == (5, 3) else a[..., 1]
+    s, u, vt = map(np.asarray, jax.jit(lambda a: linalg.svd(
+        a, full_matrices=True, compute_uv=True, subset_by_index=None, algorithm=None))(a))
+    close(s, np.linalg.svd(a, compute_uv=False))
+    count = s.shape[-1]
+    close(u[..., :count] * s[..., None, :] @ vt[..., :count, :], a)
+    for q in (u, vt):
+        close(q @ q.swapaxes(-1, -2), np.broadcast_to(np.eye(q.shape[-1]), q.shape))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.uint32, np.int8])
+def test_high_half_of_a_product(kind: type[np.signedinteger]) -> None:
+    limits = np.iinfo(kind)
+    values = [limits.min, limits.max, 0, 1, limits.max // 2, *RNG.integers(
+        limits.min, limits.max, 20)]
+    x, y = (np.array(side, kind) for side in zip(*itertools.product(values, values), strict=True))
+    wanted = x.astype(object) * y.astype(object) >> limits.bits
+    np.testing.assert_array_equal(rules.mulhi(x, y), wanted.astype(kind))
+
+
+def test_random_bits_continue_with_the_next_key() -> None:
+    key = jax.numpy.array([1, 2, 0xFFFFFFFE, 7], np.uint32)
+    following, bits = rules.rng_bit_generator(key, shape=(2, 3), dtype=np.uint32, algorithm=None)
+    assert following.tolist() == [1, 2, 1, 8]
+    assert len(set(bits.ravel().tolist())) == 6
+    _, small = rules.rng_bit_generator(key, shape=(6,), dtype=np.uint8, algorithm=None)
+    np.testing.assert_array_equal(small, bits.ravel() >> 24)
+    with pytest.raises(NotImplementedError, match="at most 32 bits, not 64"):
+        rules.rng_bit_generator(key, shape=(2,), dtype=np.float64, algorithm=None)
+
+
+def test_chip_runs_them() -> None:
+    def program() -> None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        a = np.random.default_rng(3).normal(size=(4, 4)).astype(np.float32)
+        a = a + a.T
+        values, vectors = jax.jit(jnp.linalg.eigh)(a)
+        assert values.devices() == {jax.devices("systolith")[0]}
+        np.testing.assert_allclose(values, np.linalg.eigvalsh(a), rtol=1e-4, atol=1e-5)
+        # Products of numpy: those of the chip have bfloat16 operands.
+        values, vectors = np.asarray(values), np.asarray(vectors)
+        np.testing.assert_allclose(vectors * values @ vectors.T, a, rtol=1e-4, atol=1e-5)
+        key = jax.random.key(1, impl="rbg")
+        first, second = (jax.random.bits(part, (4,)) for part in jax.random.split(key))
+        assert len({*np.asarray(first).tolist(), *np.asarray(second).tolist()}) == 8
+
+    run(program)
