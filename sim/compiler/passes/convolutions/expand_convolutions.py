@@ -125,8 +125,8 @@ class _Convolution:
         inputs = self.lhs.shape[along] // groups
         if features > 1 and inputs == 1:
             return self._depthwise(outputs)
-        if batches > 1 and inputs == outputs == 1:
-            return self._depthwise_gradient()
+        if batches > 1 and inputs == 1:
+            return self._depthwise_gradient(outputs)
         shape = list(self.type.shape)
         shape[self.output_feature_dimension] = outputs
         parts = []
@@ -161,7 +161,7 @@ class _Convolution:
         for offset in _indexes(self.windows):
             starts = tuple(at * step for at, step in zip(offset, self.rhs_dilation, strict=True))
             rows = self._shifted(lhs, starts, self.results, self.window_strides)
-            rows = self._repeated(to.transpose(rows, order), outputs)
+            rows = self._repeated(to.transpose(rows, order), self.output_feature_dimension, outputs)
             weights = rhs
             for dimension, at in zip(self.kernel_spatial_dimensions, offset, strict=True):
                 weights = to.slice(weights, dimension, at, 1)
@@ -172,16 +172,17 @@ class _Convolution:
         assert total is not None
         return finished(total, self.type.dtype, to)
 
-    def _repeated(self, rows: Value, outputs: int) -> Value:
-        """Every feature so many times."""
-        if outputs == 1:
-            return rows
-        at = self.output_feature_dimension
-        shape = (*rows.shape[:at + 1], outputs, *rows.shape[at + 1:])
-        dimensions = [dimension for dimension in range(len(shape)) if dimension != at + 1]
-        return self.to.reshape(self.to.broadcast(rows, shape, dimensions), self.type.shape)
+    def _repeated(self, value: Value, along: int, times: int) -> Value:
+        """Every index of a dimension so many times."""
+        if times == 1:
+            return value
+        before, size, behind = value.shape[:along], value.shape[along], value.shape[along + 1:]
+        shape = (*before, size, times, *behind)
+        dimensions = [dimension for dimension in range(len(shape)) if dimension != along + 1]
+        return self.to.reshape(self.to.broadcast(value, shape, dimensions),
+                               (*before, size * times, *behind))
 
-    def _depthwise_gradient(self) -> Value:
+    def _depthwise_gradient(self, outputs: int) -> Value:
         """A sum over the kernel's places and features for each place of the result."""
         to = self.to
         lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
@@ -199,7 +200,9 @@ class _Convolution:
         for place in _indexes(self.results):
             starts = tuple(at * step for at, step in zip(place, self.window_strides, strict=True))
             rows = self._shifted(lhs, starts, self.windows, self.rhs_dilation)
-            term = to.binary("multiply", to.transpose(rows, order), rhs)
+            rows = self._repeated(to.transpose(rows, order), self.kernel_output_feature_dimension,
+                                  outputs)
+            term = to.binary("multiply", rows, rhs)
             places[place] = to.reshape(to.sum(term, summed), shape)
         return finished(self._joined(places), self.type.dtype, to)
 

@@ -128,6 +128,23 @@ def test_convolutions() -> None:
         assert kinds[kind], kind
 
 
+def test_gradients_of_depthwise_kernels_have_a_sum_for_each_place() -> None:
+    """Whatever the number of features that are made of one."""
+    lhs, rhs, result = (TensorType(shape, DType.F32)
+                        for shape in ((5, 6, 2, 4), (4, 5, 2, 12), (2, 2, 1, 12)))
+    graph = compare("convolution", [lhs, rhs], result, {
+        "window_strides": (1, 1), "padding": ((0, 0), (0, 0)), "lhs_dilation": (1, 1),
+        "rhs_dilation": (1, 1), "window_reversal": (False, False), "input_batch_dimension": 3,
+        "input_feature_dimension": 2, "input_spatial_dimensions": (0, 1),
+        "kernel_input_feature_dimension": 2, "kernel_output_feature_dimension": 3,
+        "kernel_spatial_dimensions": (0, 1), "output_batch_dimension": 2,
+        "output_feature_dimension": 3, "output_spatial_dimensions": (0, 1),
+        "feature_group_count": 1, "batch_group_count": 4,
+        "precision_config": ("DEFAULT", "DEFAULT")})
+    kinds = Counter(operation.kind for operation in graph.operations)
+    assert (kinds["reduce"], kinds["dot_general"], kinds["convolution"]) == (4, 0, 0)
+
+
 def test_regions_are_expanded() -> None:
     scalar, vector = TensorType((), DType.PRED), TensorType((3, 2), DType.F32)
     condition, body = Graph([Value(vector)]), Graph([Value(vector)])
