@@ -1,4 +1,4 @@
-"""Decoders of a bundle: its registers and encoding faults, and its operations for the units.
+"""Decoders of a bundle: its registers, its faults, and its operations for the units.
 
 They contain no list of operations: the codes of each slot, and the meaning of its fields, come from
 `hdl.isa.OPERATIONS`.
@@ -13,6 +13,7 @@ from amaranth.utils import ceil_log2
 
 from ..checks import instance
 from ..config import Config
+from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import (
     BUNDLE_BITS,
     BUNDLE_LAYOUT,
@@ -36,12 +37,13 @@ from ..isa import (
     StoreOp,
     Unit,
     VectorOp,
+    index_limits,
 )
 from ..vpu.interface import LoadIssue, RegisterWrite, StoreIssue, VectorIssue
-from .interface import RowPush, XluIssue
+from .interface import FAULT_BITS, RowPush, XluIssue
 from .ledger import ROWS, WEIGHTS
 
-__all__ = ["SCALAR_PORTS", "BundleDecoder", "UnitDecoder", "fault_codes",
+__all__ = ["SCALAR_PORTS", "BundleDecoder", "BundleFaults", "UnitDecoder", "fault_codes",
            "kind_codes", "scalar_codes", "unit_codes", "unit_ports"]
 
 _REGISTER_BITS = ceil_log2(SCALAR_REGISTERS)
@@ -257,6 +259,73 @@ class BundleDecoder(wiring.Component):
         ]
 
 
+class BundleFaults(wiring.Component):
+    """The lowest fault that a bundle would have at issue; combinational.
+
+    Attributes
+    ----------
+    bundle : In(BUNDLE_BITS)
+        The bundle, of `BUNDLE_LAYOUT`.
+    s0_address, ld_address, st_address : In(32)
+        Full addresses of these slots.
+    misc_scalar : In(32)
+        Value of the scalar operand b of slot `misc`.
+    illegal, conflict, weight_load, fifo_overflow, fifo_underflow, semaphore : In(1)
+        Faults that other parts find.
+    fault : Out(4)
+        The `Fault`, or `NONE`.
+    """
+
+    combinational = True
+
+    def __init__(self, config: Config) -> None:
+        instance("config", config, Config)
+        self._config = config
+        super().__init__({
+            "bundle": In(BUNDLE_BITS), "s0_address": In(32), "ld_address": In(32),
+            "st_address": In(32), "misc_scalar": In(32),
+            "illegal": In(1), "conflict": In(1), "weight_load": In(1), "fifo_overflow": In(1),
+            "fifo_underflow": In(1), "semaphore": In(1), "fault": Out(FAULT_BITS),
+        })
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        config = self._config
+        fields = data.View(BUNDLE_LAYOUT, self.bundle)
+        op, operand = fields[Slot.MISC].op, self.misc_scalar
+        index_range = Signal()
+        for code, limit in index_limits(config).items():
+            with m.If(op == code):
+                m.d.comb += index_range.eq(operand >= limit)
+
+        def beyond(slot: Slot, fault: Fault, size: int) -> Value:
+            used = fields[slot].op.matches(*fault_codes(slot, fault))
+            return used & (getattr(self, f"{slot}_address") >= size)
+
+        other_core = [operation.op.value for operation in OPERATIONS
+                      if Slot.MISC in operation.slots and operation.cores > config.cores]
+        starts = op.matches(*unit_codes(Slot.MISC, Unit.DMA))
+        # All words of a descriptor must lie in scalar memory.
+        room = max(0, config.smem_words - DESCRIPTOR_WORDS + 1)
+        causes = {
+            Fault.ILLEGAL: self.illegal | (op.matches(*other_core) if other_core else 0),
+            Fault.CONFLICT: self.conflict,
+            Fault.SMEM_RANGE: beyond(Slot.S0, Fault.SMEM_RANGE, config.smem_words) |
+                              (starts & (operand >= room)),
+            Fault.VMEM_RANGE: beyond(Slot.LOAD, Fault.VMEM_RANGE, config.vmem_vectors) |
+                              beyond(Slot.STORE, Fault.VMEM_RANGE, config.vmem_vectors),
+            Fault.INDEX_RANGE: index_range,
+            Fault.WEIGHT_LOAD: self.weight_load,
+            Fault.FIFO_OVERFLOW: self.fifo_overflow,
+            Fault.FIFO_UNDERFLOW: self.fifo_underflow,
+            Fault.SEMAPHORE: self.semaphore,
+        }
+        for number in sorted(causes, reverse=True):
+            with m.If(causes[number]):
+                m.d.comb += self.fault.eq(number.value)
+        return m
+
+
 class UnitDecoder(wiring.Component):
     """Operations of a bundle for the units, with their operands; combinational.
 
@@ -268,7 +337,7 @@ class UnitDecoder(wiring.Component):
         The bundle issues in this cycle.
     v0_scalar, v1_scalar, misc_scalar : In(32)
         Values of the scalar operands b of these slots.
-    load_address, store_address : In(32)
+    ld_address, st_address : In(32)
         Full addresses, in range if the bundle issues.
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
         As those of `Sequencer` (`unit_ports`).
@@ -281,7 +350,7 @@ class UnitDecoder(wiring.Component):
         super().__init__({
             "bundle": In(BUNDLE_BITS), "issue": In(1),
             "v0_scalar": In(32), "v1_scalar": In(32), "misc_scalar": In(32),
-            "load_address": In(32), "store_address": In(32),
+            "ld_address": In(32), "st_address": In(32),
             **{name: Out(port) for name, port in unit_ports(config).items()},
         })
 
@@ -296,10 +365,10 @@ class UnitDecoder(wiring.Component):
         m.d.comb += [
             self.load.valid.eq(self.issue & (load.op == LoadOp.LOAD.value)),
             self.load.d.eq(load.d),
-            self.load.address.eq(self.load_address),
+            self.load.address.eq(self.ld_address),
             self.store.valid.eq(self.issue & (store.op == StoreOp.STORE.value)),
             self.store.d.eq(store.d),
-            self.store.address.eq(self.store_address),
+            self.store.address.eq(self.st_address),
             self.store.m.eq(store.m),
             self.push_x.valid.eq(self.issue & push.op.matches(*ROWS)),
             self.push_x.source.eq(push.a),

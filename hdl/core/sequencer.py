@@ -8,10 +8,8 @@ from amaranth.lib.wiring import In, Out
 
 from ..checks import instance
 from ..config import Config
-from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import (
     BUNDLE_LAYOUT,
-    OPERATIONS,
     Fault,
     Kind,
     LoadOp,
@@ -21,7 +19,6 @@ from ..isa import (
     Slot,
     StoreOp,
     Unit,
-    index_limits,
 )
 from ..tiles import place
 from ..vpu.interface import (
@@ -31,8 +28,8 @@ from ..vpu.interface import (
 )
 from .decode import (
     BundleDecoder,
+    BundleFaults,
     UnitDecoder,
-    fault_codes,
     kind_codes,
     unit_codes,
     unit_ports,
@@ -169,7 +166,7 @@ class Sequencer(wiring.Component):
         ]
         self._sum_addresses(m)
         held_up, memory = self._look_for_hazards(m, platform)
-        fault = self._look_for_faults(m)
+        fault = self._look_for_faults(m, platform)
 
         # The three conditions, in order. Faults count only when nothing is outstanding, because
         # only then are the operands that they depend on final.
@@ -262,47 +259,26 @@ class Sequencer(wiring.Component):
         ]
         return held_up, memory
 
-    def _look_for_faults(self, m: Module) -> Signal:
+    def _look_for_faults(self, m: Module, platform: object) -> Signal:
         """The lowest fault of the bundle."""
-        config, ledger, misc = self._config, self._ledger, self._bundle.misc
+        ledger, decoder, semaphores = self._ledger, self._decoder, self._semaphores
+        faults = place(m, platform, "faults", "bundle_faults", lambda: BundleFaults(self._config))
         m.d.comb += [
             ledger.push.eq(self._bundle.push.op),
             ledger.pop.eq(self._bundle.pop.op),
             ledger.issue.eq(self.issue),
+            faults.bundle.eq(self._imem.bundle),
+            faults.misc_scalar.eq(self._operand(Slot.MISC, "b")),
+            faults.illegal.eq(decoder.illegal),
+            faults.conflict.eq(decoder.conflict),
+            faults.weight_load.eq(ledger.weight_load),
+            faults.fifo_overflow.eq(ledger.overflow),
+            faults.fifo_underflow.eq(ledger.underflow),
+            faults.semaphore.eq(semaphores.is_signal & semaphores.overflow),
         ]
-        index_range = Signal()
-        for op, limit in index_limits(config).items():
-            with m.If(misc.op == op):
-                m.d.comb += index_range.eq(self._operand(Slot.MISC, "b") >= limit)
-
-        def beyond(slot: Slot, fault: Fault, size: int) -> Value:
-            used = self._bundle[slot].op.matches(*fault_codes(slot, fault))
-            return used & (self._addresses[slot] >= size)
-
-        other_core = [operation.op.value for operation in OPERATIONS
-                      if Slot.MISC in operation.slots and operation.cores > config.cores]
-        starts = self._uses(Slot.MISC, Unit.DMA)
-        # All words of a descriptor must lie in scalar memory.
-        room = max(0, config.smem_words - DESCRIPTOR_WORDS + 1)
-        causes = {
-            Fault.ILLEGAL: self._decoder.illegal |
-                           (misc.op.matches(*other_core) if other_core else 0),
-            Fault.CONFLICT: self._decoder.conflict,
-            Fault.SMEM_RANGE: beyond(Slot.S0, Fault.SMEM_RANGE, config.smem_words) |
-                              (starts & (self._operand(Slot.MISC, "b") >= room)),
-            Fault.VMEM_RANGE: beyond(Slot.LOAD, Fault.VMEM_RANGE, config.vmem_vectors) |
-                              beyond(Slot.STORE, Fault.VMEM_RANGE, config.vmem_vectors),
-            Fault.INDEX_RANGE: index_range,
-            Fault.WEIGHT_LOAD: ledger.weight_load,
-            Fault.FIFO_OVERFLOW: ledger.overflow,
-            Fault.FIFO_UNDERFLOW: ledger.underflow,
-            Fault.SEMAPHORE: self._semaphores.is_signal & self._semaphores.overflow,
-        }
-        fault = Signal(FAULT_BITS, name="bundle_fault")
-        for number in sorted(causes, reverse=True):
-            with m.If(causes[number]):
-                m.d.comb += fault.eq(number.value)
-        return fault
+        for slot, address in self._addresses.items():
+            m.d.comb += getattr(faults, f"{slot}_address").eq(address)
+        return faults.fault
 
     def _examine(self, m: Module, clear: Signal, fault: Signal) -> tuple[Signal, Signal]:
         """Keep the fault of a bundle for later cycles; return whether it is known, and the fault.
@@ -425,8 +401,8 @@ class Sequencer(wiring.Component):
         m.d.comb += [
             units.bundle.eq(self._imem.bundle),
             units.issue.eq(self.issue),
-            units.load_address.eq(self._addresses[Slot.LOAD]),
-            units.store_address.eq(self._addresses[Slot.STORE]),
+            units.ld_address.eq(self._addresses[Slot.LOAD]),
+            units.st_address.eq(self._addresses[Slot.STORE]),
         ]
         for slot in (Slot.V0, Slot.V1, Slot.MISC):
             m.d.comb += getattr(units, f"{slot}_scalar").eq(self._operand(slot, "b"))
