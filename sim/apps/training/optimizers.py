@@ -16,7 +16,7 @@ class Optimizer(Protocol):
     """Changes parameters by their gradients."""
 
     def init(self, parameters: Tree) -> Tree:
-        """What the optimizer remembers before the first step."""
+        """State of the optimizer before the first step."""
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:

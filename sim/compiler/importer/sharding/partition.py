@@ -20,7 +20,7 @@ ADVICE = "write what each device does with jax.shard_map, or shard another dimen
 
 
 def partition(graph: Graph, cuts: Mapping[Value, Cut]) -> list[Unsupported]:
-    """Make a global program that of a device; each has one half of what is cut.
+    """Change a global program to that of one device, which has one half of each value that is cut.
 
     Parameters
     ----------
@@ -28,13 +28,13 @@ def partition(graph: Graph, cuts: Mapping[Value, Cut]) -> list[Unsupported]:
         The global program, which may have operations of the kinds `RESHARD` and `ALL_REDUCE`. It is
         changed, and has a sharding then if anything is cut.
     cuts : mapping of Value to (int or None)
-        The dimension along which each value is cut; values that are missing are not cut, or as
-        the operand of the conversion that makes them.
+        The dimension along which each value is cut. A value that is missing is not cut, unless a
+        conversion makes it from one that is.
 
     Returns
     -------
     list of Unsupported
-        What the devices cannot divide; if there is anything, the graph is of no use.
+        Operations that the devices cannot divide. If there are any, the graph is unusable.
     """
     device = _Device(cuts, [])
     inputs = [cuts.get(value) for value in graph.inputs]

@@ -67,7 +67,7 @@ class _Convolution:
         return replace(self, lhs=lhs, rhs=rhs, attributes={**self.attributes, **attributes})
 
     def expanded(self, config: Config) -> Value:
-        """The result."""
+        """Write the convolution as operations that have kernels; return its result."""
         return self._without_reversal()._without_padding()._without_groups(
             lambda plain: plain._by_places() if plain._has_few_places
             else plain._packed(config)._written())

@@ -45,7 +45,7 @@ class _Lowered:
     symbols : dict of str to Rows
         Rows of HBM of what it transfers itself, by the symbol of the first one's number.
     rows : int
-        How many rows that are.
+        Number of these rows.
     cycles : int
         Predicted cycles.
     """
