@@ -53,6 +53,13 @@ class ProgramOutcome:
     accesses: int = 0
     signals: int = 0
 
+    def add(self, program: RandomProgram, fault: Fault) -> None:
+        """Count a program whose state was compared; its bundles have been counted."""
+        self.programs += 1
+        self.executed += program.executed
+        self.faults[fault] += 1
+        self.operations |= program.operations
+
 
 def differences(golden: dict, rtl: dict) -> list[str]:
     """Differences of two states: a line for each part, with the first element that differs."""
@@ -127,7 +134,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
     core : CoreModel
         The core in RTL; its state is overwritten.
     bundles : int
-        How many.
+        Number of bundles.
     seed : int
         Of all choices.
     length : int, optional
@@ -157,8 +164,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
             stable = rng.integers(0, 8, len(STABLE), dtype=np.uint32)
             golden.scalars[STABLE.start:STABLE.stop] = stable
             scalars = golden.scalars.copy()
-            program = generator.program(length, fault=bool(rng.random() < 0.6),
-                                        busy_halt=True)
+            program = generator.program(length, fault=bool(rng.random() < 0.6), busy_halt=True)
             try:
                 core.write_scalars(scalars)
                 _Run(core, golden, program, rng, outcome).run(disturb=bool(rng.random() < 0.3))
@@ -172,10 +178,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
             if wrong:
                 raise AssertionError(_report(program.bundles, ["the states differ", *wrong], seed,
                                              outcome.programs))
-            outcome.programs += 1
-            outcome.executed += program.executed
-            outcome.faults[golden.fault] += 1
-            outcome.operations |= program.operations
+            outcome.add(program, golden.fault)
             bar.update(program.reached)
     return outcome
 

@@ -18,6 +18,9 @@ from hdl.tiles import VerilogLibrary
 from hdl.verilog import Export, export
 from tools import verilog
 
+FIELDS = ("write", "space", "address", "data")
+"""Fields of a request to a core."""
+
 
 def simulate(dut: Component, process: Callable[..., Any]) -> None:
     simulator = Simulator(dut)
@@ -139,12 +142,10 @@ def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed: int) -> Non
                     given_up += 1
                 offers[number] = offer
                 ctx.set(request.valid, int(offer is not None))
-                for name, value in zip(("write", "space", "address", "data"), offer or (0,) * 4,
-                                       strict=True):
+                for name, value in zip(FIELDS, offer or (0,) * 4, strict=True):
                     ctx.set(request.payload[name], value)
             core = dut.core_request
-            seen = tuple(ctx.get(core.payload[name])
-                         for name in ("write", "space", "address", "data"))
+            seen = tuple(ctx.get(core.payload[name]) for name in FIELDS)
             assert ctx.get(core.valid) == any(offer is not None for offer in offers)
             accepts = seen[2] != stuck and rng.random() < 0.8
             ctx.set(core.ready, int(accepts))

@@ -1044,12 +1044,19 @@ def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_pl
     bench.check_state(oracle)
 
 
+def transfer_write(rng: np.random.Generator) -> tuple[Space, int, list[int]]:
+    """A write of a transfer: to bundles 45 to 49, or to five words of scalar memory."""
+    together, to = write_words(CONFIG), Space(int(rng.integers(2)))
+    return to, (int(rng.integers(45 * 16 // together, 50 * 16 // together)) * together
+                if to == Space.IMEM else int(rng.integers(4, 6))), [
+        int(number) for number in rng.integers(1 << 32, size=together)]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_words_of_transfers_requests_and_a_program_s_stores_are_all_written(model: Model,
                                                                             seed: int) -> None:
     """The program has the first four words of scalar memory, transfers five, the host the rest."""
     rng = np.random.default_rng([18, seed])
-    together = write_words(CONFIG)
     program = [bundle(s0=s(ScalarOp.STORE, int(rng.integers(1, 8)), 0, i(int(rng.integers(4)))))
                if rng.random() < 0.3 else 0 for _ in range(41)]
     program += [bundle(s1=s(ScalarOp.LOOP, 20, 0, i(0))), HALT]
@@ -1074,10 +1081,7 @@ def test_words_of_transfers_requests_and_a_program_s_stores_are_all_written(mode
         bench.poke("request__payload", 1 | space.value << 1 | address << 3 | value << 23)
         bench.poke("request__valid", asks)
         if write is None and rng.random() < 0.8:
-            to = Space(int(rng.integers(2)))
-            write = to, (int(rng.integers(45 * 16 // together, 50 * 16 // together)) * together
-                         if to == Space.IMEM else int(rng.integers(4, 6))), [
-                int(number) for number in rng.integers(1 << 32, size=together)]
+            write = transfer_write(rng)
             bench.poke("word_write__payload", write[0].value | write[1] << 2 | sum(
                 number << 22 + 32 * k for k, number in enumerate(write[2])))
         bench.poke("word_write__valid", write is not None)

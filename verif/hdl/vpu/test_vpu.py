@@ -247,6 +247,11 @@ def test_loads_and_stores_of_a_bundle_keep_their_order(bench: VerilatedVpu,
 # The host's port
 
 
+def row_write(address: int, row: np.ndarray) -> int:
+    """Payload of the host's write of a row."""
+    return address | int.from_bytes(row.tobytes(), "little") << 16
+
+
 def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: float, valid: float,
                  rng: np.random.Generator) -> int:
     """Writes and reads vectors above ``WORDS`` while the core works; returns the number read."""
@@ -267,7 +272,7 @@ def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: flo
             row = words[address][sublane]
             # Only the last row's address counts.
             shown = address if sublane == config.sublanes - 1 else int(rng.integers(1 << 16))
-            model.poke("host_write__payload", shown | int.from_bytes(row.tobytes(), "little") << 16)
+            model.poke("host_write__payload", row_write(shown, row))
         read = complete > 0 and rng.random() < valid
         # The latest vector must be visible, too.
         address = WORDS + complete - 1 if rng.random() < 0.5 else WORDS + int(rng.integers(
@@ -292,9 +297,7 @@ def host_traffic(bench: VerilatedVpu, cycles: int, core: list[Cycle], ready: flo
         model.poke("host_write__valid", int(write))
         if write:
             address, sublane = to_write[written]
-            row = words[address][sublane]
-            model.poke("host_write__payload",
-                       address | int.from_bytes(row.tobytes(), "little") << 16)
+            model.poke("host_write__payload", row_write(address, words[address][sublane]))
             written += model.peek("host_write__ready")
         if model.peek("host_rows__valid"):
             rows.append(model.peek_words("host_rows__payload"))
@@ -335,8 +338,7 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench: Veril
     for t in range(400):
         word, row = divmod(len(written), sublanes)
         model.poke("host_write__valid", int(word < len(new)))
-        model.poke("host_write__payload", WORDS + 100 + word | int.from_bytes(
-            new[word % 30][row].tobytes(), "little") << 16)
+        model.poke("host_write__payload", row_write(WORDS + 100 + word, new[word % 30][row]))
         model.poke("host_read__valid", int(asked < len(words)))
         model.poke("host_read__payload", int(HostSpace.VMEM) | WORDS + asked << 2)
         if model.peek("host_rows__valid"):
