@@ -104,9 +104,9 @@ def profile() -> Iterator[Profile]:
             step(weights, batch)
         print(profile)
 
-    It takes programs of `systolith.jit`, `CompiledProgram`, `Device.execute` and
-    `Device.run_placed`, and those that JAX runs on the chip: calls made before are waited for at
-    its start, and calls made within at its end.
+    It notes programs of `systolith.jit`, `CompiledProgram`, `Device.execute` and
+    `Device.run_placed`, and those that JAX runs on the chip. At its start it waits for calls that
+    JAX has begun, and at its end for those within.
 
     Yields
     ------

@@ -44,7 +44,7 @@ def dtype_of(dtype: npt.DTypeLike) -> DType:
 
 
 def type_of(array: Array) -> TensorType:
-    """The type of a value that an array can be.
+    """The type of the value that an array of the host becomes.
 
     Raises
     ------

@@ -35,7 +35,7 @@ def part(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> 
 
 
 def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = (0, 1)) -> Value:
-    """The halves of both devices that belong to a device, behind each other along a dimension."""
+    """The halves of both devices' values that belong to a device, concatenated."""
     first, second = _halves(at, value, split)
     mine = _by_place(at, "by_device", first, second, group)
     other = _by_place(at, "exchange", second, first, group)

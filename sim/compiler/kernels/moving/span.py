@@ -211,8 +211,8 @@ class Span:
         Parameters
         ----------
         loops : mapping of int to LoopVariable
-            The axes' loops, or nothing to write the code in front of them: only if no axis
-            `varies` the position.
+            The axes' loops. If empty, the code goes in front of them, which requires that no
+            axis `varies` the position.
         """
         self._loops = loops
         self._at, self._within = Index(0), Index(0)

@@ -294,7 +294,7 @@ class _Staging:
             self._places.memory.release(buffer)
 
     def start(self, count: int, ahead: int) -> None:
-        """Write what comes before the loop: the first block is read."""
+        """Write the code before the loop, which starts to read the first block."""
         stream = self._stream
         stream.bundle((Slot.S0, "store", (s[0], s[0], ahead)))
         self._start_reads()
@@ -302,7 +302,7 @@ class _Staging:
             stream.bundle((Slot.MISC, "signal", (sem[BLOCK_WRITTEN], self._writes)))
 
     def finish(self) -> None:
-        """Write what comes after the loop: the last results are written."""
+        """Write the code after the loop, which waits for the last results."""
         if self._written:
             self._stream.wait(BLOCK_WRITTEN, self._writes)
         self._release()

@@ -108,7 +108,7 @@ class KernelLowering:
         return value in self._homes
 
     def transfer(self, value: Value) -> SReg:
-        """Take over a transfer; the number of the first row of HBM."""
+        """Take over a transfer; return the number of its first row of HBM."""
         symbol = f"home{len(self.transferred)}"
         self.transferred[symbol] = value
         return self._builder.symbol(symbol)
