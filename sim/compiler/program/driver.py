@@ -70,7 +70,9 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     views = ((),) * len(inputs) if standard_inputs else absorb(graph)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     outputs = tuple(value.type for value in graph.outputs)
-    planners = _plans(graph, config, sharding, not standard_inputs)
+    # Kernels' own transfers take numbers of rows, of 32 bits.
+    own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
+    planners = _plans(graph, config, sharding, own_transfers)
     codes = [planner.context.stream.finish() for planner in planners]
     if len(planners) == 2:
         codes = [connect(code, other.launcher.received)

@@ -78,6 +78,20 @@ def test_golden_bits(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.count(0) <= 2
 
 
+def test_buffers_across_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the program's buffers in turn."""
+    monkeypatch.setattr("sim.compiler.kernels.products.transfers._LATENCY", 1 << 20)
+    config, shape = replace(CONFIG, hbm_bytes=1 << 33), (24, 20, 7)
+    buffers = compile_graph(graph(*shape), config).buffers
+    before = 0
+    for spec in buffers:
+        rows = spec.layout.rows
+        with Device.open(config, "golden") as device:
+            device.allocate((1 << 32) - (before + rows // 2) * config.row_bytes)
+            assert check(device, shape, False) == 3
+        before += rows
+
+
 def test_rtl_bits() -> None:
     # With scalar memory for fewer chunks, as the tests of other kernels, whose simulation it is.
     with Device.open(harness.CONFIG) as device:
