@@ -88,6 +88,9 @@ class Lowering(Protocol):
     def scratch(self, vectors: int) -> Any:
         """Allocate vectors (a `VmemBuffer`) for this kernel alone; their contents are undefined."""
 
+    def spare(self, vectors: int) -> Any:
+        """As `scratch`; None if too few vectors are free, so that no value has to leave."""
+
     def constant(self, words: npt.NDArray[np.uint32]) -> Any:
         """Make a `VmemBuffer` that holds constant ``words``, shape (vectors, sublanes, lanes)."""
 

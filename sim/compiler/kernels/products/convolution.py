@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.products.ahead import split_ahead
 from sim.compiler.kernels.products.dot import (
     COPY_CYCLES,
     cheapest,
@@ -140,5 +141,6 @@ def _lower(operation: Operation, at: Lowering) -> None:
     lhs, rhs = (at.place(value) for value in operation.operands)
     result = at.place(operation.result)
     way = Convolution(operation, lhs.tiling, rhs.tiling, result.tiling)
-    write_product(at.builder, way.product(at.config, lhs.buffer, rhs.buffer, result.buffer,
-                                          finisher(at.builder, operation.result.dtype)), at.smem)
+    product = way.product(at.config, lhs.buffer, rhs.buffer, result.buffer,
+                          finisher(at.builder, operation.result.dtype))
+    write_product(at.builder, split_ahead(product, at), at.smem)

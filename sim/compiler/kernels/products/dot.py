@@ -16,6 +16,7 @@ from functools import cached_property
 from hdl.config import Config
 from sim.compiler.graph.ir import DType, Operation, Value
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.products.ahead import split_ahead
 from sim.compiler.kernels.products.pieces import scheme
 from sim.compiler.kernels.products.product import Finish, Level, Product
 from sim.compiler.kernels.products.steps import write_product
@@ -334,7 +335,7 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
     product, rows = min(((product, dot.rows) for product, dot in zip(products, ways, strict=True)),
                         key=lambda way: way[0].cycles)
     values = operation.operands[rows], operation.operands[1 - rows], operation.result
-    write_product(b, *_with_transfers(product, values, at))
+    write_product(b, *_with_transfers(split_ahead(product, at), values, at))
 
 
 def _with_transfers(product: Product, values: tuple[Value, Value, Value], at: Lowering

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.products.ahead import split_ahead
 from sim.compiler.kernels.products.dot import cheapest, finisher, precision
 from sim.compiler.kernels.products.pieces import scheme
 from sim.compiler.kernels.products.product import Finish, Level, Product
@@ -81,6 +82,6 @@ def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) 
 def _lower(operation: Operation, at: Lowering) -> None:
     lines, kernel = (at.place(value).buffer for value in operation.operands)
     b = at.builder
-    write_product(b, LineConvolution(operation, at.config).product(
-        lines, kernel, at.place(operation.result).buffer, finisher(b, operation.result.dtype)),
-        at.smem)
+    product = LineConvolution(operation, at.config).product(
+        lines, kernel, at.place(operation.result).buffer, finisher(b, operation.result.dtype))
+    write_product(b, split_ahead(product, at), at.smem)

@@ -21,6 +21,7 @@ from functools import cached_property
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation
 from sim.compiler.kernels.lowering import Choice, Lowering, chooses, lowers
+from sim.compiler.kernels.products.ahead import split_ahead
 from sim.compiler.kernels.products.dot import cheapest, finisher, merged, precision, relaid, strides
 from sim.compiler.kernels.products.pieces import scheme
 from sim.compiler.kernels.products.product import Finish, Level, Product
@@ -318,5 +319,5 @@ def _lower(operation: Operation, at: Lowering) -> None:
     if not way.is_direct:
         rows = at.scratch(way.vectors)
         _Copies(b, way, lhs.buffer, rows).write()
-    write_product(b, way.product(rows, rhs.buffer, result.buffer,
-                                 finisher(b, operation.result.dtype)), at.smem)
+    product = way.product(rows, rhs.buffer, result.buffer, finisher(b, operation.result.dtype))
+    write_product(b, split_ahead(product, at), at.smem)

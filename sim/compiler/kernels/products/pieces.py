@@ -21,9 +21,10 @@ from typing import Protocol
 
 from sim.compiler.graph.ir import DType
 from sim.compiler.machine.builder import Builder
-from sim.compiler.machine.ir import MReg, SReg, VReg
+from sim.compiler.machine.ir import MReg, SReg, VmemBuffer, VReg
 
-__all__ = ["Integers", "Passes", "Rounded", "Scheme", "Side", "Split", "scheme"]
+__all__ = ["Integers", "Passes", "Rounded", "Scheme", "Side", "Split", "Stored", "scheme",
+           "split"]
 
 Number = SReg | int
 _NEGATIVE_ZERO = 0x80000000
@@ -140,27 +141,25 @@ class Split:
     @property
     def work(self) -> tuple[int, int, int]:
         """Vector operations for a vector of rows, of weights, and of results."""
-        return 3 + 3 * self._most(ROWS), 3 + 3 * self._most(WEIGHTS), 2
+        return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """The first magnitude that counts as 0, and for each piece above: whether to subtract."""
+        return [self._limit(b, number), *(_bit(b, self._table(side, level), number)
+                                          for level in range(1, 1 + self.most(side)))]
+
+    def _limit(self, b: Builder, number: Number) -> Number:
         last = self.passes - 1
         if isinstance(number, int):
-            limit: Number = 0xFFFFFFFF if number == last else _OVERFLOW
-        else:
-            final = b.scalar("eq", number, last)
-            limit = b.scalar("or", b.scalar("sub", 0, final), _OVERFLOW)
-        return [limit, *(_bit(b, self._table(side, level), number)
-                         for level in range(1, 1 + self._most(side)))]
+            return 0xFFFFFFFF if number == last else _OVERFLOW
+        final = b.scalar("eq", number, last)
+        return b.scalar("or", b.scalar("sub", 0, final), _OVERFLOW)
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
         """The operand minus the pieces above."""
         limit, *levels = settings
-        valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
-        if mask is not None:
-            valid = b.mask("mand", valid, mask)
-        rest = b.vector("select", vector, 0, valid)
+        rest = _limited(b, vector, limit, mask)
         for level in levels:
             above = b.vector("and", b.vector("bf16", rest), level)
             rest = b.vector("fsub", rest, above)
@@ -175,13 +174,64 @@ class Split:
         """The sum in fp32."""
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
-    def _most(self, side: Side) -> int:
+    def most(self, side: Side) -> int:
+        """The highest number of a piece of an operand."""
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
         """The passes whose piece is ``level`` or a lower one, as bits."""
         return sum(1 << number for number, pair in enumerate(self.pairs)
                    if pair[side.number] >= level)
+
+
+@dataclass(frozen=True)
+class Stored(Split):
+    """The same passes, of pieces that `split` has stored: of an operand of several, each has a copy
+    of all vectors.
+    """
+
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Vector operations for a vector of rows, of weights, and of results."""
+        return 3, 3, 2
+
+    def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
+        """The first magnitude that counts as 0."""
+        return [self._limit(b, number)]
+
+    def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
+              mask: MReg | None) -> VReg:
+        """The stored number."""
+        return _limited(b, vector, settings[0], mask)
+
+    def stored(self, b: Builder, side: Side, number: Number) -> Number:
+        """The number of the piece that a pass needs."""
+        if isinstance(number, int):
+            return self.pairs[number][side.number]
+        table = sum(pair[side.number] << 2 * index for index, pair in enumerate(self.pairs))
+        return b.scalar("and", b.scalar("shr", b.value(table), b.scalar("shl", number, 1)), 3)
+
+
+def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None:
+    """Store the pieces of numbers: h, which is rounded by the array, then l, then m.
+
+    What rounds to an infinity, and NaN, have low pieces of 0.
+    """
+    with b.loop(source.vectors) as number:
+        vector = b.load(source, number)
+        b.store(vector, target, number)
+        rest = _limited(b, vector, _OVERFLOW, None)
+        for level in range(1, most + 1):
+            rest = b.vector("fsub", rest, b.vector("bf16", rest))
+            b.store(rest, target, number + level * source.vectors)
+
+
+def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg:
+    """A vector with 0 where the magnitude is not below a limit, or the mask is clear."""
+    valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
+    if mask is not None:
+        valid = b.mask("mand", valid, mask)
+    return b.vector("select", vector, 0, valid)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,8 @@ class Product:
         Makes what is stored from a sum.
     first_row : int
         The vector of the rows that the first step pushes first.
+    apart : tuple of (int, int)
+        Vectors from one stored piece of the rows, and of the weights, to the next (`split_ahead`).
     by_depth : bool
         All blocks and columns of a tile of the depth come before the next tile, so that operands
         are needed late; sums stay in vector memory.
@@ -105,6 +107,7 @@ class Product:
     weight_rows: int
     finish: Finish | None = field(default=None, compare=False)
     first_row: int = 0
+    apart: tuple[int, int] = (0, 0)
     by_depth: bool = False
 
     @cached_property

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sim.compiler.kernels.products.pieces import ROWS, WEIGHTS, Number
+from sim.compiler.kernels.products.pieces import ROWS, WEIGHTS, Number, Side, Stored
 from sim.compiler.kernels.products.product import Level, Product
 from sim.compiler.kernels.products.transfers import Transfers
 from sim.compiler.machine.builder import Builder
@@ -170,7 +170,8 @@ class _Writer:
             transfers.begin()
             transfers.wait_first_weights()
         self._first_weights()
-        self._rows = _Operand(0, None, None, product.scheme.settings(b, ROWS, 0))
+        self._rows = _Operand(self._piece(ROWS, 0), None, None,
+                              product.scheme.settings(b, ROWS, 0))
         if product.steps == 1:
             self._last_rows(self._row(0, self._depth_mask(self._rows)))
             self._results(_Results(b.zero, None, None))
@@ -272,7 +273,7 @@ class _Writer:
         """Put the state of the first step into registers."""
         b, product = self._b, self._product
         self._counters = _Counters(b, product, self._smem)
-        self._rows = _Operand(0, product.depth if self._counts_depth else None, None,
+        self._rows = _Operand(self._rows.at, product.depth if self._counts_depth else None, None,
                               self._rows.settings).variables(b)
         self._tags = [b.scalar_variable(self._tag()) for _ in range(product.lag + 1)]
         self._counters.advance()
@@ -284,7 +285,8 @@ class _Writer:
         """Go to the next step."""
         b = self._b
         self._counters.read()
-        rows = _Operand(self._counters.place("rows"), self._weights.depth, None,
+        rows = _Operand(self._counters.place("rows") + self._piece(ROWS, self._counters.number),
+                        self._weights.depth, None,
                         self._product.scheme.settings(b, ROWS, self._counters.number))
         tag = self._tag()
         self._rows.assign(b, rows)
@@ -298,8 +300,17 @@ class _Writer:
         row = counters.place("weight_row")
         depth = product.depth - counters.place("depth") if self._counts_depth else None
         most = product.weight_rows - 1 - row if self._counts_most else None
-        return _Operand(counters.place("weights") + row, depth, most,
+        piece = self._piece(WEIGHTS, counters.number)
+        return _Operand(counters.place("weights") + row + piece, depth, most,
                         product.scheme.settings(b, WEIGHTS, counters.number))
+
+    def _piece(self, side: Side, number: Number) -> Index:
+        """Vectors from an operand's first piece to the one that a pass needs."""
+        product = self._product
+        if not product.apart[side.number]:
+            return Index(0)
+        assert isinstance(product.scheme, Stored)
+        return Index.of(product.scheme.stored(self._b, side, number)) * product.apart[side.number]
 
     def _shift_tags(self) -> None:
         for older, newer in zip(self._tags[:0:-1], self._tags[-2::-1], strict=True):
@@ -435,7 +446,7 @@ class _Writer:
         whole = valid - (self._sublane_mask is not None)
 
         def push(number: int | LoopVariable, mask: MReg | None) -> None:
-            vector = b.load(product.weights, number)
+            vector = b.load(product.weights, self._piece(WEIGHTS, 0) + number)
             b.push(self._kind, product.scheme.piece(b, WEIGHTS, vector, settings, mask))
 
         if whole:

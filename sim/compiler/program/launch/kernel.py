@@ -59,6 +59,8 @@ class KernelLowering:
         Of these, those that the kernel does, by the symbol of the number of the first row.
     cycles : int or None
         Predicted cycles, if it waits for transfers of its own.
+    is_free : callable
+        Whether so many consecutive vectors are free; they always are, until it is set.
     reads_window : bool
         Whether it copies vectors to the window of scalar memory.
     """
@@ -78,6 +80,7 @@ class KernelLowering:
         self._reads = reads
         self._counters = counters or {}
         self._homes = homes or {}
+        self.is_free: Callable[[int], bool] = lambda vectors: True
         self.transferred: dict[str, Value] = {}
         self.cycles: int | None = None
         self.reads_window = False
@@ -120,6 +123,10 @@ class KernelLowering:
     def scratch(self, vectors: int) -> VmemBuffer:
         """Allocate vectors for this kernel alone; their contents are undefined."""
         return self._allocate("scratch", vectors)
+
+    def spare(self, vectors: int) -> VmemBuffer | None:
+        """As `scratch`; None if too few vectors are free, so that no value has to leave."""
+        return self.scratch(vectors) if self.is_free(vectors) else None
 
     def constant(self, words: npt.NDArray[Any]) -> VmemBuffer:
         """Make a buffer that holds constant ``words``, shape (vectors, sublanes, lanes).

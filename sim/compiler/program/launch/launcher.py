@@ -268,6 +268,7 @@ class Launcher:
             self._config, taken.places, taken.allocate,
             lambda buffer, words: places.memory.load_rows(constants.rows(words), buffer),
             known, reads, self._context.counters.values, taken.homes)
+        lowering.is_free = lambda vectors: places.memory.free.smallest(vectors) is not None
         return lowering, reads
 
     def _emit(self, operation: Operation, builder: Builder) -> Code:

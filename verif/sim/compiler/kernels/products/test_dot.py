@@ -8,6 +8,8 @@ from hdl.config import Config
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
 from sim.compiler.kernels.products.dot import Dots, dot_cycles
+from sim.compiler.machine.estimate import estimate
+from sim.compiler.program.launch.kernel import KernelLowering
 from sim.compiler.tiling import standard
 from sim.models.core import CoreModel
 from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run
@@ -139,6 +141,27 @@ def test_precision(form: str, precision: str) -> None:
         operation = dot(*kinds, contracting, batch, precision=precision)
         a, b = (numbers(rng, kind) for kind in kinds)
         compare(operation, a, b, run(operation, [a, b])[0])
+
+
+@pytest.mark.parametrize("precision", ["HIGH", "HIGHEST"])
+def test_pieces_made_ahead_have_the_same_bits(precision: str,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that are made for each use, where there is no room for them."""
+    rng = np.random.default_rng(SEED)
+    for other in (DType.F32, DType.BF16):
+        kinds = TensorType((41, 20), DType.F32), TensorType((20, 19), other)
+        operation = dot(*kinds, ((1,), (0,)), precision=precision)
+        a, b = (rng.normal(size=kind.shape).astype(array_dtype(kind.dtype)) for kind in kinds)
+        a[3, :3], b[:4, 5] = (np.inf, np.nan, 3.4e38), -3.4e38
+        ahead = build(operation)
+        with monkeypatch.context() as patch:
+            patch.setattr(KernelLowering, "spare", lambda at, vectors: None)
+            each = build(operation)
+        assert ahead.code is not None
+        assert each.code is not None
+        assert estimate(ahead.code) < estimate(each.code)
+        results = [execute(kernel, [a, b])[0].view(np.uint32) for kernel in (ahead, each)]
+        assert np.array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize("precision", ["DEFAULT", "HIGH", "HIGHEST"])
