@@ -107,8 +107,8 @@ class Checkpoint:
         import jax
 
         task = self.task
-        types = jax.eval_shape(lambda: (task.start(np.int32(task.seed)), dict(task.data)))
-        step = jax.jit(task.train(1, self.config.cores)).trace(*types)
+        types = jax.eval_shape(lambda: (task.start(np.int32(task.seed)), task.batches(0, 1)))
+        step = jax.jit(task.train(self.config.cores)).trace(*types)
         text = step.lower(lowering_platforms=("cpu",)).as_text()
         digest = hashlib.sha256(f"{self.config} {task.seed} {text}".encode())
         for name in sorted(task.data):

@@ -81,23 +81,24 @@ class _Trainer:
         """The state before the first step, made on the device."""
         return jit(self._task.start)(np.int32(self._task.seed), device=device)
 
-    def program(self, steps: int, data: Mapping[str, Any]) -> CompiledProgram:
-        """The program of so many steps."""
+    def program(self, data: Mapping[str, Any]) -> CompiledProgram:
+        """The program of a step with each of so many batches."""
         import jax
 
+        steps = len(next(iter(data.values())))
         if steps not in self._programs:
             state = jax.eval_shape(self._task.start, np.int32(self._task.seed))
-            self._programs[steps] = jit(self._task.train(steps, self._config.cores)).compile(
+            self._programs[steps] = jit(self._task.train(self._config.cores)).compile(
                 state, data, config=self._config)
         return self._programs[steps]
 
-    def call(self, state: State, data: Mapping[str, Any], steps: int, device: Device,
+    def call(self, state: State, data: Mapping[str, Any], device: Device,
              progress: Callable[[], object] = lambda: None) -> tuple[State, Any]:
-        """Make steps; return the state and the losses."""
+        """Make a step with each batch; return the state and the losses."""
         import jax
 
-        outputs = self.program(steps, data)(*jax.tree.leaves((state, data)), device=device,
-                                            progress=progress)
+        outputs = self.program(data)(*jax.tree.leaves((state, data)), device=device,
+                                     progress=progress)
         return jax.tree.unflatten(jax.tree.structure(state), outputs[:-1]), outputs[-1]
 
 
@@ -124,15 +125,16 @@ def train(task: Task, device: Device,
     trainer = _Trainer(task, device.config)
     run = Run(states={0: trainer.start(device)}) if run is None else run
     while len(run.losses) < task.steps:
-        steps = min(task.steps_per_call, task.steps - len(run.losses))
-        kernels = compiled_of(trainer.program(steps, task.data).executable).kernels
+        done = len(run.losses)
+        data = task.batches(done, min(task.steps_per_call, task.steps - done))
+        kernels = compiled_of(trainer.program(data).executable).kernels
         run.step_cycles = max(1, sum(kernel.cycles for kernel in kernels))
         before, began = device.counters(0)["cycles"], time.perf_counter()
 
         def follow(before: int = before, began: float = began) -> None:
             progress(run, device.counters(0)["cycles"] - before, time.perf_counter() - began)
 
-        state, losses = trainer.call(run.state, task.data, steps, device, follow)
+        state, losses = trainer.call(run.state, data, device, follow)
         run.seconds += time.perf_counter() - began
         run.calls.append([device.last_run[core] for core in sorted(device.last_run)])
         run.losses = np.concatenate([run.losses, losses])
@@ -178,7 +180,7 @@ class GoldenCheck:
             for number in self.steps(run):
                 if number >= self._first:
                     state = run.states[number]
-                state, losses = trainer.call(state, _one_batch(task, number), 1, golden)
+                state, losses = trainer.call(state, task.batches(number, 1), golden)
                 yield number, bool(np.array_equal(losses.view(np.uint32),
                                                   run.losses[[number]].view(np.uint32)))
 
@@ -194,12 +196,7 @@ def show(task: Task, state: State, device: Device) -> str | None:
 def trace_step(task: Task, state: State, config: Config, trace: pathlib.Path) -> None:
     """Make one step on a device of its own, in RTL, and trace it as `Device.open` does."""
     with Device.open(config, trace=trace) as device:
-        _Trainer(task, config).call(state, _one_batch(task, 0), 1, device)
-
-
-def _one_batch(task: Task, number: int) -> dict[str, Any]:
-    """The data of one step: the index of a single batch is 0, whatever the step's number."""
-    return {name: batches[[number % len(batches)]] for name, batches in task.data.items()}
+        _Trainer(task, config).call(state, task.batches(0, 1), device)
 
 
 def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
@@ -212,13 +209,16 @@ def float32_accuracy(task: Task) -> float:
     import jax
 
     with jax.default_device(jax.devices("cpu")[0]):
-        state, _ = jax.jit(task.train(task.steps, 1))(jax.jit(task.start)(task.seed), task.data)
+        state, train = jax.jit(task.start)(task.seed), jax.jit(task.train(1))
+        for first in range(0, task.steps, task.steps_per_call):
+            steps = min(task.steps_per_call, task.steps - first)
+            state, _ = train(state, task.batches(first, steps))
         return accuracy(jax.jit(task.classify(1))(state[0], task.held_out), task.labels)
 
 
 def products(task: Task, config: Config) -> int:
     """Multiplications that a step asks for, on all cores."""
-    program = _Trainer(task, config).program(1, _one_batch(task, 0))
+    program = _Trainer(task, config).program(task.batches(0, 1))
     return config.cores * sum(kernel.products
                               for kernel in compiled_of(program.executable).kernels)
 
@@ -229,8 +229,8 @@ def measure_step(task: Task, state: State, device: Device) -> Report:
 
     part = range(task.batch // device.config.cores)
     data = {name: np.stack([batch.take(part, task.axis.get(name, -1)) for batch in batches])
-            for name, batches in _one_batch(task, 0).items()}
-    program = jit(task.train(1, 1)).compile(state, data, config=device.config)
+            for name, batches in task.batches(0, 1).items()}
+    program = jit(task.train(1)).compile(state, data, config=device.config)
     _, report = device.profile(program.executable,
                                *map(np.asarray, jax.tree.leaves((state, data))))
     return report

@@ -87,13 +87,16 @@ class Task:
 
         return start
 
-    def train(self, steps: int, cores: int) -> Callable[[State, Mapping[str, Any]], Any]:
-        """Steps of training, the whole loop as one function: state, data; the state, losses.
+    def batches(self, first: int, steps: int) -> dict[str, Array]:
+        """The data of so many steps from step ``first`` on, which counts from 0."""
+        return {name: batches[np.arange(first, first + steps) % len(batches)]
+                for name, batches in self.data.items()}
+
+    def train(self, cores: int) -> Callable[[State, Mapping[str, Any]], Any]:
+        """A step with each batch, the whole loop as one function: state, data; the state, losses.
 
         Parameters
         ----------
-        steps : int
-            Their number.
         cores : int
             Devices that share each batch, 1 or 2. Gradients are summed over them.
         """
@@ -101,15 +104,14 @@ class Task:
         from jax import lax
 
         def part(state: State, data: Mapping[str, Any]) -> Any:
-            def step(state: State, _: None) -> Any:
+            def step(state: State, batch: Mapping[str, Any]) -> Any:
                 parameters, memory, number = state
-                batch = {name: batches[number % len(batches)] for name, batches in data.items()}
                 both = jax.value_and_grad(self.loss)(parameters, batch, number)
                 value, gradients = lax.psum(both, CORES) if cores > 1 else both
                 parameters, memory = self.optimizer.update(parameters, memory, gradients, number)
                 return (parameters, memory, number + 1), value
 
-            return lax.scan(step, state, length=steps)
+            return lax.scan(step, state, data)
 
         cuts = {name: [None, *self._cut(name, batches[0])] for name, batches in self.data.items()}
         return _over_cores(part, cores, cuts, cut_result=False)

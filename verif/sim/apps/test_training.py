@@ -73,7 +73,8 @@ def test_a_wrong_bit_of_a_loss_is_reported(task: Task, rtl: Run, step: int) -> N
 @pytest.mark.slow
 def test_training_is_that_of_jax(task: Task, rtl: Run) -> None:
     """Up to the rounding to bfloat16."""
-    state, losses = jax.jit(task.train(5, 1))(jax.jit(task.start)(task.seed), task.data)
+    state, losses = jax.jit(task.train(1))(jax.jit(task.start)(task.seed),
+                                                  task.batches(0, 5))
     np.testing.assert_allclose(rtl.losses, losses, rtol=0.03)
     for ours, theirs in zip(jax.tree.leaves(rtl.state), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=0.03)
@@ -124,7 +125,7 @@ def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
     with Device.open(Config.preset("v2", cores=1), "golden") as device:
         run = train(task, device)
     start = jax.jit(task.start)(task.seed)
-    state, losses = jax.jit(task.train(1, 1))(start, task.data)
+    state, losses = jax.jit(task.train(1))(start, task.batches(0, 1))
     np.testing.assert_allclose(run.losses, losses, rtol=0.02)
     # The first steps of Adam have the same length in each parameter: signs of gradients.
     moved = [np.sign(np.asarray(after) - np.asarray(before)) for after, before

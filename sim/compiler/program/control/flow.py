@@ -73,7 +73,10 @@ class ControlFlow:
             self._leave(condition, buffers, known)
             stream.branch("beq", WORK.number, 0, end)
         self._enter(body, buffers, rows)
+        around, places.before = places.before, {body.outputs[number]: body.inputs[number]
+                                                for number in buffers}
         self.write(body, {})
+        places.before = around
         self._store_together(
             {to: body.outputs[number] for number, to in rows.items()
              if body.outputs[number] is not body.inputs[number]}, set(body.inputs))

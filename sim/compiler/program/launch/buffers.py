@@ -59,12 +59,12 @@ class KernelBuffers:
                 self._absent.append(value)
                 self._made.append(value)
 
-    def take_results(self, inherited: Value | None) -> None:
-        """Take vectors for results; ``inherited`` is the operand whose vectors the result takes."""
-        if inherited is not None:
-            self.places[self._operation.result] = self.places[inherited]
-            return
+    def take_results(self, inherited: Mapping[Value, Value]) -> None:
+        """Take vectors for results; ``inherited`` are operands whose vectors results take."""
         for value in self._operation.results:
+            if value in inherited:
+                self.places[value] = self.places[inherited[value]]
+                continue
             self._put(value, self._context.places.make(value))
             self._made.append(value)
 

@@ -191,22 +191,28 @@ class Launcher:
         if lifted:
             places.restore(lifted)
 
-    def _inherited(self, operation: Operation, dying: Set[Value]) -> Value | None:
-        """The operand whose vectors the result takes, because it is not used again.
+    def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
+        """Operands whose vectors results take, because they are not used again, by result.
 
-        An elementwise kernel reads a vector of an operand of its result's tiling once, before it
-        stores that vector of the result.
+        An elementwise kernel reads a vector of an operand of its results' tiling once, before it
+        stores that vector of any result. The next value that a loop carries takes the vectors of
+        the one before.
         """
-        if (len(operation.results) != 1 or operation.kind not in _IN_PLACE
-                or operation.result in self._places.assigned):
-            return None
+        if operation.kind not in _IN_PLACE:
+            return {}
         updates = operation.kind == "dynamic_update_slice"
-        for value in operation.operands[:1] if updates else operation.operands:
-            if (operation.operands.count(value) == 1 and value in dying
-                    and self._tilings[value] == self._tilings[operation.result]
-                    and not isinstance(self._places.homes.get(value), Splat)):
-                return value
-        return None
+        able = [value for value in (operation.operands[:1] if updates else operation.operands)
+                if operation.operands.count(value) == 1 and value in dying
+                and not isinstance(self._places.homes.get(value), Splat)]
+        before, found = self._places.before, dict[Value, Value]()
+        carried = set(before.values())
+        for result in sorted(operation.results, key=lambda value: before.get(value) not in able):
+            fitting = [value for value in able if self._tilings[value] == self._tilings[result]]
+            if fitting and result not in self._places.assigned:
+                same = before.get(result)
+                found[result] = same if same in fitting else min(fitting, key=carried.__contains__)
+                able.remove(found[result])
+        return found
 
     def _skip(self, operation: Operation, lifted: dict[Value, VmemBuffer]) -> None:
         """Note that an operation is too large, and go on as if it had been written."""
@@ -242,8 +248,8 @@ class Launcher:
             taken.load_absent(transferred.values())
             code = self._emit(operation, lowering.builder)
             places.copy_scalars(reads, self._context.memory.window.start)
-            if inherited is not None:
-                places.inherit(inherited, operation.result)
+            for result, value in inherited.items():
+                places.inherit(value, result)
         except VectorMemoryError:
             taken.give_back()
             raise

@@ -75,6 +75,8 @@ class Places:
         self.owned: set[Value] = set()
         # Where values are to be made that do not exist yet.
         self.assigned: dict[Value, VmemBuffer] = {}
+        # For the next value of each that a loop carries in vector memory, the one before.
+        self.before: dict[Value, Value] = {}
         self.distance: Callable[[Value], int] = lambda value: 0
 
     # ---- vector memory

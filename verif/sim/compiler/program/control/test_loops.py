@@ -1,13 +1,15 @@
 """Loops: what they carry in vector memory and in HBM."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from golden.core import GoldenCore
+from hdl.config import Config
 from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.machine import VmemBuffer
+from sim.compiler.machine.emit import Code
 from sim.compiler.program.control import flow, loops
 from sim.compiler.program.control.counted import Affine, counted
 from sim.compiler.program.control.loops import move_vectors, values_to_keep
@@ -211,6 +213,26 @@ def test_updates_in_place(device: Device, size: tuple[int, int]) -> None:
     results = m.control("while", [zero(m), *[m.inputs[0]] * 3],
                         [below(3, kinds), body.graph], kinds)
     check(m.returns(*results), device)
+
+
+def test_next_values_take_the_vectors_of_those_before(golden: Device,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one kernel computes several: nothing moves at the end of an iteration."""
+    moves: list[tuple[VmemBuffer, VmemBuffer]] = []
+
+    def move(given: Mapping[VmemBuffer, VmemBuffer], config: Config) -> Code | None:
+        moves.extend((to, source) for to, source in given.items() if to != source)
+        return move_vectors(given, config)
+
+    monkeypatch.setattr(flow, "move_vectors", move)
+    kinds = [s32(), f32(6, 5), f32(6, 5)]
+    m, body = Maker(*kinds[1:]), Maker(*kinds)
+    _, w, v = body.inputs
+    speed = body.op("add", body.op("negate", v), w)
+    body.returns(plus_one(body), body.op("subtract", w, speed), speed)
+    results = m.control("while", [zero(m), *m.inputs], [below(3, kinds), body.graph], kinds)
+    check(m.returns(*results[1:]), golden)
+    assert moves == []
 
 
 def test_update_in_a_condition(golden: Device) -> None:
