@@ -68,7 +68,7 @@ class Block:
 BLOCKS = {
     "axi": Block(("axi.master:HbmPort", "chip.control:ControlSlave"), ("test_limits.py",),
                  ("chip/test_registers.py",)),
-    "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode"),
+    "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode", "chip.chip:Chip"),
                   ("test_wiring.py", "test_coincidences.py", "test_registers.py")),
     "core": Block(("core.core:Core",), (
         "test_wiring.py", "test_coincidences.py", "test_counters.py", "test_feeder.py",

@@ -1,14 +1,19 @@
-"""A node of the chip between stubs of its core, its engine and its port to memory."""
+"""A node of the chip between stubs of its core, engine and port to memory; a chip of stubs."""
 
 import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
+from amaranth import Value
+from amaranth.lib.wiring import Out
 from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
+from hdl.chip import chip as chip_module
 from hdl.chip import node as node_module
+from hdl.chip.chip import Chip
 from hdl.chip.node import RESET_CYCLES, CoreNode
+from hdl.chip.registers import CORE_REGISTERS
 from hdl.config import Config
 from verif.hdl.stubs import Stub, stub_out
 
@@ -107,3 +112,38 @@ def test_each_side_sees_whether_a_register_is_still_to_be_written(node: Run) -> 
             assert ctx.get(engine.other_busy) == peer
 
     node(process)
+
+
+def test_a_chip_connects_its_cores_and_shows_their_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = stub_out(monkeypatch, chip_module, "ControlSlave", "CoreNode")
+    dut = Chip(Config.preset("tiny"), status=True)
+    ended = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        [control], nodes = placed["ControlSlave"], placed["CoreNode"]
+        for value in (1, 0):
+            ctx.set(control.interrupt, value)
+            assert ctx.get(dut.interrupt) == value
+        for node, other in (nodes, nodes[::-1]):
+            guest = {path: Value.cast(signal)
+                     for path, _, signal in other.guest.signature.flatten(other.guest)}
+            for path, member, signal in node.peer.signature.flatten(node.peer):
+                ends = [Value.cast(signal), guest[path]]
+                source, sink = ends if member.flow is Out else reversed(ends)
+                for value in ((1 << len(source)) - 1, 0):
+                    ctx.set(source, value)
+                    assert ctx.get(sink) == value, path
+        for number, node in enumerate(nodes):
+            for field in CORE_REGISTERS["STATUS"].fields:
+                signal = getattr(node.control, field.name.lower())
+                ctx.set(signal, 1)
+                assert ctx.get(getattr(dut, f"status_{number}")) == 1 << field.low, field.name
+                ctx.set(signal, 0)
+            ctx.set(node.control.pc, 7 + number)
+            assert ctx.get(getattr(dut, f"pc_{number}")) == 7 + number
+        ended.append(True)
+
+    simulator = Simulator(dut)
+    simulator.add_testbench(process)
+    simulator.run()
+    assert ended
