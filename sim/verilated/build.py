@@ -15,6 +15,7 @@ from sim.verilated.objects import (
     JOBS,
     compile_units,
     model_units,
+    precompiled_headers,
     run_tool,
     runtime_objects,
     shared_objects,
@@ -215,10 +216,16 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         archives, parts = [], {
             "fast": [*_listed(classes, "CLASSES_FAST", "SUPPORT_FAST"), *own],
             "slow": _listed(classes, "CLASSES_SLOW", "SUPPORT_SLOW")}
-    joined = [(_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
-               [*tools.flags, *tools.optimisation(recipe.optimise if part == "fast" else None),
-                *defines, f"-DSYSTOLITH_THREADS={recipe.threads}", *tools.include_flags,
-                f"-I{folder}", f"-I{obj}"]) for part, names in parts.items()]
+    # Precompiled headers pay for the many models of tests, not for the few that run long.
+    many = recipe.optimise is not True and tools.march == "native"
+    joined = []
+    for part, names in parts.items():
+        optimise = recipe.optimise if part == "fast" else None
+        flags = [*tools.flags, *tools.optimisation(optimise), *defines,
+                 f"-DSYSTOLITH_THREADS={recipe.threads}"]
+        headers = precompiled_headers(flags, tools, log) if many else ()
+        joined.append((_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
+                       [*flags, *headers, *tools.include_flags, f"-I{folder}", f"-I{obj}"]))
     # The class of a large model takes as long as everything else, so it begins first.
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_units, joined, tools, log)

@@ -10,12 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from hdl.store import digest, keep
 from sim.verilated.toolchain import Toolchain
 
-__all__ = ["JOBS", "compile_units", "model_units", "run_tool", "runtime_objects",
-           "shared_objects"]
+__all__ = ["JOBS", "compile_units", "model_units", "precompiled_headers", "run_tool",
+           "runtime_objects", "shared_objects"]
 
 JOBS = 2
 """Compilers that run at a time."""
 _TAIL_LINES = 40
+_PRECOMPILED = "headers.h"
+_HEADERS = "".join(f"#include <{name}>\n" for name in (
+    "verilated.h", "algorithm", "atomic", "cstdint", "cstring", "memory", "stdexcept", "string",
+    "thread", "vector"))
+"""What the units of a model include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
 _VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")
 
@@ -122,6 +127,37 @@ def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain
 
     with ThreadPoolExecutor(JOBS) as pool:
         return list(pool.map(compile_one, units))
+
+
+def precompiled_headers(flags: Sequence[str], tools: Toolchain,
+                        log: pathlib.Path) -> tuple[str, ...]:
+    """Arguments with which a unit finds Verilator's headers already read, made at most once.
+
+    To read them takes a second; to read the compiler's memory of them takes a fifth of that.
+
+    Parameters
+    ----------
+    flags : sequence of str
+        All of the unit's arguments but the folders of headers.
+    tools : Toolchain
+        The compiler.
+    log : pathlib.Path
+        The compiler's output is appended to this file.
+
+    Raises
+    ------
+    RuntimeError
+        If the compiler rejects the headers.
+    """
+    def make(folder: pathlib.Path) -> None:
+        folder.mkdir()
+        header = folder / _PRECOMPILED
+        header.write_text(_HEADERS)
+        run_tool([*tools.cxx, *flags, *tools.include_flags, "-x", "c++-header", str(header),
+                  "-o", f"{header}.gch"], folder, tools.environment(), log)
+
+    key = digest([_HEADERS, list(flags), tools.identity()])
+    return "-include", str(keep("objects", "verilated", key, make) / _PRECOMPILED)
 
 
 def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path, Sequence[str]]],

@@ -10,6 +10,8 @@ import zipfile
 
 import pytest
 
+from hdl.store import cache_folder
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = ("golden", "hdl", "sim", "systolith")
 
@@ -89,11 +91,16 @@ def test_installed_package_multiplies_on_both_backends(wheel: pathlib.Path,
         f"{path}\n" for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
     for command in pathlib.Path(sysconfig.get_path("scripts")).glob("yowasp-*"):
         (venv / "bin" / command.name).symlink_to(command)
-    home.mkdir()
+    # All but the models, so that the package builds one.
+    cache = home / ".cache" / "systolith"
+    cache.mkdir(parents=True)
+    for kind in ("netlists", "objects", "sources", "verilog"):
+        (cache_folder() / kind).mkdir(parents=True, exist_ok=True)
+        (cache / kind).symlink_to(cache_folder() / kind)
     (tmp_path / "script.py").write_text(SCRIPT)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     output = run(venv / "bin" / "python", tmp_path / "script.py", cwd=elsewhere, HOME=str(home))
     assert output.split() == ["golden", "rtl"]
-    assert list((home / ".cache" / "systolith" / "models").glob("chip-*/model.so"))
+    assert list((cache / "models").glob("chip-*/model.so"))
     assert not list(elsewhere.iterdir())

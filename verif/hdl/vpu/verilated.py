@@ -41,7 +41,7 @@ def vpu_library(config: Config, *, kernels: bool) -> pathlib.Path:
     """The unit's model, its grid by a kernel or all of it in pure Verilog."""
     grid = vpu_grid(config)
     sources = with_kernels("vpu", partial(Vpu, config), [grid] if kernels else [])
-    return build_model("vpu", sources["verilog"], cpp=sources["cpp"], optimise=kernels,
+    return build_model("vpu", sources["verilog"], cpp=sources["cpp"], optimise=False,
                        hierarchical=[] if kernels else [grid.tile_module],
                        waivers=LINT_WAIVERS + ("" if kernels else BLOCK_WAIVERS))
 

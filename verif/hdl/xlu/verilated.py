@@ -18,7 +18,7 @@ def xlu_model(config: Config, *, kernels: bool = False) -> Model:
     grids = (reduce_nodes(config), transpose_banks(config)) if kernels else ()
     sources = with_kernels("xlu", lambda: Xlu(config), grids)
     return Model(build_model("xlu", sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
-                             optimise=kernels))
+                             optimise=False))
 
 
 class VerilatedXlu:

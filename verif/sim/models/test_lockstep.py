@@ -32,7 +32,7 @@ def grid_models(make_grid: Callable[[Config], TileGrid], config: Config) -> tupl
     kernel = with_kernels(grid.module, lambda: grid, [grid])
     pure = with_kernels(grid.module, lambda: make_grid(config))
     return (Model(build_model(grid.module, kernel["verilog"], cpp=kernel["cpp"],
-                              waivers=LINT_WAIVERS)),
+                              waivers=LINT_WAIVERS, optimise=False)),
             Model(build_model(grid.module, pure["verilog"], waivers=LINT_WAIVERS, optimise=False,
                               hierarchical=blocks(grid))))
 

@@ -16,12 +16,7 @@ from hdl.store import cache_folder
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
 from sim.verilated.toolchain import Toolchain, build_folder, compile_for
-
-COUNTER = """\
-module counter(input clk, input rst, input [7:0] step, output reg [7:0] count);
-  always @(posedge clk) count <= rst ? 8'd0 : count + step;
-endmodule
-"""
+from verif.sim.verilated.caches import COUNTER, OTHER_MACHINE, link_runtime
 
 PAIR = """\
 module pair(input clk, input rst, input [7:0] step, output [7:0] first, output [7:0] second);
@@ -35,12 +30,7 @@ endmodule
 @pytest.fixture
 def own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A cache with nothing but Verilator's run-time objects, which are slow to make."""
-    shared = cache_folder() / "objects"
-    build_model("counter", {"counter": COUNTER}, optimise=False)
-    objects = tmp_path / "build" / "objects"
-    objects.mkdir(parents=True)
-    for runtime in shared.glob("verilated*.o"):
-        (objects / runtime.name).symlink_to(runtime)
+    link_runtime(tmp_path / "build")
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
     return tmp_path / "build" / "models"
 
@@ -87,15 +77,15 @@ def test_models_for_another_machine_are_built_within_a_context(
     monkeypatch.setenv("SYSTOLITH_MARCH", "native")
     usual = Toolchain.find()
     assert usual.march == "native"
-    with compile_for("x86-64"):
+    with compile_for(OTHER_MACHINE):
         with compile_for("x86-64-v2"):
             assert Toolchain.find().march == "x86-64-v2"
         other = Toolchain.find()
         path = build_model("counter", {"counter": COUNTER}, optimise=False)
-    assert other.march == "x86-64"
+    assert other.march == OTHER_MACHINE
     assert other.identity() != usual.identity()
     assert Toolchain.find() == usual
-    assert "-march=x86-64 " in (path.parent / "build.log").read_text()
+    assert f"-march={OTHER_MACHINE} " in (path.parent / "build.log").read_text()
     assert build_model("counter", {"counter": COUNTER}, optimise=False) != path
 
 

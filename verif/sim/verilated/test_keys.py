@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from verif.sim.verilated.caches import link_runtime
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
 
@@ -34,6 +36,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, checkout / package,
                         ignore=shutil.ignore_patterns("__pycache__"))
+    link_runtime(checkout.parent / "cache")
     assert done(checkout) == ["built", "elaborated"]
     return checkout
 

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sim.verilated.build import build_model
-from sim.verilated.objects import shared_objects
+from sim.verilated.objects import precompiled_headers, shared_objects
 from sim.verilated.toolchain import Toolchain
+from verif.sim.verilated.caches import link_runtime
 
 FILES = {
     "twice.cpp": '#include "twice.hpp"\n#include <cstdint>\nint twice(int x) { return TWO * x; }\n',
@@ -119,7 +120,26 @@ def test_killed_compilation_leaves_nothing_that_looks_finished(
     assert not list(objects.glob("*.partial-*"))
 
 
-def test_models_share_the_object_of_a_unit(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_headers_are_read_once(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    tools = Toolchain.find()
+    flags = [*tools.flags, *tools.optimisation(None), "-DVM_TRACE=0"]
+    found = [precompiled_headers(flags, tools, tmp_path / "log") for _ in range(2)]
+    assert found[0] == found[1]
+    assert compilations(tmp_path) == 1
+    unit = tmp_path / "unit.cpp"
+    unit.write_text('#include "verilated.h"\nstd::string name = Verilated::productName();\n')
+    done = subprocess.run(
+        [*tools.cxx, *flags, *found[0], *tools.include_flags, "-H", "-Winvalid-pch", "-Werror",
+         "-c", unit, "-o", tmp_path / "unit.o"], capture_output=True, text=True, check=True)
+    # The compiler marks a precompiled header with "!"; others are marked with dots.
+    assert [line.partition(" ")[0] for line in done.stderr.splitlines()
+            if "/headers.h.gch" in line or "/verilated.h" in line] == ["!", "."]
+
+
+def test_models_share_the_object_of_a_unit(tmp_path: pathlib.Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    link_runtime(tmp_path / "build")
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
     source = """\
 module {name}(input clk, input [31:0] x, output reg [31:0] y);
   import "DPI-C" function int twice(input int x);

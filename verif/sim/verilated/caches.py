@@ -1,0 +1,32 @@
+"""A cache of its own for a test, without what every cache has and takes long to make."""
+
+import pathlib
+
+from hdl.store import cache_folder
+from sim.verilated.build import build_model
+from sim.verilated.toolchain import compile_for, march
+
+__all__ = ["COUNTER", "OTHER_MACHINE", "link_runtime"]
+
+OTHER_MACHINE = "x86-64"
+
+COUNTER = """\
+module counter(input clk, input rst, input [7:0] step, output reg [7:0] count);
+  always @(posedge clk) count <= rst ? 8'd0 : count + step;
+endmodule
+"""
+
+
+def link_runtime(cache: pathlib.Path) -> None:
+    """Link Verilator's run-time objects and its precompiled headers into a new cache.
+
+    Those of `OTHER_MACHINE` too.
+    """
+    for machine in (march(), OTHER_MACHINE):
+        with compile_for(machine):
+            build_model("counter", {"counter": COUNTER}, optimise=False)
+    objects = cache / "objects"
+    objects.mkdir(parents=True)
+    for made in (cache_folder() / "objects").glob("verilated*"):
+        if made.suffix in ("", ".o") and ".partial-" not in made.name:
+            (objects / made.name).symlink_to(made)
