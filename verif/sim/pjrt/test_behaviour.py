@@ -128,7 +128,11 @@ def test_code_of_programs_makes_room_for_arrays() -> None:
     run(program)
 
 
-def test_faults_name_cause_and_line() -> None:
+BACKENDS = ["golden", pytest.param("rtl", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_faults_name_cause_and_line(kind: str) -> None:
     def program() -> None:
         import gc
 
@@ -169,7 +173,7 @@ def test_faults_name_cause_and_line() -> None:
             del last
         assert free[0] == free[1]
 
-    run(program)
+    run(program, SYSTOLITH_BACKEND=kind)
 
 
 def test_threads_share_the_chip() -> None:
@@ -217,7 +221,8 @@ def test_a_process_ends_while_the_chip_runs() -> None:
     assert run(long_program) == "runs\n"
 
 
-def test_interrupts_end_a_wait() -> None:
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_interrupts_end_a_wait(kind: str) -> None:
     def program() -> None:
         import jax
         import jax.numpy as jnp
@@ -235,7 +240,7 @@ def test_interrupts_end_a_wait() -> None:
         # Whatever was asked for before ends first.
         np.testing.assert_array_equal(steps[1](np.ones(3, np.float32)), [2, 2, 2])
 
-    process = start(program)
+    process = start(program, SYSTOLITH_BACKEND=kind)
     assert process.stdout is not None
     assert process.stdout.readline() == "runs\n"
     process.send_signal(signal.SIGINT)
