@@ -51,7 +51,7 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
         import jax
 
         chances = jax.nn.log_softmax(logits(parameters, part["images"], step), axis=0)
-        return -(chances * part["right"]).sum() / batch
+        return -(chances * part["right"]).sum() * (1 / batch)
 
     return Task(
         name=name, title=f"{title}, {len(digits.images):,} digits", init=init, loss=loss,

@@ -103,15 +103,20 @@ class Task:
         import jax
         from jax import lax
 
+        def together(parts: Any) -> Any:
+            return lax.psum(parts, CORES) if cores > 1 else parts
+
         def part(state: State, data: Mapping[str, Any]) -> Any:
             def step(state: State, batch: Mapping[str, Any]) -> Any:
                 parameters, memory, number = state
-                both = jax.value_and_grad(self.loss)(parameters, batch, number)
-                value, gradients = lax.psum(both, CORES) if cores > 1 else both
+                value, gradients = jax.value_and_grad(self.loss)(parameters, batch, number)
+                gradients = together(gradients)
                 parameters, memory = self.optimizer.update(parameters, memory, gradients, number)
                 return (parameters, memory, number + 1), value
 
-            return lax.scan(step, state, data)
+            state, losses = lax.scan(step, state, data)
+            # Nothing in the loop needs the losses: their parts are added once.
+            return state, together(losses)
 
         cuts = {name: [None, *self._cut(name, batches[0])] for name, batches in self.data.items()}
         return _over_cores(part, cores, cuts, cut_result=False)

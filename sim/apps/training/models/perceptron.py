@@ -74,7 +74,7 @@ def dense_classifier(sizes: tuple[int, int, int], digits: Digits, batch: int,
         import jax
 
         chances = jax.nn.log_softmax(logits(parameters, part["images"]), axis=0)
-        return -(chances * part["right"]).sum() / batch
+        return -(chances * part["right"]).sum() * (1 / batch)
 
     order = wrapped(len(images), batch).reshape(-1, batch)
     return Task(

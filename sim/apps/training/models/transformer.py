@@ -34,7 +34,7 @@ def transformer(batch: int = BATCH) -> Task:
 
         chances = jax.nn.log_softmax(_logits(parameters, part["text"]))
         right = jax.nn.one_hot(part["next"], len(CHARACTERS))
-        return -(chances * right).sum() / (batch * CONTEXT)
+        return -(chances * right).sum() * (1 / (batch * CONTEXT))
 
     return Task(
         name="transformer", title=f"transformer of {LAYERS} layers, {len(text):,} characters",
