@@ -7,10 +7,11 @@ time in a bundle is free for a result of the same bundle.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from hdl import isa
-from hdl.isa import Unit
+from hdl.isa import Slot, Unit
 from sim.asm.operands import m, s, v
 from sim.compiler.machine.ir import ALL_ONES, ZERO, Line, MReg, Register, SReg, VReg
 
@@ -29,6 +30,8 @@ _BANKS: dict[type[Any], Any] = {VReg: v, MReg: m, SReg: s}
 _NOUNS: dict[type[Any], str] = {VReg: "vector", MReg: "mask", SReg: "scalar"}
 _ENDS = ("jump", "halt")
 _COPIES = {"move", "add", "mand"}
+_LATE = (8, 5, 3, 1)
+"""Bundles from a push on that should not overwrite the register: it may still have to be read."""
 
 
 class RegisterPressureError(Exception):
@@ -109,6 +112,9 @@ class _Interference:
         follow = [successors(lines, labels, number) for number in range(len(lines))]
         self.live = self._liveness(reads, writes, follow)
         self._edges = self._interferences(writes, follow)
+        self._pushes = [(number, self._id(register)) for number, line in enumerate(lines)
+                        for slot, op in line if slot is Slot.PUSH for register in op.reads]
+        self._writes, self._follow = writes, follow
 
     def registers_of(self, word: int) -> list[Register]:
         """Registers of a set."""
@@ -118,7 +124,10 @@ class _Interference:
         """Physical numbers of the registers of a kind."""
         members = [number for number, register in enumerate(self._registers)
                    if isinstance(register, kind)]
-        colors = self._greedy(members, COLORS[kind], spread=kind is VReg)
+        colors = None
+        if kind is VReg:
+            colors = next((found for bundles in (*_LATE, 0) if (found := self._greedy(
+                members, COLORS[kind], spread=True, also=self._late(bundles))) is not None), None)
         if colors is None:
             colors = self._greedy(members, COLORS[kind])
         if colors is None:
@@ -179,18 +188,38 @@ class _Interference:
             edges[first] |= self.live[0] & ~(1 << first)
         return edges
 
-    def _greedy(self, members: Sequence[int], colors: range, *, spread: bool = False
-                ) -> dict[int, int] | None:
+    def _late(self, bundles: int) -> dict[int, int]:
+        """Registers that should differ: those pushed, and those written in so many bundles.
+
+        The array reads a register row by row; a bundle that overwrites it too early is held.
+        """
+        late: dict[int, int] = {}
+        for number, pushed in self._pushes if bundles else ():
+            written, at = 0, {number}
+            for _ in range(bundles):
+                for line in at:
+                    written |= self._writes[line]
+                at = {after for line in at for after in self._follow[line]
+                      if after < len(self._writes)}
+            written &= ~(1 << pushed)
+            late[pushed] = late.get(pushed, 0) | written
+            for other in _bits(written):
+                late[other] = late.get(other, 0) | 1 << pushed
+        return late
+
+    def _greedy(self, members: Sequence[int], colors: range, *, spread: bool = False,
+                also: Mapping[int, int] = MappingProxyType({})) -> dict[int, int] | None:
         """Color registers in this order.
 
         With ``spread``, a color is taken again as late as possible: a unit that reads a register
-        row by row holds a bundle that overwrites it too early.
+        row by row holds a bundle that overwrites it too early. ``also`` has further registers from
+        which each must differ.
         """
         chosen: dict[int, int] = {}
         holders = dict.fromkeys(colors, 0)
         order = list(colors)
         for number in members:
-            edges = self._edges[number]
+            edges = self._edges[number] | also.get(number, 0)
             free = [color for color in order if not edges & holders[color]]
             if not free:
                 return None

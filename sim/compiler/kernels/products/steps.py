@@ -170,6 +170,8 @@ class _Writer:
             transfers.begin()
             transfers.wait_first_weights()
         self._first_weights()
+        if transfers is not None:
+            transfers.start_more()
         self._rows = _Operand(self._piece(ROWS, 0), None, None,
                               product.scheme.settings(b, ROWS, 0))
         if product.steps == 1:
@@ -375,7 +377,8 @@ class _Writer:
             return
         if starts and number == rows // 4:
             transfers.start()
-        if complete is not None and number == 3 * rows // 4:
+        if complete is not None and number == 0:
+            # No later: it would wait for the results of this step.
             transfers.store(complete)
 
     def _last_rows(self, first: VReg) -> None:

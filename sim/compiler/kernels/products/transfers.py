@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.dma.interface import QUEUE_DEPTH
 from sim.compiler.kernels.products.product import Product
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Fence, SReg, VmemBuffer
@@ -194,10 +195,15 @@ class Plan:
         return min(len(self.chunks), self.early + _FLIGHT)
 
     @property
+    def started_at_once(self) -> int:
+        """Chunks that are started first of all: as many as the queue of transfers takes."""
+        return min(self.started_first, QUEUE_DEPTH)
+
+    @property
     def words(self) -> int:
         """Words of scalar memory that the transfers need."""
-        return (_ENTRY * max(1, len(self.chunks) - self.early) + DESCRIPTOR_WORDS
-                + _STATE + _SPARE)
+        entries = max(1, len(self.stops), len(self.chunks) - self.started_at_once)
+        return _ENTRY * entries + DESCRIPTOR_WORDS + _STATE + _SPARE
 
     @property
     def apart(self) -> int:
@@ -224,15 +230,15 @@ class Plan:
         return now + (product.steps - before - 1) * step_cycles + last
 
 
-_LATENCY, _START_CYCLES = 110, 40
+_LATENCY, _START_CYCLES = 110, 16
 """Cycles from the start of a program to its first row of an operand, and that a chunk costs."""
 
 
 def _growing(count: int) -> Iterator[tuple[int, int]]:
-    """Parts of a count: first and number, in sizes 1, 1, 2, 4, ..."""
+    """Parts of a count: first and number, in sizes 1, 1, 1, 1, 2, 3, ..."""
     first = 0
     while first < count:
-        size = min(max(1, first), count - first)
+        size = min(max(1, first // 2), count - first)
         yield first, size
         first += size
 
@@ -306,16 +312,15 @@ class Transfers:
     def begin(self) -> None:
         """Start the transfers of what the first steps need, and write the table of the others."""
         b, plan = self._b, self._plan
-        for chunk in plan.chunks[:plan.started_first]:
+        for chunk in plan.chunks[:plan.started_at_once]:
             self._describe(chunk, self._table.start)
             b.dma(self._table.start)
-        later = plan.chunks[plan.started_first:]
+        # Behind the chunks that steps start are those that `start_more` does.
+        for number, chunk in enumerate((*plan.chunks[plan.started_first:], *self._more)):
+            self._describe(chunk, self._table[number * _ENTRY])
         runs = [after - before - 1 for before, after in pairwise(self.stops)] + [0]
         for number, run in enumerate(runs if self.stops else ()):
-            at = self._table[number * _ENTRY]
-            if number < len(later):
-                self._describe(later[number], at)
-            b.smem_store(run, at + DESCRIPTOR_WORDS)
+            b.smem_store(run, self._table[number * _ENTRY] + DESCRIPTOR_WORDS)
         self._pointer = b.scalar_variable(self._table.start)
         if self.stored_blocks:
             assert self._homes.results is not None
@@ -353,6 +358,16 @@ class Transfers:
         """Wait for the weights of the first step."""
         if self._plan.loads[1]:
             self._b.wait(_LOADED, 1)
+
+    @property
+    def _more(self) -> tuple[Chunk, ...]:
+        """Chunks that are started before the first step, when the queue has room for them."""
+        return self._plan.chunks[self._plan.started_at_once:self._plan.started_first]
+
+    def start_more(self) -> None:
+        """Start the other transfers of what the first steps need."""
+        for number in range(self.starts, self.starts + len(self._more)):
+            self._b.dma(self._table[number * _ENTRY], fence=Fence())
 
     def wait_first_rows(self) -> None:
         """Wait for everything else that the first step needs."""

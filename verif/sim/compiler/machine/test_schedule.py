@@ -8,6 +8,7 @@ import pytest
 
 from golden.core import GoldenCore
 from hdl.config import Config
+from hdl.isa import Slot
 from sim.asm.assembler import Assembler
 from sim.asm.operands import Scalar
 from sim.compiler.machine import Builder, VmemBuffer, emit
@@ -223,6 +224,24 @@ def test_many_addresses_fit_the_scalar_registers() -> None:
                 b.smem_store(number, 0)
     code = b.finish()
     assert (run(emit(code, SMALL)).vmem == run(emit(code, SMALL, ladder=LADDER[-1:])).vmem).all()
+
+
+def test_pushed_registers_are_overwritten_late() -> None:
+    """The array takes a row a cycle: an earlier bundle that overwrites the register is held."""
+    b = Builder(V2)
+    with b.loop(20) as step:
+        for number in range(16):
+            vector = b.load(X, step + number)
+            b.push("rows", vector)
+            b.push("weights", b.vector("fadd", vector, b.load(Y, step + number)))
+    bundles, checked = emit(b.finish(), V2).bundles, 0
+    for at, bundle in enumerate(bundles):
+        for [register] in (operands for slot, _, operands in bundle if slot is Slot.PUSH):
+            written = [operands[0] for later in bundles[at:at + 8] for slot, name, operands in later
+                       if slot in (Slot.V0, Slot.V1, Slot.LOAD)]
+            assert register not in written
+            checked += 1
+    assert checked == 32
 
 
 def test_too_many_live_vectors_are_refused() -> None:
