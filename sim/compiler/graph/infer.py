@@ -391,8 +391,11 @@ def _phase_convolution(operation: Operation) -> TensorType:
                       attributes["lhs_dilation"], attributes["rhs_dilation"])
     found = phases * attributes["lhs_dilation"][1] // attributes["window_strides"][1]
     _require(result[1] == found * places, f"columns must be {found * places}, not {result[1]}")
-    return TensorType((result[0], images, found, places,
-                       rhs.shape[attributes["kernel_output_feature_dimension"]]),
+    outputs = rhs.shape[attributes["kernel_output_feature_dimension"]]
+    columns = attributes["columns"]
+    _require(columns > 0 and outputs % columns == 0,
+             f"output features must be a multiple of {columns}, not {outputs}")
+    return TensorType((result[0], images, found * columns, places, outputs // columns),
                       operation.result.dtype)
 
 

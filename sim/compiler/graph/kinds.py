@@ -100,7 +100,7 @@ KINDS: dict[str, Kind] = {
         "window_strides": "is", "padding": "pairs", "lhs_dilation": "is", "rhs_dilation": "is",
         "window_reversal": "bs", "kernel_input_feature_dimension": "i",
         "kernel_output_feature_dimension": "i", "kernel_spatial_dimensions": "is",
-        "precision_config": "ss"}),
+        "precision_config": "ss", "columns": "i"}),
     # Lines are of shape (images, lines, features, offsets, columns), the kernel of shape (outputs,
     # offsets of lines * offsets * features), the result of (lines, images, outputs, columns).
     "line_convolution": Kind(2, attributes={"stride": "i", "precision_config": "ss"}),

@@ -152,8 +152,8 @@ def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
 def _phase_convolution(operation: Operation, operands: list[Array], context: Context) -> Array:
     lines, images, phases, places, features = operands[0].shape
     whole = np.swapaxes(operands[0], 2, 3).reshape(lines, images, phases * places, features)
-    result = operation.result.shape
-    columns = (result[0], result[1], result[2] * result[3], result[4])
+    result, together = operation.result.shape, operation.attributes["columns"]
+    columns = (*result[:2], result[2] * result[3] // together, result[4] * together)
     plain = Operation("convolution", operation.operands, (Value(TensorType(
         columns, operation.result.dtype)),), {
         **operation.attributes, "input_batch_dimension": 1, "input_feature_dimension": 3,

@@ -9,6 +9,9 @@ vectors as far as *P* fills the sublanes.
 Values are of shape (lines, images, phases, places, features): lines are outer to images, so that an
 offset of lines is one distance for all rows of all images, and these follow each other.
 
+The kernel's outputs may be those of several adjacent columns, as for an input whose features are:
+then a row has several phases of the result, which follow each other in vectors, too.
+
 The kernel first copies the rows of each offset of columns to scratch, with zeros around, and then
 multiplies (`sim.compiler.kernels.products.product`). Where few features leave lanes free, several
 offsets are put side by side in them.
@@ -62,6 +65,17 @@ class PhaseConvolution:
         return self.operation.operands[0].shape[4]
 
     @cached_property
+    def columns(self) -> int:
+        """Adjacent columns whose features one row of results has."""
+        found: int = self.operation.attributes["columns"]
+        return found
+
+    @cached_property
+    def phases(self) -> int:
+        """Phases of rows."""
+        return self.operation.result.shape[2] // self.columns
+
+    @cached_property
     def is_direct(self) -> bool:
         """Whether the rows are those of the input, without a copy."""
         attributes = self.operation.attributes
@@ -98,7 +112,7 @@ class PhaseConvolution:
     @cached_property
     def line(self) -> int:
         """Vectors of a line of the scratch, of all images."""
-        return self.operation.result.shape[1] * self.operation.result.shape[2]
+        return self.operation.result.shape[1] * self.phases
 
     @cached_property
     def by_offset(self) -> bool:
@@ -133,8 +147,8 @@ class PhaseConvolution:
         operation, config, tiling = self.operation, self.config, self.weights
         attributes, tile = operation.attributes, config.tile_vregs
         lhs, rhs = operation.operands
-        outputs = -(-operation.result.shape[4] // config.lanes)
-        height, width, images, phases = (*self.windows, *operation.result.shape[1:3])
+        outputs = self.columns * -(-operation.result.shape[4] // config.lanes)
+        height, width, images = *self.windows, operation.result.shape[1]
         distances = strides(tiling)
         lines, columns = (distances.get(dimension, 0)
                           for dimension in attributes["kernel_spatial_dimensions"])
@@ -157,7 +171,7 @@ class PhaseConvolution:
             if attributes["window_reversal"][0]:
                 first, step = step * (height - 1), -step
             sums.append(Level(height, step, lines))
-        many = [Level(operation.result.shape[0] * images * phases,
+        many = [Level(operation.result.shape[0] * images * self.phases,
                       self.lane_tiles if self.is_direct else 1, results=outputs)]
         return cheapest(
             Product(config, rows, weights, results,
@@ -222,7 +236,7 @@ class _Copies:
         b, way, images = self._b, self._way, self._lhs[1]
         phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1
         vectors = phases * way.lane_tiles
-        inner = way.operation.result.shape[2]
+        inner = way.phases
         with b.loop(way.lane_tiles) as tile:
             base = tile * (way.lines * way.line) + way.place(0, part) + lines[0] * way.line
             first = tile + source * images * vectors
@@ -265,7 +279,7 @@ class _Copies:
         That is a phase of the input, or -1 for zeros, and by how many places it is moved.
         """
         way, attributes = self._way, self._attributes
-        phases = way.operation.result.shape[2]
+        phases = way.phases
         stride, low = attributes["window_strides"][1], attributes["padding"][1][0]
         dilation = attributes["lhs_dilation"][1]
         for place in range(phases):
@@ -299,7 +313,9 @@ class _Copies:
 
 @chooses("phase_convolution")
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    attributes = operation.attributes
+    attributes, made = operation.attributes, operation.result.shape[4]
+    if attributes["columns"] > 1 and made % config.lanes:
+        raise ValueError(f"features of each of several columns must fill the lanes, not {made}")
     kernel = operation.operands[1].shape
     pair = (attributes["kernel_input_feature_dimension"],
             attributes["kernel_output_feature_dimension"])

@@ -15,6 +15,12 @@ import numpy as np
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
+from sim.compiler.passes.convolutions.pair_columns import (
+    Pairing,
+    block_diagonal,
+    for_two_columns,
+    repeated_twice,
+)
 from sim.compiler.passes.convolutions.split_lines import (
     Order,
     as_phases,
@@ -42,7 +48,8 @@ def split_phases(graph: Graph, config: Config) -> None:
     """Split the columns of the convolutions of a graph for a chip."""
     shapes = [shape for operation in graph.walk() if (shape := _Shape.of(operation)) is not None]
     common = _places(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
-    splitter = _Splitter(config, common if common >= _FULL * config.sublanes else None)
+    splitter = _Splitter(config, common if common >= _FULL * config.sublanes else None,
+                         Pairing(graph, config))
     expand(graph, splitter.rule)
     if splitter.has_parts:
         _order_by_use(graph)
@@ -169,11 +176,20 @@ class _Lines:
     places: int
 
 
+def _pair(type: TensorType) -> TensorType:
+    """The type of a value in phases with two adjacent columns' features in a row."""
+    lines, images, phases, places, features = type.shape
+    return TensorType((lines, images, phases // 2, places, 2 * features), type.dtype)
+
+
 class _Splitter:
     """Splits columns, and remembers the values that are split."""
 
-    def __init__(self, config: Config, places: int | None) -> None:
+    def __init__(self, config: Config, places: int | None, pairing: Pairing) -> None:
         self._config = config
+        self._pairing = pairing
+        # Parts of values in phases whose features are those of two adjacent columns.
+        self._pairs: dict[Value, tuple[Value, ...]] = {}
         self._sublanes = config.sublanes
         self._common = places
         self._splits: dict[Value, _Split] = {}
@@ -213,7 +229,7 @@ class _Splitter:
         names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "window_reversal",
                  "kernel_input_feature_dimension", "kernel_output_feature_dimension",
                  "kernel_spatial_dimensions", "precision_config")
-        attributes = {name: shape.attributes[name] for name in names}
+        attributes = {name: shape.attributes[name] for name in names} | {"columns": 1}
         producer = to.producers.get(rhs)
         if producer is not None and producer.kind == "reverse" and (
                 set(producer.attributes["dimensions"]) <= set(
@@ -229,6 +245,17 @@ class _Splitter:
                           operation.result.dtype)
         count = wanted[1] if self._is_large(lhs, rhs, type, attributes) else 1
         type = TensorType((type.shape[0], wanted[1] // count, *type.shape[2:]), type.dtype)
+        if operation.result in self._pairing.made and type.shape[2] % 2 == 0:
+            kernel, changed = for_two_columns(rhs, attributes, to)
+            return self._paired([to.add(
+                "phase_convolution", (rows, kernel), _pair(type), **attributes | changed)
+                for rows in self._split(lhs, shape.takes, phases, count, to)], shape.makes, to)
+        if (lhs in self._pairs and self._splits[lhs].order == shape.takes
+                and self._pairing.takes_pairs(operation)):
+            kernel, changed = block_diagonal(rhs, attributes, to)
+            return self._merged(_Split(tuple(to.add(
+                "phase_convolution", (rows, kernel), type, **attributes | changed)
+                for rows in self._images(self._pairs[lhs], count, to)), shape.makes), to)
         results = [to.add("phase_convolution", (rows, rhs), type, **attributes)
                    for rows in self._split(lhs, shape.takes, phases, count, to)]
         return self._merged(_Split(tuple(results), shape.makes), to)
@@ -272,6 +299,9 @@ class _Splitter:
                                 TensorType(form.value.shape, operation.result.dtype), (),
                                 **operation.attributes)
                 return self._from_lines(_Lines(result, form.order, form.places), to)
+        pairs = self._elementwise_pairs(operation, to)
+        if pairs is not None:
+            return pairs
         splits = [self._splits[value] for value in operation.operands if value in self._splits]
         if not splits:
             return None
@@ -285,6 +315,41 @@ class _Splitter:
         results = [to.add(operation.kind, part, TensorType(shape, operation.result.dtype), (),
                           **operation.attributes) for part in zip(*sources, strict=True)]
         return self._merged(_Split(tuple(results), order), to)
+
+    def _elementwise_pairs(self, operation: Operation, to: Expansion) -> Value | None:
+        """An operation on two columns at a time, if an operand has such parts."""
+        paired = [value for value in operation.operands if value in self._pairs]
+        if not paired:
+            return None
+        order, parts = self._splits[paired[0]].order, self._pairs[paired[0]]
+        sources: list[tuple[Value, ...]] = []
+        for value in operation.operands:
+            if value in self._pairs:
+                sources.append(self._pairs[value])
+            elif not value.shape:
+                sources.append((value,) * len(parts))
+            else:
+                half = (*parts[0].shape[:4], parts[0].shape[4] // 2)
+                repeated = self._repeated(value, order, half, 2, to)
+                if repeated is None:
+                    return None
+                sources.append((repeated_twice(repeated, to),) * len(parts))
+        type = TensorType(parts[0].shape, operation.result.dtype)
+        return self._paired([to.add(operation.kind, part, type, (), **operation.attributes)
+                             for part in zip(*sources, strict=True)], order, to)
+
+    def _paired(self, parts: list[Value], order: Order, to: Expansion) -> Value:
+        """The value as it was, of parts whose features are those of two adjacent columns."""
+        split = []
+        for part in parts:
+            lines, images, phases, places, features = part.shape
+            turned = to.transpose(to.reshape(
+                part, (lines, images, phases, places, 2, features // 2)), (0, 1, 2, 4, 3, 5))
+            split.append(to.reshape(
+                turned, (lines, images, 2 * phases, places, features // 2)))
+        value = self._merged(_Split(tuple(split), order), to)
+        self._pairs[value] = tuple(parts)
+        return value
 
     def _reduce(self, operation: Operation, to: Expansion) -> Value | None:
         """Reduce phases and places, where columns are reduced."""
@@ -370,6 +435,13 @@ class _Splitter:
             flat = to.reshape(to.transpose(value, order),
                               (lines, images, columns // phases, phases, features))
             whole = to.transpose(flat, (0, 1, 3, 2, 4))
+        return self._images((whole,), count, to)
+
+    def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
+        """The same images in one part, or each by itself."""
+        if len(parts) == count:
+            return parts
+        whole = to.concatenate(parts, 1)
         if count == 1:
             return (whole,)
         self.has_parts = True

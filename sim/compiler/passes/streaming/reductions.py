@@ -227,8 +227,9 @@ def _phase_convolution(operation: Operation) -> Iterator[Axis]:
     yield Axis(images, ((lhs, Part(1)), (rhs, None)), (1,), same_kind(operation, (1,)))
     if attributes["lhs_dilation"][0] == 1:
         yield _windowed(operation, 0, 0, 0)
-    yield Axis(made, ((lhs, None), (rhs, Part(attributes["kernel_output_feature_dimension"]))),
-               (4,), same_kind(operation, (4,)))
+    if attributes["columns"] == 1:
+        yield Axis(made, ((lhs, None), (rhs, Part(attributes["kernel_output_feature_dimension"]))),
+                   (4,), same_kind(operation, (4,)))
     write, initial = _summed(operation)
     yield Axis(lhs.shape[4], ((lhs, Part(4)), (
         rhs, Part(attributes["kernel_input_feature_dimension"]))), (None,), write, initial)

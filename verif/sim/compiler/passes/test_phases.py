@@ -88,6 +88,35 @@ def test_a_block_never_puts_columns_together(columns: int) -> None:
     np.testing.assert_allclose(interpret(graph, arrays)[0], wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("wide", "seen"), [(3, False), (3, True), (5, False), (1, False)])
+def test_two_columns_share_lanes(wide: int, seen: bool) -> None:
+    """Unless the result is needed elsewhere, or the kernel is not wide."""
+    graph = Graph([Value(TensorType(shape, DType.F32)) for shape in [
+        (2, 4, 8, 2), (wide, wide, 2, 2), (2,), (1, 1, 2, 8)]])
+    x, first, scale, second = graph.inputs
+    y = convolve(graph, x, first)
+    scales = graph.add("broadcast_in_dim", (scale,), y.type, {"broadcast_dimensions": (3,)}).result
+    y = graph.add("multiply", (y, scales), y.type).result
+    zero = graph.add("constant", (), y.type, {"value": np.zeros(y.shape, np.float32)}).result
+    y = graph.add("maximum", (zero, y), y.type).result
+    z = convolve(graph, y, second)
+    graph.outputs = [z, y] if seen else [z]
+    arrays: list[Any] = [np.random.default_rng(SEED).standard_normal(value.shape).astype(np.float32)
+                         for value in graph.inputs]
+    wanted = interpret(graph, arrays)
+    split_phases(graph, CONFIG)
+    simplify(graph)
+    verify(graph)
+    paired = wide > 1 and not seen
+    convolutions = [operation.attributes["columns"] for operation in graph.operations
+                    if operation.kind == "phase_convolution"]
+    assert (convolutions[0], convolutions[-1]) == (1, 2 if paired else 1)
+    assert {operation.result.shape[4] for operation in graph.operations
+            if operation.kind == "multiply"} == {4 if paired else 2}
+    for got, expected in zip(interpret(graph, arrays), wanted, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_what_needs_whole_lines_gets_them() -> None:
     graph = block(4)
     result = next(operation.operands[0] for operation in graph.operations

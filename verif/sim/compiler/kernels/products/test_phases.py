@@ -28,7 +28,7 @@ def phases(lhs: tuple[int, ...], rhs: tuple[int, ...], layout: str = "01io",
         "kernel_input_feature_dimension": layout.index("i"),
         "kernel_output_feature_dimension": layout.index("o"),
         "kernel_spatial_dimensions": (layout.index("0"), layout.index("1")),
-        "precision_config": ("DEFAULT", "DEFAULT"), **attributes})
+        "precision_config": ("DEFAULT", "DEFAULT"), "columns": 1, **attributes})
     operation.results = (Value(TensorType((), dtype)),)
     operation.results = (Value(infer(operation)[0]),)
     return operation
@@ -57,6 +57,7 @@ CASES = {
     "reversed and strided": phases((6, 1, 4, 2, 3), (2, 2, 3, 2), window_strides=(2, 2),
                                     window_reversal=(True, True)),
     "outputs first": phases((3, 1, 2, 2, 3), (6, 3, 3, 3), "oi01", padding=SAME),
+    "two columns in a row": phases((3, 2, 2, 2, 6), (1, 1, 6, 16), columns=2),
     "cropped": phases((6, 1, 2, 2, 3), (3, 1, 3, 2), padding=((-1, -1), (0, 0))),
 }
 
