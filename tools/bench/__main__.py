@@ -22,6 +22,7 @@ from tools.bench.core import core_figures
 from tools.bench.machine import processor
 from tools.bench.products import product_figures
 from tools.bench.resnet import resnet_figures
+from tools.bench.training import cores_figures, transformer_figures
 
 __all__ = ["main"]
 
@@ -50,6 +51,8 @@ _PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "chip": lambda: chip_figures(Config.preset("v2")),
     "products": lambda: product_figures(Config.preset("v2")),
     "resnet50": lambda: resnet_figures(Config.preset("v2")),
+    "cores": lambda: cores_figures(Config.preset("v2")),
+    "transformer": lambda: transformer_figures(Config.preset("v2")),
     "cell": _cells, "ecp5": _tiny_chip}
 
 

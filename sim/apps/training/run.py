@@ -18,7 +18,7 @@ from sim.jit.function import jit
 from sim.jit.program import CompiledProgram
 
 __all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step", "products",
-           "show", "trace_step", "train"]
+           "show", "step_cycles", "trace_step", "train"]
 
 Progress = Callable[["Run", int, float], object]
 """Takes the run so far, and the cycles and seconds of the present call."""
@@ -221,6 +221,13 @@ def products(task: Task, config: Config) -> int:
     program = _Trainer(task, config).program(task.batches(0, 1))
     return config.cores * sum(kernel.products
                               for kernel in compiled_of(program.executable).kernels)
+
+
+def step_cycles(task: Task, device: Device) -> int:
+    """Cycles of the first step on all cores of a device, of the core that takes longest."""
+    trainer = _Trainer(task, device.config)
+    trainer.call(trainer.start(device), _one_batch(task, 0), 1, device)
+    return max(counts["cycles"] for counts in device.last_run.values())
 
 
 def measure_step(task: Task, state: State, device: Device) -> Report:

@@ -1,0 +1,75 @@
+"""Steps of training in RTL: on both cores and on one, and a step of the transformer."""
+
+from typing import Any
+
+import numpy as np
+
+from hdl.config import Config
+from sim.apps.training.run import products, step_cycles
+from sim.apps.training.transformer import transformer
+from sim.jit.function import jit
+from systolith import Device
+
+__all__ = ["cores_figures", "transformer_figures"]
+
+WIDTH, LAYERS, BATCH = 256, 3, 256
+"""Of the network that is trained on one core; both cores have a batch twice as large."""
+RATE = 0.1
+
+
+def _part(layers: Any, x: Any, y: Any, cores: int) -> Any:
+    """A step of gradient descent on a core's part of the batch: the loss, the new layers."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(layers: Any) -> Any:
+        values = x
+        for number, (weights, bias) in enumerate(layers):
+            values = values @ weights + bias
+            if number + 1 < len(layers):
+                values = jnp.maximum(values, 0)
+        return jnp.mean((values - y) ** 2)
+
+    both = jax.value_and_grad(loss)(layers)
+    if cores > 1:
+        both = jax.tree.map(lambda value: jax.lax.psum(value, "cores") / cores, both)
+    return both[0], jax.tree.map(lambda old, slope: old - RATE * slope, layers, both[1])
+
+
+def _step(cores: int) -> Any:
+    """A step on so many cores, each with a part of the batch."""
+    import jax
+    from jax.sharding import AbstractMesh, PartitionSpec
+
+    def part(layers: Any, x: Any, y: Any) -> Any:
+        return _part(layers, x, y, cores)
+
+    if cores == 1:
+        return part
+    whole, cut = PartitionSpec(), PartitionSpec("cores")
+    return jax.shard_map(part, mesh=AbstractMesh((cores,), ("cores",)), check_vma=False,
+                         in_specs=(whole, cut, cut), out_specs=(whole, whole))
+
+
+def cores_figures(config: Config) -> dict[str, float]:
+    """Throughput of training on both cores, with a batch twice as large, over that on one core."""
+    rng = np.random.default_rng(3)
+    layers = [(rng.normal(0, WIDTH ** -0.5, (WIDTH, WIDTH)).astype(np.float32),
+               rng.normal(size=WIDTH).astype(np.float32)) for _ in range(LAYERS)]
+    x, y = (rng.normal(size=(2 * BATCH, WIDTH)).astype(np.float32) for _ in range(2))
+    cycles: dict[int, int] = {}
+    with Device.open(config) as device:
+        for cores in (1, 2):
+            jit(_step(cores))(layers, x[:cores * BATCH], y[:cores * BATCH], device=device)
+            cycles[cores] = max(counts["cycles"] for counts in device.last_run.values())
+    return {"cores_2_over_1": 2 * cycles[1] / cycles[2],
+            **{f"cores_{cores}_cycles": count for cores, count in cycles.items()}}
+
+
+def transformer_figures(config: Config) -> dict[str, float]:
+    """The share of the arrays' peak in a step of training on all cores, and its cycles."""
+    task = transformer()
+    with Device.open(config) as device:
+        cycles = step_cycles(task, device)
+    peak = cycles * config.cores * config.array ** 2
+    return {"transformer_step": products(task, config) / peak, "transformer_step_cycles": cycles}
