@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,10 @@ class Expansion:
     def binary(self, kind: str, a: Value, b: Value) -> Value:
         """An operation on two values of one type."""
         return self.add(kind, (a, b), a.type)
+
+    def total(self, values: Sequence[Value]) -> Value:
+        """The sum of values of one type, added in this order."""
+        return reduce(partial(self.binary, "add"), values)
 
     def sum(self, value: Value, dimensions: Sequence[int]) -> Value:
         """The sum over dimensions."""

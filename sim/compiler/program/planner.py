@@ -1,6 +1,7 @@
 """Plans a program: the order of its operations, and the lifetimes of their values."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,12 +9,14 @@ import numpy as np
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.context import Context
+from sim.compiler.program.control.blocks import cut_rows
 from sim.compiler.program.control.flow import ControlFlow
 from sim.compiler.program.control.gathers import write_gather
 from sim.compiler.program.control.slices import Slices
 from sim.compiler.program.launch.launcher import AHEAD, Launcher
 from sim.compiler.program.places.places import Home, Splat
 from sim.compiler.program.tilings import CONTROL
+from sim.compiler.tiling import standard
 from sim.compiler.words import to_words
 
 __all__ = ["Planner"]
@@ -59,6 +62,11 @@ class Planner:
             If operations do not fit vector memory; the message names all of them.
         """
         self._places.homes.update(zip(graph.inputs, inputs, strict=True))
+        parts = [operation for operation in graph.operations
+                 if self._is_part(operation, graph.inputs)]
+        graph = replace(graph, inputs=[*graph.inputs, *(part.result for part in parts)],
+                        operations=[operation for operation in graph.operations
+                                    if operation not in parts])
         wanted: dict[Value, list[Rows]] = {}
         for value, rows in zip(graph.outputs, outputs, strict=True):
             wanted.setdefault(value, []).extend([] if rows is None else [rows])
@@ -123,6 +131,30 @@ class Planner:
             goes = {value: early[value][0] for value in operation.results
                     if len(early.get(value, ())) == 1}
             self.launcher.kernel(operation, following, dying, goes)
+
+    def _is_part(self, operation: Operation, inputs: Sequence[Value]) -> bool:
+        """Whether an operation is a slice of an input whose rows follow each other.
+
+        Then it needs no code: these rows are the result's home.
+        """
+        if operation.kind != "slice" or operation.operands[0] not in inputs:
+            return False
+        [value], result = operation.operands, operation.result
+        cut = [along for along, size in enumerate(value.shape) if result.shape[along] != size]
+        config, home = self.context.config, self._places.homes[value]
+        tilings = self.context.tilings
+        plain = (tilings[value] == standard(value.shape, config)
+                 and tilings[result] == standard(result.shape, config))
+        if len(cut) != 1 or not plain or not isinstance(home, Rows) or (
+                operation.attributes["strides"][cut[0]] != 1):
+            return False
+        [along] = cut
+        rows = cut_rows(home, tilings[value], along, result.shape[along],
+                        operation.attributes["start_indices"][along])
+        if not rows.is_plain:
+            return False
+        self._places.homes[result] = rows
+        return True
 
     def _copy(self, value: Value, destinations: Sequence[Rows]) -> None:
         for rows in destinations:

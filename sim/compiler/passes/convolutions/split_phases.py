@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hdl.config import Config
-from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
 from sim.compiler.passes.convolutions.pair_columns import (
     Pairing,
@@ -30,6 +30,7 @@ from sim.compiler.passes.convolutions.split_lines import (
     pooled_phases,
 )
 from sim.compiler.passes.expansion import Expansion, expand
+from sim.compiler.tiling import standard
 
 __all__ = ["split_phases"]
 
@@ -40,6 +41,8 @@ _LEAST = 0.6
 
 _ROOM = 0.5
 """Part of vector memory from which on a convolution takes one image at a time."""
+_SHARE = 0.4
+"""Part of vector memory from which on the lines of a kernel are multiplied one by one."""
 _OFFSETS = 9
 """Offsets of a kernel that may be more than the places of its result, as in a gradient's."""
 
@@ -256,9 +259,30 @@ class _Splitter:
             return self._merged(_Split(tuple(to.add(
                 "phase_convolution", (rows, kernel), type, **attributes | changed)
                 for rows in self._images(self._pairs[lhs], count, to)), shape.makes), to)
-        results = [to.add("phase_convolution", (rows, rhs), type, **attributes)
+        kernels = self._kernels(rhs, type, attributes, to)
+        results = [to.total([to.add("phase_convolution", (rows, kernel), type,
+                                    **attributes | changed) for kernel, changed in kernels])
                    for rows in self._split(lhs, shape.takes, phases, count, to)]
         return self._merged(_Split(tuple(results), shape.makes), to)
+
+    def _kernels(self, kernel: Value, type: TensorType, attributes: dict[str, Any], to: Expansion
+                 ) -> list[tuple[Value, dict[str, Any]]]:
+        """The kernel, or its lines, and the attributes of each, if it fills much of vector memory.
+
+        Lines are read from HBM while those before are multiplied.
+        """
+        spatial, config = attributes["kernel_spatial_dimensions"], self._config
+        along, size = spatial[0], kernel.shape[spatial[0]]
+        if (size == 1 or along != 0 or attributes["window_reversal"][0]
+                or type.dtype is not DType.F32 or kernel in to.producers
+                or standard(kernel.shape, config).vectors < _SHARE * config.vmem_vectors):
+            return [(kernel, {})]
+        (low, high), columns = attributes["padding"]
+        step, found = attributes["rhs_dilation"][0], []
+        for line in range(size):
+            pads = low - line * step, high - (size - 1 - line) * step
+            found.append((to.slice(kernel, along, line, 1), {"padding": (pads, columns)}))
+        return found
 
     def _is_large(self, lhs: Value, rhs: Value, type: TensorType, attributes: dict[str, Any]
                   ) -> bool:

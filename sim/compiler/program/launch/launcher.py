@@ -24,7 +24,7 @@ from sim.compiler.program.tilings import CONTROL
 
 __all__ = ["AHEAD", "Launcher"]
 
-AHEAD = 6
+AHEAD = 10
 """Operations whose operands are loaded while a kernel runs."""
 
 _IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
@@ -156,7 +156,8 @@ class Launcher:
                 vectors = self._tilings[value].vectors
                 if reserved and places.memory.free_vectors < vectors + reserved:
                     return
-                places.prefetch(value)
+                if not places.prefetch(value):
+                    return  # what comes later must not take the room
             reserved += sum(self._tilings[value].vectors for value in operation.results)
             if operation.kind == "phase_convolution":
                 way = PhaseConvolution(operation, self._config,

@@ -180,18 +180,20 @@ class Places:
         """Load a value whose vectors `reserve_absent` has allocated."""
         self._fetch(value, self._resident[value])
 
-    def prefetch(self, value: Value) -> None:
-        """Start to load a value if there is room."""
+    def prefetch(self, value: Value) -> bool:
+        """Start to load a value if that is possible; whether there was room."""
         home = self.homes.get(value)
         if (value in self._resident or not isinstance(home, Rows)
                 or self._stored.get(value, 0) > self.memory.completed):
-            return
+            return True
         vectors = self._tilings[value].vectors
         first = self._take(vectors, loaded=True)
-        if first is not None:
-            buffer = self.memory.buffer("value", first, vectors)
-            self._resident[value] = buffer
-            self._fetch(value, buffer)
+        if first is None:
+            return False
+        buffer = self.memory.buffer("value", first, vectors)
+        self._resident[value] = buffer
+        self._fetch(value, buffer)
+        return True
 
     def _fetch(self, value: Value, buffer: VmemBuffer) -> VmemBuffer:
         home = self.homes[value]

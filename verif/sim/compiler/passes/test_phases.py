@@ -117,6 +117,21 @@ def test_two_columns_share_lanes(wide: int, seen: bool) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_lines_of_a_large_kernel_are_multiplied_one_by_one(stride: int) -> None:
+    graph = Graph([Value(TensorType(shape, DType.F32)) for shape in [(1, 4, 4, 8), (3, 3, 8, 16)]])
+    graph.outputs = [convolve(graph, *graph.inputs, stride)]
+    arrays: list[Any] = [np.random.default_rng(SEED).standard_normal(value.shape).astype(np.float32)
+                         for value in graph.inputs]
+    [wanted] = interpret(graph, arrays)
+    split_phases(graph, CONFIG)
+    simplify(graph)
+    verify(graph)
+    assert [operation.operands[1].shape for operation in graph.operations
+            if operation.kind == "phase_convolution"] == [(1, 3, 8, 16)] * 3
+    np.testing.assert_allclose(interpret(graph, arrays)[0], wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_what_needs_whole_lines_gets_them() -> None:
     graph = block(4)
     result = next(operation.operands[0] for operation in graph.operations
