@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from hdl.config import Config
+from sim.apps.training.models.transformer import transformer
 from sim.apps.training.run import products, step_cycles
-from sim.apps.training.transformer import transformer
 from sim.jit.function import jit
 from systolith import Device
 

@@ -226,7 +226,7 @@ def products(task: Task, config: Config) -> int:
 def step_cycles(task: Task, device: Device) -> int:
     """Cycles of the first step on all cores of a device, of the core that takes longest."""
     trainer = _Trainer(task, device.config)
-    trainer.call(trainer.start(device), _one_batch(task, 0), 1, device)
+    trainer.call(trainer.start(device), task.batches(0, 1), device)
     return max(counts["cycles"] for counts in device.last_run.values())
 
 

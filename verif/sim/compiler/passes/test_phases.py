@@ -120,7 +120,8 @@ def test_two_columns_share_lanes(wide: int, seen: bool) -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_lines_of_a_large_kernel_are_multiplied_one_by_one(stride: int) -> None:
     graph = Graph([Value(TensorType(shape, DType.F32)) for shape in [(1, 4, 4, 8), (3, 3, 8, 16)]])
-    graph.outputs = [convolve(graph, *graph.inputs, stride)]
+    x, kernel = graph.inputs
+    graph.outputs = [convolve(graph, x, kernel, stride)]
     arrays: list[Any] = [np.random.default_rng(SEED).standard_normal(value.shape).astype(np.float32)
                          for value in graph.inputs]
     [wanted] = interpret(graph, arrays)
