@@ -5,11 +5,12 @@ from dataclasses import replace
 from sim.compiler.kernels.lowering import Lowering
 from sim.compiler.kernels.products.pieces import ROWS, WEIGHTS, Split, Stored, split
 from sim.compiler.kernels.products.product import Product
+from sim.compiler.machine.ir import VmemBuffer
 
 __all__ = ["split_ahead"]
 
-_START = 40
-"""Cycles of the loop that splits an operand, besides those of its vectors."""
+_START = 80
+"""Cycles of the loops that split the operands, besides those of their vectors."""
 
 
 def split_ahead(product: Product, at: Lowering) -> Product:
@@ -29,19 +30,17 @@ def split_ahead(product: Product, at: Lowering) -> Product:
     scheme = product.scheme
     if not isinstance(scheme, Split):
         return product
-    buffers, apart = [product.rows, product.weights], [0, 0]
     ahead = replace(product, scheme=Stored(scheme.pairs))
-    sides = [side for side in (ROWS, WEIGHTS) if scheme.most(side)]
-    cost = sum(_START + (2 + scheme.most(side)) * buffers[side.number].vectors for side in sides)
-    if ahead.cycles + cost >= product.cycles:
+    sides = [(side, source, (2 + scheme.most(side)) * source.vectors)
+             for side, source in ((ROWS, product.rows), (WEIGHTS, product.weights))]
+    vectors = sum(size for _, _, size in sides)
+    if ahead.cycles + vectors + _START >= product.cycles or (
+            target := at.spare(vectors)) is None:
         return product
-    for side in sides:
-        source, most = buffers[side.number], scheme.most(side)
-        target = at.spare((1 + most) * source.vectors)
-        if target is None:
-            return product
-        buffers[side.number], apart[side.number] = target, source.vectors
-    for side, source in ((ROWS, product.rows), (WEIGHTS, product.weights)):
-        if apart[side.number]:
-            split(at.builder, source, buffers[side.number], scheme.most(side))
-    return replace(ahead, rows=buffers[0], weights=buffers[1], apart=(apart[0], apart[1]))
+    parts, first = [], target.address
+    for side, source, size in sides:
+        parts.append(VmemBuffer(f"{target.name}_{side.number}", first, size))
+        split(at.builder, source, parts[-1], scheme.most(side))
+        first += size
+    return replace(ahead, rows=parts[0], weights=parts[1],
+                   apart=(product.rows.vectors, product.weights.vectors))

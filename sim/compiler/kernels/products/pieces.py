@@ -186,44 +186,44 @@ class Split:
 
 @dataclass(frozen=True)
 class Stored(Split):
-    """The same passes, of pieces that `split` has stored: of an operand of several, each has a copy
-    of all vectors.
-    """
+    """The same passes, with pieces that `split` has stored."""
 
     @property
     def work(self) -> tuple[int, int, int]:
         """Vector operations for a vector of rows, of weights, and of results."""
-        return 3, 3, 2
+        return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """The first magnitude that counts as 0."""
-        return [self._limit(b, number)]
+        """Nothing."""
+        return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """The stored number."""
-        return _limited(b, vector, settings[0], mask)
+        """The stored number; padding of either operand is 0, as that of other pieces."""
+        return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """The number of the piece that a pass needs."""
+        """The place of the piece that a pass needs among those of `split`."""
+        places = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
-            return self.pairs[number][side.number]
-        table = sum(pair[side.number] << 2 * index for index, pair in enumerate(self.pairs))
+            return places[number]
+        table = sum(place << 2 * index for index, place in enumerate(places))
         return b.scalar("and", b.scalar("shr", b.value(table), b.scalar("shl", number, 1)), 3)
 
 
 def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None:
-    """Store the pieces of numbers: h, which is rounded by the array, then l, then m.
+    """Store numbers, for the last pass, and their pieces h, l and m up to that of number ``most``.
 
-    What rounds to an infinity, and NaN, have low pieces of 0.
+    In the pieces, what rounds to an infinity, and NaN, are 0. The array rounds h.
     """
     with b.loop(source.vectors) as number:
         vector = b.load(source, number)
         b.store(vector, target, number)
         rest = _limited(b, vector, _OVERFLOW, None)
-        for level in range(1, most + 1):
-            rest = b.vector("fsub", rest, b.vector("bf16", rest))
-            b.store(rest, target, number + level * source.vectors)
+        for level in range(most + 1):
+            if level:
+                rest = b.vector("fsub", rest, b.vector("bf16", rest))
+            b.store(rest, target, number + (level + 1) * source.vectors)
 
 
 def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg:

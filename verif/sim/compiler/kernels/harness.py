@@ -108,7 +108,7 @@ class Kernel:
 
     def allocate(self, name: str, vectors: int, writable: bool = True) -> VmemBuffer:
         """The next vectors, with a guard behind them."""
-        if self._end + vectors + _GUARD > self.config.vmem_vectors:
+        if not self.is_free(vectors):
             raise MemoryError(f"{self.operation.kind} needs more than "
                               f"{self.config.vmem_vectors} vectors of vector memory")
         buffer = VmemBuffer(f"{name}{self._end}", self._end, vectors)
@@ -116,6 +116,10 @@ class Kernel:
         if writable:
             self._writable.append(buffer)
         return buffer
+
+    def is_free(self, vectors: int) -> bool:
+        """Whether there is room for so many vectors."""
+        return self._end + vectors + _GUARD <= self.config.vmem_vectors
 
     @staticmethod
     def _put(words: Words, buffer: VmemBuffer, data: Words) -> None:
@@ -169,6 +173,7 @@ def build_as(operation: Operation, choice: Choice, config: Config = CONFIG) -> K
 
     at = KernelLowering(config, kernel.places, allocate,
                         lambda buffer, words: kernel.constants.append((buffer, words)))
+    at.is_free = kernel.is_free
     lower(operation, at)
     kernel.code = emit(at.builder.finish(), config)
     kernel.bundles = _bundles(kernel.code)
