@@ -6,9 +6,11 @@ along the sublanes: these two make a block, which moves by rotations. All other 
 around the block.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.kernels.moving.span import Loops, Position, Span
@@ -17,6 +19,9 @@ from sim.compiler.machine.ir import IndexLike
 from sim.compiler.tiling import Tiling
 
 __all__ = ["Axis", "Combine", "coalesce", "copy_blocks", "nest", "outer_strides"]
+
+_UNROLLED = 8
+"""Most tiles of a block along the sublanes for which a copy has a loop each."""
 
 Combine = Callable[[VReg, VReg], VReg]
 """Makes the vector to store from a destination's vector and the elements that are moved there."""
@@ -140,6 +145,70 @@ class _Block:
             return step // tiling.sublanes
         return step * outer_strides(tiling)[dimension]
 
+    def phases(self) -> Iterator["_Block"]:
+        """Blocks that copy the same, at positions within tiles of sublanes that do not vary.
+
+        An axis whose step is no multiple of the sublanes is cut into as many as it takes until the
+        position repeats. If these are more than the sublanes, or positions along the lanes vary
+        too, the block stays whole.
+        """
+        self._join()
+        unit = self.b.config.sublanes
+        periods = {number: period for number in self.around
+                   if (period := self._period(self.axes[number], unit)) > 1}
+        if self.lanes.varies or not periods or math.prod(periods.values()) > unit:
+            yield self
+            return
+        for phase in itertools.product(*map(range, periods.values())):
+            axes, starts = dict(self.axes), tuple(map(list, self.starts))
+            for (number, period), first in zip(periods.items(), phase, strict=True):
+                axis = axes[number]
+                axes[number] = replace(axis, size=-(-(axis.size - first) // period),
+                                       source_step=axis.source_step * period,
+                                       destination_step=axis.destination_step * period)
+                for side, dimension, step in ((0, axis.source, axis.source_step),
+                                              (1, axis.destination, axis.destination_step)):
+                    if dimension is not None:
+                        starts[side][dimension] = Index.of(starts[side][dimension]) + first * step
+            if all(axis.size > 0 for axis in axes.values()):
+                yield _Block(self.b, self.source, self.destination, list(axes.values()),
+                             (starts[0], starts[1]))
+
+    def _join(self) -> None:
+        """Make one axis of two around the block where one continues the other on both sides."""
+        for outer, inner in itertools.permutations(self.around, 2):
+            if all(self._continues(side, outer, inner) for side in (0, 1)):
+                size = self.axes.pop(outer).size
+                self.axes[inner] = replace(self.axes[inner], size=size * self.axes[inner].size)
+                self.around.remove(outer)
+                self.lanes = self._span("lanes", "lane_dimension", self.lane)
+                self.rows = self._span("sublanes", "sublane_dimension", self.row)
+                self._join()
+                return
+
+    def _continues(self, side: int, outer: int, inner: int) -> bool:
+        """Whether an axis advances by as much as all of another one.
+
+        They run along the same dimension, or along outer dimensions that follow each other.
+        """
+        (first, step), (second, small) = (
+            ((axis.source, axis.source_step), (axis.destination, axis.destination_step))[side]
+            for axis in (self.axes[outer], self.axes[inner]))
+        strides = outer_strides((self.source, self.destination)[side].tiling)
+        if first != second and first in strides and second in strides:
+            step, small = step * strides[first], small * strides[second]
+        elif first != second:
+            return False
+        return first is None or step == small * self.axes[inner].size
+
+    def _period(self, axis: Axis, unit: int) -> int:
+        """After how many steps of an axis positions within tiles of sublanes repeat."""
+        steps = [step for dimension, step, tiling in (
+            (axis.source, axis.source_step, self.source.tiling),
+            (axis.destination, axis.destination_step, self.destination.tiling))
+            if dimension is not None and dimension == tiling.sublane_dimension]
+        return unit // math.gcd(unit, *steps)
+
     def run(self, combine: Combine | None, mask: MReg | None) -> None:
         """Write the code."""
         if self.lanes.plain and self.rows.plain and mask is None:
@@ -183,6 +252,10 @@ class _Block:
         late = [number for number in self.around
                 if self.axes[number].source is None and not vary]
         early = [number for number in self.around if number not in late]
+        if (early and not late and not vary and self.lanes.plain and self.rows.moves
+                and self.rows.count <= _UNROLLED):
+            self._by_tiles(early, combine, mask)
+            return
         with self._open(early) as loops:
             for span in spans:
                 if span.varies:
@@ -196,6 +269,24 @@ class _Block:
                     places = [tile if span.moves else other for span, tile, other
                               in zip(spans, tiles, others, strict=True)]
                     self._put(vector, {**loops, **inner}, places, (combine, mask))
+
+    def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
+        """Copy the first tile along the sublanes of all blocks, then the second, and so on.
+
+        So the inner loop is long, and what masks a tile is in front of it.
+        """
+        for tile in range(self.rows.count):
+            part = self.rows.mask(tile)
+            if part is not None and mask is not None:
+                part = self.b.mask("mand", mask, part)
+            with self._open(around) as loops, nest(
+                    self.b, [self.lanes.count if self.lanes.moves else 1], self.counts) as [lane]:
+                index = (self.base(1, loops)
+                         + self.lanes.destination_tile(loops, lane, self.counts)
+                         * self.destination.tiling.row_tiles
+                         + self.rows.destination_tile(loops, tile, self.counts))
+                self._store(self._value(loops, (lane, tile)), index,
+                            mask if part is None else part, combine)
 
     @contextmanager
     def _open(self, numbers: Sequence[int]) -> Iterator[dict[int, LoopVariable]]:
@@ -246,4 +337,6 @@ def copy_blocks(b: Builder, source: Place, destination: Place, axes: Sequence[Ax
     """Copy elements along axes; see `sim.compiler.kernels.moving.copy.copy`."""
     if starts is None:
         starts = ([0] * len(source.tiling.shape), [0] * len(destination.tiling.shape))
-    _Block(b, source, destination, axes, starts).run(combine, mask)
+    block = _Block(b, source, destination, axes, starts)
+    for part in block.phases():
+        part.run(combine, mask)

@@ -255,11 +255,14 @@ class Span:
         """Mask of a destination tile's elements that belong to the block."""
         first = self._within - Index.of(tile) * self.unit
         mask = None
-        if self.low:
-            if self.high and self._single and self._length == 1:
+        low, high = self.low, self.high
+        if not first.terms:
+            low, high = first.constant > 0, high and first.constant + self._length < self.unit
+        if low:
+            if high and self._single and self._length == 1:
                 return self._b.compare("eq", self._vector, source_of(first))
             mask = self._b.compare("ge", self._vector, source_of(first))
-        if self.high:
+        if high:
             upper = self._b.compare("lt", self._vector, source_of(first + self._length))
             mask = upper if mask is None else self._b.mask("mand", mask, upper)
         return mask
