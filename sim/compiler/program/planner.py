@@ -149,8 +149,10 @@ class Planner:
                 operation.attributes["strides"][cut[0]] != 1):
             return False
         [along] = cut
-        rows = cut_rows(home, tilings[value], along, result.shape[along],
-                        operation.attributes["start_indices"][along])
+        start = operation.attributes["start_indices"][along]
+        if along == tilings[value].lane_dimension and start % config.lanes:
+            return False
+        rows = cut_rows(home, tilings[value], along, result.shape[along], start)
         if not rows.is_plain:
             return False
         self._places.homes[result] = rows

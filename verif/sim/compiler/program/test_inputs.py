@@ -52,16 +52,17 @@ def test_rows_of_an_input_are_not_copied() -> None:
     parts = [graph.add("slice", (x,), TensorType(shape, DType.F32), {
         "start_indices": start, "limit_indices": tuple(map(sum, zip(start, shape, strict=True))),
         "strides": (1, 1, 1)}).result for shape, start in (
-            ((2, 5, 6), (1, 0, 0)), ((1, 5, 6), (3, 0, 0)), ((4, 2, 6), (0, 1, 0)))]
+            ((2, 5, 6), (1, 0, 0)), ((1, 5, 6), (3, 0, 0)), ((4, 2, 6), (0, 1, 0)),
+            ((4, 5, 2), (0, 0, 1)))]
     graph.outputs = [graph.add("negate", (part,), part.type).result for part in parts] + parts[:1]
     executable = compile_graph(graph, CONFIG)
     assert sorted(kernel.kind for kernel in compiled_of(executable).kernels) == [
-        "negate", "negate", "negate", "slice"]
+        "negate", "negate", "negate", "negate", "slice", "slice"]
     array = np.arange(120, dtype=np.float32).reshape(4, 5, 6)
     with Device.open(CONFIG, "golden") as device:
         results = device.execute(executable, array)
-    for result, wanted in zip(results, (-array[1:3], -array[3:], -array[:, 1:3], array[1:3]),
-                              strict=True):
+    for result, wanted in zip(results, (-array[1:3], -array[3:], -array[:, 1:3],
+                                        -array[:, :, 1:3], array[1:3]), strict=True):
         np.testing.assert_array_equal(result, wanted)
 
 
