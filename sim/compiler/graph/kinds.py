@@ -82,6 +82,7 @@ KINDS: dict[str, Kind] = {
     # The operand, the source, the initial value; regions: select (a predicate), scatter.
     "select_and_scatter": Kind(3, regions=2, attributes=_WINDOW),
     "sort": Kind(1, variadic=True, regions=1, attributes={"dimension": "i", "is_stable": "b"}),
+    # With ``in_order``, True, streams keep the order of additions along the depth.
     "dot_general": Kind(2, attributes={
         "lhs_batching_dimensions": "is", "rhs_batching_dimensions": "is",
         "lhs_contracting_dimensions": "is", "rhs_contracting_dimensions": "is",
