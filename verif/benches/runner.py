@@ -57,7 +57,7 @@ _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--n
 # Most benches are short: a faster model would not make up for the time that its build takes. Code
 # shared by all designs, mostly the access to signals, is compiled only once.
 _OPTIMISATION = {"OPT_SLOW": "-O0", "OPT_GLOBAL": "-O2"}
-_LONG = ("chip",)
+_LONG = ("chip", "core")
 """Designs whose benches take many cycles."""
 
 _BLOCKS = ("vpu_element", "mac_cell")
