@@ -235,8 +235,9 @@ async def compiled_kernels(dut: HierarchyObject) -> None:
         await bench.clear_counters()
         await bench.run()
         counters = bench.counters()
-        assert counters["mxu_active_cycles"] == (
-            rows * depth // lanes if operation.kind == "dot_general" else 0)
+        # Blocks of rows may overlap.
+        needed = rows * depth // lanes if operation.kind == "dot_general" else 0
+        assert needed <= counters["mxu_active_cycles"] <= needed * 5 // 4
         await bench.compare()
         [result] = kernel.results(bench.golden.vmem)
         assert result.std() > 0
