@@ -70,11 +70,12 @@ def test_wheel_holds_the_packages_and_their_cpp_files(wheel: pathlib.Path) -> No
 
 
 @pytest.mark.slow
-def test_wheel_tells_jax_of_the_platform(wheel: pathlib.Path) -> None:
+def test_wheel_has_the_command_and_tells_jax_of_the_platform(wheel: pathlib.Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
         text = archive.read(name).decode()
-    assert text.split() == ["[jax_plugins]", "systolith", "=", "sim.pjrt"]
+    assert text.split() == ["[console_scripts]", "systolith", "=", "systolith.__main__:main",
+                            "[jax_plugins]", "systolith", "=", "sim.pjrt"]
 
 
 @pytest.mark.slow
