@@ -55,7 +55,8 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     blocks = [] if kernels else [mac_grid(config).row_module]
     cpp = sources["cpp"] | {_DRIVER.name: _DRIVER.read_text()}
     return build_model(_TOP, sources["verilog"], cpp=cpp, waivers=LINT_WAIVERS,
-                       hierarchical=blocks, optimise=worth_optimising(config, kernels))
+                       hierarchical=blocks,
+                       optimise=worth_optimising(config, kernels) if kernels else None)
 
 
 class _Job(ctypes.Structure):
