@@ -10,7 +10,7 @@ from sim.apps.training.run import products, step_cycles
 from sim.jit.function import jit
 from systolith import Device
 
-__all__ = ["cores_figures", "transformer_figures"]
+__all__ = ["cores_figures", "step", "transformer_figures"]
 
 WIDTH, LAYERS, BATCH = 256, 3, 256
 """Of the network that is trained on one core; both cores have a batch twice as large."""
@@ -34,7 +34,7 @@ def _part(layers: Any, x: Any, y: Any, cores: int) -> Any:
     return value, jax.tree.map(lambda old, slope: old - RATE * slope, layers, slopes)
 
 
-def _step(cores: int) -> Any:
+def step(cores: int) -> Any:
     """A step on so many cores, each with a part of the batch."""
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
@@ -58,7 +58,7 @@ def cores_figures(config: Config) -> dict[str, float]:
     cycles: dict[int, int] = {}
     with Device.open(config) as device:
         for cores in (1, 2):
-            jit(_step(cores))(layers, x[:cores * BATCH], y[:cores * BATCH], device=device)
+            jit(step(cores))(layers, x[:cores * BATCH], y[:cores * BATCH], device=device)
             cycles[cores] = max(counts["cycles"] for counts in device.last_run.values())
     return {"cores_2_over_1": 2 * cycles[1] / cycles[2],
             **{f"cores_{cores}_cycles": count for cores, count in cycles.items()}}

@@ -2,16 +2,20 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 
 from hdl.config import Config
 from hdl.sram import Sram
+from sim.jit.function import jit
 from sim.verilated.toolchain import march
+from systolith import Device
 from tools.bench import array
 from tools.bench.array import Grid
 from tools.bench.cell import synthesise
 from tools.bench.chip import count_cells
 from tools.bench.machine import AVX2, has_avx2
+from tools.bench.training import step
 
 
 @pytest.mark.slow
@@ -44,3 +48,17 @@ def test_array_is_measured_by_all_models_in_one_run(monkeypatch: pytest.MonkeyPa
     assert ("array_kernel_avx2_cycles_per_second" in figures) is has_avx2()
     usual = march()
     assert built == [usual, usual, *([AVX2] if has_avx2() else [])]
+
+
+def test_both_cores_make_the_step_of_the_whole_batch() -> None:
+    rng = np.random.default_rng(20261122)
+    layers = [rng.normal(0, 0.5, (4, 4)).astype(np.float32) for _ in range(2)]
+    x, y = (rng.normal(size=(8, 4)).astype(np.float32) for _ in range(2))
+    with Device.open(Config.preset("tiny", cores=2), "golden") as device:
+        one, both = (jit(step(cores))(layers, x, y, device=device) for cores in (1, 2))
+    before = np.mean((np.maximum(x @ layers[0], 0) @ layers[1] - y) ** 2)
+    np.testing.assert_allclose(one[0], before, rtol=0.02)
+    np.testing.assert_allclose(both[0], one[0], rtol=1e-4)
+    for old, alone, shared in zip(layers, one[1], both[1], strict=True):
+        assert np.abs(alone - old).max() > 0.01
+        np.testing.assert_allclose(shared, alone, atol=1e-4)
