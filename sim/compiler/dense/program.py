@@ -112,13 +112,16 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
 
 def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
               ) -> list[Division]:
-    """The ways in which the cores can share layers, that with the least estimated cycles first."""
+    """The ways in which the cores can share layers, that with the least estimated cycles first.
+
+    Columns come first where both take as many: 1024 x 1024 x 1024 then takes 0.8% less at `v2`.
+    """
     ways = [Division.NONE]
     if config.cores > 1:
-        if all(kind.columns > 1 for kind in kinds):
-            ways.insert(0, Division.COLUMNS)
         if rows > 1:
             ways.insert(0, Division.ROWS)
+        if all(kind.columns > 1 for kind in kinds):
+            ways.insert(0, Division.COLUMNS)
     return sorted(ways, key=lambda way: _cycles(config, rows, depth, kinds, way))
 
 

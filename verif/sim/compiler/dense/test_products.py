@@ -157,7 +157,7 @@ def test_v2_on_the_golden_chip() -> None:
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns", "division"), [
-    (1024, 1024, (1024,), Division.ROWS), (128, 1024, (1024,), Division.COLUMNS),
+    (1024, 1024, (1024,), Division.COLUMNS), (128, 1024, (1024,), Division.COLUMNS),
     (49, 4608, (512,), Division.COLUMNS), (450, 64, (128, 10), Division.ROWS),
     (1, 1024, (1024, 1024), Division.COLUMNS), (1, 784, (1,), Division.NONE)])
 def test_cores_share_the_larger_dimension(rows: int, depth: int, columns: tuple[int, ...],
