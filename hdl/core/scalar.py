@@ -1,6 +1,6 @@
 """Scalar memory, scalar registers and operands, the scalar ALU, and the branch unit."""
 
-from amaranth import Array, Module, Mux, Signal
+from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
@@ -31,6 +31,14 @@ __all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarMemory", "ScalarO
 
 SCALAR_WRITERS = ("s0", "s1", "misc", "late")
 """Write ports of the scalar registers; ``late`` is for the host, and loads a cycle after issue."""
+
+_TURNS = (((Slot.S0, "a"), (Slot.S1, "a")), ((Slot.S0, "b"), (Slot.S1, "b")),
+          ((Slot.LOAD, "a"), (Slot.S0, "d")), ((Slot.LOAD, "b"), (Slot.S1, "d")),
+          ((Slot.STORE, "a"), (Slot.V0, "b")), ((Slot.STORE, "b"), (Slot.V1, "b")),
+          ((Slot.MISC, "b"), None))
+"""Operands that share a read port: one that faults depend on, and one that only the issue needs.
+The last one shares it with the host."""
+assert {port for pair in _TURNS for port in pair if port} == set(SCALAR_PORTS)
 
 _OP_BITS = SLOTS[Slot.S0]["op"]
 
@@ -140,10 +148,18 @@ class ScalarOperands(wiring.Component):
     The registers are initially zero and are not reset; s0 is always zero. A read in the cycle of a
     write returns the old value. No two ports may write the same register in one cycle.
 
+    Parameters
+    ----------
+    shared : bool
+        Two operands share a read port. Those that faults depend on are read first, and kept.
+
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
+    keep, late : In(1), In(1)
+        Only if ``shared``. ``keep`` keeps the first operands; only without ``late``. With ``late``,
+        they have the values kept, and the other operands and ``host_value`` are defined.
     {slot}_{field} : Out(32)
         Value of the operand in that field, one port for each of `SCALAR_PORTS`; defined only if the
         operation uses the field.
@@ -153,9 +169,10 @@ class ScalarOperands(wiring.Component):
         A read port for the host.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
+        self._shared = shared
         super().__init__({
-            "bundle": In(BUNDLE_BITS),
+            "bundle": In(BUNDLE_BITS), **({"keep": In(1), "late": In(1)} if shared else {}),
             **{f"{slot}_{field}": Out(32) for slot, field in SCALAR_PORTS},
             **{name: member for writer in SCALAR_WRITERS for name, member in (
                 (f"write_{writer}", In(1)), (f"d_{writer}", In(REGISTER_BITS)),
@@ -165,25 +182,12 @@ class ScalarOperands(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        fields = data.View(BUNDLE_LAYOUT, self.bundle)
-        reads, writes = len(SCALAR_PORTS) + 1, len(SCALAR_WRITERS)
+        reads, writes = len(_TURNS if self._shared else SCALAR_PORTS), len(SCALAR_WRITERS)
+        if not self._shared:
+            reads += 1  # for the host
         registers = place(m, platform, "registers", RegisterFile.module(reads, writes),
                           lambda: RegisterFile(reads, writes))
-        for i, (slot, field) in enumerate(SCALAR_PORTS):
-            number, register = registers.read_port(i)
-            code = fields[slot][field]
-            value = getattr(self, f"{slot}_{field}")
-            m.d.comb += number.eq(code)
-            if kind_codes(slot, field, Kind.SOURCE, Kind.VECTOR_SOURCE):
-                source = place(m, platform, f"{slot}_source", "scalar_source", ScalarSource)
-                m.d.comb += [source.code.eq(code), source.register.eq(register),
-                             value.eq(source.value)]
-                m.d.comb += [getattr(source, f"imm_{i}").eq(fields.imm[i])
-                             for i in range(IMMEDIATES)]
-            else:
-                m.d.comb += value.eq(register)
-        number, register = registers.read_port(reads - 1)
-        m.d.comb += [number.eq(self.host_register), self.host_value.eq(register)]
+        (self._read_in_turn if self._shared else self._read)(m, platform, registers)
         for i, writer in enumerate(SCALAR_WRITERS):
             enable, d, value = registers.write_port(i)
             wanted = getattr(self, f"d_{writer}")
@@ -193,6 +197,50 @@ class ScalarOperands(wiring.Component):
                 value.eq(getattr(self, f"value_{writer}")),
             ]
         return m
+
+    def _read(self, m: Module, platform: object, registers: RegisterFile) -> None:
+        """Read each operand through its own port."""
+        fields = data.View(BUNDLE_LAYOUT, self.bundle)
+        for i, (slot, field) in enumerate(SCALAR_PORTS):
+            number, register = registers.read_port(i)
+            code = fields[slot][field]
+            value = getattr(self, f"{slot}_{field}")
+            m.d.comb += number.eq(code)
+            if kind_codes(slot, field, Kind.SOURCE, Kind.VECTOR_SOURCE):
+                self._select(m, platform, slot, code, register, value)
+            else:
+                m.d.comb += value.eq(register)
+        number, register = registers.read_port(len(SCALAR_PORTS))
+        m.d.comb += [number.eq(self.host_register), self.host_value.eq(register)]
+
+    def _read_in_turn(self, m: Module, platform: object, registers: RegisterFile) -> None:
+        """Read two operands through each port, the first while not ``late``."""
+        fields = data.View(BUNDLE_LAYOUT, self.bundle)
+        for i, (first, second) in enumerate(_TURNS):
+            slot, field = first
+            number, register = registers.read_port(i)
+            code = Signal(SOURCE_BITS, name=f"{slot}_{field}_code")
+            other = self.host_register if second is None else fields[second[0]][second[1]]
+            m.d.comb += [code.eq(Mux(self.late, other, fields[slot][field])), number.eq(code)]
+            # The codes of registers are their numbers.
+            read = Signal(32, name=f"{slot}_{field}_read")
+            self._select(m, platform, f"{slot}_{field}", code, register, read)
+            kept = Signal(32, name=f"{slot}_{field}_kept", reset_less=True)
+            with m.If(self.keep):
+                m.d.sync += kept.eq(read)
+            m.d.comb += getattr(self, f"{slot}_{field}").eq(Mux(self.late, kept, read))
+            if second is None:
+                m.d.comb += self.host_value.eq(register)
+            else:
+                m.d.comb += getattr(self, f"{second[0]}_{second[1]}").eq(read)
+
+    def _select(self, m: Module, platform: object, name: str, code: Value, register: Signal,
+                value: Signal) -> None:
+        """Drive ``value`` with that of the source ``code``."""
+        immediates = data.View(BUNDLE_LAYOUT, self.bundle).imm
+        source = place(m, platform, f"{name}_source", "scalar_source", ScalarSource)
+        m.d.comb += [source.code.eq(code), source.register.eq(register), value.eq(source.value)]
+        m.d.comb += [getattr(source, f"imm_{i}").eq(immediates[i]) for i in range(IMMEDIATES)]
 
 
 class ScalarAlu(wiring.Component):

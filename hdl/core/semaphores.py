@@ -1,13 +1,17 @@
 """Counting semaphores, which bundles, the host, transfers and the other core change."""
 
-from amaranth import Array, Module, Mux, Signal
+from collections.abc import Callable
+
+from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from ..isa import SEMAPHORES
+from ..target import Target
 from .interface import SEMAPHORE_BITS, SemaphoreSignal
 
-__all__ = ["Semaphores"]
+__all__ = ["BankedSemaphores", "Semaphores"]
 
 
 class Semaphores(wiring.Component):
@@ -47,9 +51,27 @@ class Semaphores(wiring.Component):
             "host_index": In(SEMAPHORE_BITS), "host_value": Out(32),
         })
 
+    def variant(self, target: Target) -> "BankedSemaphores | None":
+        """The equivalent component that suits ``target`` better, if any."""
+        return BankedSemaphores() if target is Target.ECP5 else None
+
+    def _registers(self, m: Module) -> tuple[Callable[[Value], Value],
+                                             Callable[[int, Value, Value, Value], None]]:
+        """The semaphores: functions that return one, and that write one through a port.
+
+        The ports are 0 and 1; if both write one semaphore in a cycle, the value of 1 counts.
+        """
+        values = Array(Signal(32, name=f"semaphore_{i}") for i in range(SEMAPHORES))
+
+        def write(port: int, enable: Value, index: Value, value: Value) -> None:
+            with m.If(enable):
+                m.d.sync += values[index].eq(value)
+
+        return values.__getitem__, write
+
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        values = Array(Signal(32, name=f"semaphore_{i}") for i in range(SEMAPHORES))
+        read, write = self._registers(m)
         value = Signal(32)
         total = Signal(33)
         changes = Signal()
@@ -58,12 +80,12 @@ class Semaphores(wiring.Component):
         external_value = Signal(32)
         external_total = Signal(33)
         m.d.comb += [
-            value.eq(values[self.index]),
+            value.eq(read(self.index)),
             total.eq(value + self.amount),
             self.satisfied.eq(value >= self.amount),
             self.overflow.eq(total[32]),
-            self.read_value.eq(values[self.read_index]),
-            self.host_value.eq(values[self.host_index]),
+            self.read_value.eq(read(self.read_index)),
+            self.host_value.eq(read(self.host_index)),
         ]
         with m.If(self.write):
             m.d.comb += [changes.eq(1), changed_index.eq(self.write_index),
@@ -76,12 +98,43 @@ class Semaphores(wiring.Component):
             ]
         m.d.comb += [
             external_value.eq(Mux(changes & (changed_index == self.external.index),
-                                  changed_value, values[self.external.index])),
+                                  changed_value, read(self.external.index))),
             external_total.eq(external_value + self.external.amount),
             self.external_overflow.eq(self.external.valid & external_total[32]),
         ]
-        with m.If(changes):
-            m.d.sync += values[changed_index].eq(changed_value)
-        with m.If(self.external.valid & ~external_total[32]):
-            m.d.sync += values[self.external.index].eq(external_total)
+        write(0, changes, changed_index, changed_value)
+        write(1, self.external.valid & ~external_total[32], self.external.index, external_total)
         return m
+
+
+class BankedSemaphores(Semaphores):
+    """`Semaphores` in memories with one write port each, as LUT RAM has them.
+
+    Each write port has a bank of all semaphores. Two bits of each say whether it was written since
+    reset, and which bank has its newest value.
+    """
+
+    def _registers(self, m: Module) -> tuple[Callable[[Value], Value],
+                                             Callable[[int, Value, Value, Value], None]]:
+        written = Signal(SEMAPHORES)
+        newest = Signal(SEMAPHORES, reset_less=True)
+        banks = [Memory(shape=32, depth=SEMAPHORES, init=[]) for _ in range(2)]
+        m.submodules.bank_0, m.submodules.bank_1 = banks
+
+        def read(index: Value) -> Value:
+            words = []
+            for bank in banks:
+                port = bank.read_port(domain="comb")
+                m.d.comb += port.addr.eq(index)
+                words.append(port.data)
+            chosen = Mux(newest.bit_select(index, 1), words[1], words[0])
+            return Mux(written.bit_select(index, 1), chosen, 0)
+
+        def write(number: int, enable: Value, index: Value, value: Value) -> None:
+            port = banks[number].write_port()
+            m.d.comb += [port.en.eq(enable), port.addr.eq(index), port.data.eq(value)]
+            with m.If(enable):
+                m.d.sync += [written.bit_select(index, 1).eq(1),
+                             newest.bit_select(index, 1).eq(number)]
+
+        return read, write

@@ -152,7 +152,8 @@ class Sequencer(wiring.Component):
                                   lambda: InstructionMemory(config))
         self._smem = place(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
         self._decoder = place(m, platform, "decoder", "bundle_decoder", BundleDecoder)
-        self._operands = place(m, platform, "operands", "scalar_operands", ScalarOperands)
+        self._operands = place(m, platform, "operands", "scalar_operands",
+                                lambda: ScalarOperands(config.issue_cycles > 1))
         self._scoreboard = place(m, platform, "scoreboard", "scoreboard", Scoreboard)
         self._ledger = place(m, platform, "ledger", "array_ledger", lambda: ArrayLedger(config))
         self._semaphores = place(m, platform, "semaphores", "semaphores", Semaphores)
@@ -292,6 +293,9 @@ class Sequencer(wiring.Component):
         m.d.sync += examined.eq((examined | clear) & self._control.valid & ~self.issue & ~changed)
         with m.If(clear):
             m.d.sync += found.eq(fault)
+        # The examination reads the operands that it needs, and a later cycle the others.
+        m.d.comb += [self._operands.keep.eq(clear & ~examined),
+                     self._operands.late.eq(examined | ~self._control.valid)]
         known = Signal(FAULT_BITS, name="known_fault")
         m.d.comb += known.eq(Mux(examined, found, Fault.ILLEGAL.value))
         return examined, known

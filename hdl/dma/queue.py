@@ -1,18 +1,14 @@
 """The queue of started transfers; each stage of the engine takes them in order."""
 
-from collections.abc import Callable
-
-from amaranth import Array, Module, Signal, Value
+from amaranth import Array, Module, Signal
 from amaranth.lib import wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..config import Config
-from ..target import Target
 from .interface import QUEUE_DEPTH, check_config, transfer
 
-__all__ = ["STAGES", "MemoryTransferQueue", "TransferQueue"]
+__all__ = ["STAGES", "TransferQueue"]
 
 STAGES = ("reader", "collector", "issuer", "writer", "completion")
 """Stages that each transfer passes through; the last one frees its place."""
@@ -48,61 +44,26 @@ class TransferQueue(wiring.Component):
                 (f"{stage}_place", Out(self._bits)), (f"{stage}_take", In(1)))},
         })
 
-    def variant(self, target: Target) -> "MemoryTransferQueue | None":
-        """The equivalent component that suits ``target`` better, if any."""
-        return MemoryTransferQueue(self._config) if target is Target.ECP5 else None
-
-    def _places(self, m: Module) -> tuple[Callable[[Value], Value], Callable[[Value], None]]:
-        """The places: functions that return one, and that write `transfer` into one on a push."""
-        places = Array(Signal(transfer(self._config), name=f"place_{number}", reset_less=True)
-                       for number in range(QUEUE_DEPTH))
-
-        def write(place: Value) -> None:
-            with m.If(self.push):
-                m.d.sync += places[place].eq(self.transfer)
-
-        return places.__getitem__, write
-
     def elaborate(self, platform: object) -> Module:
         m = Module()
         bits = self._bits
-        read, write = self._places(m)
+        places = Array(Signal(transfer(self._config), name=f"place_{number}", reset_less=True)
+                       for number in range(QUEUE_DEPTH))
         # One bit more than the number of a place: equal pointers mean that nothing is to be taken.
         pushed = Signal(bits + 1)
         taken = {stage: Signal(bits + 1, name=f"{stage}_taken") for stage in STAGES}
         used = Signal(bits + 1)
         m.d.comb += [used.eq(pushed - taken[STAGES[-1]]), self.room.eq(~used[bits])]
-        write(pushed[:bits])
         with m.If(self.push):
-            m.d.sync += pushed.eq(pushed + 1)
+            m.d.sync += [places[pushed[:bits]].eq(self.transfer), pushed.eq(pushed + 1)]
         for stage, number in taken.items():
             m.d.comb += [
                 getattr(self, f"{stage}_valid").eq(number != pushed),
                 getattr(self, f"{stage}_place").eq(number[:bits]),
-                getattr(self, f"{stage}_transfer").eq(read(number[:bits])),
+                getattr(self, f"{stage}_transfer").eq(places[number[:bits]]),
             ]
             with m.If(getattr(self, f"{stage}_take")):
                 m.d.sync += number.eq(number + 1)
         with m.If(self.clear):
             m.d.sync += [pushed.eq(0), *(number.eq(0) for number in taken.values())]
         return m
-
-
-class MemoryTransferQueue(TransferQueue):
-    """`TransferQueue` in one memory with a read port for each stage, as LUT RAM has them."""
-
-    def _places(self, m: Module) -> tuple[Callable[[Value], Value], Callable[[Value], None]]:
-        shape = transfer(self._config)
-        m.submodules.places = places = Memory(shape=shape.size, depth=QUEUE_DEPTH, init=[])
-
-        def read(place: Value) -> Value:
-            port = places.read_port(domain="comb")
-            m.d.comb += port.addr.eq(place)
-            return port.data
-
-        def write(place: Value) -> None:
-            port = places.write_port()
-            m.d.comb += [port.en.eq(self.push), port.addr.eq(place),
-                         port.data.eq(self.transfer.as_value())]
-
-        return read, write

@@ -1,15 +1,17 @@
 """Single-cycle operations of a vector element: moves, integers, masks, and simple fp32."""
 
-from amaranth import C, Cat, Module, Mux, Signal
+from amaranth import C, Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bf16 import RoundToBf16
 from ..isa import SLOTS, Slot, VectorOp
 from ..mxu.mac import BIAS, F32_FRACTION, F32_INF, F32_NAN
+from ..target import Target
 from ..tiles import place
 
-__all__ = ["LANE_BITS", "OP_BITS", "STAGES", "SUBLANE_BITS", "Order", "Shift", "Simple"]
+__all__ = ["LANE_BITS", "OP_BITS", "STAGES", "SUBLANE_BITS", "Order", "ReversingShift", "Shift",
+           "Simple"]
 
 STAGES = 1
 """Registers from the operands to the result."""
@@ -153,12 +155,33 @@ class Shift(wiring.Component):
             word.eq(Mux(self.truncate,
                         Cat(C(0, 31 - F32_FRACTION), self.a[:F32_FRACTION], C(1, 1)),
                         self.a ^ signs)),
-            shifted.eq(Mux(self.left, self.a << places, word >> places)),
+            shifted.eq(self._shifted(m, word, places)),
             magnitude.eq(Mux(beyond, INT_MAX, Mux(all_out, 0, shifted))),
             # A negative number is negated; the inverse of the largest integer is the least one.
             self.o.eq((magnitude ^ signs) + (negative & self.truncate & ~beyond)),
         ]
         return m
+
+    def variant(self, target: Target) -> "ReversingShift | None":
+        """The equivalent component that suits ``target`` better, if any."""
+        return ReversingShift() if target is Target.ECP5 else None
+
+    def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
+        """The operand a shifted left, or ``word`` shifted right."""
+        return Mux(self.left, self.a << places, word >> places)
+
+
+class ReversingShift(Shift):
+    """`Shift` with one shifter, between two reversals of the bits' order for shifts left."""
+
+    def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
+        entered = Signal(32)
+        right = Signal(32)
+        m.d.comb += [
+            entered.eq(Mux(self.left, self.a[::-1], word)),
+            right.eq(entered >> places),
+        ]
+        return Mux(self.left, right[::-1], right)
 
 
 class Simple(wiring.Component):

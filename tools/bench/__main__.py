@@ -19,6 +19,7 @@ from tools.bench.array import array_figures
 from tools.bench.cell import ecp5_cell, xc7_cell
 from tools.bench.chip import chip_figures, ecp5_chip
 from tools.bench.core import core_figures
+from tools.bench.fpga import fpga_figures
 from tools.bench.machine import processor
 from tools.bench.products import product_figures
 from tools.bench.resnet import resnet_figures
@@ -53,7 +54,8 @@ _PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "resnet50": lambda: resnet_figures(Config.preset("v2")),
     "cores": lambda: cores_figures(Config.preset("v2")),
     "transformer": lambda: transformer_figures(Config.preset("v2")),
-    "cell": _cells, "ecp5": _tiny_chip}
+    "cell": _cells, "ecp5": _tiny_chip,
+    "fpga": lambda: fpga_figures(Config.preset("fpga"))}
 
 
 def main() -> int:

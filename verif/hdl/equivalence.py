@@ -26,22 +26,22 @@ def verilog_of(component: type[wiring.Component], *arguments: object,
         f"module {module(*arguments)} ", "module subject ")
 
 
-def proof_of(component: wiring.Component, outputs: Collection[str], held: Collection[str],
-             where: Mapping[str, str]) -> str:
+def proof_of(component: wiring.Component, outputs: Collection[str],
+             held: Collection[str]) -> str:
     """A module ``proof`` whose output ``equal`` compares ``outputs`` of ``wanted`` and ``found``.
 
     Both modules have the ports of ``component`` and take the same inputs, which are free in every
     cycle, except that those in ``held`` keep their first value. For ports that only choose what to
     show of the state, this loses nothing, and makes the induction short: what is shown at one
-    address depends on what was shown at this address a cycle before, and on the writes. An output
-    in ``where`` is compared only while this condition holds.
+    address depends on what was shown at this address a cycle before, and on the writes.
     """
     inputs, widths = port_widths(component, In), port_widths(component, Out)
     lines = ["module proof (", ",\n".join(
         ["  input clk", "  input rst",
          *(f"  input [{width - 1}:0] {name}" for name, width in inputs.items()),
          "  output equal"]), ");", "  reg started = 0;", "  always @(posedge clk) started <= 1;"]
-    used = {"clk": "clk", "rst": "rst"}
+    clocked = not getattr(component, "combinational", False)
+    used = {"clk": "clk", "rst": "rst"} if clocked else {}
     for name, width in inputs.items():
         used[name] = name
         if name in held:
@@ -54,15 +54,12 @@ def proof_of(component: wiring.Component, outputs: Collection[str], held: Collec
         ports = [*(f".{name}({value})" for name, value in used.items()),
                  *(f".{output}({side}_{output})" for output in outputs)]
         lines.append(f"  {side} {side} ({', '.join(ports)});")
-    equal = " && ".join(f"(!({where.get(output, '1')}) || wanted_{output} == found_{output})"
-                        for output in outputs)
+    equal = " && ".join(f"wanted_{output} == found_{output}" for output in outputs)
     return "\n".join([*lines, f"  assign equal = {equal};", "endmodule", ""])
 
 
 def prove(component: wiring.Component, wanted: str, found: str, *,
-          held: Collection[str] = (), shown: str | None = None,
-          where: Mapping[str, str] | None = None,
-          registers: Mapping[str, str] | None = None) -> None:
+          held: Collection[str] = (), registers: Mapping[str, str] | None = None) -> None:
     """Prove by induction over time that two modules ``subject`` have equal outputs in every cycle.
 
     Parameters
@@ -71,12 +68,10 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
         Has the ports of both.
     wanted, found : str
         Verilog of the modules.
-    held, where : collection of str, mapping of str to str
-        Inputs to hold, and conditions of outputs, see `proof_of`.
-    shown : str, optional
-        An output that shows what the others depend on: it is part of the proof of each of them.
+    held : collection of str
+        Inputs to hold, see `proof_of`.
     registers : mapping of str to str, optional
-        Registers of ``wanted``, and those of ``found`` that are to have equal values in every
+        Registers of ``wanted``, and registers or wires of ``found`` that have equal values in every
         cycle. With them, all outputs are proved together.
 
     Raises
@@ -86,8 +81,7 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
     """
     outputs = list(port_widths(component, Out))
     # One output at a time, if possible: the solver then sees no more than what it depends on.
-    groups = [outputs] if registers else [[output] if shown in (None, output) else [shown, output]
-                                          for output in outputs]
+    groups = [outputs] if registers else [[output] for output in outputs]
     pairs = "".join(f" -prove wanted.{one} found.{other}"
                     for one, other in (registers or {}).items())
     with tempfile.TemporaryDirectory() as name:
@@ -100,7 +94,7 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
                        "proc", "flatten", "memory -nordff", "opt_clean", f"rename subject {side}",
                        f"design -stash {side}"]
         for number, group in enumerate(groups):
-            (folder / f"{number}.v").write_text(proof_of(component, group, held, where or {}))
+            (folder / f"{number}.v").write_text(proof_of(component, group, held))
             script += ["design -reset", f"read_verilog -sv {number}.v",
                        *(f"design -copy-from {side} {side}" for side in ("wanted", "found")),
                        "hierarchy -check -top proof", "proc", "flatten", "opt -fast",

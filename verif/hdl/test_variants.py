@@ -3,16 +3,14 @@
 import pytest
 from amaranth.lib import wiring
 
-from hdl.config import Config
 from hdl.core.decode import SCALAR_PORTS
 from hdl.core.scalar import SCALAR_WRITERS
-from hdl.dma.interface import QUEUE_DEPTH
-from hdl.dma.queue import STAGES, TransferQueue
+from hdl.core.semaphores import Semaphores
+from hdl.isa import SEMAPHORES
 from hdl.target import Target
 from hdl.vpu.registers import RegisterFile
+from hdl.vpu.simple import Shift
 from verif.hdl.equivalence import prove, verilog_of
-
-FPGA = Config.preset("fpga")
 
 
 def variants(component: wiring.Component, *arguments: object,
@@ -46,18 +44,37 @@ def test_a_wrong_bank_of_registers_is_found() -> None:
         prove_registers(1, 2, ("bank_1[d_1] <= value_1", "bank_1[d_1] <= value_0"))
 
 
-def prove_queue(change: tuple[str, str] | None = None) -> None:
-    component = TransferQueue(FPGA)
-    pointers = ["pushed", *(f"{stage}_taken" for stage in STAGES)]
-    prove(component, *variants(component, FPGA, change=change),
-          registers={name: name for name in pointers}
-          | {f"place_{number}": f"places[{number}]" for number in range(QUEUE_DEPTH)})
+def prove_semaphores(change: tuple[str, str] | None = None) -> None:
+    component = Semaphores()
+    wanted, found = variants(component, change=change)
+    # The semaphores' values become wires, which the proof can name.
+    names = [f"semaphore_{i}" for i in range(SEMAPHORES)]
+    values = "".join(f"  (* keep *) wire [31:0] {name} = "
+                     f"written[{i}] ? newest[{i}] ? bank_1[{i}] : bank_0[{i}] : 32'd0;\n"
+                     for i, name in enumerate(names))
+    prove(component, wanted, found.replace("endmodule", f"{values}endmodule"),
+          registers=dict(zip(names, names, strict=True)))
 
 
-def test_memory_equals_the_registers_of_the_queue() -> None:
-    prove_queue()
+def test_banks_equal_the_behavioural_semaphores() -> None:
+    prove_semaphores()
 
 
-def test_a_wrong_place_of_the_queue_is_found() -> None:
+def test_a_wrong_bank_of_semaphores_is_found() -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):
-        prove_queue(("issuer_taken[1:0]", "writer_taken[1:0]"))
+        prove_semaphores(("bank_0[changed_index] <= changed_value",
+                          "bank_0[index] <= changed_value"))
+
+
+def prove_shifter(change: tuple[str, str] | None = None) -> None:
+    component = Shift()
+    prove(component, *variants(component, change=change))
+
+
+def test_one_shifter_equals_two() -> None:
+    prove_shifter()
+
+
+def test_a_shifter_without_a_reversal_is_found() -> None:
+    with pytest.raises(RuntimeError, match="proof did fail"):
+        prove_shifter(("left ?", "1'b0 ?"))

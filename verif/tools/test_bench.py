@@ -14,6 +14,7 @@ from tools.bench import array
 from tools.bench.array import Grid
 from tools.bench.cell import synthesise
 from tools.bench.chip import count_cells
+from tools.bench.fpga import comb, passes
 from tools.bench.machine import AVX2, has_avx2
 from tools.bench.training import step
 
@@ -62,3 +63,12 @@ def test_both_cores_make_the_step_of_the_whole_batch() -> None:
     for old, alone, shared in zip(layers, one[1], both[1], strict=True):
         assert np.abs(alone - old).max() > 0.01
         np.testing.assert_allclose(shared, alone, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_product_becomes_multipliers_of_the_fpga(tmp_path: pathlib.Path) -> None:
+    text = "module product(input [23:0] a, b, output [47:0] p); assign p = a * b; endmodule\n"
+    cells = synthesise(tmp_path, "product", {"product": text}, passes("product"))
+    assert cells["MULT18X18D"] == 4
+    # Only carries join the partial products.
+    assert comb(cells) == 2 * cells["CCU2C"] > 0

@@ -1,0 +1,77 @@
+"""Size of the chip of preset `fpga` on a Lattice ECP5, by Yosys, before place and route."""
+
+import pathlib
+import tempfile
+from collections.abc import Mapping
+
+from hdl.config import Config
+from hdl.target import Target
+from hdl.verilog import TOP, export
+from tools.bench.cell import synthesise
+
+__all__ = ["comb", "fpga_figures", "passes"]
+
+_COMB = 83_640
+"""Combinational cells of an LFE5U-85F."""
+_WEIGHTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
+"""Combinational cells that place and route uses for a cell of the netlist: a pair of carry bits
+takes two, and a memory of 16 words of 4 bits takes four and two for its write port."""
+
+
+def passes(top: str) -> str:
+    """Yosys commands that map a design to an ECP5 with multipliers, flattened.
+
+    These are the steps of ``synth_ecp5 -nowidelut``, except for ``share`` and ``fsm``: the former
+    merges read ports of registers through the logic of faults, which makes long paths.
+    """
+    return f"""\
+synth_ecp5 -run begin:coarse -top {top}
+proc
+flatten
+opt_expr
+opt_clean
+opt -nodffe -nosdff
+opt
+wreduce
+peepopt
+opt_clean
+techmap -map +/cmp2lut.v -D LUT_WIDTH=4
+opt_expr
+opt_clean
+techmap -map +/mul2dsp.v -map +/lattice/dsp_map_18x18.v -D DSP_A_MAXWIDTH=18 \
+-D DSP_B_MAXWIDTH=18 -D DSP_A_MINWIDTH=2 -D DSP_B_MINWIDTH=2 -D DSP_NAME=$__MUL18X18
+chtype -set $mul t:$__soft_mul
+alumacc
+opt
+memory -nomap
+opt_clean
+synth_ecp5 -nowidelut -run map_ram: -top {top}"""
+
+
+def comb(cells: Mapping[str, int]) -> int:
+    """Combinational cells of an ECP5 that a netlist with these cells needs."""
+    return sum(weight * cells.get(name, 0) for name, weight in _WEIGHTS.items())
+
+
+def fpga_figures(config: Config) -> dict[str, float]:
+    """Cells of the whole chip.
+
+    Returns
+    -------
+    dict of str to float
+        ``fpga_comb``, combinational cells, and ``fpga_comb_percent`` of an LFE5U-85F;
+        ``fpga_ff``, registers; ``fpga_ebr``, block RAMs of 18 Kbit; ``fpga_dsp``, multipliers of
+        18 x 18 bits.
+
+    Raises
+    ------
+    RuntimeError
+        If Yosys fails.
+    """
+    sources = export(config, Target.ECP5).sources
+    with tempfile.TemporaryDirectory() as name:
+        cells = synthesise(pathlib.Path(name), TOP, sources, passes(TOP))
+    used = comb(cells)
+    return {"fpga_comb": used, "fpga_comb_percent": 100 * used / _COMB,
+            "fpga_ff": cells["TRELLIS_FF"], "fpga_ebr": cells["DP16KD"],
+            "fpga_dsp": cells["MULT18X18D"]}
