@@ -11,7 +11,11 @@ from ..isa import SEMAPHORES
 from ..target import Target
 from .interface import SEMAPHORE_BITS, SemaphoreSignal
 
-__all__ = ["BankedSemaphores", "Semaphores"]
+__all__ = ["BankedSemaphores", "Semaphores", "Storage"]
+
+Storage = tuple[Callable[[Value], Value], Callable[[int, Value, Value, Value], None]]
+"""Functions that return the semaphore of an index; and that write one through a port, which is 0 or
+1, if enabled: port, enable, index and value. If both write one, the value of port 1 counts."""
 
 
 class Semaphores(wiring.Component):
@@ -55,12 +59,9 @@ class Semaphores(wiring.Component):
         """The equivalent component that suits ``target`` better, if any."""
         return BankedSemaphores() if target is Target.ECP5 else None
 
-    def _registers(self, m: Module) -> tuple[Callable[[Value], Value],
-                                             Callable[[int, Value, Value, Value], None]]:
-        """The semaphores: functions that return one, and that write one through a port.
-
-        The ports are 0 and 1; if both write one semaphore in a cycle, the value of 1 counts.
-        """
+    @staticmethod
+    def storage(m: Module) -> Storage:
+        """Add the semaphores to ``m``."""
         values = Array(Signal(32, name=f"semaphore_{i}") for i in range(SEMAPHORES))
 
         def write(port: int, enable: Value, index: Value, value: Value) -> None:
@@ -71,7 +72,7 @@ class Semaphores(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        read, write = self._registers(m)
+        read, write = self.storage(m)
         value = Signal(32)
         total = Signal(33)
         changes = Signal()
@@ -114,8 +115,8 @@ class BankedSemaphores(Semaphores):
     reset, and which bank has its newest value.
     """
 
-    def _registers(self, m: Module) -> tuple[Callable[[Value], Value],
-                                             Callable[[int, Value, Value, Value], None]]:
+    @staticmethod
+    def storage(m: Module) -> Storage:
         written = Signal(SEMAPHORES)
         newest = Signal(SEMAPHORES, reset_less=True)
         banks = [Memory(shape=32, depth=SEMAPHORES, init=[]) for _ in range(2)]

@@ -2,7 +2,7 @@
 
 import pathlib
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -26,9 +26,8 @@ def verilog_of(component: type[wiring.Component], *arguments: object,
         f"module {module(*arguments)} ", "module subject ")
 
 
-def proof_of(component: wiring.Component, outputs: Collection[str],
-             held: Collection[str]) -> str:
-    """A module ``proof`` whose output ``equal`` compares ``outputs`` of ``wanted`` and ``found``.
+def proof_of(component: wiring.Component, output: str, held: Collection[str]) -> str:
+    """A module ``proof`` whose output ``equal`` compares ``output`` of ``wanted`` and ``found``.
 
     Both modules have the ports of ``component`` and take the same inputs, which are free in every
     cycle, except that those in ``held`` keep their first value. For ports that only choose what to
@@ -50,16 +49,16 @@ def proof_of(component: wiring.Component, outputs: Collection[str],
                       f"  wire [{width - 1}:0] used_{name} = started ? held_{name} : {name};",
                       f"  always @(posedge clk) held_{name} <= used_{name};"]
     for side in ("wanted", "found"):
-        lines += [f"  wire [{widths[output] - 1}:0] {side}_{output};" for output in outputs]
+        lines.append(f"  wire [{widths[output] - 1}:0] {side}_{output};")
         ports = [*(f".{name}({value})" for name, value in used.items()),
-                 *(f".{output}({side}_{output})" for output in outputs)]
+                 f".{output}({side}_{output})"]
         lines.append(f"  {side} {side} ({', '.join(ports)});")
-    equal = " && ".join(f"wanted_{output} == found_{output}" for output in outputs)
+    equal = f"wanted_{output} == found_{output}"
     return "\n".join([*lines, f"  assign equal = {equal};", "endmodule", ""])
 
 
 def prove(component: wiring.Component, wanted: str, found: str, *,
-          held: Collection[str] = (), registers: Mapping[str, str] | None = None) -> None:
+          held: Collection[str] = ()) -> None:
     """Prove by induction over time that two modules ``subject`` have equal outputs in every cycle.
 
     Parameters
@@ -70,20 +69,12 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
         Verilog of the modules.
     held : collection of str
         Inputs to hold, see `proof_of`.
-    registers : mapping of str to str, optional
-        Registers of ``wanted``, and registers or wires of ``found`` that have equal values in every
-        cycle. With them, all outputs are proved together.
 
     Raises
     ------
     RuntimeError
         If there is no proof.
     """
-    outputs = list(port_widths(component, Out))
-    # One output at a time, if possible: the solver then sees no more than what it depends on.
-    groups = [outputs] if registers else [[output] for output in outputs]
-    pairs = "".join(f" -prove wanted.{one} found.{other}"
-                    for one, other in (registers or {}).items())
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         script = []
@@ -93,10 +84,11 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
             script += ["design -reset", f"read_verilog -sv {side}.v", "hierarchy -top subject",
                        "proc", "flatten", "memory -nordff", "opt_clean", f"rename subject {side}",
                        f"design -stash {side}"]
-        for number, group in enumerate(groups):
-            (folder / f"{number}.v").write_text(proof_of(component, group, held))
-            script += ["design -reset", f"read_verilog -sv {number}.v",
+        # One output at a time: the solver then sees no more than what this one depends on.
+        for output in port_widths(component, Out):
+            (folder / f"{output}.v").write_text(proof_of(component, output, held))
+            script += ["design -reset", f"read_verilog -sv {output}.v",
                        *(f"design -copy-from {side} {side}" for side in ("wanted", "found")),
                        "hierarchy -check -top proof", "proc", "flatten", "opt -fast",
-                       f"sat -verify -tempinduct -prove equal 1{pairs} proof"]
+                       "sat -verify -tempinduct -prove equal 1 proof"]
         yosys.run("\n".join(script), cwd=folder)
