@@ -117,8 +117,8 @@ class BankedSemaphores(Semaphores):
 
     @staticmethod
     def storage(m: Module) -> Storage:
-        written = Signal(SEMAPHORES)
-        newest = Signal(SEMAPHORES, reset_less=True)
+        written = Array(Signal(name=f"written_{i}") for i in range(SEMAPHORES))
+        newest = Array(Signal(name=f"newest_{i}", reset_less=True) for i in range(SEMAPHORES))
         banks = [Memory(shape=32, depth=SEMAPHORES, init=[]) for _ in range(2)]
         m.submodules.bank_0, m.submodules.bank_1 = banks
 
@@ -128,14 +128,13 @@ class BankedSemaphores(Semaphores):
                 port = bank.read_port(domain="comb")
                 m.d.comb += port.addr.eq(index)
                 words.append(port.data)
-            chosen = Mux(newest.bit_select(index, 1), words[1], words[0])
-            return Mux(written.bit_select(index, 1), chosen, 0)
+            chosen = Mux(newest[index], words[1], words[0])
+            return Mux(written[index], chosen, 0)
 
         def write(number: int, enable: Value, index: Value, value: Value) -> None:
             port = banks[number].write_port()
             m.d.comb += [port.en.eq(enable), port.addr.eq(index), port.data.eq(value)]
             with m.If(enable):
-                m.d.sync += [written.bit_select(index, 1).eq(1),
-                             newest.bit_select(index, 1).eq(number)]
+                m.d.sync += [written[index].eq(1), newest[index].eq(number)]
 
         return read, write
