@@ -14,7 +14,7 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encodi
                          re.MULTILINE))
 
 # What a page may name though it is no name of the project.
-FOREIGN = {"NaN"}
+FOREIGN = {"NaN", "steps_per_execution"}
 
 
 def _files() -> Iterator[pathlib.Path]:
