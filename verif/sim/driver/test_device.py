@@ -111,7 +111,7 @@ def test_closing_twice_is_fine_and_use_after_close_is_not() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
-    ({"config": "v3"}, ValueError, "preset must be one of tiny, small, v2, not 'v3'"),
+    ({"config": "v3"}, ValueError, "preset must be one of tiny, small, v2, fpga, not 'v3'"),
     ({"config": 128}, TypeError, "config must be a preset's name or a Config, not 128"),
     ({"backend": "fpga"}, ValueError, "backend must be one of rtl, golden, not 'fpga'"),
     ({"backend": None}, TypeError, "backend must be a string, not None"),
