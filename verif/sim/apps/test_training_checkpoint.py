@@ -19,6 +19,7 @@ from verif.sim.apps.test_training import small_task
 
 jax = pytest.importorskip("jax")
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 TINY = Config.preset("tiny")
 
 
@@ -41,8 +42,8 @@ def test_a_killed_training_goes_on_with_the_same_bits(tmp_path: pathlib.Path) ->
     with Device.open(TINY, "golden") as device:
         whole = train(task, device)
     code = f"from {__name__} import killed; killed({str(checkpoint.path)!r})"
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                           check=False)
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True,
+                           text=True, check=False)
     assert child.returncode == -signal.SIGKILL, child.stderr
     run = checkpoint.load()
     assert run is not None

@@ -1,4 +1,4 @@
-"""A cache of its own for a test, without what every cache has and takes long to make."""
+"""Links what takes long to make into a test's own cache."""
 
 import pathlib
 
