@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 
 from hdl.checks import integer
 from hdl.store import digest, keep
-from sim.verilated.cache import code_text
 from sim.verilated.objects import (
     JOBS,
     compile_units,
     model_units,
     precompiled_headers,
+    recipe_text,
     run_tool,
     runtime_objects,
     shared_objects,
@@ -129,15 +129,8 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
                   "-Wl,--version-script=exports.map"], folder, tools.environment(),
                  folder / "build.log")
 
-    key = digest([name, dict(cpp), _recipe_text(), tools.identity()])
+    key = digest([name, dict(cpp), recipe_text(), tools.identity()])
     return keep("libraries", name, key, make) / f"{name}.so"
-
-
-def _recipe_text() -> str:
-    """The code that builds a library, on which the library depends."""
-    here = pathlib.Path(__file__)
-    return "\n".join(code_text(path.read_text())
-                     for path in (here, here.with_name("objects.py")))
 
 
 @dataclass(frozen=True)
@@ -189,7 +182,7 @@ class _Recipe:
         """A digest of everything that the library depends on."""
         # A list, because the order of the sources matters to Verilator.
         content = asdict(self) | {"verilog": list(self.verilog.items()), "cpp": self.all_cpp}
-        return digest([content, _recipe_text(), tools.identity(),
+        return digest([content, recipe_text(), tools.identity(),
                        tools.make_settings(self.optimise)])
 
 
@@ -216,14 +209,15 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         archives, parts = [], {
             "fast": [*_listed(classes, "CLASSES_FAST", "SUPPORT_FAST"), *own],
             "slow": _listed(classes, "CLASSES_SLOW", "SUPPORT_SLOW")}
-    # Precompiled headers pay for the many models of tests, not for the few that run long.
-    many = recipe.optimise is not True and tools.march == "native"
+    # Reading the headers matters only where the compiler does not optimise for a fast model. Each
+    # machine needs headers of its own: for another one than this, few models would share them.
+    precompile = recipe.optimise is not True and tools.march == "native"
     joined = []
     for part, names in parts.items():
         optimise = recipe.optimise if part == "fast" else None
         flags = [*tools.flags, *tools.optimisation(optimise), *defines,
                  f"-DSYSTOLITH_THREADS={recipe.threads}"]
-        headers = precompiled_headers(flags, tools, log) if many else ()
+        headers = precompiled_headers(flags, tools, log) if precompile else ()
         joined.append((_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
                        [*flags, *headers, *tools.include_flags, f"-I{folder}", f"-I{obj}"]))
     # The class of a large model takes as long as everything else, so it begins first.

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from hdl.store import digest, keep
+from sim.verilated.cache import code_text
 from sim.verilated.toolchain import Toolchain
 
-__all__ = ["JOBS", "compile_units", "model_units", "precompiled_headers", "run_tool",
-           "runtime_objects", "shared_objects"]
+__all__ = ["JOBS", "compile_units", "model_units", "precompiled_headers", "recipe_text",
+           "run_tool", "runtime_objects", "shared_objects"]
 
 JOBS = 2
 """Compilers that run at a time."""
@@ -23,6 +24,13 @@ _HEADERS = "".join(f"#include <{name}>\n" for name in (
 """What the units of a model include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
 _VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")
+
+
+def recipe_text() -> str:
+    """The code that builds objects and libraries, on which these depend."""
+    here = pathlib.Path(__file__)
+    return "\n".join(code_text(path.read_text())
+                     for path in (here.with_name("build.py"), here))
 
 
 def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolchain,
@@ -119,11 +127,13 @@ def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain
     RuntimeError
         If the compiler rejects a file.
     """
+    recipe = recipe_text()
+
     def compile_one(unit: str) -> pathlib.Path:
         source = tools.verilator_root / "include" / unit
-        return keep("objects", f"{source.stem}.o", digest([unit, list(flags), tools.identity()]),
-                    lambda target: compile_units(
-                        [(source, target, [*flags, *tools.include_flags])], tools, log))
+        key = digest([unit, list(flags), recipe, tools.identity()])
+        return keep("objects", f"{source.stem}.o", key, lambda target: compile_units(
+            [(source, target, [*flags, *tools.include_flags])], tools, log))
 
     with ThreadPoolExecutor(JOBS) as pool:
         return list(pool.map(compile_one, units))
@@ -133,7 +143,9 @@ def precompiled_headers(flags: Sequence[str], tools: Toolchain,
                         log: pathlib.Path) -> tuple[str, ...]:
     """Arguments with which a unit finds Verilator's headers already read, made at most once.
 
-    To read them takes a second; to read the compiler's memory of them takes a fifth of that.
+    To read them takes a second; to read the compiler's memory of them takes a fifth of that. There
+    are none for Clang: it rejects precompiled headers that were renamed, as an entry of the cache
+    is when it is complete.
 
     Parameters
     ----------
@@ -149,6 +161,10 @@ def precompiled_headers(flags: Sequence[str], tools: Toolchain,
     RuntimeError
         If the compiler rejects the headers.
     """
+    identity = tools.identity()
+    if any("__clang__" in part for part in identity):
+        return ()
+
     def make(folder: pathlib.Path) -> None:
         folder.mkdir()
         header = folder / _PRECOMPILED
@@ -156,7 +172,7 @@ def precompiled_headers(flags: Sequence[str], tools: Toolchain,
         run_tool([*tools.cxx, *flags, *tools.include_flags, "-x", "c++-header", str(header),
                   "-o", f"{header}.gch"], folder, tools.environment(), log)
 
-    key = digest([_HEADERS, list(flags), tools.identity()])
+    key = digest([_HEADERS, list(flags), recipe_text(), identity])
     return "-include", str(keep("objects", "verilated", key, make) / _PRECOMPILED)
 
 

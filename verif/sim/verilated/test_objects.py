@@ -136,6 +136,17 @@ def test_headers_are_read_once(objects: pathlib.Path, tmp_path: pathlib.Path) ->
             if "/headers.h.gch" in line or "/verilated.h" in line] == ["!", "."]
 
 
+def test_clang_gets_no_precompiled_headers(objects: pathlib.Path, tmp_path: pathlib.Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nexec g++ -D__clang__=1 "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("SYSTOLITH_CXX", str(compiler))
+    tools = Toolchain.find()
+    assert precompiled_headers([*tools.flags, "-DVM_TRACE=0"], tools, tmp_path / "log") == ()
+    assert not objects.exists()
+
+
 def test_models_share_the_object_of_a_unit(tmp_path: pathlib.Path,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     link_runtime(tmp_path / "build")
