@@ -5,6 +5,7 @@ every cycle the counters must sum to the cycles.
 """
 
 import random
+from unittest.mock import patch
 
 import cocotb
 import numpy as np
@@ -23,6 +24,7 @@ from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.core.host import ProgramPort, RequestPort, RowPort
 from verif.sim.compiler.kernels.harness import build
+from verif.sim.compiler.kernels.regions import apply
 from verif.system.programs.bundles import faulty_bundles, fill_registers, random_words
 from verif.system.programs.generator import Generator
 from verif.system.programs.operands import STABLE
@@ -213,8 +215,8 @@ async def compiled_kernels(dut: HierarchyObject) -> None:
     lanes = bench.config.lanes
     rows, depth = 4 * lanes, 2 * lanes
     graph = Graph([Value(TensorType(shape, DType.F32))
-                   for shape in ((rows, depth), (depth, lanes), (rows, lanes))])
-    x, w, hidden = graph.inputs
+                   for shape in ((rows, depth), (depth, lanes), (rows, lanes), ())])
+    x, w, hidden, first = graph.inputs
     operations = [
         graph.add("dot_general", (x, w), hidden.type, {
             "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
@@ -222,7 +224,10 @@ async def compiled_kernels(dut: HierarchyObject) -> None:
             "precision_config": ("DEFAULT", "DEFAULT")}),
         graph.add("exponential", (hidden,), hidden.type),
         graph.add("transpose", (hidden,), TensorType((lanes, rows), DType.F32),
-                  {"permutation": (1, 0)})]
+                  {"permutation": (1, 0)}),
+        *(graph.add("reduce", (hidden, first), TensorType((rows,), DType.F32),
+                    {"dimensions": (1,)}, (apply(kind, DType.F32),))
+          for kind in ("add", "maximum"))]
     for operation in operations:
         kernel = build(operation, bench.config)
         arrays = [bench.numbers.standard_normal(value.shape).astype(np.float32)
@@ -230,18 +235,20 @@ async def compiled_kernels(dut: HierarchyObject) -> None:
         words, _ = kernel.memory(arrays)
         bench.golden.vmem[:] = words
         bench.write_words(0, words)
-        bench.load(*kernel.bundles)
+        with patch.object(bench.golden, "push_rows", wraps=bench.golden.push_rows) as pushes:
+            bench.load(*kernel.bundles)
         await bench.ready()
         await bench.clear_counters()
         await bench.run()
         counters = bench.counters()
-        # Blocks of rows may overlap.
-        needed = rows * depth // lanes if operation.kind == "dot_general" else 0
-        assert needed <= counters["mxu_active_cycles"] <= needed * 5 // 4
+        assert counters["mxu_active_cycles"] == pushes.call_count * bench.config.sublanes
         await bench.compare()
         [result] = kernel.results(bench.golden.vmem)
         assert result.std() > 0
         if operation.kind == "dot_general":
+            # Blocks of rows may overlap.
+            needed = rows * depth // lanes
+            assert needed <= counters["mxu_active_cycles"] <= needed * 5 // 4
             assert counters["weight_load_cycles"]
             assert np.allclose(result, arrays[0] @ arrays[1], atol=0.5)
 
