@@ -47,6 +47,20 @@ def _turned(a: Any) -> Any:
     return jnp.swapaxes(a, -1, -2)
 
 
+def _scaled(a: Any) -> tuple[Any, Any]:
+    """A matrix whose squares neither overflow nor vanish, and the factor that gives back a.
+
+    The factor is a power of two of shape (..., 1, 1), so that no bits are lost.
+    """
+    largest = jnp.max(jnp.abs(a), (-2, -1), keepdims=True, initial=0)
+    # The exponent's bits; the factor and its reciprocal must both be normal numbers.
+    bits = lax.bitcast_convert_type(largest.astype("float32"), "int32") & 0x7F800000
+    bits = jnp.clip(bits, 1 << 23, 253 << 23)
+    factor, reciprocal = (lax.bitcast_convert_type(each, "float32").astype(a.dtype)
+                          for each in (bits, (254 << 23) - bits))
+    return a * reciprocal, factor
+
+
 def cholesky(a: Any) -> Any:
     """The lower triangular factor of a symmetric matrix; NaN if it is not positive definite."""
     size = a.shape[-1]
@@ -68,7 +82,7 @@ def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_
         return _turned(triangular_solve(
             a, _turned(b), left_side=True, lower=lower, transpose_a=not transpose_a,
             conjugate_a=conjugate_a, unit_diagonal=unit_diagonal))
-    a = jnp.tril(a) if lower else jnp.triu(a)
+    a = jnp.tril(a, -int(unit_diagonal)) if lower else jnp.triu(a, int(unit_diagonal))
     if transpose_a:
         a, lower = _turned(a), not lower
     size = a.shape[-1]
@@ -95,6 +109,7 @@ def geqrf(a: Any) -> tuple[Any, Any]:
     Vector j has 1 at row j and 0 above, which are not stored.
     """
     rows, columns = a.shape[-2:]
+    a, factor = _scaled(a)
     count = min(rows, columns)
     at, across = _index(rows), _index(columns)
 
@@ -112,7 +127,8 @@ def geqrf(a: Any) -> tuple[Any, Any]:
         a = _with_column(a, j, jnp.where(at == j, beta, jnp.where(at > j, v, x)))
         return a, jnp.where(_index(count) == j, tau, taus)
 
-    return lax.fori_loop(0, count, step, (a, jnp.zeros((*a.shape[:-2], count), a.dtype)))
+    a, taus = lax.fori_loop(0, count, step, (a, jnp.zeros((*a.shape[:-2], count), a.dtype)))
+    return jnp.where(at[:, None] <= across, a * factor, a), taus
 
 
 def householder_product(a: Any, taus: Any) -> Any:
@@ -207,6 +223,8 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
                           subset_by_index=subset_by_index, algorithm=algorithm)
         return (s, *map(_turned, reversed(vectors)))
 
+    a, factor = _scaled(a)
+
     def turn(i: Any, j: Any, state: Any) -> Any:
         a, v = state
         x, y = _column(a, i), _column(a, j)
@@ -220,8 +238,9 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
     if subset_by_index is not None:
         order = order[..., subset_by_index[0]:subset_by_index[1]]
     values = jnp.take_along_axis(lengths, order, -1)
+    scaled = values * factor[..., 0]
     if not compute_uv:
-        return (values,)
+        return (scaled,)
     a, v = (jnp.take_along_axis(m, order[..., None, :], -1) for m in (a, v))
     # Where a singular value is 0, and for the columns beyond, what QR appends is orthogonal.
     u = a / jnp.where(values == 0, 1, values)[..., None, :]
@@ -233,4 +252,4 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
     sign = jnp.where(sign == 0, 1, sign)
     sign = jnp.pad(sign, [(0, 0)] * (sign.ndim - 1) + [(0, q.shape[-1] - columns)],
                    constant_values=1)
-    return values, q * sign[..., None, :], _turned(v)
+    return scaled, q * sign[..., None, :], _turned(v)
