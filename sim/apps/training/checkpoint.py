@@ -18,6 +18,7 @@ import numpy.typing as npt
 from hdl.config import Config
 from sim.apps.training.run import Run
 from sim.apps.training.task import State, Task
+from sim.compiler.program.cache import source_digest
 
 __all__ = ["Checkpoint"]
 
@@ -72,7 +73,7 @@ class Checkpoint:
         OSError
             If the file cannot be read.
         ValueError
-            If it holds something else, or another training.
+            If it holds something else, or another training, or that of another version.
         """
         try:
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
@@ -86,7 +87,7 @@ class Checkpoint:
             raise ValueError(f"{self.path} must be a checkpoint of a training: {error}") from error
         if digest != self._digest:
             raise ValueError(f"{self.path} must be a checkpoint of this training, not of another "
-                             f"model, optimizer, data set or chip")
+                             f"model, optimizer, data set, chip or version")
         names, counts = arrays["counters"].tolist(), arrays["counts"].tolist()
         losses = arrays["losses"]
         return Run(losses=losses, states={len(losses): self._state(arrays)},
@@ -103,14 +104,20 @@ class Checkpoint:
 
     @cached_property
     def _digest(self) -> str:
-        """A digest of the chip, the seed, the program of a step, and the data."""
+        """A digest of what the training's bits depend on.
+
+        These are the chip, the seed, the programs of the start and of a step, the data, and the
+        versions of JAX, the compiler and the golden model.
+        """
         import jax
 
         task = self.task
         types = jax.eval_shape(lambda: (task.start(np.int32(task.seed)), task.batches(0, 1)))
-        step = jax.jit(task.train(self.config.cores)).trace(*types)
-        text = step.lower(lowering_platforms=("cpu",)).as_text()
-        digest = hashlib.sha256(f"{self.config} {task.seed} {text}".encode())
+        digest = hashlib.sha256(source_digest("golden"))
+        digest.update(f"{jax.__version__} {self.config} {task.seed}".encode())
+        for program in (jax.jit(task.start).trace(np.int32(task.seed)),
+                        jax.jit(task.train(self.config.cores)).trace(*types)):
+            digest.update(program.lower(lowering_platforms=("cpu",)).as_text().encode())
         for name in sorted(task.data):
             digest.update(np.ascontiguousarray(task.data[name]).data)
         return digest.hexdigest()

@@ -17,7 +17,7 @@ from sim.compiler.passes import dump_folder
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.driver import compile_graph
 
-__all__ = ["compile_cached", "digest"]
+__all__ = ["compile_cached", "digest", "source_digest"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden/dma.py", "hdl/config.py", "hdl/isa.py",
@@ -79,7 +79,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 def digest(graph: Graph, config: Config, name: str | None = None,
            standard_inputs: bool = False) -> str:
     """A digest of all that a compiled program depends on."""
-    state = hashlib.sha256(_source_digest())
+    state = hashlib.sha256(source_digest())
     state.update(repr((asdict(config), name, graph.name, standard_inputs)).encode())
     state.update(repr(graph.sharding).encode())
     _Content(state).graph(graph)
@@ -87,9 +87,10 @@ def digest(graph: Graph, config: Config, name: str | None = None,
 
 
 @functools.cache
-def _source_digest() -> bytes:
+def source_digest(*more: str) -> bytes:
+    """A digest of the compiler's sources, and of more files or folders of the project."""
     state = hashlib.sha256()
-    for source in _SOURCES:
+    for source in (*_SOURCES, *more):
         path = _ROOT / source
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             state.update(f"{file.relative_to(_ROOT)}\0".encode() + file.read_bytes() + b"\0")

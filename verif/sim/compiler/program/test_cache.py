@@ -114,7 +114,7 @@ def test_digest_depends_on_all_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> 
              digest(example(kind="subtract"), TINY), digest(example(shape=(5, 3)), TINY),
              digest(example(line=8), TINY), digest(example(), TINY, "other"),
              digest(example(), Config.preset("small"))]
-    monkeypatch.setattr(cache, "_source_digest", lambda: b"another compiler")
+    monkeypatch.setattr(cache, "source_digest", lambda: b"another compiler")
     found.append(digest(example(), TINY))
     assert len(set(found)) == len(found)
     assert digest(example(), TINY) == found[-1]
