@@ -97,18 +97,20 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
     Returns
     -------
     dict
-        The figures of ``build/report.json``. Both ``bit_exact`` and ``loss_bit_exact`` tell whether
+        The figures of ``build/report.json``; ``cycles_with_loading`` only of a training that was
+        not resumed. Both ``bit_exact`` and ``loss_bit_exact`` tell whether
         the losses that the golden model computed again have the same bits; the second name says
         that only losses are compared.
     """
-    exact = float32_accuracy(task)
+    exact, resumed = float32_accuracy(task), run is not None
     started = time.perf_counter()
     with Device.open(config) as device:
         open_seconds = time.perf_counter() - started
         with tqdm(total=task.steps, desc="training in RTL", unit="step", leave=False,
                   disable=not progress) as bar:
             run = train(task, device, _Bar(task, bar), run=run, save=save)
-        total = device.counters(0)["cycles"]
+        # Another process made the first calls of a resumed training, and loaded their data.
+        total = None if resumed else device.counters(0)["cycles"]
         shown = show(task, run.state, device)
         if folder is not None:
             _draw(task, run, device, folder)
@@ -157,12 +159,15 @@ def _results(task: Task, run: Run, config: Config, exact: float, same: Sequence[
     }
 
 
-def _costs(task: Task, run: Run, config: Config, total: int) -> dict[str, Any]:
-    """Figures of cycles and time; ``total`` is cycles with the loading of programs and data."""
+def _costs(task: Task, run: Run, config: Config, total: int | None) -> dict[str, Any]:
+    """Figures of cycles and time.
+
+    ``total`` is cycles with the loading of programs and data, if they are known.
+    """
     cores, cycles = run.cores, run.cycles
     return {
         "cycles": cycles,
-        "cycles_with_loading": total,
+        **({} if total is None else {"cycles_with_loading": total}),
         "cycles_per_step": cycles / task.steps,
         "cores": cores,
         "mxu_utilisation": products(task, config) * task.steps / (
@@ -213,12 +218,20 @@ def main() -> int:
         run = _resumed(checkpoint) if arguments.resume else None
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    kept = run is not None
+
+    def save(run: Run) -> None:
+        nonlocal kept
+        checkpoint.save(run)
+        kept = True
+
     try:
         figures = report(task, config, everything=arguments.check == "all", progress=True,
-                         folder=folder, trace=trace, run=run, save=checkpoint.save)
+                         folder=folder, trace=trace, run=run, save=save)
     except KeyboardInterrupt:
         print(f"interrupted: `make sim MODEL={arguments.model} RESUME=1` goes on from the last "
-              f"checkpoint, {checkpoint.path}")
+              f"checkpoint, {checkpoint.path}" if kept else
+              "interrupted before the first checkpoint")
         return _INTERRUPTED
     (folder / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     print(_table(figures))

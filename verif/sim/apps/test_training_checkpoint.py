@@ -6,14 +6,19 @@ import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hdl.config import Config
+from sim.apps import output
+from sim.apps.training import __main__ as command
 from sim.apps.training.checkpoint import Checkpoint
 from sim.apps.training.optimizers import Momentum, exponential_decay
 from sim.apps.training.run import GoldenCheck, Run, train
+from sim.apps.training.task import Task
 from sim.driver.device import Device
 from verif.sim.apps.test_training import small_task
 
@@ -77,18 +82,26 @@ def checkpoint(tmp_path: pathlib.Path) -> Checkpoint:
     return checkpoint
 
 
-def test_another_training_is_refused(checkpoint: Checkpoint) -> None:
+def test_another_training_is_refused(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+                                     ) -> None:
     task = checkpoint.task
     same = dataclasses.replace(checkpoint, task=dataclasses.replace(task, steps=500))
     assert same.load() is not None
     images = {**task.data, "images": -task.data["images"]}
+
+    def wider(key: Any) -> Any:
+        return jax.tree.map(lambda part: 2 * part, task.init(key))
+
     slower = Momentum(exponential_decay(0.1, ramp=2, half_life=50))
     for other in (dataclasses.replace(checkpoint, config=dataclasses.replace(TINY, cores=1)),
                   *(dataclasses.replace(checkpoint, task=dataclasses.replace(task, **change))
                     for change in ({"seed": 1}, {"data": images},
-                                   {"optimizer": slower}))):
+                                   {"optimizer": slower}, {"init": wider}))):
         with pytest.raises(ValueError, match="must be a checkpoint of this training"):
             other.load()
+    monkeypatch.setattr(jax, "__version__", "0.0")
+    with pytest.raises(ValueError, match="data set, chip or version"):
+        dataclasses.replace(checkpoint).load()
 
 
 def test_a_file_is_replaced_as_a_whole(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
@@ -106,3 +119,24 @@ def test_a_file_is_replaced_as_a_whole(checkpoint: Checkpoint, monkeypatch: pyte
     checkpoint.path.write_bytes(before[:-100])
     with pytest.raises(ValueError, match=r"training\.npz must be a checkpoint of a training"):
         checkpoint.load()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_an_interrupted_training_goes_on_only_from_its_checkpoint(
+        checkpoint: Checkpoint, saved: bool, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    def report(task: Task, config: Config, *, save: Callable[[Run], None], **_: Any) -> None:
+        if saved:
+            save(Run(states={0: jax.jit(task.start)(task.seed)}))
+        raise KeyboardInterrupt
+
+    folder = checkpoint.path.parent
+    # That of an earlier training does not count.
+    checkpoint.path.rename(folder / "perceptron.npz")
+    monkeypatch.setattr(sys, "argv", ["training", "perceptron"])
+    monkeypatch.setattr(output, "build_folder", lambda: folder)
+    monkeypatch.setattr(command, "PRESETS", {"v2": TINY})
+    monkeypatch.setattr(command, "MODELS", {"perceptron": lambda: checkpoint.task})
+    monkeypatch.setattr(command, "report", report)
+    assert command.main() == 130
+    assert ("RESUME=1" in capsys.readouterr().out) is saved
