@@ -240,7 +240,7 @@ Handwritten digits on a chip of {cores} in RTL, {figures['test_images']} test im
   array utilisation        {figures['mxu_utilisation']:8.1%}  of the peak, counting only the \
 network's own products
   simulation speed         {figures['cycles_per_second']:8,.0f}  cycles/s
-figures: {folder / 'report.json'}
+figures: {folder / 'digits.json'}
 picture: {folder / 'digits.png'}""")
     print_trace(trace)
     lost = float(figures["accuracy_float32"]) - float(figures["accuracy"])
