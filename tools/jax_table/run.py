@@ -41,7 +41,8 @@ def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
     while left:
         worker = subprocess.Popen(
             [sys.executable, "-m", "tools.jax_table.worker", *left], stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env={
+            # Without a buffer, in which a line could wait where `select` does not see it.
+            bufsize=0, stderr=subprocess.DEVNULL, env={
                 **os.environ, "JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
                 "SYSTOLITH_BACKEND": "golden",
                 "XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
@@ -53,7 +54,8 @@ def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
                 if not line:
                     break
                 name, status, reason = json.loads(line)
-                assert name == left.pop(0)
+                asked = left.pop(0)
+                assert name == asked
                 yield name, status, reason
             worker.kill()
         if left:

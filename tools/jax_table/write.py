@@ -2,9 +2,10 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tools.jax_table.run import MODULES
+from tools.jax_table.tables import UNDEFINED, UP_TO_SIGN
 from tools.jax_table.worker import TOLERANCE
 
 __all__ = ["text"]
@@ -15,13 +16,17 @@ _HEAD = """# JAX's functions on the chip
 It runs all public functions of {modules}
 with random arguments on the golden chip (`tiny`) and on a CPU, and compares the results.
 Integers and predicates must be equal.
-A float32 result may differ by {relative:g} of its value plus {absolute:g}.
+A float32 result may differ by {float32[0]:g} of its value plus {float32[1]:g},
+a bfloat16 result by {bfloat16[0]:g} of its value plus {bfloat16[1]:g}.
+Absolute values are compared where the sign is free: {up_to_sign}.
+Only shapes and types are compared where values are not defined:
+{undefined}.
 Matrix products have the highest precision.
 A function runs with up to two types of arguments; it works if all of them do.
 Collectives run on both cores, within `jax.shard_map`.
 The functions of `jax.numpy.fft` are left out: they compute complex numbers.
 
-Of {tried} functions with types that the chip has, {works} work: {share:.1%}.
+Of {tried} functions that were run, {works} work: {share:.1%}.
 """
 
 
@@ -35,10 +40,11 @@ def text(results: Mapping[str, tuple[str, str]]) -> str:
     """
     counts = Counter(status for status, _ in results.values())
     tried = sum(counts[status] for status in ("works", "differs", "refused"))
-    relative, absolute = TOLERANCE["float32"]
+    working = {name.rsplit(".", 1)[1] for name, (was, _) in results.items() if was == "works"}
     parts = [_HEAD.format(
-        modules=", ".join(f"`{title}`" for title in MODULES), relative=relative,
-        absolute=absolute, tried=tried, works=counts["works"],
+        modules=_names(MODULES), up_to_sign=_names(UP_TO_SIGN), undefined=_names(
+            name for name in UNDEFINED if name in working),
+        tried=tried, works=counts["works"], **TOLERANCE,
         share=counts["works"] / max(tried, 1))]
     for title in MODULES:
         of = {name.rsplit(".", 1)[1]: result for name, result in results.items()
@@ -53,6 +59,10 @@ def text(results: Mapping[str, tuple[str, str]]) -> str:
                 parts.append(_section(f"{heading} ({len(found)})", found,
                                       reasons=status in ("refused", "differs")))
     return "\n".join(parts)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _section(heading: str, found: Mapping[str, str], *, reasons: bool) -> str:

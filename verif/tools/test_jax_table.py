@@ -34,8 +34,11 @@ def test_page_lists_every_function() -> None:
 
 def test_page_separates_what_works_from_what_is_refused() -> None:
     page = text({"jax.nn.relu": ("works", "float32"), "jax.nn.elu": ("refused", "no | reason"),
-                 "jax.lax.dtype": ("host", "returns no array")})
-    assert "Of 2 functions with types that the chip has, 1 work: 50.0%." in page
+                 "jax.lax.dtype": ("host", "returns no array"),
+                 "jax.lax.empty": ("works", "float32")})
+    assert "Of 3 functions that were run, 2 work: 66.7%." in page
+    assert "values are not defined:\n`empty`.\n" in page
+    assert page.splitlines()[:10] == PAGE.read_text().splitlines()[:10]
     assert "Work (1):\n\n`relu`" in page
     assert "| `elu` | no \\| reason |" in page
 
