@@ -16,6 +16,8 @@ __all__ = ["Usage", "grown", "main", "soak"]
 
 _RESIDENT_SLACK = 4 << 20
 """Bytes by which the process may grow: its allocator keeps what it has had."""
+_LEAST = 100
+"""Steps after which the loss has fallen enough to tell that the model learns."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ def main() -> int:
     parser.add_argument("--backend", choices=("golden", "rtl"), default="golden")
     parser.add_argument("--count", type=int, default=10_000, help="steps")
     arguments = parser.parse_args()
+    if arguments.count < _LEAST:
+        parser.error(f"--count must be at least {_LEAST}, not {arguments.count}")
     os.environ |= {"JAX_PLATFORMS": "systolith", "SYSTOLITH_CONFIG": arguments.config,
                    "SYSTOLITH_BACKEND": arguments.backend}
     before, after = soak(arguments.count, arguments.count // 5)
