@@ -232,8 +232,8 @@ def test_interrupts_end_a_wait(kind: str) -> None:
                  jax.jit(lambda x: x + 1)]
         steps[1](np.ones(3, np.float32)).block_until_ready()
         value = steps[0](np.ones(3, np.float32))
-        print("runs", flush=True)
         try:
+            print("runs", flush=True)
             value.block_until_ready()
         except KeyboardInterrupt:
             print("interrupted", flush=True)

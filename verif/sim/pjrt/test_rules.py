@@ -37,8 +37,8 @@ def test_triangular_solve_reads_one_triangle() -> None:
         unread = ~(np.tri(4, dtype=bool) if lower else np.tri(4, dtype=bool).T)
         unread |= np.eye(4, dtype=bool) & unit
         x = np.asarray(linalg.triangular_solve(
-            np.where(unread, np.float32(np.nan), DEFINITE), b, left_side=left, lower=lower, transpose_a=transposed, conjugate_a=False,
-            unit_diagonal=unit))
+            np.where(unread, np.float32(np.nan), DEFINITE), b, left_side=left, lower=lower,
+            transpose_a=transposed, conjugate_a=False, unit_diagonal=unit))
         np.testing.assert_allclose(triangle @ x if left else x @ triangle, b, rtol=1e-3,
                                    atol=1e-3 * np.abs(x).max())
 
@@ -106,6 +106,8 @@ def test_chip_runs_them() -> None:
         # Products of numpy: those of the chip have bfloat16 operands.
         values, vectors = np.asarray(values), np.asarray(vectors)
         np.testing.assert_allclose(vectors * values @ vectors.T, a, rtol=1e-4, atol=1e-5)
+        q, r = map(np.asarray, jax.jit(jnp.linalg.qr)(np.float32(1e30) * a))
+        np.testing.assert_allclose(q @ r * 1e-30, a, rtol=1e-4, atol=1e-5)
         key = jax.random.key(1, impl="rbg")
         first, second = (jax.random.bits(part, (4,)) for part in jax.random.split(key))
         assert len({*np.asarray(first).tolist(), *np.asarray(second).tolist()}) == 8
