@@ -88,8 +88,12 @@ def check_layers(layers: Sequence[object], depth: int) -> list[Dense]:
     """
     if isinstance(layers, Dense):
         raise TypeError("layers must be a sequence of Dense, not one Dense")
+    if not isinstance(layers, Sequence):
+        raise TypeError(f"layers must be a sequence of Dense, not {layers!r}")
     if not layers:
         raise ValueError(f"layers must have at least one Dense, not {layers!r}")
+    if not depth:
+        raise ValueError("x must have one column or more, not 0")
     checked: list[Dense] = []
     before = "x"
     for number, layer in enumerate(layers):
@@ -108,15 +112,16 @@ def _check_layer(name: str, layer: object, depth: int, before: str) -> Dense:
             raise TypeError(f"{name}.{flag} must be True or False, not {getattr(layer, flag)!r}")
     checked = replace(layer, weights=check_matrix(f"{name}.weights", layer.weights))
     shape, size = checked.weights.shape, checked.kind.columns
-    if not depth or not size or shape != ((size, depth) if layer.transpose else (depth, size)):
+    if not size or shape != ((size, depth) if layer.transpose else (depth, size)):
         kind = "columns" if layer.transpose else "rows"
         raise ValueError(f"{name}.weights must have {depth} {kind}, as many as {before} has "
                          f"columns, and no dimension of 0, not shape {shape!r}")
     bias = layer.bias
     if bias is not None:
-        if (not isinstance(bias, np.ndarray) or isinstance(bias, np.ma.MaskedArray)
-                or bias.dtype != np.float32):
-            raise TypeError(f"{name}.bias must be an array of float32, not {bias!r}")
+        if not isinstance(bias, np.ndarray) or isinstance(bias, np.ma.MaskedArray):
+            raise TypeError(f"{name}.bias must be a numpy array, not {type(bias).__name__}")
+        if bias.dtype != np.float32:
+            raise TypeError(f"{name}.bias must be of dtype float32, not {bias.dtype}")
         if bias.shape != (size,):
             raise ValueError(f"{name}.bias must be of shape ({size},), not {bias.shape!r}")
     return checked

@@ -12,7 +12,7 @@ from golden.mxu import matmul
 from hdl.config import Config
 from sim.asm.text import assemble
 from sim.driver.backend import BACKENDS
-from systolith import Device
+from systolith import Dense, Device
 from verif.sim.driver.common import HALT, SEED, TINY, assert_same_bits, check_product, operands
 
 
@@ -137,6 +137,29 @@ def test_matmul_names_a_bad_operand(tiny: Device, a: Any, b: Any, error: type[Ex
                                     message: str) -> None:
     with pytest.raises(error, match=message):
         tiny.matmul(a, b)
+
+
+DOUBLES: Any = np.ones(2)
+
+
+@pytest.mark.parametrize(("columns", "layers", "error", "message"), [
+    (3, 5, TypeError, "layers must be a sequence of Dense, not 5"),
+    (3, iter([]), TypeError, "layers must be a sequence of Dense, not <"),
+    (3, [], ValueError, r"layers must have at least one Dense, not \[\]"),
+    (3, [5], TypeError, r"layers\[0\] must be a Dense, not 5"),
+    (0, [Dense(np.ones((0, 2), np.float32))], ValueError,
+     "x must have one column or more, not 0"),
+    (3, [Dense(np.ones((4, 2), np.float32))], ValueError,
+     r"layers\[0\].weights must have 3 rows, .* not shape \(4, 2\)"),
+    (3, [Dense(np.ones((3, 2), np.float32), DOUBLES)], TypeError,
+     r"layers\[0\].bias must be of dtype float32, not float64"),
+    (3, [Dense(np.ones((3, 2), np.float32), DOUBLES.tolist())], TypeError,
+     r"layers\[0\].bias must be a numpy array, not list"),
+])
+def test_dense_names_a_bad_layer(tiny: Device, columns: int, layers: Any, error: type[Exception],
+                                 message: str) -> None:
+    with pytest.raises(error, match=message):
+        tiny.dense(np.ones((3, columns), np.float32), layers)
 
 
 def test_threads_may_share_a_device(tiny: Device) -> None:
