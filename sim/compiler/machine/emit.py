@@ -1,8 +1,8 @@
 """Emission: machine code becomes bundles of operations on physical registers."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from hdl.config import Config
@@ -14,7 +14,7 @@ from sim.compiler.machine.layout import Loops, Options, lay_out
 from sim.compiler.machine.loops import hoist, unroll
 from sim.compiler.machine.registers import Allocation, RegisterPressureError, allocate
 
-__all__ = ["LADDER", "Code", "Loops", "emit"]
+__all__ = ["LADDER", "Code", "Loops", "emit", "forget"]
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ LADDER = (
 """Ways to schedule, each with fewer registers than the one before."""
 
 
-_KEPT = 64
-"""Results that are kept: both cores run the same kernels."""
+_EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code] = {}
+"""Code that has been emitted, by a digest of its machine code: both cores run the same kernels."""
 
 
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,
          ladder: Sequence[Options] = LADDER) -> Code:
-    """Bundles for machine code. Equal code, as of another core, is emitted once.
+    """Bundles for machine code. Equal code, as of another core, is emitted once until `forget`.
 
     Parameters
     ----------
@@ -110,21 +110,18 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     if code.config != config:
         raise ValueError(f"config must be {code.config!r}, for which the code was built, "
                          f"not {config!r}")
-    return _emitted(_Content(code), tuple(ladder) if schedule else (Options(schedule=False),))
+    ways = tuple(ladder) if schedule else (Options(schedule=False),)
+    content = code.config, code.registers, tuple(_content(code.body))
+    key = hashlib.sha256(repr(content).encode()).digest(), ways
+    found = _EMITTED.get(key)
+    if found is None:
+        found = _EMITTED[key] = _emitted(code, ways)
+    return found
 
 
-class _Content:
-    """Machine code, equal to other code of the same content."""
-
-    def __init__(self, code: MachineCode) -> None:
-        self.code = code
-        self._key = code.config, code.registers, tuple(_content(code.body))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Content) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+def forget() -> None:
+    """Free the code that `emit` keeps; `compile_graph` does so at its end."""
+    _EMITTED.clear()
 
 
 def _content(block: Block) -> Iterator[object]:
@@ -147,9 +144,7 @@ def _content(block: Block) -> Iterator[object]:
             yield "end"
 
 
-@lru_cache(maxsize=_KEPT)
-def _emitted(content: _Content, ladder: Sequence[Options]) -> Code:
-    code = content.code
+def _emitted(code: MachineCode, ladder: Sequence[Options]) -> Code:
     for options in ladder:
         try:
             layout = lay_out(_prepared(code, options), options)

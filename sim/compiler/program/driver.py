@@ -9,6 +9,7 @@ from hdl.config import Config
 from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import Graph, Sharding, Value
 from sim.compiler.graph.verify import verify
+from sim.compiler.machine.emit import forget
 from sim.compiler.passes import run_passes
 from sim.compiler.passes.streaming import stream_large
 from sim.compiler.program.arrays import tiled
@@ -72,7 +73,10 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     outputs = tuple(value.type for value in graph.outputs)
     # Kernels' own transfers take numbers of rows, of 32 bits.
     own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
-    planners = _plans(graph, config, sharding, own_transfers)
+    try:
+        planners = _plans(graph, config, sharding, own_transfers)
+    finally:
+        forget()
     codes = [planner.context.stream.finish() for planner in planners]
     if len(planners) == 2:
         codes = [connect(code, other.launcher.received)

@@ -1,12 +1,17 @@
 """Programs for both cores of a chip: exchanges, shards, control flow, and memory."""
 
+import importlib
 import pathlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sim.compiler.graph.ir import STACKED, Graph, Sharding
+from sim.compiler.machine.emit import Code
+from sim.compiler.machine.ir import MachineCode
+from sim.compiler.machine.text import code_text
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.devices import hoist
 from sim.compiler.program.driver import compile_graph
@@ -55,6 +60,31 @@ def test_a_loop_whose_result_one_device_does_not_use(backend: str) -> None:
     graph.sharding = Sharding((STACKED,), (STACKED,))
     with Device.open("tiny", backend) as device:
         check(graph, device)
+
+
+def test_kernels_of_both_cores_are_emitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The package's attribute of this name is the function.
+    module = importlib.import_module("sim.compiler.machine.emit")
+    emit_one, emitted = module._emitted, []
+
+    def count(code: MachineCode, ladder: Sequence[object]) -> Code:
+        emitted.append(code_text(code))
+        return emit_one(code, ladder)
+
+    at = Maker(f32(3))
+    [x] = at.inputs
+    for number in range(70):
+        # The exchange keeps kernels apart.
+        factor = at.constant(np.full(3, number + 2, np.float32), f32(3))
+        product = at.op("multiply", x, factor)
+        x = at.op("exchange", product, product)
+    graph = at.returns(x)
+    graph.sharding = Sharding((0,), (0,))
+    monkeypatch.setattr(module, "_emitted", count)
+    executable = compile_graph(graph, TINY)
+    assert len(compiled_of(executable).cores) == 2
+    assert len(emitted) == len(set(emitted)) >= 70
+    assert not module._EMITTED
 
 
 def test_a_value_both_devices_have_is_written_once() -> None:
