@@ -13,6 +13,7 @@ from sim.compiler.dense.graph import Division, layers_graph
 from sim.compiler.dense.layers import Dense, LayerKind
 from sim.compiler.executable import Executable
 from sim.compiler.program.cache import compile_cached
+from sim.compiler.program.places.places import VectorMemoryError
 
 __all__ = ["DenseProgram", "compile_layers", "divisions"]
 
@@ -107,7 +108,15 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
         return DenseProgram(replace(executable, array_rows=_array_rows(config, rows, depth, kinds)),
                             division, rows, kinds)
     assert failure is not None
-    raise failure
+    raise _named(name, config, failure) from failure
+
+
+def _named(name: str, config: Config, failure: MemoryError) -> MemoryError:
+    """An error that names the product, and says what to do."""
+    if isinstance(failure, VectorMemoryError):
+        return MemoryError(f"{name} must fit vector memory, which has {config.vmem_vectors} "
+                           "vectors: choose a chip with more vector memory")
+    return MemoryError(str(failure) if name in str(failure) else f"{name}: {failure}")
 
 
 def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]

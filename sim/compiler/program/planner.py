@@ -14,7 +14,7 @@ from sim.compiler.program.control.flow import ControlFlow
 from sim.compiler.program.control.gathers import write_gather
 from sim.compiler.program.control.slices import Slices
 from sim.compiler.program.launch.launcher import AHEAD, Launcher
-from sim.compiler.program.places.places import Home, Splat
+from sim.compiler.program.places.places import Home, Splat, VectorMemoryError
 from sim.compiler.program.tilings import CONTROL
 from sim.compiler.tiling import standard
 from sim.compiler.words import to_words
@@ -58,7 +58,7 @@ class Planner:
 
         Raises
         ------
-        MemoryError
+        VectorMemoryError
             If operations do not fit vector memory; the message names all of them.
         """
         self._places.homes.update(zip(graph.inputs, inputs, strict=True))
@@ -73,7 +73,7 @@ class Planner:
         self._block(graph, wanted)
         if self.launcher.too_large:
             room = self.context.config.vmem_vectors
-            raise MemoryError(
+            raise VectorMemoryError(
                 f"vector memory has {room} vectors, which is too small for:\n"
                 + "\n".join(f"  {item}" for item in dict.fromkeys(self.launcher.too_large))
                 + "\ncompute in smaller pieces, for example with jax.lax.map over slices, or "

@@ -185,7 +185,8 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
         for side, words in ((source, made.source), (destination, made.destination)):
             if isinstance(side, Rows) and not words.fits(rows, config):
                 raise MemoryError(f"a program whose {side.buffer} is larger than HBM, which has "
-                                  f"{config.hbm_bytes} bytes")
+                                  f"{config.hbm_bytes} bytes: use smaller arrays, or choose a "
+                                  "chip with more HBM")
     assert fault is Fault.NONE, (fault, made)
     return TransferWords(made.pack(), tuple(relocations), terms=tuple(terms),
                          row_bits=config.row_bytes.bit_length() - 1 if wide else 0)

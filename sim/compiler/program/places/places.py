@@ -26,7 +26,7 @@ __all__ = ["Home", "Places", "Splat", "VectorMemoryError"]
 Words = npt.NDArray[np.uint32]
 
 
-class VectorMemoryError(Exception):
+class VectorMemoryError(MemoryError):
     """Vector memory has no room, even without the values that can be evicted."""
 
 
@@ -102,7 +102,9 @@ class Places:
             fixed = self._locked | self._pinned
             movable = [value for value in self._resident if value not in fixed]
             if not movable:
-                raise VectorMemoryError
+                raise VectorMemoryError(
+                    f"vector memory must have {vectors} free vectors in one piece, of "
+                    f"{self._config.vmem_vectors}")
             self.evict(max(movable, key=self.distance))
 
     def _take(self, vectors: int, *, loaded: bool) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,6 +186,20 @@ def test_a_chip_with_too_little_scalar_memory_is_named(words: int) -> None:
     with pytest.raises(MemoryError, match=r"a product of \(9, 9\) and \(9, 9\) must .* choose a "
                                           "chip with larger instruction and scalar memory"):
         compile_layers(config, 9, 9, (LayerKind(9, False, False, False),))
+
+
+@pytest.mark.parametrize(("memory", "rows", "message"), [
+    # What a stream holds finds no room; no kernel does.
+    *(({"vmem_bytes": 64}, rows, " must fit vector memory, which has 2 vectors: choose a chip with "
+                                 "more vector memory") for rows in (5, 4)),
+    ({"hbm_bytes": 4096}, 300, r": a program whose \w+ is larger than HBM, which has 4096 bytes: .*"
+                               "a chip with more HBM")])
+def test_a_product_that_does_not_fit_is_named(memory: dict[str, int], rows: int,
+                                              message: str) -> None:
+    name = rf"a product of \({rows}, 7\) and \(7, 3\)"
+    with (Device.open(replace(TINY, **memory), "golden") as device,
+          pytest.raises(MemoryError, match=f"^{name}{message}$")):
+        device.matmul(np.ones((rows, 7), np.float32), np.ones((7, 3), np.float32))
 
 
 @pytest.mark.slow
