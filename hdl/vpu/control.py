@@ -325,9 +325,13 @@ class HostControl(wiring.Component):
         fresh = Signal()
         free = Signal()
         read_denied = Signal(range(HOST_PATIENCE + 1))
-        loadable = (self.space != HostSpace.VMEM) | fresh
+        arrived = (self.space != HostSpace.VMEM) | fresh
+        loadable = arrived
+        denied = waiting & free & ~self.out_load
         if self._shared:
+            # A store delays what has arrived, too, but not by the port that can become urgent.
             loadable &= ~self.store_reads
+            denied &= ~arrived
         m.d.comb += [
             self.rows_valid.eq(left != 0),
             self.out_shift.eq(self.rows_valid & self.rows_ready),
@@ -342,7 +346,7 @@ class HostControl(wiring.Component):
         m.d.sync += fresh.eq((self.read | fresh) & ~self.core_reads & ~self.out_load)
         with m.If(self.read):
             m.d.sync += read_denied.eq(0)
-        with m.Elif(waiting & free & ~self.out_load & ~self.urgent_read):
+        with m.Elif(denied & ~self.urgent_read):
             m.d.sync += read_denied.eq(read_denied + 1)
         with m.If(self.out_load):
             m.d.sync += [left.eq(self._sublanes), waiting.eq(0)]

@@ -1,6 +1,7 @@
 """The host's way to vector memory: how long it waits for the core, and when it is busy."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from amaranth.lib import wiring
@@ -111,5 +112,27 @@ def test_the_host_is_busy_from_its_first_row_until_the_word_is_written() -> None
         assert ctx.get(dut.write)
         await ctx.tick()
         assert not ctx.get(dut.busy)
+
+    simulate(dut, process)
+
+
+@pytest.mark.parametrize("space", [HostSpace.VREG, HostSpace.MASK])
+def test_a_read_that_stores_delay_does_not_become_urgent(space: HostSpace) -> None:
+    """The core must not wait: it does not use what the read waits for, so nothing would end it."""
+    dut = HostControl(replace(CONFIG, issue_cycles=2))
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.rows_ready, 1)
+        await ask(ctx, dut, space)
+        ctx.set(dut.store_reads, 1)
+        for _ in range(2 * HOST_PATIENCE):
+            assert not ctx.get(dut.out_load)
+            assert not ctx.get(dut.urgent_read)
+            await ctx.tick()
+        ctx.set(dut.store_reads, 0)
+        assert ctx.get(dut.out_load)
+        await ctx.tick()
+        assert ctx.get(dut.rows_valid)
+        assert not ctx.get(dut.urgent_read)
 
     simulate(dut, process)
