@@ -11,7 +11,7 @@ from hdl import yosys
 from hdl.target import Target
 from hdl.tiles import VerilogLibrary, port_widths
 
-__all__ = ["proof_of", "prove", "verilog_of"]
+__all__ = ["prove", "verilog_of"]
 
 
 def verilog_of(component: type[wiring.Component], *arguments: object,
@@ -26,13 +26,11 @@ def verilog_of(component: type[wiring.Component], *arguments: object,
         f"module {module(*arguments)} ", "module subject ")
 
 
-def proof_of(component: wiring.Component, output: str, held: Collection[str]) -> str:
+def _proof_of(component: wiring.Component, output: str, held: Collection[str]) -> str:
     """A module ``proof`` whose output ``equal`` compares ``output`` of ``wanted`` and ``found``.
 
     Both modules have the ports of ``component`` and take the same inputs, which are free in every
-    cycle, except that those in ``held`` keep their first value. For ports that only choose what to
-    show of the state, this loses nothing, and makes the induction short: what is shown at one
-    address depends on what was shown at this address a cycle before, and on the writes.
+    cycle, except that those in ``held`` keep their first value.
     """
     inputs, widths = port_widths(component, In), port_widths(component, Out)
     lines = ["module proof (", ",\n".join(
@@ -68,12 +66,15 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
     wanted, found : str
         Verilog of the modules.
     held : collection of str
-        Inputs to hold, see `proof_of`.
+        Inputs that keep their first value. They must only choose what to show of the state, so
+        this loses nothing; that they reach no register or memory but as a read address is checked.
+        It makes the induction short: what is shown at one address depends on what was shown at
+        this address a cycle before, and on the writes.
 
     Raises
     ------
     RuntimeError
-        If there is no proof.
+        If there is no proof, or a held input reaches a register.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -82,11 +83,15 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
             (folder / f"{side}.v").write_text(text)
             # One design at a time: both may use the same names for their parts.
             script += ["design -reset", f"read_verilog -sv {side}.v", "hierarchy -top subject",
-                       "proc", "flatten", "memory -nordff", "opt_clean", f"rename subject {side}",
+                       "proc", "flatten", "memory -nordff", "opt_clean",
+                       *(f"select -assert-count 1 subject/i:{name}" for name in held),
+                       *(f"select -assert-none subject/i:{name} %co* subject/t:$*dff* %i"
+                         for name in held),
+                       f"rename subject {side}",
                        f"design -stash {side}"]
         # One output at a time: the solver then sees no more than what this one depends on.
         for output in port_widths(component, Out):
-            (folder / f"{output}.v").write_text(proof_of(component, output, held))
+            (folder / f"{output}.v").write_text(_proof_of(component, output, held))
             script += ["design -reset", f"read_verilog -sv {output}.v",
                        *(f"design -copy-from {side} {side}" for side in ("wanted", "found")),
                        "hierarchy -check -top proof", "proc", "flatten", "opt -fast",
