@@ -136,8 +136,10 @@ def test_a_chip_connects_its_cores_and_shows_their_status(monkeypatch: pytest.Mo
         for number, node in enumerate(nodes):
             for field in CORE_REGISTERS["STATUS"].fields:
                 signal = getattr(node.control, field.name.lower())
-                ctx.set(signal, 1)
-                assert ctx.get(getattr(dut, f"status_{number}")) == 1 << field.low, field.name
+                value = (1 << field.width) - 1
+                ctx.set(signal, value)
+                status = ctx.get(getattr(dut, f"status_{number}"))
+                assert status == value << field.low, field.name
                 ctx.set(signal, 0)
             ctx.set(node.control.pc, 7 + number)
             assert ctx.get(getattr(dut, f"pc_{number}")) == 7 + number
