@@ -14,8 +14,8 @@ from .interface import SEMAPHORE_BITS, SemaphoreSignal
 __all__ = ["BankedSemaphores", "Semaphores", "Storage"]
 
 Storage = tuple[Callable[[Value], Value], Callable[[int, Value, Value, Value], None]]
-"""Functions that return the semaphore of an index; and that write one through a port, which is 0 or
-1, if enabled: port, enable, index and value. If both write one, the value of port 1 counts."""
+"""Two functions. The first returns the semaphore of an index. The second writes one: port (0 or 1),
+enable, index, value. If both ports write one, that of port 1 counts."""
 
 
 class Semaphores(wiring.Component):
