@@ -34,6 +34,7 @@ from .decode import (
     unit_codes,
     unit_ports,
 )
+from .examination import Examination
 from .fetch import InstructionMemory, ProgramControl
 from .host import HostPort, WriteArbiter
 from .interface import (
@@ -176,7 +177,7 @@ class Sequencer(wiring.Component):
         waiting = Signal()
         ready = clear
         if config.issue_cycles > 1:
-            examined, fault = self._examine(m, clear, fault)
+            examined, fault = self._examine(m, platform, clear, fault)
             ready = clear & examined
         outside, outside_fault = self._reach_outside(m, sound, fault)
         m.d.comb += [
@@ -281,24 +282,17 @@ class Sequencer(wiring.Component):
             m.d.comb += getattr(faults, f"{slot}_address").eq(address)
         return faults.fault
 
-    def _examine(self, m: Module, clear: Signal, fault: Signal) -> tuple[Signal, Signal]:
-        """Keep the fault of a bundle for later cycles; return whether it is known, and the fault.
-
-        Once a bundle's operands are final, they stay as they are until it issues. Only a semaphore
-        can change, by a signal from outside: a bundle that adds to one is then examined again.
-        """
-        examined = Signal()
-        found = Signal(FAULT_BITS, reset_less=True)
-        changed = self._semaphores.is_signal & self.signal.valid
-        m.d.sync += examined.eq((examined | clear) & self._control.valid & ~self.issue & ~changed)
-        with m.If(clear):
-            m.d.sync += found.eq(fault)
-        # The examination reads the operands that it needs, and a later cycle the others.
-        m.d.comb += [self._operands.keep.eq(clear & ~examined),
-                     self._operands.late.eq(examined | ~self._control.valid)]
-        known = Signal(FAULT_BITS, name="known_fault")
-        m.d.comb += known.eq(Mux(examined, found, Fault.ILLEGAL.value))
-        return examined, known
+    def _examine(self, m: Module, platform: object, clear: Signal,
+                 fault: Signal) -> tuple[Signal, Signal]:
+        """Keep the fault of a bundle; return whether it is known, and the fault."""
+        kept = place(m, platform, "examination", "examination", Examination)
+        m.d.comb += [
+            kept.valid.eq(self._control.valid), kept.clear.eq(clear), kept.issue.eq(self.issue),
+            kept.changed.eq(self._semaphores.is_signal & self.signal.valid),
+            kept.fault.eq(fault),
+            self._operands.keep.eq(kept.keep), self._operands.late.eq(kept.late),
+        ]
+        return kept.examined, kept.known
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
         """Transfers and signals to the other core: whether the bundle waits, and its fault."""
