@@ -26,9 +26,9 @@ _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for cha
 """Ports with register numbers to read, in the order of the register file's read ports."""
 _TURNS = (("v0_a", "v1_a", "v1_read"), ("v0_b", "v1_b", "v1_read"),
           ("host_source", "store_d", "store_read"), ("w_source", "x_source", "x_load"),
-          ("xlu_source", "xlu_source", "xlu_load"))
-"""The same if bundles issue at most every other cycle: who reads a port, who reads it instead, and
-when."""
+          ("xlu_source",))
+"""The same if bundles issue at most every other cycle: who reads a port; if it is shared, who reads
+it instead, and when."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
 
@@ -68,13 +68,15 @@ def _shared_ports(config: Config) -> dict[str, int]:
 
 
 class VectorElement(wiring.Component):
-    """One element: registers, masks, a slice of vector memory, two ALUs, and a link of each chain.
+    """One element: registers, masks, a slice of vector memory, ALUs, and a link of each chain.
 
     Except for the chains and ``position``, all elements share the same inputs, from the control
     pipeline. There are no valid bits: registers load when their enable is set, and hold otherwise.
-    All outputs are registered. If ``issue_cycles`` of the configuration is 2, the slots share one
-    ALU, and readers of registers share ports: v0 with v1, the store with the host, x with w. Both
-    of a pair must not read in one cycle.
+    All outputs are registered.
+
+    Each slot has an ALU, and each reader of registers a port. If ``issue_cycles`` of the
+    configuration is 2, the slots share one ALU, and readers share ports: v0 with v1, the store
+    with the host, x with w. Both of a pair must not read in one cycle.
 
     Parameters
     ----------
@@ -157,11 +159,15 @@ class VectorElement(wiring.Component):
     def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
         """Connect read ports that are shared; return their data by port of the element."""
         read: dict[str, Signal] = {}
-        for i, (name, other, turn) in enumerate(_TURNS):
+        for i, (name, *instead) in enumerate(_TURNS):
             source, data = registers.read_port(i)
-            m.d.comb += source.eq(Mux(getattr(self, turn), getattr(self, other),
-                                      getattr(self, name)))
-            read |= {name: data, other: data}
+            m.d.comb += source.eq(getattr(self, name))
+            read[name] = data
+            if instead:
+                other, turn = instead
+                with m.If(getattr(self, turn)):
+                    m.d.comb += source.eq(getattr(self, other))
+                read[other] = data
         return read
 
     def _share(self, m: Module, platform: object, masks: MaskFile, words: dict[str, Signal],
