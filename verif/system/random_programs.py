@@ -161,9 +161,7 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
     outcome = ProgramOutcome()
     with tqdm(total=bundles, unit="bundle", disable=not progress) as bar:
         while outcome.bundles < bundles:
-            stable = rng.integers(0, 8, len(STABLE), dtype=np.uint32)
-            golden.scalars[STABLE.start:STABLE.stop] = stable
-            scalars = golden.scalars.copy()
+            scalars = _change_stable(golden, rng)
             program = generator.program(length, fault=bool(rng.random() < 0.6), busy_halt=True)
             try:
                 core.write_scalars(scalars)
@@ -181,6 +179,12 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
             outcome.add(program, golden.fault)
             bar.update(program.reached)
     return outcome
+
+
+def _change_stable(golden: GoldenCore, rng: np.random.Generator) -> np.ndarray:
+    """Gives the registers of `STABLE` other values; returns all scalar registers."""
+    golden.scalars[STABLE.start:STABLE.stop] = rng.integers(0, 8, len(STABLE), dtype=np.uint32)
+    return golden.scalars.copy()
 
 
 class _Run:
