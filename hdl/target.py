@@ -16,4 +16,4 @@ class Target(StrEnum):
     GENERIC = "generic"
     """Any simulator or technology: behavioural memories and register files."""
     ECP5 = "ecp5"
-    """Lattice ECP5: register files and semaphores of LUT RAM, and one shifter for both directions."""
+    """Lattice ECP5: register files and semaphores of LUT RAM, one shifter for both directions."""
