@@ -20,8 +20,9 @@ from sim.compiler.program.driver import compile_graph
 __all__ = ["compile_cached", "digest", "source_digest"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
-_SOURCES = ("sim/compiler", "sim/asm", "golden/dma.py", "hdl/config.py", "hdl/isa.py",
-            "hdl/dma/format.py")
+_SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py",
+            "hdl/core/counters.py", "hdl/dma/format.py", "hdl/dma/interface.py",
+            "hdl/encoding.py", "hdl/isa.py")
 """Files that a compiled program depends on, besides its graph."""
 
 

@@ -1,5 +1,6 @@
 """Compiled programs on disk."""
 
+import ast
 import pathlib
 from collections.abc import Callable
 
@@ -118,6 +119,24 @@ def test_digest_depends_on_all_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> 
     found.append(digest(example(), TINY))
     assert len(set(found)) == len(found)
     assert digest(example(), TINY) == found[-1]
+
+
+def test_sources_of_the_compiler_are_all_in_the_digest() -> None:
+    imported = set()
+    for folder in ("kernels", "machine", "passes", "program"):
+        for file in (cache._ROOT / "sim/compiler" / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.module is not None:
+                    imported.add(node.module)
+                    imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    files = {path for name in imported if name.split(".")[0] in ("hdl", "golden")
+             if (cache._ROOT / (path := name.replace(".", "/") + ".py")).is_file()}
+    # The folder of the cache does not change what is in it.
+    missing = {path for path in files - {"hdl/store.py"}
+               if not any(path == source or path.startswith(source + "/")
+                          for source in cache._SOURCES)}
+    assert len(files) > 5
+    assert missing == set()
 
 
 def test_interrupted_save_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
