@@ -215,8 +215,10 @@ class Execution(Cores):
             self._loaded |= programs
             self._used = False
             self._unfinished = False
-            for observer in tuple(OBSERVERS):
-                observer(executable, self._last_run, time.perf_counter() - started)
+            if self._spans is None:
+                # A profiled run stops before each kernel: its counters are those of a part.
+                for observer in tuple(OBSERVERS):
+                    observer(executable, self._last_run, time.perf_counter() - started)
         except BaseException:
             # If an interrupt ends this too, the next reset frees the buffers.
             self.reset()

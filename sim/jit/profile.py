@@ -1,6 +1,7 @@
 """What the chip did while some code ran: `profile`."""
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -58,6 +59,8 @@ class Profile:
 
     def __init__(self) -> None:
         self._programs: dict[int, ProgramRuns] = {}
+        # Devices of several threads may end a run at once.
+        self._lock = threading.Lock()
 
     @property
     def programs(self) -> tuple[ProgramRuns, ...]:
@@ -71,10 +74,12 @@ class Profile:
 
     def _note(self, executable: Executable, counts: Mapping[int, Mapping[str, int]],
               seconds: float) -> None:
-        program = self._programs.setdefault(id(executable), ProgramRuns(executable))
-        program.runs += 1
-        program.seconds += seconds
-        program.counts.update(max(counts.values(), key=lambda core: core["cycles"], default={}))
+        longest = max(counts.values(), key=lambda core: core["cycles"], default={})
+        with self._lock:
+            program = self._programs.setdefault(id(executable), ProgramRuns(executable))
+            program.runs += 1
+            program.seconds += seconds
+            program.counts.update(longest)
 
     def __str__(self) -> str:
         programs = self.programs
@@ -104,9 +109,9 @@ def profile() -> Iterator[Profile]:
             step(weights, batch)
         print(profile)
 
-    It notes programs of `systolith.jit`, `CompiledProgram`, `Device.execute` and
-    `Device.run_placed`, and those that JAX runs on the chip. At its start it waits for calls that
-    JAX has begun, and at its end for those within.
+    It notes programs of `systolith.jit`, `CompiledProgram`, `Device.matmul`, `Device.dense`,
+    `Device.execute` and `Device.run_placed`, and those that JAX runs on the chip. At its start it
+    waits for calls that JAX has begun, and at its end for those within.
 
     Yields
     ------
