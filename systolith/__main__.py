@@ -61,9 +61,15 @@ def _run(options: argparse.Namespace) -> None:
     if not options.profile:
         runpy.run_path(str(options.script), run_name="__main__")
         return
+    ended: SystemExit | None = None
     with profile() as programs:
-        runpy.run_path(str(options.script), run_name="__main__")
+        try:
+            runpy.run_path(str(options.script), run_name="__main__")
+        except SystemExit as error:
+            ended = error
     print(programs, end="")
+    if ended is not None:
+        raise ended
 
 
 def _info() -> str:

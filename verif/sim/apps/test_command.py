@@ -21,6 +21,7 @@ for _ in range(3):
     y = jax.jit(scaled)(jnp.ones(4))
 assert os.getcwd() not in sys.path, sys.path
 print(jax.default_backend(), sys.argv[1:], float(y.sum()))
+sys.exit(3)
 """
 
 
@@ -34,7 +35,7 @@ def test_run_takes_a_program_and_its_arguments(tmp_path: pathlib.Path) -> None:
         [sys.executable, "-m", "systolith", "run", "--config", "tiny", "--backend", "golden",
          "--profile", str(script), "--profile", "x"], capture_output=True, text=True, check=False,
         cwd=elsewhere)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     first, *table = done.stdout.splitlines()
     assert first == "systolith ['--profile', 'x'] 12.0"
     assert re.match(r"program +runs +cycles", table[0])
