@@ -70,7 +70,11 @@ class Lowering(Protocol):
         """Words of scalar memory that the kernel may use as it likes."""
 
     def place(self, value: Value) -> Place:
-        """Where an operand or a result lies; different values never overlap."""
+        """Where an operand or a result lies.
+
+        Values do not overlap; only a result may share the vectors of an operand that is not used
+        again.
+        """
 
     def can_transfer(self, value: Value) -> bool:
         """Whether the kernel may itself load an operand from HBM, or store a result there."""

@@ -144,7 +144,9 @@ IndexLike: TypeAlias = int | Affine
 
 @dataclass(frozen=True)
 class VmemBuffer:
-    """Consecutive vectors of vector memory; different buffers never overlap.
+    """Consecutive vectors of vector memory.
+
+    Different buffers do not overlap, unless one encloses parts that have buffers of their own.
 
     Attributes
     ----------

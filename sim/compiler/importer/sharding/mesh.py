@@ -15,7 +15,6 @@ class Split(NamedTuple):
     group: tuple[int, ...]
 
 
-
 def axis_sizes(module: Any, reference: Any) -> dict[str, int]:
     """Sizes of a mesh's axes, by name.
 

@@ -136,7 +136,7 @@ class Plan:
                             key=lambda chunk: (chunk.step, not chunk.weights)))
 
     def _first(self) -> Iterator[Chunk]:
-        """Chunks of the first tile of the depth: one, one, two, four blocks or columns."""
+        """Chunks of the first tile of the depth: blocks and columns in parts that grow."""
         size, count = self.product.block_rows, self.product.block.count
         for block, blocks in _growing(self.blocks):
             first = block * size

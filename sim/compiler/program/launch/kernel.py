@@ -103,7 +103,11 @@ class KernelLowering:
         return self._memory.kernel
 
     def place(self, value: Value) -> Place:
-        """Where an operand or a result lies; different values never overlap."""
+        """Where an operand or a result lies.
+
+        Values do not overlap; only a result may share the vectors of an operand that is not used
+        again.
+        """
         return self._places[value]
 
     def can_transfer(self, value: Value) -> bool:
