@@ -34,8 +34,7 @@ from .decode import (
     unit_codes,
     unit_ports,
 )
-from .examination import Examination
-from .fetch import InstructionMemory, ProgramControl
+from .fetch import Examination, InstructionMemory, ProgramControl
 from .host import HostPort, WriteArbiter
 from .interface import (
     FAULT_BITS,
