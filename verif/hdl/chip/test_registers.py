@@ -1,6 +1,7 @@
 """The register map: table, page and hardware agree, and accesses behave as the page says."""
 
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +138,8 @@ class Side:
         Takes every offer.
     ready_after : int
         Unless ``ready``, takes an offer only in the cycle after it has been held for so many.
+    delay : int
+        Cycles by which an answer to a request comes later than in the next cycle.
     """
 
     def __init__(self) -> None:
@@ -147,12 +150,13 @@ class Side:
         self.pulses: list[str] = []
         self.ready = True
         self.ready_after = -1
+        self.delay = 0
         self._seen = 0
         self.fault = Fault.NONE
-        self._response = SILENT
+        self._responses: deque[tuple[int, int, int]] = deque()
 
     def cycle(self, ctx: SimulatorContext, core: PureInterface) -> None:
-        response, self._response = self._response, SILENT
+        response = self._responses.popleft() if self._responses else SILENT
         for name, value in zip(("valid", "error", "data"), response, strict=True):
             ctx.set(getattr(core.response, name), value)
         offers = [ctx.get(valid) for valid in (core.request.valid, core.signal.valid,
@@ -166,12 +170,11 @@ class Side:
             request = ctx.get(core.request.payload)
             self.requests.append((request.write, request.space, request.address, request.data))
             key = request.space, request.address
-            if request.write:
-                self._response = 1, int(key not in self.words), 0
-                if key in self.words:
-                    self.words[key] = request.data
-            else:
-                self._response = 1, int(key not in self.words), self.words.get(key, 0)
+            data = 0 if request.write else self.words.get(key, 0)
+            self._responses.extend([SILENT] * self.delay)
+            self._responses.append((1, int(key not in self.words), data))
+            if request.write and key in self.words:
+                self.words[key] = request.data
         if ctx.get(core.signal.valid) and takes:
             addition = ctx.get(core.signal.payload)
             self.additions.append((addition.index, addition.amount))
@@ -561,6 +564,28 @@ def test_words_go_to_the_core_and_addresses_go_on() -> None:
                 assert (await bench.read(ctx, address("ACCESS_DATA", 0))).refused
                 assert (await bench.write(ctx, address("ACCESS_DATA", 0), 1)).refused
             assert await bench.get(ctx, "ACCESS_ADDRESS", 0) == beyond
+
+    bench.run(process)
+
+
+def test_a_request_is_made_once_however_late_its_answer() -> None:
+    bench = RegistersBench()
+
+    async def process(ctx: SimulatorContext) -> None:
+        side = bench.sides[0]
+        side.words = {(Space.SMEM, place): 0 for place in (5, 6)}
+        for delay in (1, 2, 9):
+            side.delay = delay
+            for write in (1, 0):
+                side.requests.clear()
+                await bench.put(ctx, "ACCESS_ADDRESS", access_word(Space.SMEM, 5), 0)
+                for value in (delay, delay + 1):
+                    if write:
+                        await bench.put(ctx, "ACCESS_DATA", value, 0)
+                    else:
+                        assert await bench.get(ctx, "ACCESS_DATA", 0) == value
+                assert [request[:3] for request in side.requests] == [
+                    (write, Space.SMEM, place) for place in (5, 6)]
 
     bench.run(process)
 
