@@ -80,7 +80,7 @@ class Tiling:
 
     @property
     def outer_dimensions(self) -> tuple[int, ...]:
-        """The other dimensions, from major to minor."""
+        """Dimensions along neither lanes nor sublanes, from major to minor."""
         tiled = (self.lane_dimension, self.sublane_dimension)
         return tuple(dimension for dimension in self.order if dimension not in tiled)
 

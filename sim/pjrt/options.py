@@ -21,9 +21,9 @@ class Assignment:
     Attributes
     ----------
     replicas, partitions : int
-        How many devices run it: one of them is 1.
+        Their product is the number of devices; at least one of the two is 1.
     devices : tuple of int
-        The devices; empty if JAX leaves the choice open.
+        Numbers of the devices; empty if JAX does not choose them.
     """
 
     replicas: int

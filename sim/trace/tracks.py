@@ -1,7 +1,7 @@
 """The tracks of a core, and what its records put on them.
 
-Each track of `CoreTracks` follows from the records of one core alone. What involves several units,
-semaphores and transfers, is returned as `Event`\\ s, which `sim.trace.tracer` follows.
+Each track of `CoreTracks` follows from the records of one core alone. Events that involve several
+units, such as semaphores and transfers, are returned as `Event`\\ s for `sim.trace.tracer`.
 """
 
 import functools
@@ -165,7 +165,7 @@ class _Spans:
 
     @functools.cached_property
     def on(self) -> dict[str, Bits]:
-        """All fields of one bit."""
+        """The one-bit fields of all records, by name."""
         return {name: self.probe(name).astype(bool) for name, member in self.layout
                 if member.width == 1}
 

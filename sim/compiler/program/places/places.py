@@ -209,7 +209,7 @@ class Places:
     # ---- HBM
 
     def reserve(self, vectors: int) -> Rows:
-        """Reserve rows for so many vectors in the scratch buffer."""
+        """Reserve the rows of a number of vectors in the scratch buffer."""
         first = self.scratch_rows
         self.scratch_rows += vectors * self._config.sublanes
         return Rows(SCRATCH, first)
