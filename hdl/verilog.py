@@ -1,8 +1,4 @@
-"""Exports the design as Verilog: one module per distinct block.
-
-From an empty cache, every run writes the same bytes. Numbers in Yosys's names of internal registers
-depend on which modules it translates in one run.
-"""
+"""Exports the design as Verilog: one module per distinct block, the same bytes on every run."""
 
 import json
 from collections import Counter

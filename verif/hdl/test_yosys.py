@@ -1,0 +1,70 @@
+"""Yosys: its output, its errors, and Verilog that depends on its own module alone."""
+
+import pathlib
+
+import pytest
+from amaranth.back import rtlil
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
+
+from hdl import yosys
+
+COUNTER = """\
+module counter(input clk, output reg [3:0] count);
+  always @(posedge clk) count <= count + 1;
+endmodule
+"""
+
+
+class Accumulator(Elaboratable):
+    """Becomes registers with enables, resets and multiplexers, all of which Yosys names."""
+
+    def __init__(self) -> None:
+        self.a, self.b, self.total = Signal(8), Signal(8), Signal(8)
+        self.add, self.clear = Signal(), Signal()
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        with m.If(self.add):
+            m.d.sync += self.total.eq(self.total + Mux(self.a > self.b, self.a, self.b))
+        with m.If(self.clear):
+            m.d.sync += self.total.eq(0)
+        return m
+
+    def rtlil(self, name: str) -> str:
+        ports = [self.a, self.b, self.total, self.add, self.clear]
+        return rtlil.convert(self, name=name, ports=ports, emit_src=False)
+
+
+def test_output_is_returned(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "counter.v").write_text(COUNTER)
+    log = yosys.run("read_verilog counter.v\nproc\nwrite_json counter.json\n", cwd=tmp_path)
+    assert "Executing PROC pass" in log
+    assert '"count"' in (tmp_path / "counter.json").read_text()
+
+
+def test_errors_are_raised_with_the_log(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError, match=r"ERROR: File `missing.v' not found"):
+        yosys.run("read_verilog missing.v\n", cwd=tmp_path)
+
+
+@pytest.fixture
+def empty_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> list[pathlib.Path]:
+    caches = [tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(caches[0]))
+    return caches
+
+
+def test_verilog_of_a_module_depends_on_no_other(empty_caches: list[pathlib.Path],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = {name: Accumulator().rtlil(name) for name in ("first", "second")}
+    both = yosys.write_verilog(modules)
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(empty_caches[1]))
+    alone = yosys.write_verilog({"second": modules["second"]})
+    assert "combine_resets" in alone["second"]
+    assert alone["second"] == both["second"]
+
+
+@pytest.mark.usefixtures("empty_caches")
+def test_rtlil_that_yosys_rejects_is_an_error_with_the_log() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)Unexpected token.*in broken.ys"):
+        yosys.write_verilog({"broken": "module \\broken\n  nonsense\nend\n"})
