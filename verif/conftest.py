@@ -5,6 +5,7 @@ import json
 import pathlib
 import signal
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 
@@ -69,6 +70,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_of_the_file() -> Iterator[None]:
+    """Collect garbage after each file, whose last test then reports what was not closed."""
+    yield
+    gc.collect()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
