@@ -1,4 +1,4 @@
-"""Argument checks that all packages share."""
+"""Argument checks for use by all packages."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def instance(name: str, value: object, kind: type) -> None:
 
 
 def vectors(name: str, value: object, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:
-    """Check an array of vectors, and return its bits as a contiguous array of uint32.
+    """Check an array of vectors, and return the bits of its elements as contiguous uint32.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def vectors(name: str, value: object, shape: tuple[int, int]) -> npt.NDArray[np.
     TypeError
         If ``value`` is not an array of float32 or uint32.
     ValueError
-        If ``value`` has another shape.
+        If the shape of ``value`` is not (count, sublanes, lanes).
     """
     if not isinstance(value, np.ndarray) or value.dtype not in (np.float32, np.uint32):
         what: Any = value.dtype if isinstance(value, np.ndarray) else repr(value)

@@ -92,7 +92,14 @@ class Config:
 
     @classmethod
     def preset(cls, name: str, **changes: int) -> "Config":
-        """The preset ``name`` (`tiny`, `small`, `v2` or `fpga`), with some parameters changed.
+        """Return the preset ``name`` with the parameters in ``changes`` replaced.
+
+        Parameters
+        ----------
+        name : str
+            `tiny`, `small`, `v2` or `fpga`.
+        **changes : int
+            New values of parameters of `Config`, by name.
 
         Raises
         ------
@@ -121,12 +128,12 @@ class Config:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of ``lanes`` words: the unit of a transfer."""
+        """Bytes of an HBM row of ``lanes`` words, which is the unit of a DMA transfer."""
         return 4 * self.lanes
 
     @property
     def channel_bytes(self) -> int:
-        """Bytes of each row that one memory channel holds: the width of its data."""
+        """Bytes of each row that one memory channel holds; also the channel's data width."""
         return self.row_bytes // self.hbm_channels
 
     @property
@@ -141,14 +148,14 @@ class Config:
 
     @property
     def tile_vregs(self) -> int:
-        """Vectors of a ``lanes`` x ``lanes`` tile: the number of pushes of a weight load."""
+        """Vectors in a ``lanes`` x ``lanes`` tile; also the number of pushes in a weight load."""
         return self.array // self.sublanes
 
     @property
     def result_vregs(self) -> int:
-        """Most result vectors that the array can hold; a push beyond them is a fault.
+        """Greatest number of result vectors that the array can hold; a push beyond it is a fault.
 
-        It is the same for every ``mac_latency``, and sufficient for full rate at depth 2.
+        It does not depend on ``mac_latency``, and sustains full rate if ``mac_latency`` is 2.
         """
         return (1 << ceil_log2(2 * self.array + 6)) // self.sublanes
 
@@ -163,21 +170,21 @@ class Config:
 
     @property
     def operand_depth(self) -> int:
-        """Entries of a lane's activation and weight FIFOs: the skew of the last row, plus slack.
+        """Entries of a lane's activation FIFO, and of its weight FIFO.
 
-        The slack covers the three cycles between the acceptance of a row and its read by the first
-        lane.
+        They cover the skew of the last array row, and the three cycles between the acceptance of a
+        row and its read by the first lane.
         """
         return 1 << ceil_log2(self.row_skew * (self.array - 1) + 4)
 
     @property
     def array_latency(self) -> int:
-        """Cycles from the acceptance of an activation row to its result row at the output."""
+        """Cycles from the acceptance of an activation row to the output of its result row."""
         return self.row_skew * (self.array - 1) + self.mac_latency + (self.array - 1) + 5
 
     @property
     def result_depth(self) -> int:
-        """Entries of a lane's result FIFO: enough for all rows in flight at full rate."""
+        """Entries of a lane's result FIFO: enough for all rows in the array at full rate."""
         return 1 << ceil_log2(self.array_latency + 2)
 
 

@@ -1,4 +1,4 @@
-"""Packs the fields of a bundle into an integer and back, in the format of `hdl.isa`."""
+"""Packs the fields of a bundle into an integer, and unpacks them, in the format of `hdl.isa`."""
 
 from collections.abc import Mapping
 
@@ -51,7 +51,7 @@ def pack(slots: Mapping[Slot, Mapping[str, int]], imm: tuple[int, ...] = ()) -> 
 
 
 def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], int]:
-    """Unpack a bundle into the fields of all slots, the immediates, and the reserved bits.
+    """Unpack a bundle into (fields of each slot, immediates, reserved bits).
 
     Raises
     ------
@@ -74,5 +74,5 @@ def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], in
 
 
 def bundle_words(bundle: int) -> tuple[int, ...]:
-    """The bundle's 32-bit words, lowest first: its layout in instruction memory."""
+    """The bundle's `BUNDLE_WORDS` words as in instruction memory, the lowest 32 bits first."""
     return tuple(bundle >> 32 * word & 0xFFFFFFFF for word in range(BUNDLE_WORDS))

@@ -266,7 +266,7 @@ FAULTS: dict[Fault, str] = {
 
 
 class Kind(StrEnum):
-    """Kind of an operand: what it names, and whether it is read or written."""
+    """Kind of an operand: the resource that it names, and whether it is read or written."""
 
     SCALAR_OUT = "scalar register, written"
     SCALAR_IN = "scalar register, read"
@@ -313,19 +313,19 @@ class Operation:
     Attributes
     ----------
     op : IntEnum
-        Its code; its member name in lower case is `name`.
+        The operation's code; the name of the enum member in lower case is `name`.
     slots : tuple of Slot
-        The slots that can hold it.
+        The slots that can hold the operation.
     operands : tuple of Operand
-        In the order of the text form. Fields that no operand uses are ignored.
+        The operands, in the order of the text form. Fields that no operand uses are ignored.
     unit : Unit
-        The unit that executes it.
+        The unit that executes the operation.
     semantics : str
-        What it does.
+        The operation's effect, as a sentence for docs/isa.md.
     faults : tuple of Fault
         The faults it can raise, besides ILLEGAL and CONFLICT, which every operation can raise.
     cores : int
-        Cores that a chip needs for it; on a smaller chip it is ILLEGAL.
+        Least number of cores of a chip with this operation; on a smaller chip it is ILLEGAL.
     """
 
     op: IntEnum
@@ -338,7 +338,7 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """Name in the text form."""
+        """The operation's name in the text form of a program."""
         return self.op.name.lower()
 
 
@@ -378,7 +378,7 @@ _BOTH_VECTOR = (Slot.V0, Slot.V1)
 
 
 def _operands(text: str) -> tuple[Operand, ...]:
-    """Operands from ``field:KIND`` words."""
+    """Parse operands from words of the form ``field:KIND``, separated by spaces."""
     pairs = (word.split(":") for word in text.split())
     return tuple(Operand(field, Kind[kind]) for field, kind in pairs)
 
@@ -563,11 +563,14 @@ OPERATIONS: tuple[Operation, ...] = (
 
 LATENCIES = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
              Unit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY, Unit.VMEM: LOAD_LATENCY}
-"""Cycles from issue to the write of a vector register or mask, of units with a fixed latency."""
+"""Cycles from issue to the write of a vector register or mask, for units of fixed latency."""
 
 
 def index_limits(config: Config) -> dict[MiscOp, int]:
-    """Exclusive upper bound of operand b, by operation of the cross-lane unit that has one."""
+    """Exclusive upper bounds of operand b, by operation of the cross-lane unit.
+
+    Operations whose operand b has no bound are absent.
+    """
     limits = {
         MiscOp.ROTATE_LANES: config.lanes,
         MiscOp.ROTATE_SUBLANES: config.sublanes,
@@ -586,5 +589,5 @@ _BY_CODE: dict[tuple[Slot, int], Operation] = {
 
 
 def operation(slot: Slot, code: int) -> Operation | None:
-    """The operation with this code in this slot, or None."""
+    """The operation with code ``code`` in ``slot``, or None if the slot has no such code."""
     return _BY_CODE.get((slot, code))

@@ -1,4 +1,4 @@
-"""Warnings of Verilator that the exported Verilog may raise."""
+"""Waivers for the Verilator warnings that the exported Verilog raises."""
 
 __all__ = ["LINT_WAIVERS"]
 

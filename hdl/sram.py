@@ -1,4 +1,4 @@
-"""A memory with one write port and one read port, as block RAMs and SRAM macros have them."""
+"""A memory with one write port and one read port, as in a block RAM or an SRAM macro."""
 
 from amaranth import Module
 from amaranth.lib import wiring
@@ -12,17 +12,17 @@ __all__ = ["Sram"]
 
 
 class Sram(wiring.Component):
-    """Simple dual-port memory; read data follows the read by one cycle.
+    """Simple dual-port memory; read data follow the read by one cycle.
 
-    A read in the cycle of a write to the same word returns the old value. The initial contents are
-    undefined.
+    A read in the cycle of a write to the same address returns the old value. The initial contents
+    are undefined.
 
     Parameters
     ----------
     width : int
-        Bits of a word, at least 1.
+        Bits of an entry, at least 1.
     depth : int
-        Words, at least 2.
+        Number of entries, at least 2.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Sram(wiring.Component):
     read, read_address : In(1), In(address)
         Read port.
     read_data : Out(width)
-        Word of the last ``read``, held until the next.
+        The entry that the last ``read`` selected, held until the next ``read``.
     """
 
     def __init__(self, width: int, depth: int) -> None:

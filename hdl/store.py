@@ -1,9 +1,9 @@
-"""A bounded cache on disk for what is generated from the design: sources, objects, models.
+"""A cache on disk, of limited size, for files generated from the design: sources, objects, models.
 
-All checkouts and installations of a user share it, and several users can. An entry is a file or a
-folder whose name holds a digest of everything that it depends on, so it never changes and is never
-out of date. When the cache outgrows its limit, the entries that were used least recently go, but
-never one that a running process uses.
+All checkouts and installations of a user share the cache, and several users can share one. An entry
+is a file or a folder whose name contains a digest of all inputs that it was made from, so an entry
+never changes and is never out of date. When the cache outgrows its limit, the least recently used
+entries are removed, except those that a running process uses.
 
 Two environment variables override defaults:
 
@@ -11,7 +11,7 @@ Two environment variables override defaults:
     The folder of the cache. Default: ``systolith`` in the user's cache, which is
     ``$XDG_CACHE_HOME`` or ``~/.cache``.
 ``SYSTOLITH_CACHE_GB``
-    The limit, in units of 10^9 bytes. Default: 5.
+    The limit of the cache's size, in units of 10^9 bytes. Default: 5.
 """
 
 import contextlib
@@ -32,26 +32,26 @@ _DEFAULT_GB = "5"
 _LOCK = ".lock"
 _PARTIAL = ".partial-"
 _SCAN_SHARE = 50
-"""A process looks at the whole cache when it has added one part in so many of the limit."""
+"""A process measures the whole cache each time it has added 1 / _SCAN_SHARE of the limit."""
 
 _used: dict[pathlib.Path, contextlib.ExitStack] = {}
-"""Entries that this process uses until it ends, each with what holds a lock on it."""
+"""Entries that this process uses until it ends, each with the context that holds its lock."""
 _guard = threading.Lock()
 
 
 class _Added:
-    """Bytes that this process has added since it looked at the whole cache."""
+    """Bytes that this process has added since it last measured the size of the whole cache."""
 
     bytes = math.inf
 
 
 def cache_folder() -> pathlib.Path:
-    """The folder of the cache; it need not exist yet.
+    """The path of the cache's folder, which need not exist yet.
 
     Raises
     ------
     RuntimeError
-        If its path contains white space, which make does not support.
+        If the path contains white space, which make does not support.
     """
     chosen = os.environ.get("SYSTOLITH_BUILD")
     if chosen:
@@ -67,7 +67,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def size_limit() -> int:
-    """The size of the cache, in bytes, above which it shrinks.
+    """The limit of the cache's size, in bytes; a larger cache is shrunk.
 
     Raises
     ------
@@ -85,12 +85,12 @@ def size_limit() -> int:
 
 
 def digest(content: object) -> str:
-    """A digest of ``content``, which JSON must be able to hold."""
+    """A digest of ``content``: 32 hexadecimal digits. ``content`` must be convertible to JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def kept_text(kind: str, name: str, key: str) -> str | None:
-    """The text that `keep_text` has kept under ``kind``, ``name`` and ``key``, if it is there."""
+    """The text that `keep_text` stored with the same arguments, or None if the cache lacks it."""
     path = _path(kind, name, key)
     try:
         text = path.read_text(encoding="utf-8")
@@ -101,7 +101,10 @@ def kept_text(kind: str, name: str, key: str) -> str | None:
 
 
 def keep_text(kind: str, name: str, key: str, text: str) -> None:
-    """Keep a text. Arguments are as those of `entry`."""
+    """Store ``text`` in the cache, unless the entry exists.
+
+    ``kind``, ``name`` and ``key`` are those of `entry`; `kept_text` returns the text.
+    """
     path = _path(kind, name, key)
     _make_folder(path.parent)
     with _building(path):
@@ -111,7 +114,10 @@ def keep_text(kind: str, name: str, key: str, text: str) -> None:
 
 
 def keep(kind: str, name: str, key: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
-    """As `entry`; this process uses the entry until it ends."""
+    """Return the path of an entry, and keep it in the cache until this process ends.
+
+    Arguments are those of `entry`.
+    """
     path = _path(kind, name, key)
     if path not in _used or not path.exists():
         with contextlib.ExitStack() as use:
@@ -123,22 +129,22 @@ def keep(kind: str, name: str, key: str, make: Callable[[pathlib.Path], object])
 @contextlib.contextmanager
 def entry(kind: str, name: str, key: str,
           make: Callable[[pathlib.Path], object]) -> Iterator[pathlib.Path]:
-    """The entry of ``key``, which stays while the context is open; makes it unless it exists.
+    """Context manager that returns an entry's path, and makes the entry unless it exists.
 
-    Concurrent callers, in this process or others, wait for one of them to make it. What a killed
-    process was making is made anew; what ``make`` leaves behind when it fails, such as a log, stays
-    until then.
+    The entry is not removed while the context is open. Of concurrent callers, in this process or
+    others, one makes the entry, and the others wait. If that process is killed, the next caller
+    makes the entry again. If ``make`` fails, its files, such as a log, stay until the next attempt.
 
     Parameters
     ----------
     kind : str
         Folder of the entry within the cache.
     name : str
-        Beginning and extension of the entry's name.
+        Stem and extension of the entry's file name; the digest is inserted between the two.
     key : str
-        A `digest` of everything on which the entry depends.
+        A `digest` of all inputs on which the entry depends.
     make : callable
-        Creates the file or folder whose path it is given.
+        Creates the entry, a file or a folder, at the path that it is called with.
     """
     path = _path(kind, name, key)
     _make_folder(path.parent)
@@ -171,7 +177,7 @@ def _make_folder(folder: pathlib.Path) -> None:
 
 
 def _make(path: pathlib.Path, make: Callable[[pathlib.Path], object]) -> None:
-    """Makes the locked entry ``path``."""
+    """Make the entry ``path``, whose lock the caller holds."""
     for left in path.parent.glob(f"{path.name}{_PARTIAL}*"):
         _remove(left)
     # A new name: compilers that outlived a killed build may still write to the old one.
@@ -190,7 +196,7 @@ def _lock_file(path: pathlib.Path) -> pathlib.Path:
 
 
 def _touch(path: pathlib.Path) -> None:
-    """Records that an entry is used now: in its modification time."""
+    """Set an entry's modification time to now, which records its last use."""
     # Another user's entry cannot be touched, and an entry may be removed at any moment.
     with contextlib.suppress(PermissionError, FileNotFoundError):
         os.utime(path)
@@ -206,14 +212,14 @@ def _remove(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _held(file: pathlib.Path, operation: int) -> Iterator[None]:
-    """Holds a lock of an existing file or folder; a killed holder releases it.
+    """Hold a `flock` lock of an existing file or folder; the system releases a killed holder's.
 
     Raises
     ------
     FileNotFoundError
-        If it does not exist, or vanishes.
+        If the file or folder does not exist, or is removed before the lock is taken.
     BlockingIOError
-        If ``operation`` does not wait, and another holds a lock.
+        If ``operation`` includes LOCK_NB, and another holder has the lock.
     """
     # For reading only: another user's file may be locked but not written.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -228,7 +234,13 @@ def _held(file: pathlib.Path, operation: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _building(path: pathlib.Path, wait: bool = True) -> Iterator[None]:
-    """Holds the right to make and remove the entry ``path``."""
+    """Hold the lock under which the entry ``path`` may be made or removed.
+
+    Raises
+    ------
+    BlockingIOError
+        If ``wait`` is false, and another holder has the lock.
+    """
     file = _lock_file(path)
     with contextlib.ExitStack() as lock:
         while True:
@@ -241,7 +253,7 @@ def _building(path: pathlib.Path, wait: bool = True) -> Iterator[None]:
 
 
 def _count(path: pathlib.Path) -> None:
-    """Counts the bytes of a new entry; shrinks the cache now and then."""
+    """Add the size of a new entry to `_Added`; shrink the cache if enough has been added."""
     limit = size_limit()
     with _guard:
         _Added.bytes += _size(path)
@@ -252,7 +264,7 @@ def _count(path: pathlib.Path) -> None:
 
 
 def _size(path: pathlib.Path) -> int:
-    """Bytes of disk that an entry takes; of those that vanish meanwhile, none."""
+    """Disk space of an entry in bytes; 0 for files that another process has just removed."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir():
             return path.lstat().st_blocks * 512
@@ -262,7 +274,10 @@ def _size(path: pathlib.Path) -> int:
 
 
 def _shrink(folder: pathlib.Path, limit: int, new: pathlib.Path) -> None:
-    """Removes the entries used least recently, except ``new`` and those in use, down to a limit."""
+    """Remove the least recently used entries until the cache has at most ``limit`` bytes.
+
+    The entry ``new`` and entries in use are kept.
+    """
     found = []
     for path in folder.glob("*/*"):
         # Reports and the like may share the folder: an entry's name ends with its digest.
@@ -281,7 +296,7 @@ def _shrink(folder: pathlib.Path, limit: int, new: pathlib.Path) -> None:
 
 
 def _evict(path: pathlib.Path) -> bool:
-    """Removes an entry unless a process uses or makes it; returns whether it is gone."""
+    """Remove an entry unless a process uses or makes it; return whether it was removed."""
     made, partial, _ = path.name.partition(_PARTIAL)
     try:
         with _building(path.with_name(made), wait=False):

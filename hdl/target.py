@@ -1,4 +1,4 @@
-"""Technologies that the Verilog can be exported for."""
+"""Target technologies of the Verilog export."""
 
 from enum import StrEnum
 
@@ -6,14 +6,15 @@ __all__ = ["Target"]
 
 
 class Target(StrEnum):
-    """A technology; its value is its name on the command line.
+    """A target technology; the enum value is the technology's name on the command line.
 
-    A component that maps badly to a technology has a method ``variant(target)``. It returns an
-    equivalent component, with the same ports, that takes the component's place in a Verilog export
-    for that target; None: the component itself is exported. Tests prove the equivalence.
+    A component that maps badly to some technology has a method ``variant(target)``. The method
+    returns an equivalent component with the same ports, which replaces the component in a Verilog
+    export for that target, or None if the component itself is exported. Tests prove the
+    equivalence.
     """
 
     GENERIC = "generic"
-    """Any simulator or technology: behavioural memories and register files."""
+    """Any simulator or technology: memories and register files are behavioural Verilog."""
     ECP5 = "ecp5"
-    """Lattice ECP5: register files and semaphores of LUT RAM, one shifter for both directions."""
+    """Lattice ECP5: register files and semaphores are LUT RAM, and one shifter serves both ways."""

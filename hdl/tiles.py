@@ -2,8 +2,8 @@
 
 Amaranth writes one module per elaborated component. A `VerilogLibrary`, passed as the platform of
 an elaboration, turns each placement of a tile into an ``Instance`` of a module that it writes once.
-A `TileGrid` wires equal tiles into a rectangle as a list of links says. The tile-kernel compiler
-reads the same list, so the structure is defined in one place.
+A `TileGrid` wires equal tiles into a rectangle according to a list of links. The tile-kernel
+compiler reads the same list, so the structure is defined in one place.
 """
 
 from collections import Counter
@@ -27,26 +27,27 @@ __all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "Ve
 
 @dataclass(frozen=True)
 class Chain:
-    """Connects a tile's output to the next tile's input, ``toward`` the east or the south.
+    """A link from each tile's output to the input of the next tile to the east or to the south.
 
     Attributes
     ----------
     source : str
-        Output port of a tile.
+        Output port of each tile.
     sink : str or None
-        Input port of the neighbour that it drives. None: only ``last`` is connected.
+        Input port of the neighbour, which ``source`` drives. None: only ``last`` is connected.
     toward : "east" or "south"
         Direction of the neighbour.
     first : str or None
         Grid input that feeds the first tile of each row (east; one element per row) or column
         (south; one element per column), element 0 in the lowest bits. None: constant zero.
     last : str or None
-        Grid output that the last tiles drive, packed likewise. None: left open.
+        Grid output that the ``source`` ports of the last tiles drive, packed like ``first``.
+        None: those ports are left open.
 
     Raises
     ------
     ValueError
-        If ``toward`` is neither.
+        If ``toward`` is neither "east" nor "south".
     """
 
     source: str
@@ -62,14 +63,14 @@ class Chain:
 
 @dataclass(frozen=True)
 class Each:
-    """Connects each tile to its own slice of the grid port of the same name, row by row."""
+    """A link of each tile to its own slice of the grid port of the same name, row by row."""
 
     port: str
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Connects all tiles to the grid input of the same name."""
+    """A link of all tiles to the grid input of the same name."""
 
     port: str
 
@@ -78,9 +79,9 @@ Link = Chain | Each | Shared
 
 
 def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str, int]:
-    """Names and widths in bits of the component's ports with flow ``direction``.
+    """Names and widths in bits of the component's ports whose flow is ``direction``.
 
-    Members of an interface port are joined by ``__``, as Amaranth's Verilog names them.
+    A member of an interface port is named ``{port}__{member}``, as in Amaranth's Verilog.
     """
     return {
         "__".join(str(part) for part in path): Shape.cast(member.shape).width
@@ -90,26 +91,26 @@ def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str
 
 
 def _as_bundle(component: wiring.Component) -> wiring.Component:
-    """Mark a component that only serves for its port signals, so that Amaranth does not warn."""
+    """Mark a component of which only the port signals are used, so that Amaranth does not warn."""
     component._MustUse__used = True
     return component
 
 
 def _combinational(component: wiring.Component) -> bool:
-    """Whether the component declares that it has no clock and no reset."""
+    """True if the component declares, by ``combinational``, that it has no clock and no reset."""
     return getattr(component, "combinational", False)
 
 
 @dataclass(frozen=True)
 class ModuleInterface:
-    """Ports and children of a written module.
+    """Ports and children of a Verilog module.
 
     Attributes
     ----------
     inputs, outputs : dict of str to int
-        Widths of its ports in bits.
+        Widths of the module's ports in bits, by port name.
     instances : dict of str to int
-        How many instances of each other module it contains.
+        Number of direct instances of each other module, by module name.
     """
 
     inputs: dict[str, int]
@@ -126,7 +127,7 @@ class VerilogLibrary:
     Parameters
     ----------
     target : Target
-        The technology that the modules are for.
+        The technology for which the modules are written.
     """
 
     def __init__(self, target: Target = Target.GENERIC) -> None:
@@ -139,9 +140,10 @@ class VerilogLibrary:
 
     def instance(self, name: str, make: Callable[[], wiring.Component],
                  placed: wiring.Component, reset: Signal | None = None) -> Instance:
-        """An instance of module ``name``, wired to the ports of ``placed``.
+        """Return an instance of module ``name``, wired to the ports of ``placed``.
 
-        The common reset and ``reset`` both reset it.
+        ``make`` builds the module's component when the module is written. The common reset and
+        ``reset`` both reset the instance.
         """
         if name not in self._written:
             self._pending.setdefault(name, make)
@@ -156,7 +158,7 @@ class VerilogLibrary:
 
     def write(self, name: str, make: Callable[[], wiring.Component], *,
               leave_out: Collection[str] = ()) -> dict[str, str]:
-        """Write ``make()`` as module ``name``, and all modules below it.
+        """Write the component ``make()`` as module ``name``, and all modules that it contains.
 
         Parameters
         ----------
@@ -193,7 +195,7 @@ class VerilogLibrary:
         return dict(sorted(self._written.items()))
 
     def _variant(self, component: wiring.Component) -> wiring.Component:
-        """The component that takes the place of ``component`` for the target, or itself."""
+        """The variant of ``component`` for the target, or ``component`` if it has none."""
         find = getattr(component, "variant", None)
         variant: wiring.Component | None = find(self._target) if find else None
         if variant is None:
@@ -203,7 +205,7 @@ class VerilogLibrary:
 
     @property
     def modules(self) -> dict[str, ModuleInterface]:
-        """Interface of each module written so far, by module name."""
+        """Interfaces of the modules written so far, by module name."""
         return dict(sorted(self._modules.items()))
 
 
@@ -212,13 +214,14 @@ def place(m: Module, platform: object, name: str, module: str,
           reset: Signal | None = None) -> wiring.Component:
     """Add the component ``make()`` to ``m`` as submodule ``name``, and return it for wiring.
 
-    The signals of its ports are named after ``name``. A component with a true attribute
-    ``combinational`` gets no clock and no reset; one with a method ``verilog`` writes its module
-    itself. The signal ``reset`` resets the component, in addition to the common reset.
+    The names of the component's port signals begin with ``name``. A component whose attribute
+    ``combinational`` is true gets no clock and no reset. A component with a method ``verilog``
+    writes its own module. The signal ``reset`` resets the component, in addition to the common
+    reset.
 
-    With a `VerilogLibrary` as platform the submodule is an instance of ``module``, which is written
-    once, however often it is placed: placements with the same module name must be of equal
-    components. Otherwise (the Python simulator) the component itself is elaborated.
+    If ``platform`` is a `VerilogLibrary`, the submodule is an instance of the Verilog module
+    ``module``, which is written once for all placements: components placed with the same module
+    name must be equal. Otherwise (the Python simulator) the component itself is elaborated.
     """
     component = make()
     for path, _, signal in component.signature.flatten(component):
@@ -235,8 +238,8 @@ def place(m: Module, platform: object, name: str, module: str,
 class TileGrid(wiring.Component):
     """A rectangle of equal tiles, wired by links.
 
-    The links define the grid's ports. Tiles must have a clock and a reset, and must register every
-    output.
+    The links define the grid's ports. A tile must have a clock and a reset, and every output of it
+    must be a register.
 
     Parameters
     ----------
@@ -250,16 +253,16 @@ class TileGrid(wiring.Component):
     rows, cols : int
         Size of the rectangle.
     links : sequence of Link
-        Connections of the tile's ports. Each input occurs exactly once, as sink of a `Chain`, in an
-        `Each` or in a `Shared`. An output may occur as source of a `Chain` or in an `Each`. Source
-        and sink of a `Chain` have the same width.
+        Connections of the tile's ports. Each input occurs exactly once: as the sink of a `Chain`,
+        in an `Each` or in a `Shared`. An output may occur as the source of a `Chain` or in an
+        `Each`. Source and sink of a `Chain` have the same width.
 
     Raises
     ------
     TypeError
         If ``rows`` or ``cols`` is not an integer.
     ValueError
-        If ``rows`` or ``cols`` is less than 1, or a link does not fit the tile.
+        If ``rows`` or ``cols`` is less than 1, or the links break a rule above.
     """
 
     def __init__(self, module: str, tile_module: str,

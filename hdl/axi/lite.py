@@ -1,4 +1,4 @@
-"""The AXI4-Lite slave: turns reads and writes into a sequence of single accesses."""
+"""The AXI4-Lite slave: turns concurrent reads and writes into one access after the other."""
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -10,18 +10,30 @@ __all__ = ["AxiLiteSlave", "RegisterAccess"]
 
 
 class RegisterAccess(wiring.Signature):
-    """An access to a register; it flows out, to the registers.
-
-    ``valid`` 1: an access is requested; the request is stable until the cycle with ``done``.
-    ``write`` 1; ``address``, in bytes, a multiple of 4; ``data`` 32 to write.
-
-    In: ``done`` 1: the access takes place in this cycle or, with ``error`` 1, is refused without
-    effect; ``value`` 32: the word read. These are defined only while ``valid``.
+    """A port for accesses to registers: `Out` at the requester, `In` at the registers.
 
     Parameters
     ----------
     address_bits : int
         Width of ``address``.
+
+    Members
+    -------
+    valid : Out(1)
+        An access is requested. The request is stable until the cycle in which ``done`` is set.
+    write : Out(1)
+        The access is a write; otherwise it is a read.
+    address : Out(address_bits)
+        Byte address, a multiple of 4.
+    data : Out(32)
+        The word to write.
+    done : In(1)
+        The access takes place in this cycle or, if ``error`` is set, is refused without effect.
+        ``done``, ``error`` and ``value`` are defined only while ``valid`` is set.
+    error : In(1)
+        With ``done``: the access is refused.
+    value : In(32)
+        With ``done``: the word read.
     """
 
     def __init__(self, address_bits: int) -> None:
@@ -37,7 +49,7 @@ class RegisterAccess(wiring.Signature):
 
 
 class AxiLiteSlave(wiring.Component):
-    """An AXI4-Lite slave: executes one access at a time; reads and writes alternate.
+    """An AXI4-Lite slave: executes one access at a time; pending reads and writes alternate.
 
     Address and data of a write may arrive in any order. The two low bits of an address are ignored:
     the strobes select the bytes. A register can only be written as a whole: a write with some but
@@ -54,7 +66,7 @@ class AxiLiteSlave(wiring.Component):
     axi : In(Axi4Lite)
         The master.
     access : Out(RegisterAccess)
-        To the registers.
+        The accesses, to the registers.
 
     Raises
     ------

@@ -32,14 +32,14 @@ from .interface import (
 __all__ = ["BURSTS", "WRITES", "BurstCutter", "HbmPort", "HbmReader", "HbmWriter"]
 
 BURSTS = 8
-"""Bursts of full length that can be outstanding in each direction, at least."""
+"""Least number of full-length bursts that can be outstanding in each direction."""
 
 WRITES = 8 * BURSTS
-"""Write bursts, of any length, that can await their response."""
+"""Greatest number of write bursts, of any length, that await a response of memory."""
 _WRITE_ROOM = 4
-"""Bursts of full length in the write buffer: one that arrives, one that leaves, and slack."""
+"""Full-length bursts that fit the write buffer: one that enters, one that leaves, and slack."""
 _NORMAL_BUFFERABLE = 0b0011
-"""Cache attributes: normal memory, not cacheable, bufferable."""
+"""AxCACHE attributes: normal memory, not cacheable, bufferable."""
 
 
 def _check_config(config: Config) -> None:
@@ -48,18 +48,20 @@ def _check_config(config: Config) -> None:
 
 
 def _piece(config: Config) -> data.StructLayout:
-    """A piece of a burst, for all channels: ``more`` beats after that of ``row``.
+    """Payload of a piece of a row burst, which becomes one AXI burst in every channel.
 
-    ``last`` 1: the last piece of the burst.
+    The piece has the beats of ``row`` and of the next ``more`` rows. ``last`` marks the last piece
+    of the row burst.
     """
     return data.StructLayout({"row": ceil_log2(config.hbm_rows),
                               "more": ceil_log2(max_beats(config)), "last": 1})
 
 
 class BurstCutter(wiring.Component):
-    """Cuts bursts of rows at multiples of `max_beats`, and thereby at all 4 KiB boundaries.
+    """Splits bursts of rows at row numbers that are multiples of `max_beats`.
 
-    It delivers one piece a cycle, without gaps between bursts.
+    The resulting pieces cross no 4 KiB boundary. The component delivers one piece a cycle, without
+    gaps between bursts.
 
     Parameters
     ----------
@@ -69,9 +71,9 @@ class BurstCutter(wiring.Component):
     Attributes
     ----------
     burst : In(stream of hbm_burst)
-        Requests.
+        Requested bursts.
     piece : Out(stream of row, more, last)
-        Their pieces, in order.
+        The pieces of the bursts, in order.
     """
 
     def __init__(self, config: Config) -> None:
@@ -105,18 +107,21 @@ class BurstCutter(wiring.Component):
 
 
 def _address(config: Config) -> stream.Signature:
-    """A burst in one channel: byte address, and number of beats minus one."""
+    """Stream of AXI bursts of one channel: byte address, and number of beats minus one."""
     return stream.Signature(data.StructLayout({"address": config.hbm_address_bits,
                                                "more": ceil_log2(max_beats(config))}))
 
 
 def _beat(config: Config) -> stream.Signature:
-    """A channel's part of a row to write; ``last`` of its burst; written only with ``keep``."""
+    """Stream of write beats: one channel's part of each row.
+
+    ``last`` marks the last beat of an AXI burst. Memory writes a beat only if ``keep`` is set.
+    """
     return stream.Signature(data.StructLayout({"data": channel_bits(config), "last": 1, "keep": 1}))
 
 
 def _part(config: Config) -> stream.Signature:
-    """A channel's part of a row that was read."""
+    """Stream of read beats: one channel's part of each row, and whether its read failed."""
     return stream.Signature(data.StructLayout({"data": channel_bits(config), "error": 1}))
 
 
@@ -126,7 +131,10 @@ def _queue(m: Module, platform: object, name: str, width: int, depth: int) -> wi
 
 def _address_queue(m: Module, platform: object, name: str, config: Config, depth: int,
                    piece: data.View, address: wiring.PureInterface) -> wiring.Component:
-    """Place a queue of pieces that offers their addresses to a channel; the caller feeds it."""
+    """Place a queue that stores ``piece`` and offers the address of its oldest piece to a channel.
+
+    The caller drives ``input.valid`` of the returned queue.
+    """
     more = piece.more
     queue = _queue(m, platform, name, len(piece.row) + len(more), depth)
     row = Signal.like(piece.row, name=f"{name}_row")
@@ -142,20 +150,19 @@ def _address_queue(m: Module, platform: object, name: str, config: Config, depth
 
 
 class HbmReader(wiring.Component):
-    """Reads rows, up to one a cycle.
+    """Reads rows from the HBM, up to one a cycle.
 
-    A burst is requested only when the buffer has room for all of its rows, in addition to all
-    outstanding ones. Every channel can therefore always accept its beats, and memory is never
-    blocked.
+    A burst is requested only when the buffer has room for its rows and for all outstanding rows.
+    Every channel can therefore always accept its beats, and memory is never blocked.
 
     Attributes
     ----------
     burst, rows : In(stream of hbm_burst), Out(stream of hbm_row)
         Requests, and the rows in the order of the requests.
     address, part : Out(streams of address, more), In(streams of data, error)
-        Streams of each channel.
+        AXI bursts and read beats, one stream of each for every channel.
     busy : Out(1)
-        Rows are still to come.
+        Requested rows have not been delivered yet.
     """
 
     def __init__(self, config: Config) -> None:
@@ -217,18 +224,18 @@ class HbmReader(wiring.Component):
 
 
 class WriteOrder(wiring.Component):
-    """Holds a channel's data back until their address is on offer.
+    """Holds back a channel's write data until the address of their burst is offered to memory.
 
-    Data do not wait until the address is accepted: memory may accept either one first.
+    The data need not wait until memory accepts the address: memory may accept either one first.
 
     Attributes
     ----------
     address_valid, address_ready : In(1), In(1)
         Handshake of the channel's next address.
     last : In(1)
-        The last beat of a burst is accepted in this cycle.
+        Memory accepts the last beat of a burst in this cycle.
     allowed : Out(1)
-        A beat may be offered.
+        The channel may offer a beat to memory.
     """
 
     def __init__(self) -> None:
@@ -253,7 +260,7 @@ class WriteOrder(wiring.Component):
 
 
 class HbmWriter(wiring.Component):
-    """Writes rows, up to one a cycle.
+    """Writes rows to the HBM, up to one a cycle.
 
     A burst is issued only when all of its rows are in the buffer, so that only memory can delay an
     issued burst.
@@ -261,16 +268,16 @@ class HbmWriter(wiring.Component):
     Attributes
     ----------
     burst, rows : In(stream of hbm_burst), In(stream of a row)
-        Requests, and their rows.
+        Requested bursts, and their rows.
     discard : In(1)
         A row that is accepted in this cycle is not written: its strobes are zero.
     done : Out(stream of hbm_done)
-        One entry for each burst, in order, after the response of memory.
+        One entry for each burst, in order, after memory has responded.
     address, beat, response : Out(streams of address, more), Out(streams of data, last, keep),
             In(streams of hbm_done)
-        Streams of each channel.
+        AXI bursts, write beats and responses, one stream of each for every channel.
     busy : Out(1)
-        A burst is incomplete, or its end has not been delivered.
+        A burst is incomplete, or its entry of ``done`` has not been accepted.
     """
 
     def __init__(self, config: Config) -> None:
@@ -304,7 +311,10 @@ class HbmWriter(wiring.Component):
 
     def _gather(self, m: Module, platform: object, cutter: BurstCutter,
                 pending: Signal) -> Signal:
-        """Send rows to the channels; return the cycle in which the last row of a piece arrives."""
+        """Distribute the rows over the channels.
+
+        The returned signal is set in the cycle in which the last row of a piece is accepted.
+        """
         config = self._config
         piece = cutter.piece.payload
         width = channel_bits(config)
@@ -344,7 +354,11 @@ class HbmWriter(wiring.Component):
 
     def _join_responses(self, m: Module, platform: object, piece: data.View, last: Signal,
                         ended: Signal) -> None:
-        """Gather the responses; ``ended``: all channels have answered the oldest piece."""
+        """Join the channels' responses to the pieces into one entry of ``done`` for each burst.
+
+        ``last`` is set when all rows of ``piece`` have been accepted. ``ended`` is driven here: all
+        channels have answered the oldest piece, and its response is consumed.
+        """
         ends = _queue(m, platform, "ends", 1, WRITES)
         answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)
                    for c in range(self._config.hbm_channels)]
@@ -399,15 +413,15 @@ class HbmPort(wiring.Component):
     Attributes
     ----------
     hbm_read, hbm_rows : In(stream of hbm_burst), Out(stream of hbm_row)
-        Requests, and the rows in the order of the requests. ``error`` of a row: the response to a
-        part of it was not OKAY.
+        Read requests, and the rows in the order of the requests. ``error`` of a row: a channel's
+        response was not OKAY.
     hbm_write, hbm_write_rows : In(stream of hbm_burst), In(stream of 32 * lanes)
-        Requests, and their rows.
+        Write requests, and their rows.
     discard : In(1)
         A row that is accepted in this cycle is not written.
     hbm_write_done : Out(stream of hbm_done)
-        One entry for each write burst, in order, after the response of memory. ``error``: a
-        response was not OKAY.
+        One entry for each write burst, in order, after memory has responded. ``error``: a
+        channel's response was not OKAY.
     axi : Out(Axi4).array(hbm_channels)
         The masters.
     busy : Out(1)

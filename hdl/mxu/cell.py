@@ -1,9 +1,9 @@
 """The cell of the systolic array: one multiply-accumulate, a stationary weight, and its successor.
 
-Activations pass from west to east in one cycle, partial sums from north to south in ``row_skew``
-cycles. Meanwhile the next weight arrives from the north or from the west: each cell keeps the first
-weight that reaches it after a swap and passes all later ones on. So weights may directly follow the
-wavefront of the swap through the array.
+An activation moves one cell east in one cycle; a partial sum moves one cell south in ``row_skew``
+cycles. Meanwhile the next weights arrive from the north or from the west: each cell keeps the first
+weight that reaches it after a swap, and passes all later ones on. So weights may directly follow
+the wavefront of the swap through the array.
 """
 
 import re
@@ -26,7 +26,7 @@ CUTS: dict[int, tuple[type, ...]] = {
     5: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeMedium),
     6: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeCoarse, mac.NormalizeFine),
 }
-"""Steps of the datapath after which a cell of a given depth has pipeline registers."""
+"""By depth (``mac_latency``): the datapath steps that pipeline registers follow."""
 
 
 class MacCell(wiring.Component):
@@ -43,15 +43,16 @@ class MacCell(wiring.Component):
     Attributes
     ----------
     x, x_valid : In(16), In(1)
-        Activation (bfloat16) from the west; one cycle later at ``x_east``, ``x_valid_east``.
+        Activation (bfloat16) from the west. It leaves one cycle later at ``x_east`` and
+        ``x_valid_east``.
     swap : In(1)
-        The next weight becomes active from the next cycle on; one cycle later at ``swap_east``. The
-        bit travels along with ``x``, one cycle ahead of a tile's first activation, which saves a
+        From the next cycle on, the next weight is the active one. The bit leaves one cycle later at
+        ``swap_east``. It precedes the first activation of a tile by one cycle, which saves a
         multiplexer in the multiplier's path.
     w_north, w_north_valid, w_west, w_west_valid : In(16), In(1), In(16), In(1)
-        Next weight (bfloat16), never from both sides at once. The cell keeps it unless it already
-        has a next weight; then it passes on, one cycle later at ``w_next``, with ``w_south_valid``
-        or ``w_east_valid``.
+        A next weight (bfloat16), never from both sides in one cycle. The cell keeps the weight if
+        it has no next weight yet. Otherwise the weight leaves one cycle later at ``w_next``: with
+        ``w_south_valid`` if it came from the north, with ``w_east_valid`` if from the west.
     p : In(32)
         Partial sum (fp32) from the north, ``mac_latency - row_skew`` cycles after ``x``.
     p_south, p_valid : Out(32), Out(1)
@@ -88,7 +89,7 @@ class MacCell(wiring.Component):
         return m
 
     def _elaborate_weights(self, m: Module) -> Signal:
-        """Keep or pass on arriving weights; return the active one."""
+        """Keep or pass on arriving weights; return the active weight."""
         active = Signal(16, reset_less=True)
         shadow = Signal(16, reset_less=True)
         passing = Signal(16, reset_less=True)
@@ -135,7 +136,10 @@ class MacCell(wiring.Component):
 
 def _register(m: Module, name: str, bundle: wiring.PureInterface,
               valid: Signal) -> tuple[wiring.PureInterface, Signal]:
-    """Copy ``bundle`` into registers that load if ``valid``; return also ``valid``, delayed."""
+    """Copy ``bundle`` into registers that load if ``valid`` is set.
+
+    Return the registered copy, and ``valid`` delayed by one cycle.
+    """
     later_valid = Signal(name=f"{name}_stage_valid")
     m.d.sync += later_valid.eq(valid)
     later = bundle.signature.create(path=(name,))

@@ -23,9 +23,9 @@ def mac_grid(config: Config) -> TileGrid:
     """The ``array`` x ``array`` grid of `MacCell`, as module ``mac_grid``.
 
     Ports: ``x``, ``x_valid``, ``swap``, ``w_west``, ``w_west_valid`` with one element per row;
-    ``w_north``, ``w_north_valid``, ``p``, ``p_valid`` with one element per column. The top row adds
-    to +0.0. Row r of the activations must arrive ``row_skew * r`` cycles after row 0; column c of
-    the partial sums leaves c cycles after column 0.
+    ``w_north``, ``w_north_valid``, ``p``, ``p_valid`` with one element per column. The partial sums
+    that enter the top row are +0.0. The activation for array row r must arrive ``row_skew * r``
+    cycles after that for row 0; the sum of column c leaves c cycles after that of column 0.
     """
     return TileGrid("mac_grid", "mac_cell", lambda: MacCell(config), config.array, config.array,
                     LINKS)

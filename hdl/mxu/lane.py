@@ -1,7 +1,8 @@
-"""A lane of the array's edge: feeds one row and one column, and collects one column.
+"""A lane at the array's edge: feeds one row and one column, and collects one column's sums.
 
-Its memories produce the skew of the systolic array: all lanes write a row of operands at once, and
-each lane reads it when the wavefront arrives. A read enable is that of the neighbour, delayed.
+The lanes' memories produce the skew of the systolic array: all lanes write their element of an
+operand row in the same cycle, and each lane reads it when the wavefront arrives. The read enable
+passes as a token from lane to lane, delayed by the skew.
 """
 
 from amaranth import Cat, Module, Signal
@@ -18,10 +19,10 @@ __all__ = ["MxuLane", "mxu_lanes"]
 
 
 class MxuLane(wiring.Component):
-    """Operand and result FIFOs of lane i: array row i, array column i. All outputs are registered.
+    """Operand and result FIFOs of lane i, for array row i and column i. Outputs are registered.
 
-    The FIFOs have no flags: all lanes do the same with fixed delays, so a counter in `Mxu` prevents
-    the overflow of all of them.
+    The FIFOs have no full or empty flags: all lanes do the same with fixed delays, so one counter
+    in `Mxu` prevents all of them from overflowing.
 
     Parameters
     ----------
@@ -34,22 +35,24 @@ class MxuLane(wiring.Component):
     x_write, x_write_address, x_in : In(1), In(log2 operand_depth), In(32)
         Stores an activation (fp32), rounded to bfloat16.
     x_token, x_token_next : In(1), Out(1)
-        Sends the oldest stored activation into the array, two cycles later; the token for the next
-        lane, ``row_skew`` cycles later.
+        ``x_token`` sends the oldest stored activation into the array, two cycles later.
+        ``x_token_next`` is ``x_token`` for the next lane, delayed by ``row_skew`` cycles.
     swap_token, swap_token_next : In(1), Out(1)
-        Sends the swap bit into the array, one cycle later; the token for the next lane.
+        ``swap_token`` sends the swap bit into the array, one cycle later. ``swap_token_next`` is
+        ``swap_token`` for the next lane, delayed by ``row_skew`` cycles.
     w_write, w_write_address, w_in : In(1), In(log2 operand_depth), In(32)
         Stores a weight (fp32), rounded to bfloat16.
     w_column_token, w_column_token_next : In(1), Out(1)
-        Sends the oldest stored weight down this lane's column (straight), two cycles later; the
-        token for the next lane, one cycle later.
+        ``w_column_token`` sends the oldest stored weight down this lane's column (a straight load),
+        two cycles later. ``w_column_token_next``: the token for the next lane, one cycle later.
     w_row_token, w_row_token_next : In(1), Out(1)
-        Sends the oldest stored weight along this lane's row (transposed), two cycles later; the
-        token for the next lane, ``row_skew`` cycles later.
+        ``w_row_token`` sends the oldest stored weight along this lane's row (a transposed load),
+        two cycles later. ``w_row_token_next``: the token for the next lane, ``row_skew`` cycles
+        later.
     x, x_valid, swap, w, w_north_valid, w_west_valid : Out
-        To the array.
+        Operands, valid bits and swap bit to the array.
     p, p_valid : In(32), In(1)
-        From the array: stored if valid.
+        Sum from the array, which is stored if ``p_valid`` is set.
     y_read, y_read_address : In(1), In(log2 result_depth)
         Reads a stored result.
     y : Out(32)
@@ -78,7 +81,10 @@ class MxuLane(wiring.Component):
         skew = self._config.row_skew
 
         def delayed(name: str, token: Signal, token_next: Signal, cycles: int) -> Signal:
-            """Delay a token for the next lane; return it, one cycle later, for this lane."""
+            """Drive ``token_next`` with ``token`` delayed by ``cycles``, for the next lane.
+
+            Return the token delayed by one cycle, for this lane.
+            """
             line = Signal(cycles, name=f"{name}_line")
             m.d.sync += line.eq(Cat(token, line[:-1]))
             m.d.comb += token_next.eq(line[-1])
@@ -101,7 +107,7 @@ class MxuLane(wiring.Component):
         return m
 
     def _buffer(self, m: Module, platform: object, name: str, read: Signal, out: Signal) -> None:
-        """Place an operand FIFO: round on write, read in order."""
+        """Place the operand FIFO ``name``, which rounds its input and is read in order."""
         depth = self._config.operand_depth
         round_ = place(m, platform, f"{name}_round", "round_to_bf16", RoundToBf16)
         buffer = place(m, platform, f"{name}_buffer", Sram.module(16, depth),
@@ -120,7 +126,7 @@ class MxuLane(wiring.Component):
             m.d.sync += head.eq(head + 1)
 
     def _collect(self, m: Module, platform: object) -> None:
-        """Place the result FIFO: write in order, read at the controller's address."""
+        """Place the result FIFO, which is written in order and read at the controller's address."""
         depth = self._config.result_depth
         buffer = place(m, platform, "y_buffer", Sram.module(32, depth), lambda: Sram(32, depth))
         tail = Signal(ceil_log2(depth), name="y_tail")

@@ -26,7 +26,8 @@ BIAS = 127
 SPECIAL = 255
 F32_INF = SPECIAL << F32_FRACTION
 F32_NAN = F32_INF | 1 << (F32_FRACTION - 1)
-"""Biased exponent of infinities and NaN, and their patterns without sign."""
+"""`SPECIAL` is the biased exponent of infinity and NaN, `F32_INF` the pattern of +infinity, and
+`F32_NAN` the pattern of the NaN that all operations return."""
 
 PRODUCT_FRACTION = 2 * BF16_FRACTION + 1
 """The product of two 8-bit significands has 16 bits, of which the leading one is implicit."""
@@ -47,7 +48,7 @@ Operands = Signature({
 
 
 def number(fraction: int) -> Signature:
-    """A number with fp32's range whose fraction has ``fraction`` bits."""
+    """Signature of a number with fp32's exponent range and a fraction of ``fraction`` bits."""
     return Signature({
         "sign": Out(1),
         "exponent": Out(EXPONENT),       # 0: zero, fraction 0; 255: infinity, or NaN if not 0
@@ -116,7 +117,7 @@ class _Step(wiring.Component):
 
 
 class Unpacked:
-    """The parts of a factor with 8 exponent bits and ``fraction`` fraction bits.
+    """The fields of a factor with 8 exponent bits and ``fraction`` fraction bits.
 
     Attributes
     ----------
@@ -145,10 +146,11 @@ class Unpacked:
 
 
 class Multiply(_Step):
-    """Exact product of two bfloat16 values, in fp32.
+    """Exact product of two bfloat16 values, with the exponent range of fp32.
 
-    The product has 16 significant bits, so it needs no rounding; only the exponent's range can
-    force infinity or zero. Any NaN, and zero times infinity, gives the NaN with fraction 0b100...
+    The product has 16 significant bits, so it needs no rounding. Beyond fp32's exponent range it
+    becomes infinity or zero. If a factor is NaN, or if zero is multiplied by infinity, the result
+    is the NaN with fraction 0b100...
     """
 
     i: In(Operands)
@@ -193,22 +195,22 @@ class Multiply(_Step):
 
 
 class Compare(_Step):
-    """Orders accumulator and product by magnitude, and computes the distance between them.
+    """Orders accumulator and product by magnitude, and computes the shift that aligns them.
 
-    With the larger magnitude first, the difference of the significands is never negative. A NaN has
-    the largest magnitude of all, so it is always the larger operand.
+    As the smaller magnitude is subtracted from the larger, the difference is never negative. A NaN
+    has the greatest magnitude of all values, so it is always the larger operand.
 
     Parameters
     ----------
     fraction : int
-        Fraction bits of the addend, 1 to 23.
+        Fraction bits of the operand ``i`` (the product), 1 to 23.
 
     Raises
     ------
     TypeError
         If ``fraction`` is not an integer.
     ValueError
-        If it is out of range.
+        If ``fraction`` is out of range.
     """
 
     def __init__(self, fraction: int = PRODUCT_FRACTION) -> None:
@@ -260,7 +262,7 @@ class Compare(_Step):
 
 
 def _shift_right_sticky(m: Module, word: Signal, places: Value) -> Value:
-    """``word >> places``, with the bits shifted out ORed into the lowest bit."""
+    """Return ``word >> places``, with the OR of the bits shifted out in the lowest bit."""
     kept = Signal(len(word))
     lost = Signal()
     shifted = Signal(len(word))
@@ -273,9 +275,10 @@ def _shift_right_sticky(m: Module, word: Signal, places: Value) -> Value:
 
 
 class AlignCoarse(_Step):
-    """Shifts the smaller significand right in steps of 8; lost bits set a sticky bit.
+    """Shifts the smaller significand right by a multiple of 8 bits; lost bits set a sticky bit.
 
-    Two shifts need fewer lookup tables than one, because the masks of the lost bits are short.
+    Two shifts, coarse and fine, need fewer lookup tables than one, because the masks that select
+    the lost bits are short.
     """
 
     i: In(Ordered)
@@ -294,7 +297,7 @@ class AlignCoarse(_Step):
 
 
 class AlignFine(_Step):
-    """Shifts the smaller significand by the remaining 0 to 7 places."""
+    """Shifts the smaller significand right by the remaining 0 to 7 bits."""
 
     i: In(CoarseAligned)
     o: Out(Aligned)
@@ -328,7 +331,10 @@ class Add(_Step):
 
 def shift_out_zeros(m: Module, word: Signal,
                     steps: tuple[int, ...]) -> tuple[Signal, list[Signal]]:
-    """Shift out leading zeros in steps; return also whether each step shifted."""
+    """Shift ``word`` left by each of ``steps`` whose number of leading bits are all zero.
+
+    Return the shifted word, and for each step a signal that is set if the step shifted.
+    """
     taken = []
     for step in steps:
         empty = Signal(name=f"empty_{step}")
@@ -343,9 +349,9 @@ def shift_out_zeros(m: Module, word: Signal,
 
 
 class NormalizeCoarse(_Step):
-    """Removes 16 leading zeros of the sum, if it has that many.
+    """Removes 16 leading zeros of the sum if it has at least 16.
 
-    The normalization steps count and shift at once, without a separate leading-zero counter.
+    Each normalization step both counts and shifts, so there is no separate leading-zero counter.
     """
 
     i: In(Sum)
@@ -360,7 +366,7 @@ class NormalizeCoarse(_Step):
 
 
 class NormalizeMedium(_Step):
-    """Removes 8 leading zeros of the sum, if it has that many."""
+    """Removes 8 leading zeros of the sum if it has at least 8."""
 
     i: In(CoarseSum)
     o: Out(MediumSum)

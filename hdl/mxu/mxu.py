@@ -20,7 +20,8 @@ COUNTER_BITS = 48
 def activation_row(config: Config) -> data.StructLayout:
     """Payload of the activation stream.
 
-    ``data``: one fp32 number per array row. ``swap``: use the weights loaded last from this row on.
+    ``data``: one fp32 number per array row. ``swap``: from this row on, the array uses the weights
+    that were loaded last.
     """
     return data.StructLayout({"data": unsigned(32 * config.lanes), "swap": 1})
 
@@ -29,7 +30,7 @@ def weight_row(config: Config) -> data.StructLayout:
     """Payload of the weight stream.
 
     ``data``: one fp32 number per lane. ``transpose``: the rows of this load become the array's
-    columns; only its value at the first row of a load matters.
+    columns. Only the first row of a load determines ``transpose``.
     """
     return data.StructLayout({"data": unsigned(32 * config.lanes), "transpose": 1})
 
@@ -39,13 +40,13 @@ class Mxu(wiring.Component):
 
     A load is ``array`` rows of the weight stream. It fills the next weights while the array
     computes with the active ones. An activation row with ``swap`` waits until a load is complete,
-    then makes it active. A second load waits until then, and after a reset all activation rows wait
-    for the first swap. Each activation row gives one result row, in order, after
-    ``config.array_latency`` cycles or later if the stream is blocked. The unit accepts one
-    activation row and one weight row a cycle. Backpressure ensures that no use of the streams loses
-    or mixes data.
+    and then makes its weights active. The load after that waits for the swap. After a reset, all
+    activation rows wait for the first swap. Each activation row gives one result row, in order,
+    after ``config.array_latency`` cycles, or later if the result stream is blocked. The unit
+    accepts one activation row and one weight row a cycle. Backpressure ensures that no data are
+    lost or mixed, whatever the timing of the streams.
 
-    With ``row_skew`` 1 a load may follow the swap immediately. With deeper cells the wavefront of a
+    If ``row_skew`` is 1, a load may follow the swap immediately. In deeper cells the wavefront of a
     swap is slower: row r of a straight load is delayed to cycle swap + 1 + (row_skew - 1) * r or
     later. Transposed loads travel with the wavefront and are not delayed.
 
@@ -58,8 +59,8 @@ class Mxu(wiring.Component):
     y : Out(stream of 32 * lanes bits)
         Results, one fp32 number per array column.
     cycles, mxu_active_cycles, weight_load_cycles : Out(COUNTER_BITS)
-        Since reset: all cycles; cycles in which an activation row entered; other cycles in which a
-        weight row entered.
+        Counts since reset: all cycles; cycles in which an activation row entered; cycles in which
+        a weight row but no activation row entered.
     """
 
     def __init__(self, config: Config) -> None:
@@ -127,7 +128,7 @@ class Mxu(wiring.Component):
         m.d.sync += [lanes.x_token.eq(accept), lanes.swap_token.eq(swap)]
 
     def _load_weights(self, m: Module, lanes: TileGrid, accept: Signal, swap: Signal) -> Signal:
-        """Load weights; return whether a load is complete."""
+        """Load weights; return a signal that is set while a complete load waits for its swap."""
         rows = self._config.array
         lag = self._config.row_skew - 1
         loaded = Signal()
@@ -175,9 +176,9 @@ class Mxu(wiring.Component):
         return loaded
 
     def _collect_rows(self, m: Module, lanes: TileGrid, accept: Signal, arrived: Signal) -> Signal:
-        """Collect results; return whether there is room for the result of one more row.
+        """Collect results; return a signal that is set while one more result row has room.
 
-        ``arrived``: the last column of a row, and so the whole row, has arrived.
+        ``arrived`` is set when the last column of a result row, and so the whole row, has arrived.
         """
         depth = self._config.result_depth
         outstanding = Signal(range(depth + 1))
