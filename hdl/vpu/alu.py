@@ -1,7 +1,7 @@
 """The ALU of one vector slot in one element: operand registers, units, and result selection.
 
-There are no valid bits: the control pipeline, which all elements share, enables each step
-(`SlotControl` in `hdl/vpu/control.py`).
+There are no valid bits: a control pipeline shared by all elements (`SlotControl` in
+`hdl/vpu/control.py`) enables each step.
 """
 
 from enum import IntEnum
@@ -26,7 +26,7 @@ FUNCTION_PORT_BITS = FUNCTION_BITS * Transcendental.latency
 
 
 class AluUnit(IntEnum):
-    """Units of an ALU; the numbers select the result."""
+    """Units of an ALU. The values are the codes of ``select``, which chooses the result."""
 
     SIMPLE = 0
     ADD = 1
@@ -37,7 +37,7 @@ class AluUnit(IntEnum):
 
     @property
     def port(self) -> str:
-        """Prefix of its ports."""
+        """Prefix of the names of the unit's ports."""
         return self.name.lower()
 
 
@@ -50,46 +50,46 @@ STAGES = {
     AluUnit.TRANSCENDENTAL: TRANSCENDENTAL_LATENCY - 2,
     AluUnit.RANDOM: TRANSCENDENTAL_LATENCY - 2,
 }
-"""Pipeline stages of each unit."""
+"""Number of pipeline stages of each unit."""
 assert Transcendental.latency == STAGES[AluUnit.TRANSCENDENTAL]
 
 
 def alu_units(transcendental: bool) -> list[AluUnit]:
-    """The units of an ALU; those with a latency of six cycles exist in one slot only."""
+    """The units of an ALU; `TRANSCENDENTAL` and `RANDOM` only if ``transcendental`` is true."""
     return [unit for unit in AluUnit if transcendental or unit < AluUnit.TRANSCENDENTAL]
 
 
 def enable_ports(transcendental: bool) -> dict[AluUnit, list[str]]:
-    """Names of the enables of each unit's stages, one bit each."""
+    """Names of the one-bit ports that enable the stages of each unit, in order."""
     return {unit: [f"{unit.port}_{stage}" for stage in range(STAGES[unit])]
             for unit in alu_units(transcendental)}
 
 
 class VectorAlu(wiring.Component):
-    """The ALU of one slot in one element: up to one operation a cycle.
+    """The ALU of one slot in one element: starts up to one operation a cycle.
 
-    In the first cycle, ``read`` loads the operands. The stages of a unit follow, each with its own
-    enable. In the cycle after the unit's last stage, ``select`` chooses its result. Registers hold
-    while their enable is not set.
+    In the first cycle of an operation, ``read`` loads the operands. In the following cycles the
+    stages of a unit load, each with its own enable. In the cycle after the unit's last stage,
+    ``select`` chooses the unit's result. A register holds while its enable is not set.
 
     Parameters
     ----------
     transcendental : bool
-        Whether it has the units for transcendental functions and random numbers.
+        Whether the ALU has the units for transcendental functions and random numbers.
     shared : bool
-        Whether both slots use it, in different cycles. Results of the two may be due in one cycle,
-        so each slot selects its own.
+        Whether both slots use this ALU, in different cycles. Results for both slots may be due in
+        the same cycle, so each slot selects its own result.
 
     Attributes
     ----------
     read, a, b, p, q : In(1), In(32), In(32), In(1), In(1)
-        Loads the operands: two words and two mask bits.
+        ``read`` loads the operands: the words ``a`` and ``b``, and the mask bits ``p`` and ``q``.
     op : In(OP_BITS)
-        With ``simple_0``: the `VectorOp`.
+        With ``simple_0``: the `VectorOp` that the simple unit executes.
     subtract : In(1)
-        With ``add_0``: subtracts b.
+        With ``add_0``: computes a - b instead of a + b.
     functions : In(FUNCTION_PORT_BITS)
-        As in `Transcendental`; only if ``transcendental``.
+        As in `Transcendental`; present only if ``transcendental`` is true.
     {unit}_{stage} : In(1)
         Enables of the stages, see `enable_ports`.
     lane, sublane : In(LANE_BITS), In(SUBLANE_BITS)
@@ -99,7 +99,7 @@ class VectorAlu(wiring.Component):
     result, flag : Out(32), Out(1)
         The selected result; the mask bit of the simple unit's last operation.
     other_select, other_result : In(SELECT_BITS), Out(32)
-        The same for the other slot; only if ``shared``.
+        Like ``select`` and ``result``, for the other slot; present only if ``shared`` is true.
     """
 
     def __init__(self, transcendental: bool, shared: bool = False) -> None:
@@ -121,7 +121,7 @@ class VectorAlu(wiring.Component):
 
     @staticmethod
     def module(transcendental: bool, shared: bool = False) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of an ALU with these parameters."""
         if shared:
             return "vpu_alu_shared"
         return "vpu_alu_full" if transcendental else "vpu_alu"

@@ -1,7 +1,7 @@
 """The vector unit's control pipelines, which control all elements from issue to write.
 
-Every signal to the elements comes from a register, or through very little logic. Registers with a
-valid bit hold while it is not set.
+Every signal to the elements is a register, or a register followed by very little logic. Registers
+that have a valid bit hold while that bit is not set.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ _UNITS = {
 """The ALU unit that executes each operation."""
 _TO_MASK = tuple(operation.op for operation in OPERATIONS if isinstance(operation.op, VectorOp)
                  and any(operand.kind is Kind.MASK_OUT for operand in operation.operands))
-"""Operations that write a mask."""
+"""Operations of the vector slots that write a mask."""
 
 
 def _is_one_of(op: Signal, operations: Sequence[VectorOp]) -> Value:
@@ -62,18 +62,19 @@ class SlotControl(wiring.Component):
     Parameters
     ----------
     transcendental : bool
-        Whether the slot has the units with a latency of six cycles.
+        Whether the slot has the units for transcendental functions and random numbers, whose
+        latency is six cycles.
 
     Attributes
     ----------
     issue : In(VectorIssue)
         The operation at issue.
     written, mask_written : Out(RegisterWrite), Out(MaskWrite)
-        The register or mask that is written at the end of this cycle.
+        The vector register or mask that the slot writes at the end of this cycle.
     busy : Out(1)
-        An issued operation has not written yet.
+        An issued operation has not written its result yet.
     Others : Out
-        To the elements, see `hdl.vpu.element.slot_ports`.
+        Control of the elements, see `hdl.vpu.element.slot_ports`.
     """
 
     def __init__(self, transcendental: bool) -> None:
@@ -87,7 +88,7 @@ class SlotControl(wiring.Component):
 
     @staticmethod
     def module(transcendental: bool) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of this control pipeline."""
         return "vpu_slot_control_full" if transcendental else "vpu_slot_control"
 
     def elaborate(self, platform: object) -> Module:
@@ -102,7 +103,7 @@ class SlotControl(wiring.Component):
         return m
 
     def _operands(self, m: Module) -> tuple[Signal, Signal]:
-        """First cycle after issue: select and read the operands."""
+        """First cycle after issue: read the operands; return the operation and its register d."""
         op = Signal(VectorOp, reset_less=True)
         d = Signal(REGISTER_BITS, name="issued_d", reset_less=True)
         is_select = Signal()
@@ -119,7 +120,7 @@ class SlotControl(wiring.Component):
         return op, d
 
     def _execute(self, m: Module, op: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Following cycles: enable the stages of the units."""
+        """Cycles after the operand read: enable the stages of the operation's unit."""
         for unit in self._units:
             before = starts[unit]
             for name in self._enables[unit]:
@@ -146,7 +147,7 @@ class SlotControl(wiring.Component):
                 before = field
 
     def _write(self, m: Module, op: Signal, d: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Last cycle: select the result and write it."""
+        """Last cycle of an operation: select the result and write it to its register or mask."""
         depth = max(len(names) for names in self._enables.values())
         numbers = [d]
         busy = [self.read, self.write, self.mask_write]
@@ -185,14 +186,14 @@ class MemoryControl(wiring.Component):
     Attributes
     ----------
     load, store : In(LoadIssue), In(StoreIssue)
-        The operations at issue.
+        The load and the store that issue in this cycle.
     written : Out(RegisterWrite)
         The register that a load writes at the end of this cycle.
     busy : Out(1)
         An issued load or store has not written yet.
     vmem_read, vmem_read_address, load_write, load_d : Out
     store_read, store_d, store_m, vmem_write, vmem_write_address : Out
-        To the elements, see `hdl.vpu.element.VectorElement`.
+        Control of the elements, see `hdl.vpu.element.VectorElement`.
     """
 
     def __init__(self, config: Config) -> None:
@@ -239,37 +240,37 @@ class MemoryControl(wiring.Component):
 
 
 class HostControl(wiring.Component):
-    """The host's reads and writes of vectors, row by row, while the core leaves the memory free.
+    """Executes the host's reads and writes of vectors in cycles in which the core leaves the port.
 
-    Full rate is one row a cycle in each direction. A read that is accepted after the last row of a
-    written vector returns that vector.
+    Vectors are transferred row by row, up to one row a cycle in each direction. A read that is
+    accepted after the last row of a written vector returns the written data.
 
-    The core takes priority, but an access that has waited for `HOST_PATIENCE` cycles becomes
-    urgent: until it is done, the core must not issue operations that use the port. A read waits for
-    the port only if the chain can take its vector, so a host that does not accept its rows does not
-    block the core.
+    The core has priority, but an access that has waited for `HOST_PATIENCE` cycles becomes urgent:
+    until the access is done, the core must not issue operations that use the port. A read competes
+    for the port only if the chain has room for its vector, so a host that does not accept its rows
+    does not block the core.
 
     Attributes
     ----------
     requests : In(stream of host_read_request)
-        Reads.
+        Read requests.
     rows_valid, rows_ready : Out(1), In(1)
-        Handshake of the rows read; the elements' host_out chain holds them.
+        Handshake of the rows read, which are in the elements' host_out chain.
     write_valid, write_ready, write_address : In(1), Out(1), In(HOST_ADDRESS_BITS)
-        Handshake of the rows to be written; the elements' host_in chain takes them.
+        Handshake of the rows to write, which enter the elements' host_in chain.
     core_reads, core_writes : In(1)
-        The core uses the ports of vector memory in this cycle.
+        The core uses the read port, or the write port, of vector memory in this cycle.
     store_reads : In(1)
-        A store reads a register in this cycle, through the port that it shares with the host; only
-        if ``issue_cycles`` is 2.
+        A store reads a register in this cycle, through the port that it shares with the host;
+        present only if ``issue_cycles`` is 2.
     urgent_read, urgent_write : Out(1)
         No load, or no store, may issue in this cycle; the host has the port two cycles later.
     busy : Out(1)
         An access to a vector is incomplete.
     read, read_address, write, address : Out
-        To the vector memory.
+        Accesses to the vector memory.
     out_load, space, source, out_shift, in_shift : Out
-        To the elements' chains.
+        Control of the elements' host_out and host_in chains.
     """
 
     def __init__(self, config: Config) -> None:
@@ -319,7 +320,11 @@ class HostControl(wiring.Component):
         return m
 
     def _read(self, m: Module, complete: Signal) -> Signal:
-        """Read a vector ahead and load it into the free chain; return whether a request waits."""
+        """Read the next vector early, and load it into the host_out chain when that is empty.
+
+        Return a signal that is set while a read request waits for the chain. ``complete``: a
+        written vector is complete, and its write to memory has priority over the read.
+        """
         left = Signal(range(self._sublanes + 1))
         waiting = Signal()
         fresh = Signal()

@@ -16,29 +16,29 @@ from .registers import MaskFile, RegisterFile
 __all__ = ["CHAINS", "SLOTS", "VectorElement", "slot_ports", "vpu_grid"]
 
 SLOTS = {"v0": False, "v1": True}
-"""Vector slots, and whether they have the units with a latency of six cycles."""
+"""Vector slots, and whether each has the units for transcendental functions and random numbers."""
 
 CHAINS = ("x", "w", "xlu", "pop", "result", "host_out", "host_in")
-"""Chains of rows; rows move south."""
+"""Names of the chains, in which rows of vectors move south."""
 _LOADED = ("x", "w", "xlu")
 _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for chain in _LOADED),
           "host_source")
-"""Ports with register numbers to read, in the order of the register file's read ports."""
+"""Ports with the number of a register to read, in the order of the register file's read ports."""
 _TURNS = (("v0_a", "v1_a", "v1_read"), ("v0_b", "v1_b", "v1_read"),
           ("host_source", "store_d", "store_read"), ("w_source", "x_source", "x_load"),
           ("xlu_source",))
-"""The same if bundles issue at most every other cycle: who reads a port; if it is shared, who reads
-it instead, and when."""
+"""Read ports of the register file if ``issue_cycles`` is 2: the element's port that uses each; and,
+if a second port of the element shares it, that port and the signal that gives it the turn."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
 
 
 def slot_ports(transcendental: bool) -> dict[str, int]:
-    """Names and widths of the ports from the control pipeline to the ALU of a slot.
+    """Names and widths in bits of the ports from the control pipeline to the ALU of a slot.
 
-    With ``read``: registers ``a`` and ``b``, masks ``p`` and ``q``, ``use_scalar``, ``scalar``.
-    Then the ports of `VectorAlu`. With the result: ``write`` to register ``d``, or ``mask_write``
-    to mask ``mask_d``.
+    In the cycle of ``read``: numbers of registers ``a`` and ``b`` and of masks ``p`` and ``q``;
+    ``use_scalar`` and ``scalar``. In later cycles: ports of `VectorAlu`. In the cycle of the
+    result: ``write`` to register ``d``, or ``mask_write`` to mask ``mask_d``.
     """
     ports = {"read": 1, "a": REGISTER_BITS, "b": REGISTER_BITS, "p": MASK_BITS, "q": MASK_BITS,
              "use_scalar": 1, "scalar": 32, "op": OP_BITS, "subtract": 1}
@@ -50,7 +50,7 @@ def slot_ports(transcendental: bool) -> dict[str, int]:
 
 
 def _shared_ports(config: Config) -> dict[str, int]:
-    """Names and widths of the ports that are the same for all elements."""
+    """Names and widths in bits of the input ports whose value all elements share."""
     address = ceil_log2(config.vmem_vectors)
     ports = {f"{slot}_{name}": width for slot, full in SLOTS.items()
              for name, width in slot_ports(full).items()}
@@ -70,13 +70,13 @@ def _shared_ports(config: Config) -> dict[str, int]:
 class VectorElement(wiring.Component):
     """One element: registers, masks, a slice of vector memory, ALUs, and a link of each chain.
 
-    Except for the chains and ``position``, all elements share the same inputs, from the control
-    pipeline. There are no valid bits: registers load when their enable is set, and hold otherwise.
-    All outputs are registered.
+    Except for the chains and ``position``, the inputs come from the control pipeline and are the
+    same for all elements. There are no valid bits: registers load when their enable is set, and
+    hold otherwise. All outputs are registered.
 
-    Each slot has an ALU, and each reader of registers a port. If ``issue_cycles`` of the
-    configuration is 2, the slots share one ALU, and readers share ports: v0 with v1, the store
-    with the host, x with w. Both of a pair must not read in one cycle.
+    Each slot has its own ALU, and each reader of registers its own read port. But if
+    ``issue_cycles`` of the configuration is 2, the slots share one ALU, and pairs of readers share
+    a port: v0 and v1, the store and the host, x and w. The two must not read in the same cycle.
 
     Parameters
     ----------
@@ -90,22 +90,26 @@ class VectorElement(wiring.Component):
     v0_*, v1_* : In
         See `slot_ports`.
     {chain}_load, {chain}_source, {chain}_shift : In(1), In(REGISTER_BITS), In(1)
-        For x, w, xlu: loads a register, or the word from the north; ``load`` has priority.
+        For chains x, w and xlu: ``load`` loads the word of register ``source`` into the element's
+        link, ``shift`` loads the word from the north; ``load`` has priority.
     pop_shift, result_shift, host_in_shift : In(1)
-        Loads the word from the north.
+        Loads the word from the north into the element's link of that chain.
     chain_write, chain_d, chain_from_xlu : In(1), In(REGISTER_BITS), In(1)
-        Writes a register from the pop chain or from the result chain.
+        Writes register ``chain_d`` from the result chain if ``chain_from_xlu`` is set, otherwise
+        from the pop chain.
     vmem_read, vmem_read_address : In(1), In(log2 vmem_vectors)
-        Reads the memory.
+        Reads the slice of vector memory.
     load_write, load_d : In(1), In(REGISTER_BITS)
-        Writes a register with the word read last.
+        Writes register ``load_d`` with the word that was read last from vector memory.
     store_read, store_d, store_m : In(1), In(REGISTER_BITS), In(MASK_BITS)
-        Loads a register and a mask bit for a store.
+        Reads register ``store_d`` and mask ``store_m`` for a store.
     vmem_write, vmem_write_host, vmem_write_address : In(1), In(1), In(log2 vmem_vectors)
-        Writes the memory: the word of the store, if its mask bit is set; or the host's word.
+        Writes the slice of vector memory: the host's word if ``vmem_write_host`` is set, otherwise
+        the word of the store, if its mask bit is set.
     host_out_load, host_space, host_source, host_out_shift : In(1), In(2), In(REGISTER_BITS), In(1)
-        Loads the word read last, a register, or the masks, as the `HostSpace` says; or shifts in
-        the word from the north.
+        ``host_out_load`` loads the host_out chain with the word that was read last from vector
+        memory, with register ``host_source``, or with the masks, according to the `HostSpace`.
+        ``host_out_shift`` loads the word from the north.
     {chain}_north, {chain}_south : In(32), Out(32)
         Links of the chains.
     """
@@ -148,7 +152,7 @@ class VectorElement(wiring.Component):
 
     def _read(self, m: Module, file: RegisterFile | MaskFile,
               ports: tuple[str, ...]) -> dict[str, Signal]:
-        """Connect the read ports of a register file; return their data by port of the element."""
+        """Connect the element's ``ports`` to read ports of ``file``; return the data by port."""
         read = {}
         for i, name in enumerate(ports):
             source, data = file.read_port(i)
@@ -157,7 +161,7 @@ class VectorElement(wiring.Component):
         return read
 
     def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
-        """Connect read ports that are shared; return their data by port of the element."""
+        """Connect the element's ports to shared read ports, as in `_TURNS`; return data by port."""
         read: dict[str, Signal] = {}
         for i, (name, *instead) in enumerate(_TURNS):
             source, data = registers.read_port(i)
@@ -172,10 +176,10 @@ class VectorElement(wiring.Component):
 
     def _share(self, m: Module, platform: object, masks: MaskFile, words: dict[str, Signal],
                bits: dict[str, Signal]) -> list[Signal]:
-        """Place one ALU for both slots; return their results.
+        """Place one ALU for both slots; return the results of v0 and v1.
 
-        No step of a unit is enabled by both in one cycle, because v1 is a cycle behind v0, and
-        bundles issue at most every other cycle.
+        The two slots never enable the same stage of a unit in one cycle, because v1 is one cycle
+        behind v0, and bundles issue at most every other cycle.
         """
         alu = place(m, platform, "alu", VectorAlu.module(True, True), lambda: VectorAlu(True, True))
 
@@ -231,7 +235,10 @@ class VectorElement(wiring.Component):
         return alu.result
 
     def _memory(self, m: Module, platform: object, word: Signal, bit: Signal) -> Signal:
-        """Place the slice of vector memory; return the word read last."""
+        """Place the slice of vector memory; return the word that was read last.
+
+        ``word`` and ``bit`` are the register's word and the mask bit of a store.
+        """
         depth = self._config.vmem_vectors
         memory = place(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
         data = Signal(32, name="store_data", reset_less=True)
@@ -249,7 +256,7 @@ class VectorElement(wiring.Component):
 
     def _chains(self, m: Module, words: dict[str, Signal], word: Signal,
                 masks: Signal) -> dict[str, Signal]:
-        """Connect the chains; return their words."""
+        """Connect the chains; return the word in the element's link of each chain."""
         host = Signal(32, name="host_word")
         with m.Switch(self.host_space):
             with m.Case(HostSpace.VREG):
@@ -282,10 +289,10 @@ def _chain_links() -> list[Link]:
 def vpu_grid(config: Config) -> TileGrid:
     """The ``sublanes`` x ``lanes`` grid of `VectorElement`, as module ``vpu_grid``.
 
-    Row r holds sublane ``sublanes - 1 - r``: rows move south, so sublane 0 leaves first, and the
-    first row that enters ends as sublane 0. Ports that are not shared have one element per lane:
-    ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``, ``w_out``, ``xlu_out``,
-    ``host_out_out``. ``position`` has one element per tile.
+    Row r of the grid holds sublane ``sublanes - 1 - r``: rows of vectors move south, so sublane 0
+    leaves first, and the first row that enters ends as sublane 0. Ports that are not shared have
+    one element per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``,
+    ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has one element per tile.
     """
     return TileGrid("vpu_grid", "vpu_element", lambda: VectorElement(config), config.sublanes,
                     config.lanes, [Each("position"), *map(Shared, _shared_ports(config)),

@@ -1,7 +1,7 @@
 """fp32 sums, products and conversions of a vector element, as docs/numerics.md defines them.
 
-Each unit has two register stages and no valid bits: the control pipeline, which all elements share,
-enables the stages. The units are separate, so that unused ones cost a simulator nothing.
+Each unit has two register stages and no valid bits: a control pipeline shared by all elements
+enables the stages. The units are separate, so that a simulator need not evaluate unused ones.
 """
 
 from amaranth import Cat, Module, Mux, Signal
@@ -15,10 +15,10 @@ from ..tiles import place
 __all__ = ["STAGES", "FloatAdd", "FloatMultiply", "IntToFloat", "Multiply", "RoundProduct"]
 
 STAGES = 2
-"""Registers from the operands to the result of each unit."""
+"""Number of register stages from the operands to the result of each unit."""
 
 DIGIT = 8
-"""Bits of the right factor in a partial product; with the left factor's 24 bits it has 32."""
+"""Bits of the right factor in a partial product. With the 24-bit left factor, it has 32 bits."""
 
 PRODUCT = F32_FRACTION + 4
 """Bits of a product before rounding: carry, significand, half a unit, sticky bit."""
@@ -40,7 +40,7 @@ ExactProduct = Signature({
 
 def _latch(m: Module, name: str, bundle: wiring.PureInterface,
            enable: Signal) -> wiring.PureInterface:
-    """Copy ``bundle`` into registers that load with ``enable``."""
+    """Copy ``bundle`` into registers that load if ``enable`` is set; return the registered copy."""
     later = bundle.signature.create(path=(name,))
     for field, member in bundle.signature.members.items():
         register = Signal(member.shape, name=f"{name}_{field}", reset_less=True)
@@ -52,7 +52,10 @@ def _latch(m: Module, name: str, bundle: wiring.PureInterface,
 
 def _through(m: Module, platform: object, bundle: wiring.PureInterface,
              steps: dict[str, type]) -> wiring.PureInterface:
-    """Apply combinational steps of the array's datapath to ``bundle``."""
+    """Apply combinational steps of the MAC datapath to ``bundle``; return the last step's output.
+
+    ``steps`` maps instance names to step classes, in order.
+    """
     for name, make_step in steps.items():
         step = place(m, platform, name, f"mac_{name}", make_step)
         wiring.connect(m, bundle, step.i)
@@ -63,7 +66,7 @@ def _through(m: Module, platform: object, bundle: wiring.PureInterface,
 class FloatAdd(wiring.Component):
     """Sum or difference of two fp32 numbers, rounded once; ``latency`` cycles.
 
-    It uses the steps of the array's cell, `hdl.mxu.mac`.
+    It consists of steps of the MAC cell's datapath, `hdl.mxu.mac`.
 
     Attributes
     ----------
@@ -71,7 +74,7 @@ class FloatAdd(wiring.Component):
         Bit 0: loads the operands at the end of this cycle. Bit 1: loads ``sum`` with the sum of the
         operands loaded last. A stage that is not enabled holds.
     subtract : In(1)
-        With the operands: compute a + (-b).
+        Loaded with the operands: computes a + (-b) instead of a + b.
     a, b : In(32)
         Operands (fp32).
     sum : Out(32)
@@ -110,7 +113,7 @@ class FloatAdd(wiring.Component):
 
 
 class IntToFloat(wiring.Component):
-    """Converts a signed integer to fp32, to nearest, ties to even; ``latency`` cycles.
+    """Converts a signed integer to fp32, rounded to nearest, ties to even; ``latency`` cycles.
 
     Attributes
     ----------
@@ -161,9 +164,9 @@ class IntToFloat(wiring.Component):
 class Multiply(wiring.Component):
     """Exact product of two fp32 numbers, with its low bits reduced to a sticky bit; combinational.
 
-    The product of the significands has 48 bits. Digits of b are multiplied one after the other,
-    from the lowest, each added to the upper part of the sum so far. So every word has 32 bits; the
-    largest possible sum just fits.
+    The product of the significands has 48 bits. b is split into three digits of `DIGIT` bits. From
+    the lowest digit on, the product of a and the digit is added to the upper part of the sum so
+    far. So every word has 32 bits; the largest possible sum just fits.
     """
 
     combinational = True
@@ -208,7 +211,10 @@ class Multiply(wiring.Component):
 
 
 class RoundProduct(wiring.Component):
-    """Rounds a product to nearest, ties to even, and then checks its range; combinational."""
+    """Rounds a product to nearest, ties to even; then tests for overflow and underflow.
+
+    Combinational.
+    """
 
     combinational = True
 
@@ -251,8 +257,8 @@ class RoundProduct(wiring.Component):
 class FloatMultiply(wiring.Component):
     """Product of two fp32 numbers, rounded once; ``latency`` cycles.
 
-    The range is checked after rounding, as docs/numerics.md defines: a smaller product that rounds
-    to 2**-126 gives 2**-126.
+    Overflow and underflow are tested after rounding, as docs/numerics.md defines: a product below
+    2**-126 that rounds to 2**-126 gives 2**-126, not zero.
 
     Attributes
     ----------

@@ -1,7 +1,8 @@
 """Signatures of the vector unit's ports to sequencer, feeders, cross-lane unit and host.
 
-"Issue" is the cycle in which the sequencer issues a bundle. A row is one sublane of a vector
-register, lane 0 in the lowest bits.
+In each signature, `Out` members are outputs of the sender. "At issue" means in the cycle in which
+the sequencer issues the bundle. A row is one sublane of a vector register, lane 0 in the lowest
+bits. A number after a member's name is its width in bits.
 """
 
 from enum import IntEnum
@@ -24,7 +25,7 @@ assert ceil_log2(SCALAR_REGISTERS) == REGISTER_BITS
 MASK_BITS = ceil_log2(MASKS)
 """Width of the number of a mask register."""
 HOST_ADDRESS_BITS = 16
-"""Width of an address of the host's port."""
+"""Width of an address of the host's port, which counts vectors or registers."""
 
 
 def check_vmem(config: Config) -> None:
@@ -33,7 +34,7 @@ def check_vmem(config: Config) -> None:
     Raises
     ------
     ValueError
-        If it has fewer than 2 vectors, or more than an address of the host can reach.
+        If vector memory has fewer than 2 vectors, or more than `HOST_ADDRESS_BITS` can address.
     """
     if not 2 <= config.vmem_vectors <= 1 << HOST_ADDRESS_BITS:
         raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} vector "
@@ -41,12 +42,12 @@ def check_vmem(config: Config) -> None:
 
 
 def row_bits(config: Config) -> int:
-    """Width of a row: one 32-bit word per lane."""
+    """Width of a row in bits: 32 for each lane."""
     return 32 * config.lanes
 
 
 class _Ports(wiring.Signature):
-    """A signature that equals others of its kind with the same members."""
+    """Base of these signatures: two are equal if their class and their members are equal."""
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, _Ports) and type(self) is type(other)
@@ -57,11 +58,11 @@ class _Ports(wiring.Signature):
 
 
 class VectorIssue(_Ports):
-    """An operation of a vector slot, at issue; it flows out.
+    """An operation of a vector slot at issue, from the sequencer to the vector unit.
 
-    ``valid`` 1; ``op`` 6, a `VectorOp`; ``d``, ``a``, ``b`` 5, vector registers, or masks in the
-    low bits; ``use_scalar`` 1: operand b is ``scalar`` 32 in all elements; ``m`` 3, the mask of a
-    select.
+    ``valid`` 1; ``op`` 6, a `VectorOp`; ``d``, ``a``, ``b`` 5, numbers of vector registers, or of
+    masks in the low bits; ``use_scalar`` 1: operand b of every element is ``scalar`` 32; ``m`` 3,
+    number of the mask of a `SELECT`.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class VectorIssue(_Ports):
 
 
 class LoadIssue(_Ports):
-    """A vector load, at issue; it flows out: register ``d`` = vector memory at ``address``."""
+    """A vector load at issue: register ``d`` = vector memory at ``address``."""
 
     def __init__(self, config: Config) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
@@ -80,7 +81,7 @@ class LoadIssue(_Ports):
 
 
 class StoreIssue(_Ports):
-    """A vector store, at issue; it flows out: vector memory at ``address`` = register ``d``.
+    """A vector store at issue: vector memory at ``address`` = register ``d``.
 
     Only elements whose bit of mask ``m`` is set are written.
     """
@@ -91,10 +92,10 @@ class StoreIssue(_Ports):
 
 
 class ChainControl(_Ports):
-    """Control of a chain of rows, at the end of this cycle; it flows out to the vector unit.
+    """Control of a chain of the vector unit, effective at the end of this cycle.
 
-    ``load`` 1: loads register ``source`` 5. ``shift`` 1: moves one row south. ``load`` has
-    priority.
+    ``load`` 1: loads register ``source`` 5 into the chain. ``shift`` 1: moves the chain's rows
+    south by one sublane. ``load`` has priority.
     """
 
     def __init__(self) -> None:
@@ -102,9 +103,9 @@ class ChainControl(_Ports):
 
 
 class RowShift(_Ports):
-    """Rows for a chain; it flows out: with ``shift``, ``row`` enters at the north.
+    """Rows for a chain of the vector unit: with ``shift``, ``row`` enters the chain at the north.
 
-    The first of S successive rows ends as sublane 0.
+    Of S = sublanes successive rows, the first ends as sublane 0.
     """
 
     def __init__(self, config: Config) -> None:
@@ -112,7 +113,7 @@ class RowShift(_Ports):
 
 
 class ChainWrite(_Ports):
-    """A write from a chain, at the end of this cycle; it flows out to the vector unit.
+    """A write of a chain's rows to a vector register, effective at the end of this cycle.
 
     Register ``d`` = the cross-lane unit's result chain if ``from_xlu``, otherwise the pop chain.
     """
@@ -122,35 +123,35 @@ class ChainWrite(_Ports):
 
 
 class RegisterWrite(_Ports):
-    """The number ``d`` of a vector register, if ``valid``; it flows out."""
+    """The number ``d`` of a vector register; none unless ``valid``."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS)})
 
 
 class MaskWrite(_Ports):
-    """The number ``d`` of a mask, if ``valid``; it flows out."""
+    """The number ``d`` of a mask; none unless ``valid``."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(MASK_BITS)})
 
 
 class RegistersWritten(_Ports):
-    """Vector registers that are written at the end of this cycle, by write port; it flows out."""
+    """Vector registers written at the end of this cycle, one member for each write port."""
 
     def __init__(self) -> None:
         super().__init__({port: Out(RegisterWrite()) for port in ("v0", "v1", "load", "chain")})
 
 
 class MasksWritten(_Ports):
-    """Masks that are written at the end of this cycle, by vector slot; it flows out."""
+    """Masks written at the end of this cycle, one member for each vector slot."""
 
     def __init__(self) -> None:
         super().__init__({slot: Out(MaskWrite()) for slot in ("v0", "v1")})
 
 
 class HostSpace(IntEnum):
-    """Spaces that the host can read."""
+    """Address spaces of the vector unit that the host can read."""
 
     VMEM = 0
     VREG = 1
@@ -158,10 +159,16 @@ class HostSpace(IntEnum):
 
 
 def host_read_request() -> data.StructLayout:
-    """Payload of a read by the host: ``space`` is a `HostSpace`; masks are read all at once."""
+    """Payload of a read request of the host; ``space`` is a `HostSpace`.
+
+    A read of masks returns all masks and ignores ``address``.
+    """
     return data.StructLayout({"space": 2, "address": HOST_ADDRESS_BITS})
 
 
 def host_write_row(config: Config) -> data.StructLayout:
-    """Payload of a host write to vector memory: one row; only the last row's address matters."""
+    """Payload of a write of the host to vector memory: one row of a vector.
+
+    Of the sublanes rows of a vector, only the last one's ``address`` is used.
+    """
     return data.StructLayout({"address": HOST_ADDRESS_BITS, "data": row_bits(config)})

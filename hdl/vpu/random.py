@@ -1,4 +1,4 @@
-"""Random words of a vector element: Threefry-2x32 with 20 rounds (Salmon and others, 2011)."""
+"""The random number unit of an element: Threefry-2x32 with 20 rounds (Salmon and others, 2011)."""
 
 from amaranth import C, Module, Signal
 from amaranth.lib import wiring
@@ -7,21 +7,21 @@ from amaranth.lib.wiring import In, Out
 __all__ = ["STAGES", "Random"]
 
 STAGES = 4
-"""Registers from the operands to the result."""
+"""Number of register stages from the operands to the result."""
 
 ROUNDS = 20
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-"""Rotations of the second word in successive rounds, repeated cyclically."""
+"""Distances in bits of the left rotations of the second word, by round; repeated cyclically."""
 INJECTION = 4
-"""Rounds between additions of the key."""
+"""Number of rounds between injections of the key."""
 PARITY = 0x1BD11BDA
-"""The exclusive or of all key words, including the last, derived one."""
+"""Exclusive or of the three key words; the third is derived as this constant ^ the first two."""
 
 
 class Random(wiring.Component):
-    """First word of Threefry-2x32-20 of counter (a, 0) and key (b, 0); ``latency`` cycles.
+    """First word of Threefry-2x32-20 for counter (a, 0) and key (b, 0); ``latency`` cycles.
 
-    There are no valid bits: the control pipeline, which all elements share, enables the stages.
+    There are no valid bits: a control pipeline shared by all elements enables the stages.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class Random(wiring.Component):
         Bit s: stage s loads from stage s - 1; stage 0 loads the operands. A stage that is not
         enabled holds.
     a, b : In(32)
-        Counter and key.
+        First words of the counter and of the key.
     y : Out(32)
-        Result: the last stage.
+        Result, a register of the last stage.
     """
 
     latency = STAGES
@@ -70,7 +70,7 @@ class Random(wiring.Component):
 
     def _round(self, m: Module, number: int, first: Signal,
                second: Signal) -> tuple[Signal, Signal]:
-        """Mix the two words."""
+        """Apply round ``number`` of Threefry to its two words; return the new words."""
         mixed = Signal(32, name=f"first_{number}")
         rotated = Signal(32, name=f"second_{number}")
         m.d.comb += [
@@ -81,7 +81,10 @@ class Random(wiring.Component):
 
     def _inject(self, m: Module, count: int, key: Signal, first: Signal,
                 second: Signal) -> tuple[Signal, Signal]:
-        """Inject the key: add two of its words, and ``count`` to the second sum."""
+        """Apply key injection ``count``: add key words to the words, ``count`` to the second one.
+
+        Return the new words.
+        """
         words = (key, C(0, 32), key ^ PARITY)
         keyed_first = Signal(32, name=f"keyed_first_{count}")
         keyed_second = Signal(32, name=f"keyed_second_{count}")

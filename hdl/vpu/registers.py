@@ -1,4 +1,4 @@
-"""The register files of one element: its elements of all vector registers and masks."""
+"""The register files of one element: one word of each vector register, one bit of each mask."""
 
 from amaranth import Array, Module, Signal
 from amaranth.lib import wiring
@@ -14,7 +14,7 @@ __all__ = ["BankedRegisterFile", "MaskFile", "RegisterFile"]
 
 
 def _ports(reads: int, writes: int, width: int) -> dict[str, wiring.Member]:
-    """The ports of a register file."""
+    """Members of a register file with ``reads`` read ports and ``writes`` write ports."""
     ports: dict[str, wiring.Member] = {}
     for i in range(reads):
         ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(width)}
@@ -24,7 +24,7 @@ def _ports(reads: int, writes: int, width: int) -> dict[str, wiring.Member]:
 
 
 class RegisterFile(wiring.Component):
-    """A file of registers with many ports; initially zero, and not reset.
+    """A register file with many ports. The registers are initially zero, and are not reset.
 
     Reads are combinational. A read in the cycle of a write returns the old value. No two ports may
     write the same register in one cycle.
@@ -32,9 +32,9 @@ class RegisterFile(wiring.Component):
     Parameters
     ----------
     reads, writes : int
-        Number of ports of each kind, at least 1.
+        Number of read ports and of write ports, at least 1 each.
     width : int
-        Bits of a register, at least 1. Proofs take one bit, because bits do not affect each other.
+        Bits of a register, at least 1. Formal proofs use 1, because bits do not affect each other.
 
     Attributes
     ----------
@@ -51,20 +51,20 @@ class RegisterFile(wiring.Component):
         super().__init__(_ports(reads, writes, width))
 
     def read_port(self, i: int) -> tuple[Signal, Signal]:
-        """``source`` and ``data`` of read port ``i``."""
+        """The signals ``source`` and ``data`` of read port ``i``."""
         return getattr(self, f"source_{i}"), getattr(self, f"data_{i}")
 
     def write_port(self, i: int) -> tuple[Signal, Signal, Signal]:
-        """``write``, ``d`` and ``value`` of write port ``i``."""
+        """The signals ``write``, ``d`` and ``value`` of write port ``i``."""
         return getattr(self, f"write_{i}"), getattr(self, f"d_{i}"), getattr(self, f"value_{i}")
 
     @staticmethod
     def module(reads: int, writes: int, width: int = 32) -> str:
-        """Name of the Verilog module with this number of ports."""
+        """Name of the Verilog module of a register file with these parameters."""
         return f"registers_{reads}r{writes}w" + (f"_{width}b" if width != 32 else "")
 
     def variant(self, target: Target) -> "BankedRegisterFile | None":
-        """The equivalent component that suits ``target`` better, if any."""
+        """An equivalent component that suits ``target`` better, or None."""
         if target is not Target.ECP5:
             return None
         return BankedRegisterFile(self.reads, self.writes, self.width)
@@ -109,11 +109,12 @@ class RegisterFile(wiring.Component):
 
 
 class BankedRegisterFile(wiring.Component):
-    """A `RegisterFile` of memories with one write port each, as LUT RAM has them.
+    """A `RegisterFile` made of memories with one write port each, such as LUT RAM.
 
-    Each write port has a bank of all registers. A table says for each register which bank has its
-    newest value, and each read port selects that bank. If several ports write one register in a
-    cycle, the last of them counts, as in the Verilog of `RegisterFile`.
+    Each write port has its own bank, a copy of all registers. A table records for each register the
+    bank that holds the newest value, and each read port selects that bank. If several ports write
+    one register in a cycle, the port with the highest number wins, as in the Verilog of
+    `RegisterFile`.
 
     Parameters and attributes are those of `RegisterFile`.
     """
@@ -151,14 +152,15 @@ class BankedRegisterFile(wiring.Component):
 
 
 class MaskFile(wiring.Component):
-    """One bit of each mask register; initially zero, except m0, which is always one; not reset.
+    """One bit of each mask register. m0 is always one.
 
-    Ports behave like those of `RegisterFile`, for bits instead of words; writes to m0 are ignored.
+    The other masks are initially zero, and are not reset. Ports behave like those of
+    `RegisterFile`, for bits instead of words; writes to m0 are ignored.
 
     Attributes
     ----------
     masks : Out(MASKS)
-        All bits; m0 is the lowest.
+        The bits of all masks; m0 is the lowest.
     source_{i}, data_{i} : In(MASK_BITS), Out(1)
         Read port i.
     write_{i}, d_{i}, value_{i} : In(1), In(MASK_BITS), In(1)
@@ -178,7 +180,7 @@ class MaskFile(wiring.Component):
 
     @staticmethod
     def module(reads: int, writes: int) -> str:
-        """Name of the Verilog module with this number of ports."""
+        """Name of the Verilog module of a mask file with these numbers of ports."""
         return f"masks_{reads}r{writes}w"
 
     read_port = RegisterFile.read_port

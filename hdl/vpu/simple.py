@@ -14,7 +14,7 @@ __all__ = ["LANE_BITS", "OP_BITS", "STAGES", "SUBLANE_BITS", "Order", "Reversing
            "Simple"]
 
 STAGES = 1
-"""Registers from the operands to the result."""
+"""Number of register stages from the operands to the result."""
 
 OP_BITS = SLOTS[Slot.V0]["op"]
 """Width of an operation code."""
@@ -34,25 +34,26 @@ LESS = (Op.FNE, Op.FLT, Op.FLE, Op.NE, Op.LT, Op.LE, Op.LTU)
 EQUAL = (Op.FEQ, Op.FLE, Op.FGE, Op.EQ, Op.LE, Op.GE, Op.GEU)
 GREATER = (Op.FNE, Op.FGT, Op.FGE, Op.NE, Op.GT, Op.GE, Op.GEU)
 UNORDERED = (Op.FNE,)
-"""Comparisons that set the mask in each of the four cases."""
+"""Comparisons that are true if a < b (`LESS`), a = b (`EQUAL`), a > b (`GREATER`), or if an operand
+is NaN (`UNORDERED`)."""
 MASK_LOGIC = (Op.MAND, Op.MOR, Op.MXOR, Op.MANDN)
 
 
 class Order(wiring.Component):
     """Compares two words, as integers or as fp32 numbers; combinational.
 
-    A comparison of the lower 31 bits, a test for equality, and the signs decide every order.
+    Every result follows from a comparison of the lower 31 bits, a test for equality, and the signs.
 
     Attributes
     ----------
     a, b : In(32)
         Operands.
     number : In(1)
-        ``below`` compares fp32 numbers, otherwise integers.
+        ``below`` compares fp32 numbers; if not set, it compares integers.
     no_sign : In(1)
         ``below`` compares unsigned integers; never together with ``number``.
     nan_a, nan_b, zeros : Out(1)
-        As numbers: a is NaN; b is NaN; both are zero or subnormal.
+        Read as fp32 numbers: a is NaN; b is NaN; both are zero or subnormal.
     same : Out(1)
         The words are equal.
     below : Out(1)
@@ -96,17 +97,18 @@ class Order(wiring.Component):
 
 
 class Shift(wiring.Component):
-    """Shifts integers, and truncates fp32 numbers to integers by a shift; combinational.
+    """Shifts integers, and converts fp32 numbers to integers by a shift; combinational.
 
     Attributes
     ----------
     a, b : In(32)
-        Operand, and distance, unsigned.
+        The operand, and the unsigned distance of a shift in bits.
     left, arithmetic, truncate : In(1)
-        At most one is set: shift left; shift right and copy the sign; round the number a toward
-        zero and saturate. If none is set: shift right and insert zeros.
+        At most one is set. ``left``: shift left. ``arithmetic``: shift right and copy the sign.
+        ``truncate``: convert the fp32 number a to a signed integer, rounded toward zero and
+        saturated. None: shift right and insert zeros.
     nan : In(1)
-        The number a is NaN; truncation then gives 0.
+        Read as an fp32 number, a is NaN; ``truncate`` then gives 0.
     o : Out(32)
         Result.
     """
@@ -163,16 +165,16 @@ class Shift(wiring.Component):
         return m
 
     def variant(self, target: Target) -> "ReversingShift | None":
-        """The equivalent component that suits ``target`` better, if any."""
+        """An equivalent component that suits ``target`` better, or None."""
         return ReversingShift() if target is Target.ECP5 else None
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
-        """The operand a shifted left, or ``word`` shifted right."""
+        """Return the operand a shifted left if ``left`` is set, else ``word`` shifted right."""
         return Mux(self.left, self.a << places, word >> places)
 
 
 class ReversingShift(Shift):
-    """`Shift` with one shifter, between two reversals of the bits' order for shifts left."""
+    """`Shift` with a single right shifter: a left shift reverses the bit order before and after."""
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
         entered = Signal(32)
@@ -200,11 +202,11 @@ class Simple(wiring.Component):
     p, q : In(1)
         Mask operands a and b of the operations on masks; ``p`` also selects a in a `SELECT`.
     lane, sublane : In(8), In(3)
-        The results of `LANE` and `SUBLANE`.
+        The element's position, the results of `LANE` and `SUBLANE`.
     result : Out(32)
-        Result of an operation that writes a vector register; others keep it.
+        Result of the last operation that wrote a vector register.
     flag : Out(1)
-        Result of an operation that writes a mask; others keep it.
+        Result of the last operation that wrote a mask.
     """
 
     latency = STAGES
@@ -251,7 +253,7 @@ class Simple(wiring.Component):
         return m
 
     def _decode(self, m: Module, name: str, *ops: VectorOp) -> Signal:
-        """Whether the operation is one of these."""
+        """Return the signal ``name``, which is set if ``op`` is one of ``ops``."""
         decoded = Signal(name=name)
         m.d.comb += decoded.eq(self.op.matches(*ops))
         return decoded
@@ -266,7 +268,7 @@ class Simple(wiring.Component):
         return order
 
     def _compared(self, m: Module, order: Order) -> tuple[Signal, Signal]:
-        """Results of the comparisons of numbers and of integers."""
+        """Return the mask bits of the comparisons: of fp32 numbers, and of integers."""
         less, equal, greater, unordered = (
             self._decode(m, f"counts_{case}", *ops) for case, ops in (
                 ("less", LESS), ("equal", EQUAL), ("greater", GREATER), ("unordered", UNORDERED)))
@@ -280,7 +282,7 @@ class Simple(wiring.Component):
         return by_number, by_integer
 
     def _combined(self, m: Module) -> Signal:
-        """Results of the operations on masks."""
+        """Return the mask bit of the operations on masks."""
         combined = Signal()
         with m.Switch(self.op):
             with m.Case(Op.MAND):
@@ -295,7 +297,10 @@ class Simple(wiring.Component):
 
     def _words(self, m: Module, platform: object,
                order: Order) -> dict[tuple[VectorOp, ...], Signal]:
-        """Results of the operations that write a vector register, except those of `_logic`."""
+        """Return the results of all operations that write a vector register, except `_logic`'s.
+
+        The keys are the operations that share a result.
+        """
         total = Signal(32)
         m.d.comb += total.eq(Mux(self.op == Op.SUB, self.a - self.b, self.a + self.b))
         position = Signal(max(LANE_BITS, SUBLANE_BITS))
@@ -318,7 +323,7 @@ class Simple(wiring.Component):
         }
 
     def _pick(self, m: Module, order: Order) -> Signal:
-        """Results of operations that select an operand and may change its sign."""
+        """Return the result of `PICKS`: an operand, possibly with another sign, or NaN."""
         unary = self._decode(m, "unary", Op.FABS, Op.FNEG)
         take_a = Signal()
         nan = Signal()
@@ -340,7 +345,7 @@ class Simple(wiring.Component):
         return picked
 
     def _logic(self, m: Module) -> Signal:
-        """Results of the moves and of the bitwise operations."""
+        """Return the result of the moves and of the bitwise operations."""
         word = Signal(32, name="logic")
         with m.Switch(self.op):
             with m.Case(Op.AND):

@@ -6,9 +6,9 @@ Each table entry approximates a function on one segment of its reduced argument 
 
 where the sign is chosen such that c1 is not negative.
 
-The hardware and the golden model use the same integers, computed here in decimal arithmetic, which
-is correctly rounded and so the same on every machine. `docs/transcendentals.md` derives the
-segments.
+The hardware and the golden model use the same integers. They are computed here in decimal
+arithmetic, which is correctly rounded and therefore identical on every machine.
+`docs/transcendentals.md` derives the segments.
 """
 
 import decimal
@@ -24,7 +24,7 @@ __all__ = ["BLOCK_BITS", "C0_BITS", "C0_FRACTION", "C1_BITS", "C1_FRACTION", "C2
 
 
 class Function(IntEnum):
-    """Functions of the transcendental unit; three bits in hardware."""
+    """Functions of the transcendental unit; the values are their three-bit codes in hardware."""
 
     RECIPROCAL = 0  # 1 / x
     RSQRT = 1       # 1 / sqrt(x)
@@ -36,7 +36,8 @@ class Function(IntEnum):
 class Block(IntEnum):
     """Blocks of the table, each of 2 ** SEGMENT_BITS segments.
 
-    ``m`` is the operand's significand, in [1, 2). Half a block has segments of twice the width.
+    ``m`` is the operand's significand, in [1, 2). Where two functions share a block, each has half
+    of the segments, of twice the width.
     """
 
     RECIPROCAL = 0  # 1 / m
@@ -52,12 +53,13 @@ class Block(IntEnum):
 BLOCK_BITS = 3
 SEGMENT_BITS = 7
 ENTRIES = 1 << (BLOCK_BITS + SEGMENT_BITS)
-"""Words of the table; an address is a `Block` and, in the lower bits, the segment."""
+"""Number of words of the table. An address is a `Block`, followed by the segment in the low bits.
+"""
 
 C0_BITS, C0_FRACTION = 28, 27
 C1_BITS, C1_FRACTION = 22, 27
 C2_BITS, C2_FRACTION = 13, 25
-"""Widths and fraction bits of the coefficients; only c2 is signed."""
+"""Widths in bits, and numbers of fraction bits, of the coefficients; only c2 is signed."""
 
 _DIGITS = 30
 _HALF = Decimal("0.5")
@@ -67,9 +69,9 @@ _PINNED = Decimal("0.4641016151377546"), Decimal("0.9282032302755092")  # 2 sqrt
 
 @dataclass(frozen=True)
 class Coefficients:
-    """One entry of the table: fixed-point integers with the fraction bits given above.
+    """One entry of the table: fixed-point integers with `C0_FRACTION`, ... fraction bits.
 
-    If ``falling``, c1 and c2 are subtracted in the quadratic.
+    If ``falling`` is true, value = c0 - t * (c1 + t * c2), otherwise c0 + t * (c1 + t * c2).
     """
 
     c0: int
@@ -80,7 +82,7 @@ class Coefficients:
 
 @cache
 def coefficients() -> tuple[Coefficients, ...]:
-    """The entries of the table, by address."""
+    """All entries of the table, in the order of their addresses."""
     context = decimal.Context(prec=_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
     with decimal.localcontext(context):
         return tuple(_fit(function, segments, index)
@@ -89,9 +91,9 @@ def coefficients() -> tuple[Coefficients, ...]:
 
 @cache
 def words() -> tuple[int, ...]:
-    """The table's 64-bit words in hardware, by address: from the lowest bits c0, c1, c2, falling.
+    """The table's 64-bit words in hardware, in the order of their addresses.
 
-    c2 is in two's complement.
+    From the lowest bits: c0, c1, c2 in two's complement, falling.
     """
     return tuple(
         entry.c0 | entry.c1 << C0_BITS | entry.c2 % (1 << C2_BITS) << (C0_BITS + C1_BITS)
@@ -99,7 +101,7 @@ def words() -> tuple[int, ...]:
 
 
 def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
-    """The functions in the table's order, over u in [0, 1), and their numbers of segments."""
+    """Yield each tabulated function over u in [0, 1), and its number of segments, by address."""
     full, half = 1 << SEGMENT_BITS, 1 << (SEGMENT_BITS - 1)
     ln2 = Decimal(2).ln()
 
@@ -124,10 +126,10 @@ def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
 
 
 def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> Coefficients:
-    """Fit a quadratic to the function at the Chebyshev nodes of a segment, and round it.
+    """Fit a quadratic to ``function`` at the Chebyshev nodes of segment ``index``, and round it.
 
-    If the function is 1 at the start of its first segment, so is the quadratic: there, the nodes
-    are stretched until the first one is at the start.
+    If the function is 1 at the start of its first segment, so is the quadratic: in that segment
+    the nodes are stretched until the first node is at the segment's start.
     """
     def value(t: Decimal) -> Decimal:
         return function((index + t) / segments)

@@ -2,8 +2,8 @@
 
     reduce, look up | interpolate | multiply, add | normalise, round
 
-`docs/transcendentals.md` explains the arithmetic, `golden/transcendental.py` executes it. Every
-word that is not a product or a sum of products has at most 32 bits.
+`docs/transcendentals.md` explains the arithmetic, and `golden/transcendental.py` is its golden
+model. Every word that is not a product or a sum of products has at most 32 bits.
 """
 
 from amaranth import C, Cat, Module, Mux, Signal, Value, signed
@@ -35,42 +35,44 @@ F32_NAN = F32_INF | 1 << (FRACTION - 1)
 FUNCTION_BITS = 3
 ADDRESS_BITS = BLOCK_BITS + SEGMENT_BITS
 POSITION_BITS = 20
-"""Bits of a position within a segment; the lowest ones are zero in narrow segments."""
+"""Bits of a position within a segment. In narrow segments the lowest bits are zero."""
 SQUARE_BITS = 16
-"""Bits of a position to be squared, and of the square."""
+"""Bits of a position that are squared, and bits of the square that are kept."""
 FIXED_BITS = 26
 """Fraction bits of an operand in fixed point."""
 VALUE_BITS = 29
 """Bits of the table's value: a number below 2, in units of 2**-28."""
 TOTAL_BITS = 48
-"""Bits of the same value, in units of 2**-47."""
+"""Bits of the table's value before rounding: a number below 2, in units of 2**-47."""
 WORD_BITS = 32
 """Bits of a result before rounding: a number below 2, in units of 2**-31."""
 
 EXPONENT_BITS = 10
 """Bits of an exponent in two's complement, biased as in fp32."""
 FAR_ABOVE, FAR_BELOW = 384, -256
-"""Exponents that force an infinity or a zero."""
+"""Exponents out of range, which force the result to infinity or to zero."""
 
 TERMS = data.StructLayout({"factor": FRACTION + 1, "integer": 8})
-"""The factor of the table's value, and the integer to add to the product, in units of 1/256."""
+"""The factor of the table's value, and the number in units of 1/256 that is added to the product.
+"""
 FORM = data.StructLayout({"exponent": signed(EXPONENT_BITS), "sign": 1, "nan": 1})
-"""The rest of a result before rounding; ``nan`` overrides everything else."""
+"""Exponent, sign and NaN flag of a result before rounding; ``nan`` overrides the others."""
 SCALE = data.StructLayout({"shift": 4, "opposed": 1, "form": FORM})
-"""Right shift of the product, and whether it is subtracted; the rest of the result."""
+"""Right shift of the product, whether the product is subtracted, and the form of the result."""
 
 
 class TranscendentalTable(wiring.Component):
-    """The coefficients: a read-only memory; data follow the address by one cycle.
+    """A read-only memory of the coefficients; data follow the address by one cycle.
 
-    It consists of two memories of 32 bits, the width of block RAMs and of the kernels' words.
+    It consists of two memories, each 32 bits wide: the width of block RAMs and of the words in
+    simulation kernels.
 
     Attributes
     ----------
     read, address : In(1), In(10)
         Read port.
     data : Out(64)
-        The word of `hdl.vpu.tables.words` of the last ``read``, held until the next.
+        The word of `hdl.vpu.tables.words` at the address of the last ``read``, held until the next.
     """
 
     read: In(1)
@@ -78,7 +80,7 @@ class TranscendentalTable(wiring.Component):
     data: Out(64)
 
     def verilog(self) -> str:
-        """The Verilog module; Amaranth itself would write the contents bit by bit."""
+        """The Verilog module. It is written here because Amaranth would write it bit by bit."""
         contents = "\n".join(f"    low[{address}] = 32'h{word & 0xFFFFFFFF:08x}; "
                              f"high[{address}] = 32'h{word >> 32:08x};"
                              for address, word in enumerate(words()))
@@ -115,9 +117,9 @@ endmodule
 
 
 class Transcendental(wiring.Component):
-    """One function of one fp32 number a cycle, ``latency`` cycles later.
+    """Accepts one function and one fp32 number a cycle; the result follows in ``latency`` cycles.
 
-    There are no valid bits: the control pipeline, which all elements share, enables the stages. The
+    There are no valid bits: a control pipeline shared by all elements enables the stages. The
     registers of a stage load when its enable is set, and hold otherwise.
 
     Attributes
@@ -126,15 +128,16 @@ class Transcendental(wiring.Component):
         Bit s: stage s loads from stage s - 1; stage 0 loads ``x``.
     functions : In(3 * latency)
         Bits 3s to 3s + 2: the `Function` of the operand that stage s loads, while bit s of
-        ``enable`` is set. Only stage 0 uses it. For other numbers, ``y`` is undefined.
+        ``enable`` is set. Only stage 0 uses its bits. For codes that are not a `Function`, ``y``
+        is undefined.
     x : In(32)
         Operand (fp32).
     y : Out(32)
-        Result (fp32): the last stage.
+        Result (fp32), a register of the last stage.
     """
 
     latency = 4
-    """Registers from ``x`` to ``y``."""
+    """Cycles from ``x`` to ``y``, one for each stage."""
 
     def __init__(self) -> None:
         super().__init__({
@@ -150,7 +153,7 @@ class Transcendental(wiring.Component):
         return m
 
     def _decode(self, m: Module) -> dict[Function, Signal]:
-        """Decode the function that stage 0 loads."""
+        """Decode the `Function` code of stage 0 into one signal for each function."""
         decoded = {}
         for function in Function:
             decoded[function] = Signal(name=f"is_{function.name.lower()}")
@@ -158,14 +161,14 @@ class Transcendental(wiring.Component):
         return decoded
 
     def _register(self, m: Module, stage: int, name: str, word: Value) -> Signal:
-        """Copy ``word`` into a register of a stage."""
+        """Copy ``word`` into a register that loads with ``stage``; return the register."""
         register = Signal(word.shape(), name=f"stage{stage}_{name}", reset_less=True)
         with m.If(self.enable[stage]):
             m.d.sync += register.eq(word)
         return register
 
     def _elaborate_reduce(self, m: Module, platform: object) -> None:
-        """Stage 0: find the segment of the table, and the position in it, from the operand."""
+        """Stage 0: find the operand's segment of the table, and its position in the segment."""
         exponent = Signal(8)
         fraction = Signal(FRACTION)
         m.d.comb += [exponent.eq(self.x[FRACTION:31]), fraction.eq(self.x[:FRACTION])]
@@ -212,9 +215,10 @@ class Transcendental(wiring.Component):
 
     def _fixed_point(self, m: Module, exponent: Signal,
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
-        """Whether the operand's magnitude is below 1; the magnitude in fixed point, if below 256.
+        """Convert the operand's magnitude, if it is below 256, to fixed point.
 
-        One shifter serves both cases: below 1 there are only fraction bits.
+        Return whether the magnitude is below 1, its integer part, and its `FIXED_BITS` fraction
+        bits. One shifter serves both cases: below 1 there are only fraction bits.
         """
         below_one = Signal()
         distance = Signal(8)
@@ -235,7 +239,10 @@ class Transcendental(wiring.Component):
 
     def _block(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                use_fixed: Signal) -> Signal:
-        """The block of the table for a function and an operand."""
+        """Return the `Block` of the table for a function and an operand.
+
+        ``use_fixed``: the operand in fixed point, instead of its significand, addresses the table.
+        """
         block = Signal(BLOCK_BITS)
         with m.If(function[Function.RECIPROCAL]):
             m.d.comb += block.eq(Block.RECIPROCAL)
@@ -255,7 +262,7 @@ class Transcendental(wiring.Component):
         return block
 
     def _elaborate_interpolate(self, m: Module) -> None:
-        """Stage 1: evaluate the quadratic."""
+        """Stage 1: evaluate the quadratic of the table entry."""
         c0 = Signal(C0_BITS)
         c1 = Signal(C1_BITS)
         c2 = Signal(signed(C2_BITS))
@@ -286,7 +293,7 @@ class Transcendental(wiring.Component):
 
     def _elaborate_scale(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                          fraction: Signal, whole: Signal) -> None:
-        """Stage 0, in parallel: everything that the result depends on, except the table's value."""
+        """Stage 0, in parallel with the table: factor, exponent, sign, exceptions of the result."""
         log2, tanh = function[Function.LOG2], function[Function.TANH]
         log2_factor, log2_integer, log2_shift, log2_exponent, log2_below, log2_opposed = (
             self._log2_terms(m, exponent, fraction))
@@ -323,10 +330,16 @@ class Transcendental(wiring.Component):
         self._scale = self._register(m, 1, "scale", self._register(m, 0, "scale", scale))
 
     def _log2_terms(self, m: Module, exponent: Signal, fraction: Signal) -> tuple[Signal, ...]:
-        """log2(x) = whole + f * value, where f in [-1/4, 1/2) and x = (1 + f) * 2**whole.
+        """Terms of log2(x) = whole + f * value, where x = (1 + f) * 2**whole, f in [-1/4, 1/2).
 
-        If whole is 0, f is normalised, and its exponent is that of the result. Otherwise both are
-        scaled by the next power of two above whole.
+        If whole is 0, f is normalised, and its exponent is that of the result. Otherwise whole and
+        f are divided by the next power of two above abs(whole), and the result has its exponent.
+
+        Returns
+        -------
+        tuple of Signal
+            Factor abs(f), abs(whole) normalised to 8 bits, right shift of the product, exponent,
+            whether the result is negative, and whether whole and f have opposite signs.
         """
         high = Signal()
         f = Signal(FRACTION + 1)
@@ -361,7 +374,10 @@ class Transcendental(wiring.Component):
 
     def _exceptions(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                     fraction: Signal) -> tuple[Signal, Signal, Signal, Signal]:
-        """Sign of the result, and whether it is NaN, infinity or zero regardless of the table."""
+        """Results that do not depend on the table.
+
+        Return four signals: the sign of the result; the result is NaN; infinity; zero.
+        """
         exp2, log2, tanh = (function[name] for name in (Function.EXP2, Function.LOG2,
                                                         Function.TANH))
         reciprocal, rsqrt = function[Function.RECIPROCAL], function[Function.RSQRT]
@@ -392,7 +408,7 @@ class Transcendental(wiring.Component):
         return sign, nan, above, below
 
     def _elaborate_multiply(self, m: Module) -> None:
-        """Stage 2: multiply, and add the integer for log2."""
+        """Stage 2: multiply the table's value by the factor, and add the integer part for log2."""
         product = Signal(FRACTION + 1 + VALUE_BITS)
         moved = Signal(WORD_BITS + 1)
         integer = Signal(WORD_BITS - 1, name="aligned_integer")
@@ -407,7 +423,7 @@ class Transcendental(wiring.Component):
         self._form = self._register(m, 2, "form", self._scale.form)
 
     def _elaborate_round(self, m: Module) -> None:
-        """Stage 3: normalise and round a number in [1/8, 2) to fp32."""
+        """Stage 3: normalise the result, a number in [1/8, 2), and round it to fp32."""
         normal, zeros = _normalise(m, "word", self._word, 2)
         tail = WORD_BITS - 1 - FRACTION
         up = Signal()
@@ -434,9 +450,9 @@ class Transcendental(wiring.Component):
 
 
 def _normalise(m: Module, name: str, word: Signal, levels: int) -> tuple[Signal, Signal]:
-    """Shift ``word`` left until its highest bit is set; return also the distance.
+    """Shift ``word`` left until its highest bit is set; return the shifted word and the distance.
 
-    The distance is less than 2**levels, even if the word is zero.
+    The distance is in bits. It is less than 2**levels, even if the word is zero.
     """
     zeros = Signal(levels, name=f"{name}_zeros")
     for level in reversed(range(levels)):

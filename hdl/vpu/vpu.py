@@ -30,12 +30,12 @@ __all__ = ["Vpu"]
 class Vpu(wiring.Component):
     """Vector unit of a core: ``sublanes`` x ``lanes`` elements that execute the same operations.
 
-    An operation that issues in cycle t reads its registers and masks in t + 1. It writes at the end
-    of cycle t + L, where L is a latency of `hdl.isa`; an operation that issues in t + L is the
-    first to read the result. If ``issue_cycles`` is 2, operations of v1 read and write one cycle
-    later. A load reads vector memory, and a store writes it, at the end of
-    t + 2; if both occur in one cycle, the load returns the old vector. The sequencer prevents
-    conflicts: two writes of one slot, or to one register, in one cycle.
+    An operation that issues in cycle t reads its registers and masks in cycle t + 1. It writes at
+    the end of cycle t + L, where L is the operation's latency in `hdl.isa`; an operation that
+    issues in t + L is the first that can read the result. If ``issue_cycles`` is 2, operations of
+    v1 read and write one cycle later. A load reads vector memory, and a store writes it, at the end
+    of cycle t + 2; if both access a vector in the same cycle, the load returns the old vector. The
+    sequencer prevents two writes by one slot, or to one register, in one cycle.
 
     Parameters
     ----------
@@ -45,29 +45,31 @@ class Vpu(wiring.Component):
     Attributes
     ----------
     v0, v1 : In(VectorIssue)
-        Operations of the vector slots at issue.
+        The operations of the vector slots that issue in this cycle.
     load, store : In(LoadIssue), In(StoreIssue)
-        Operations of the memory slots at issue.
+        The load and the store that issue in this cycle.
     x_chain, w_chain, xlu_chain : In(ChainControl)
-        Chains of rows out of registers; the last one recirculates its rows.
+        Control of the chains that carry rows out of registers. The xlu chain recirculates its rows.
     x_row, w_row, xlu_row : Out(row_bits)
-        Their southmost rows, sublane 0 after a load; registered.
+        The southmost rows of these chains: sublane 0 after a load. Registered.
     pop_chain, result_chain : In(RowShift)
-        Chains of rows into registers, for ``chain_write``.
+        Rows that enter the pop chain and the result chain, for ``chain_write``.
     chain_write : In(ChainWrite)
-        Writes the rows of a chain, before the shift of this cycle, to a register.
+        Writes the rows that a chain holds in this cycle, before any shift, to a register.
     written, mask_written : Out(RegistersWritten), Out(MasksWritten)
         Registers and masks that are written at the end of this cycle.
     busy : Out(1)
-        An issued operation of the four slots has not written yet.
+        An issued operation of the four slots has not written its result yet.
     host_read : In(stream of host_read_request)
+        Read requests of the host.
     host_rows : Out(stream of row_bits)
-        S rows for each read, sublane 0 first. For masks, bit k of an element is mask k.
+        ``sublanes`` rows for each read, sublane 0 first. If masks are read, bit k of an element is
+        the element's bit of mask k.
     host_write : In(stream of host_write_row)
-        S rows for each vector, sublane 0 first.
+        Writes of the host: ``sublanes`` rows for each vector, sublane 0 first.
     host_busy : Out(1)
-        A read or a write of the host is incomplete. To see the effect of a write, a read must be
-        sent after the write has completed.
+        A read or a write of the host is incomplete. A read returns the data of a write only if the
+        read is sent after the write has completed.
     urgent_read, urgent_write : Out(1)
         The host has waited long enough for the memory: no load, or no store, may issue in this
         cycle. Registered; set until the host's vector is read or written.
@@ -131,7 +133,7 @@ class Vpu(wiring.Component):
         return C(value, 16 * sublanes * lanes)
 
     def _slot(self, m: Module, platform: object, grid: TileGrid, slot: str, full: bool) -> Signal:
-        """Place the control pipeline of a vector slot; return whether it is busy."""
+        """Place the control pipeline of a vector slot; return its ``busy`` signal."""
         control = place(m, platform, f"{slot}_control", SlotControl.module(full),
                         lambda: SlotControl(full))
         issue = getattr(self, slot)
