@@ -1,4 +1,4 @@
-"""Executables: buffers, and programs for the cores. The result of compilation."""
+"""Executables, the result of compilation: buffers, and programs for the cores."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ __all__ = ["BufferSpec", "Executable", "Layout", "Relocations", "Role"]
 Words = npt.NDArray[np.uint32]
 
 _LINKED = 8
-"""Placements whose programs an executable keeps."""
+"""Number of placements (sets of buffer addresses) for which an executable caches its programs."""
 
 
 class Layout(Protocol):
-    """How an array of the host lies in rows of HBM."""
+    """How an array of the host is stored in rows of HBM."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,22 +33,22 @@ class Layout(Protocol):
 
     @property
     def rows(self) -> int:
-        """Rows of HBM that it takes."""
+        """Number of rows of HBM that the array occupies."""
 
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
-        """Write the array and its padding to ``memory``, shape (rows, lanes)."""
+        """Write an array and its padding to ``memory``, shape (rows, lanes)."""
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:
-        """Return a new array of what ``memory``, shape (rows, lanes), holds."""
+        """Return a new array with the elements that ``memory``, shape (rows, lanes), holds."""
 
 
 class Role(Enum):
     """Purpose of a buffer of an executable."""
 
     INPUT = "input"
-    """The host gives its array for each run."""
+    """The host passes its array for each run."""
     OUTPUT = "output"
-    """The run returns its array."""
+    """A run returns its array."""
     CONSTANT = "constant"
     """Its array is part of the executable."""
     SCRATCH = "scratch"
@@ -64,11 +64,11 @@ class BufferSpec:
     name : str
         Name of the buffer, unique in the executable.
     role : Role
-        What it is for.
+        Purpose of the buffer.
     layout : Layout
         Shape and type of the host's array, and its place in the buffer's rows of HBM.
     value : array, optional
-        The array of a constant.
+        The array, if the role is CONSTANT.
     """
 
     name: str
@@ -79,21 +79,22 @@ class BufferSpec:
 
 @dataclass(frozen=True, eq=False)
 class Relocations:
-    """Places in a constant that hold addresses in a buffer.
+    """Words of a constant that hold addresses in a buffer, and so depend on where that buffer is.
 
     Attributes
     ----------
     buffer : str
-        The constant.
+        Name of the constant.
     words : array of int
-        Words of its rows, counted from the first. Each holds, with the word behind it as the high
-        half, an offset in ``target``.
+        Positions of words in the constant's rows, from 0. Each of these words, with the word after
+        it as the high half, holds an offset in ``target``.
     target : str
-        The buffer whose address is to be added.
+        Name of the buffer whose address is to be added.
     core : int
-        The core whose program uses it.
+        The core whose program uses the addresses.
     rows : bool
-        Each word holds the number of a row instead, to which that of the target's first is added.
+        If True, each word holds a number of rows instead, to which the number of the target's first
+        row is added.
     """
 
     buffer: str
@@ -103,7 +104,7 @@ class Relocations:
     rows: bool = False
 
     def offsets(self, constant: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-        """Numbers that the words of the constant hold before an address is added to them."""
+        """Return the offsets that the words hold before an address is added to them."""
         flat, low = constant.reshape(-1), self.words
         if self.rows:
             return flat[low].astype(np.uint64)
@@ -111,17 +112,17 @@ class Relocations:
 
     def apply(self, memory: npt.NDArray[np.uint32], offsets: npt.NDArray[np.uint64],
               address: int) -> None:
-        """Write sums of offsets and an address to the words.
+        """Write the sums of the offsets and an address to the words.
 
         Parameters
         ----------
         memory : array of uint32
             Rows of the constant's buffer.
         offsets : array of uint64
-            From `offsets`, of the constant that was packed.
+            Result of `offsets` for the constant as packed.
         address : int
-            Byte address of the target; with ``rows``, the number of its first row. It may be
-            negative if all sums are addresses.
+            Byte address of the target; with ``rows``, the number of its first row. May be negative,
+            as long as each sum is a valid address.
         """
         flat, low = memory.reshape(-1), self.words
         sums = offsets + np.uint64(address % (1 << 64))
@@ -137,24 +138,24 @@ class Executable:
     Attributes
     ----------
     config : Config
-        The chip that it is for.
+        Configuration of the chip on which it runs.
     name : str
-        What it computes, for messages.
+        Name of the computation, for messages.
     buffers : tuple of BufferSpec
         The buffers, in the order in which a device allocates them.
     link : callable
-        Makes the programs, by core, for the HBM address of each buffer, by name. `programs` checks
-        the addresses and keeps the results.
+        Function from the HBM addresses of the buffers, by name, to the programs, by core.
+        `programs` checks the addresses and caches the results.
     array_rows : int
-        About how many rows a run pushes into the arrays of all cores: the measure of its progress.
+        Approximate number of rows that a run pushes into the arrays of all cores: the measure of a
+        run's progress.
     relocations : tuple of Relocations
         Addresses in constants; `relocate` adds them.
 
     Raises
     ------
     ValueError
-        If two buffers have the same name, or a buffer that is not a constant has a value, or one
-        that is has none.
+        If two buffers have the same name, a constant has no value, or another buffer has one.
     """
 
     config: Config
@@ -171,37 +172,38 @@ class Executable:
                 raise ValueError(f"buffers must have different names, not {spec.name!r} twice")
             if (spec.role is Role.CONSTANT) != (spec.value is not None):
                 raise ValueError(f"buffer {spec.name!r} must have a value if it is a constant, and "
-                                 f"only then, not role {spec.role.value} and {spec.value!r}")
+                                 f"only then, not role {spec.role.value} and value {spec.value!r}")
 
     @property
     def inputs(self) -> tuple[BufferSpec, ...]:
-        """The buffers whose arrays the host gives, in order."""
+        """Buffers whose arrays the host passes, in order."""
         return tuple(spec for spec in self.buffers if spec.role is Role.INPUT)
 
     @property
     def outputs(self) -> tuple[BufferSpec, ...]:
-        """The buffers whose arrays a run returns, in order."""
+        """Buffers whose arrays a run returns, in order."""
         return tuple(spec for spec in self.buffers if spec.role is Role.OUTPUT)
 
     def role(self, name: str) -> Role:
-        """Role of the buffer of a name."""
+        """Return the role of the buffer with this name."""
         [role] = [spec.role for spec in self.buffers if spec.name == name]
         return role
 
     def programs(self, addresses: Mapping[str, int]) -> Mapping[int, Program]:
-        """Link the programs of all cores that take part.
+        """Link the programs of all cores that the executable uses.
 
-        Equal addresses give the same `Program` objects, as long as few placements alternate.
+        The programs of the last few sets of addresses are cached, so that equal addresses usually
+        give the same `Program` objects.
 
         Parameters
         ----------
         addresses : mapping of str to int
-            For each buffer, by name, the byte address in HBM; a multiple of ``config.row_bytes``.
+            Byte address of each buffer in HBM, by name; a multiple of ``config.row_bytes``.
 
         Raises
         ------
         ValueError
-            If an address is not such a multiple, or a buffer does not lie in HBM.
+            If an address is not a multiple of ``config.row_bytes``, or a buffer exceeds HBM.
         """
         row_bytes, size = self.config.row_bytes, self.config.hbm_bytes
         for spec in self.buffers:
@@ -216,14 +218,14 @@ class Executable:
 
     def relocate(self, addresses: Mapping[str, int],
                  memory: Mapping[str, npt.NDArray[np.uint32]]) -> None:
-        """Add the addresses of buffers to the words of constants that need them.
+        """Add the addresses of buffers to the constants' words that `relocations` lists.
 
         Parameters
         ----------
         addresses : mapping of str to int
             As in `programs`.
         memory : mapping of str to array of uint32
-            Rows of each buffer, by name. Constants have just been packed.
+            Rows of each buffer, by name. Constants must just have been packed.
         """
         for relocation in self.relocations:
             constant, address = memory[relocation.buffer], addresses[relocation.target]

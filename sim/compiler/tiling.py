@@ -1,7 +1,7 @@
 """Tilings: how a value's elements lie in vectors of vector memory and in rows of HBM.
 
-A value is cut into tiles of sublanes x lanes elements, one vector each, over two of its dimensions;
-all other dimensions are *outer*. The tiles of an outer index follow each other down the rows of a
+A value is divided into tiles of sublanes x lanes elements, one vector each, over two of its
+dimensions; all other dimensions are *outer*. For each outer index, vectors are numbered down a
 column of tiles, then column by column.
 """
 
@@ -23,16 +23,16 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a value of a shape lies in vectors.
+    """Tiling of a value: how an array of a shape lies in vectors.
 
-    ``order`` names the dimensions from major to minor. With ``along_lanes`` its last dimension
-    runs along the lanes and the one before it along the sublanes; a value of one dimension has no
-    dimension along the sublanes. Without ``along_lanes`` the last dimension runs along the
+    ``order`` lists the dimensions from major to minor. With ``along_lanes``, the last of them runs
+    along the lanes and the one before it along the sublanes; a value of one dimension has no
+    dimension along the sublanes. Without ``along_lanes``, the last dimension runs along the
     sublanes, and none along the lanes: a *column* tiling. A value without dimensions has neither.
 
-    Where no dimension runs along the lanes, all lanes of a vector are equal; where none runs along
-    the sublanes, all sublanes are. So a scalar fills a whole vector. The elements of a vector
-    beyond the dimension's size, its padding, are undefined.
+    If no dimension runs along the lanes, all lanes of a vector are equal; if none runs along the
+    sublanes, all sublanes are. So a scalar fills a whole vector. Elements of a vector beyond the
+    size of a dimension are padding; their values are undefined.
 
     Attributes
     ----------
@@ -41,15 +41,15 @@ class Tiling:
     order : tuple of int
         A permutation of the dimensions.
     along_lanes : bool
-        A dimension runs along the lanes; False for a value without dimensions.
+        Whether a dimension runs along the lanes; False for a value without dimensions.
     sublanes, lanes : int
         Shape of a vector.
 
     Raises
     ------
     ValueError
-        If ``order`` is not a permutation, a size is not positive, or a value without dimensions is
-        to run along the lanes.
+        If ``order`` is not a permutation, a size is not positive, or ``along_lanes`` is True for a
+        value without dimensions.
     """
 
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Tiling:
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.shape))):
-            raise ValueError(f"order must be a permutation of {len(self.shape)} dimensions, "
+            raise ValueError(f"order must be a permutation of the {len(self.shape)} dimensions, "
                              f"not {self.order!r}")
         if any(size < 1 for size in self.shape):
             raise ValueError(f"sizes must be positive, not {self.shape!r}")
@@ -96,37 +96,37 @@ class Tiling:
 
     @property
     def outer(self) -> int:
-        """Number of outer indices."""
+        """Number of combinations of indices of the outer dimensions."""
         return math.prod(self.shape[dimension] for dimension in self.outer_dimensions)
 
     @property
     def lane_tiles(self) -> int:
-        """Tiles along the lanes."""
+        """Number of tiles along the lanes."""
         return -(-self.columns // self.lanes)
 
     @property
     def row_tiles(self) -> int:
-        """Tiles along the sublanes."""
+        """Number of tiles along the sublanes."""
         return -(-self.rows // self.sublanes)
 
     @cached_property
     def vectors(self) -> int:
-        """Number of vectors; vector (outer index, lane tile, row tile) in this order."""
+        """Number of vectors: one for each outer index, lane tile and row tile."""
         return self.outer * self.lane_tiles * self.row_tiles
 
     def vector(self, outer: int, lane_tile: int, row_tile: int) -> int:
-        """Number of a vector."""
+        """Return the number of a vector: major to minor, (outer index, lane tile, row tile)."""
         return (outer * self.lane_tiles + lane_tile) * self.row_tiles + row_tile
 
     def pack(self, words: Words, padding: int = 0) -> Words:
-        """Cut an array of words into vectors.
+        """Split an array of words into vectors.
 
         Parameters
         ----------
         words : array of uint32
-            The value; of ``shape``.
+            The value's elements, of ``shape``.
         padding : int
-            What fills the padding.
+            Word that fills the padding.
 
         Returns
         -------
@@ -137,14 +137,14 @@ class Tiling:
         return vectors
 
     def write(self, words: Words, vectors: Words) -> None:
-        """Write an array of words to its vectors; padding keeps what it holds.
+        """Write an array of words to its vectors; the padding of ``vectors`` is not changed.
 
         Parameters
         ----------
         words : array of uint32
-            The value; of ``shape``.
+            The value's elements, of ``shape``.
         vectors : array of uint32
-            Contiguous; shape (vectors, sublanes, lanes), or that of its rows.
+            Contiguous; shape (vectors, sublanes, lanes), or (vectors * sublanes, lanes).
         """
         if words.shape != self.shape:
             raise ValueError(f"words must be of shape {self.shape!r}, not {words.shape!r}")
@@ -165,7 +165,7 @@ class Tiling:
                     part.reshape(outer, rows, sublanes, columns, lanes))
 
     def unpack(self, vectors: npt.NDArray[Any]) -> Words:
-        """Put the vectors of a value together again: the inverse of `pack`.
+        """Reassemble a value from its vectors: the inverse of `pack`.
 
         Returns
         -------
@@ -181,17 +181,23 @@ class Tiling:
 
 
 def _parts(size: int, tile: int) -> list[tuple[int, int, int]]:
-    """First tile, number of tiles and elements of each: of the whole tiles, and of the rest."""
+    """Divide ``size`` into whole tiles and a rest.
+
+    Returns (first tile, number of tiles, elements of each).
+    """
     whole, rest = divmod(size, tile)
     return [(0, whole, tile)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0)
 
 
 def standard(shape: Sequence[int], config: Config) -> Tiling:
-    """The tiling of inputs and outputs: dimensions in order, the last one along the lanes."""
+    """Return the tiling of inputs and outputs: dimensions in order, the last along the lanes."""
     order = tuple(range(len(shape)))
     return Tiling(tuple(shape), order, bool(order), config.sublanes, config.lanes)
 
 
 def column(shape: Sequence[int], config: Config) -> Tiling:
-    """The tiling of a reduction along lanes: dimensions in order, the last along the sublanes."""
+    """Return the column tiling: dimensions in order, the last one along the sublanes.
+
+    A reduction along the lanes has such a result.
+    """
     return Tiling(tuple(shape), tuple(range(len(shape))), False, config.sublanes, config.lanes)

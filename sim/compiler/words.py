@@ -1,4 +1,4 @@
-"""Elements as the device holds them: a word of 32 bits for each, whatever their type."""
+"""Elements as the device stores them: one 32-bit word each, whatever their type."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _BF16 = array_dtype(DType.BF16)
 
 
 def to_words(array: npt.NDArray[Any]) -> Words:
-    """The words of a host array's elements, in the array's shape.
+    """Convert the elements of a host array to words, in the array's shape.
 
     bf16 becomes the fp32 number of the same value; integers are extended by sign or by zeros; a
     predicate is 0 or 1.
@@ -31,10 +31,10 @@ def to_words(array: npt.NDArray[Any]) -> Words:
 
 
 def from_words(words: Words, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A new array of elements of a numpy type: the inverse of `to_words`.
+    """Convert words to a new array of a numpy type: the inverse of `to_words`.
 
-    A float that is not a bf16 number loses its low bits; an integer too large for its type its high
-    ones.
+    A float loses its low bits if it is not a bf16 number and the type is bf16. An integer that does
+    not fit its type loses its high bits.
     """
     if dtype in (np.float32, np.int32, np.uint32):
         return words.copy().view(dtype)
@@ -46,5 +46,5 @@ def from_words(words: Words, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def signed(word: int) -> int:
-    """The signed number that a word holds."""
+    """Return the signed integer that a word holds."""
     return (word & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)

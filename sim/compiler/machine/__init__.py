@@ -1,14 +1,14 @@
-"""Machine code on virtual registers, and its way to bundles.
+"""Machine code on virtual registers, and its translation to bundles.
 
 Stages, in order:
 
-- `builder` and `flow` are what kernels call: operations, loops and branches on virtual registers
-  (`ir`).
+- `builder` and `flow` are the interface for kernels: operations, loops and branches on virtual
+  registers (`ir`).
 - `addresses` turns affine indexes into scalar registers and offsets.
-- `layout` puts blocks one after the other, scheduled by `schedule`; `overlap` chooses how the
-  iterations of innermost loops overlap.
+- `layout` places the blocks one after the other, each scheduled by `schedule`; `overlap` chooses
+  how the iterations of innermost loops overlap.
 - `registers` assigns physical registers.
-- `emit` runs the stages, and yields `Code`.
+- `emit` runs the stages and returns `Code`.
 """
 
 from sim.compiler.machine.builder import Builder

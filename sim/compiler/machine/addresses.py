@@ -1,8 +1,8 @@
 """Addresses: affine indexes become a scalar register plus an offset.
 
 The part of an address that grows with a loop lives in a register that the loop advances (`steps`);
-all addresses that differ only by a constant share it. What does not change in a loop is computed
-before the loop. The constant part becomes the operation's offset.
+all addresses that differ only by a constant share it. Parts that do not change in a loop are
+computed before the loop. The constant part becomes the operation's offset.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,8 @@ _Terms = frozenset[tuple[Term, int]]
 class _Scope:
     """A block under construction.
 
-    ``loop`` is the loop whose body it is, if any; a branch's block has None and lies in ``parent``.
+    ``loop`` is the loop whose body the block is. For a block of a branch, ``loop`` is None and
+    ``parent`` is the scope that contains the branch.
     """
 
     parent: "_Scope | None"
@@ -45,16 +46,17 @@ class _Scope:
 
 
 def lower_addresses(code: MachineCode, *, reduced: bool = True) -> MachineCode:
-    """The code with registers and offsets in place of indexes.
+    """Replace the indexes of code by scalar registers and offsets.
 
-    Accesses stay attached to operations, for the analysis of dependences.
+    Operations keep their `Access`, which the analysis of dependences needs.
 
     Parameters
     ----------
     code : MachineCode
     reduced : bool
-        If not, loops advance their variables only, and each address is computed where it is used:
-        more operations, but fewer registers.
+        If True, loops advance addresses in registers of their own. If False, they advance only
+        their variables, and each address is computed where it is used: more operations, fewer
+        registers.
     """
     numbers = count(code.registers + 1)
     scope = _Scope(None, None, frozenset())
@@ -68,7 +70,7 @@ class _Lowering:
         self._reduced = reduced
 
     def lower(self, block: Block, scope: _Scope) -> None:
-        """Rewrite a block's items into the scope's."""
+        """Append the items of a block, with their indexes lowered, to the block of ``scope``."""
         for item in block:
             if isinstance(item, Op):
                 self._operation(item, scope)
@@ -98,7 +100,7 @@ class _Lowering:
         scope.block.append(loop)
 
     def _register(self, terms: _Terms, scope: _Scope) -> SReg:
-        """A register that holds the sum of the terms at the end of the scope's block so far."""
+        """Return a register that holds the sum of the terms where the scope's block ends so far."""
         if not terms:
             return ZERO
         if not self._reduced:
@@ -144,7 +146,10 @@ class _Lowering:
         return home.known[terms] if terms in home.known else self._fixed(terms, home)
 
     def _fixed(self, terms: _Terms, home: _Scope) -> SReg:
-        """A sum of terms none of which the loop's body writes."""
+        """Return a register with a sum that the loop's body does not change.
+
+        The terms may include the loop's own variable: then the loop advances the register.
+        """
         loop, outside = home.loop, home.parent
         assert loop is not None
         assert outside is not None
@@ -163,7 +168,7 @@ class _Lowering:
         return self._sum(terms, ZERO, scope, terms)
 
     def _sum(self, terms: _Terms, start: SReg, scope: _Scope, whole: _Terms) -> SReg:
-        """Compute ``start`` plus terms at the end of the scope's block."""
+        """Compute ``start`` plus terms at the end of the scope's block; note it as ``whole``."""
         total = start
         for term, factor in sorted(terms, key=lambda pair: pair[0].number):
             assert isinstance(term, SReg), "a loop variable is used outside of its loop"
@@ -181,7 +186,7 @@ class _Lowering:
         return total
 
     def _forget(self, scope: _Scope | None, written: set[SReg]) -> None:
-        """Drop what was computed from registers that are written now."""
+        """Drop the sums computed from the registers ``written``, in a scope and its parents."""
         while scope is not None and written:
             scope.known = {terms: register for terms, register in scope.known.items()
                            if not any(term in written for term, _ in terms)}

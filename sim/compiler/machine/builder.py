@@ -3,7 +3,7 @@
     b = Builder(config)
     with b.loop(vectors) as i:
         b.store(b.vector("fadd", b.load(x, i), 1.0), y, i)
-    code = emit(b.finish())
+    code = emit(b.finish(), config)
 """
 
 from typing import Any, TypeAlias, TypeVar
@@ -32,12 +32,12 @@ from sim.compiler.machine.ir import (
 __all__ = ["Builder", "ScalarValue", "VectorValue"]
 
 VectorValue: TypeAlias = VReg | SReg | LoopVariable | Index | int | float
-"""A vector source; every element gets the value of a scalar."""
+"""A source of a vector operation; a scalar is broadcast to all elements."""
 _R = TypeVar("_R", VReg, MReg, SReg)
 
 
 def _table(slot: Slot, *kinds: Kind) -> dict[str, Operation]:
-    """Operations of a slot whose first operands are of these kinds."""
+    """Return the operations of a slot whose first operands are of the given kinds, by name."""
     return {operation.name: operation for operation in isa.OPERATIONS
             if slot in operation.slots
             and tuple(operand.kind for operand in operation.operands[:len(kinds)]) == kinds}
@@ -62,14 +62,15 @@ _SWAPPED = {
     "flt": "fgt", "fgt": "flt", "fle": "fge", "fge": "fle",
     "lt": "gt", "gt": "lt", "le": "ge", "ge": "le",
 }
-"""Operation that gives the same result with exchanged operands."""
+"""For each operation, the one that gives the same result when its two operands are exchanged."""
 
 
 class Builder(Flow):
-    """Writes machine code, an operation with each call.
+    """Writes machine code: each call of a method appends an operation.
 
-    Results are new virtual registers, or the register ``into``. A scalar source is a scalar
-    register, an integer, a float (its bits), or an index (its value).
+    The result of an operation is a new virtual register, or ``into`` if that is given. A scalar
+    source is a scalar register, an integer, a float (meaning its 32 bits as fp32), or an index
+    (meaning its value).
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ class Builder(Flow):
     Raises
     ------
     TypeError
-        If ``config`` is something else.
+        If ``config`` is not a `Config`.
     """
 
     all_ones = ALL_ONES
@@ -89,15 +90,17 @@ class Builder(Flow):
     # Vectors and masks.
 
     def vector(self, name: str, *sources: VectorValue | MReg, into: VReg | None = None) -> VReg:
-        """An operation of the vector slots with a vector result.
+        """Append an operation of the vector slots that has a vector result.
 
         Parameters
         ----------
         name : str
+            Name in the assembler: `fadd`, `select`, ...
         sources
-            Vectors, or scalars that every element gets; for `select`, also the mask, last.
+            Vectors, or scalars, which are broadcast to all elements; the last source of `select` is
+            a mask.
         into : VReg or None
-            The result's register.
+            Register for the result; None for a new one.
 
         Raises
         ------
@@ -114,7 +117,7 @@ class Builder(Flow):
 
     def compare(self, name: str, a: VectorValue, b: VectorValue, *,
                 into: MReg | None = None) -> MReg:
-        """A comparison of two vectors: `flt`, `eq`, `ltu`, ...
+        """Compare two vectors element by element: `flt`, `eq`, `ltu`, ...
 
         Raises
         ------
@@ -130,7 +133,7 @@ class Builder(Flow):
         return result
 
     def mask(self, name: str, a: MReg, b: MReg, *, into: MReg | None = None) -> MReg:
-        """An operation on masks: `mand`, `mor`, `mxor` or `mandn`.
+        """Append an operation on two masks: `mand`, `mor`, `mxor` or `mandn`.
 
         Raises
         ------
@@ -144,14 +147,14 @@ class Builder(Flow):
         return result
 
     def splat(self, value: VectorValue, *, into: VReg | None = None) -> VReg:
-        """A vector all of whose elements are ``value``: the operation `move`."""
+        """Return a vector all of whose elements are ``value``: the operation `move`."""
         return self.vector("move", value, into=into)
 
     # Scalars.
 
     def scalar(self, name: str, a: ScalarValue, b: ScalarValue, *,
                into: SReg | None = None) -> SReg:
-        """An operation of the scalar unit: `add`, `mul`, `lt`, ...
+        """Append an operation of the scalar unit: `add`, `mul`, `lt`, ...
 
         Raises
         ------
@@ -168,7 +171,7 @@ class Builder(Flow):
         return result
 
     def value(self, index: ScalarValue, *, into: SReg | None = None) -> SReg:
-        """The value of an index or a number in a scalar register."""
+        """Compute an index or a number into a scalar register."""
         if isinstance(index, (float, np.floating)):
             index = word(index)
         result = self._result(SReg, into)
@@ -176,13 +179,13 @@ class Builder(Flow):
         return result
 
     def symbol(self, name: str) -> SReg:
-        """A word that is known when the program is placed, in a scalar register."""
+        """Return a scalar register with the word of a symbol, which is known only at link time."""
         result = SReg(self._number())
         self._append(_SCALAR["add"], result, ZERO, name)
         return result
 
     def smem_load(self, address: IndexLike, *, into: SReg | None = None) -> SReg:
-        """The word of scalar memory at ``address``."""
+        """Load the word of scalar memory at ``address``."""
         result = self._result(SReg, into)
         self._block.append(Op(_SMEM["load"], (result, ZERO, 0), Access(None, Index.of(address))))
         return result
@@ -196,7 +199,10 @@ class Builder(Flow):
     # Variables.
 
     def variable(self, initial: VectorValue | MReg) -> Any:
-        """A register that can be assigned: of the kind of ``initial``, a vector for a number."""
+        """Return a new register for `assign`, of the kind of ``initial``.
+
+        A number gets a vector register.
+        """
         if isinstance(initial, SReg):
             return self.scalar_variable(initial)
         result = MReg(self._number()) if isinstance(initial, MReg) else VReg(self._number())
@@ -204,7 +210,7 @@ class Builder(Flow):
         return result
 
     def scalar_variable(self, initial: ScalarValue) -> SReg:
-        """A scalar register that can be assigned."""
+        """Return a new scalar register for `assign`."""
         return self.value(initial)
 
     def assign(self, variable: VReg | MReg | SReg, value: VectorValue | MReg) -> None:
@@ -213,7 +219,7 @@ class Builder(Flow):
         Raises
         ------
         TypeError
-            If the value is of another kind.
+            If the value is not of the variable's kind: vector, mask or scalar.
         """
         if isinstance(variable, MReg):
             if not isinstance(value, MReg):
@@ -230,14 +236,14 @@ class Builder(Flow):
     # Vector memory.
 
     def load(self, buffer: VmemBuffer, index: IndexLike, *, into: VReg | None = None) -> VReg:
-        """The vector at ``index`` of a buffer."""
+        """Load the vector at ``index`` of a buffer."""
         result = self._result(VReg, into)
         self._block.append(Op(_LOAD, (result, ZERO, 0), self._access(buffer, index)))
         return result
 
     def store(self, value: VectorValue, buffer: VmemBuffer, index: IndexLike,
               mask: MReg | None = None) -> None:
-        """Store a vector, where the mask is set, at ``index`` of a buffer."""
+        """Store the elements of a vector for which the mask is set at ``index`` of a buffer."""
         vector = self._vector_register(value)
         self._block.append(Op(_STORE, (vector, ZERO, 0, ALL_ONES if mask is None else mask),
                               self._access(buffer, index)))
@@ -246,13 +252,13 @@ class Builder(Flow):
 
     def cross(self, name: str, vector: VectorValue, amount: ScalarValue | None = None, *,
               into: VReg | None = None) -> VReg:
-        """An operation of the cross-lane unit with a vector source.
+        """Append an operation of the cross-lane unit that has a vector source and a vector result.
 
         Parameters
         ----------
         name : str
             `rotate_lanes`, `rotate_sublanes`, `broadcast_lane` or `broadcast_sublane`, which need
-            ``amount``; `sum_lanes` or `max_lanes`, which have none.
+            ``amount``; `sum_lanes` or `max_lanes`, which do not accept one.
 
         Raises
         ------
@@ -266,11 +272,14 @@ class Builder(Flow):
         return result
 
     def transpose_in(self, vector: VectorValue, group: ScalarValue) -> None:
-        """Put a vector into rows ``group * sublanes`` and following of the transposer."""
+        """Write a vector to rows ``group * sublanes`` and following of the transposer's tile."""
         self._append(_MISC["transpose_in"], self._vector_register(vector), self._source(group))
 
     def transpose_out(self, group: ScalarValue, *, into: VReg | None = None) -> VReg:
-        """Columns ``group * sublanes`` and following of the transposer's tile, as rows."""
+        """Read columns ``group * sublanes`` and following of the transposer's tile.
+
+        They become rows (sublanes) of the vector.
+        """
         result = self._result(VReg, into)
         self._append(_MISC["transpose_out"], result, self._source(group))
         return result
@@ -281,7 +290,7 @@ class Builder(Flow):
         self._append(operation, self._vector_register(vector))
 
     def pop(self, *, into: VReg | None = None) -> VReg:
-        """The array's oldest result rows."""
+        """Pop the oldest vector of result rows from the array."""
         result = self._result(VReg, into)
         self._append(_POP, result)
         return result
@@ -289,20 +298,20 @@ class Builder(Flow):
     # Semaphores and transfers.
 
     def wait(self, semaphore: int, amount: ScalarValue, *, fence: Fence | None = None) -> None:
-        """Wait until a semaphore is at least ``amount``, and subtract it.
+        """Wait until a semaphore is at least ``amount``, then subtract ``amount`` from it.
 
-        It is ordered with all accesses to memory, or as the fence says.
+        The wait is ordered with all accesses to memory, or as ``fence`` says.
         """
         self._append(_MISC["wait"], Semaphore(semaphore), self._source(amount), fence=fence)
 
     def signal(self, semaphore: int, amount: ScalarValue) -> None:
-        """Add to a semaphore."""
+        """Add ``amount`` to a semaphore."""
         self._append(_MISC["signal"], Semaphore(semaphore), self._source(amount))
 
     def dma(self, descriptor: ScalarValue, *, fence: Fence | None = None) -> None:
-        """Start the transfer whose descriptor begins at this address of scalar memory.
+        """Start the transfer whose descriptor begins at address ``descriptor`` of scalar memory.
 
-        It is ordered with all accesses to memory, or as the fence says.
+        The start is ordered with all accesses to memory, or as ``fence`` says.
         """
         self._append(_MISC["dma"], self._source(descriptor), fence=fence)
 
@@ -324,7 +333,7 @@ class Builder(Flow):
         return table[name]
 
     def _sources(self, operation: Operation, sources: tuple[Any, ...]) -> list[Any]:
-        """Sources as operands, as the operation's kinds demand."""
+        """Convert sources to the kinds of operands that the operation expects."""
         expected = operation.operands[1:]
         if len(sources) != len(expected):
             raise TypeError(f"{operation.name} must have {len(expected)} sources, "
@@ -349,7 +358,7 @@ class Builder(Flow):
         return self.vector("move", value)
 
     def _source(self, value: Any) -> SReg | int:
-        """A scalar source: a register, or a word."""
+        """Convert a scalar source to a register or a word."""
         if isinstance(value, SReg):
             return value
         if isinstance(value, (LoopVariable, Index)):
@@ -369,8 +378,8 @@ class Builder(Flow):
         access = Access(buffer, Index.of(index))
         for term in access.index.terms:
             if isinstance(term, LoopVariable) and term not in self._open:
-                raise ValueError(f"index must be of open loops, not {access.index} after the end "
-                                 f"of the loop of {term}")
+                raise ValueError(f"index must use variables of open loops, not {access.index}: "
+                                 f"the loop of {term} has ended")
         if not access.index.terms and not 0 <= access.index.constant < buffer.vectors:
             raise ValueError(f"index must be below {buffer.vectors}, the size of buffer "
                              f"{buffer.name!r}, not {access.index.constant}")

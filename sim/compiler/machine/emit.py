@@ -19,23 +19,23 @@ __all__ = ["LADDER", "Code", "Loops", "emit", "forget"]
 
 @dataclass(frozen=True)
 class Code:
-    """Code on physical registers, without halt: it runs into the bundle behind its last.
+    """Code on physical registers; it does not halt, but continues with the bundle that follows it.
 
     Attributes
     ----------
     config : Config
     bundles : tuple
-        The bundles; each is a tuple of operations (slot, name, operands), as
-        `sim.asm.assembler.Bundle.operation` takes them. A string among the operands is a label.
+        The bundles; each is a tuple of operations (slot, name, operands), the arguments of
+        `sim.asm.assembler.Bundle.operation`. A string among the operands is a label.
     labels : mapping of str to int
-        Number of the bundle that each label is before; the end is ``len(bundles)``.
+        For each label, the number of the bundle that it precedes; ``len(bundles)`` at the end.
     atoms : tuple of (int, int)
-        Bundles ``first`` to before ``end`` that loops or branches hold together: code can be cut
-        anywhere else. In order, and disjoint.
+        Ranges of bundles, (first, end), that loops and branches hold together; ``end`` is
+        exclusive. Code can be cut anywhere else. The ranges are in order and disjoint.
     loops : tuple of Loops
         All loops.
     live : tuple of frozenset of int
-        Scalar registers that are live before each bundle, and after the last.
+        Numbers of the scalar registers that are live before each bundle, and after the last.
     """
 
     config: Config
@@ -54,7 +54,7 @@ class Code:
         Raises
         ------
         ValueError
-            If a label is already defined, or the program gets too long.
+            If a label is already defined, or the program does not fit instruction memory.
         """
         names: dict[int, list[str]] = {}
         for name, at in self.labels.items():
@@ -83,12 +83,17 @@ LADDER = (
 
 
 _EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code] = {}
-"""Code that has been emitted, by a digest of its machine code: both cores run the same kernels."""
+"""Emitted code, by a digest of its machine code and its options.
+
+Both cores run the same kernels, which so are emitted once."""
 
 
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,
          ladder: Sequence[Options] = LADDER) -> Code:
-    """Bundles for machine code. Equal code, as of another core, is emitted once until `forget`.
+    """Translate machine code to bundles.
+
+    Code that equals earlier code, such as that of the other core, is not translated again, until
+    `forget` is called.
 
     Parameters
     ----------
@@ -96,9 +101,9 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     config : Config
         The chip for which the code was built.
     schedule : bool
-        If not, each operation gets a bundle, in the order of the code.
+        If False, each operation gets a bundle of its own, in the order of the code.
     ladder : sequence of Options
-        Ways to schedule, of which the first counts whose registers suffice.
+        Ways to schedule; the first one whose registers suffice is used.
 
     Raises
     ------
@@ -120,12 +125,12 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
 
 
 def forget() -> None:
-    """Free the code that `emit` keeps; `compile_graph` does so at its end."""
+    """Free the code that `emit` has kept; `compile_graph` calls this at its end."""
     _EMITTED.clear()
 
 
 def _content(block: Block) -> Iterator[object]:
-    """All that a block consists of, as values that can be compared."""
+    """Yield the items of a block as values that can be compared and hashed."""
     for item in block:
         if isinstance(item, Op):
             yield item.operation.slots, item.name, *map(str, item.operands), item.fence
@@ -158,7 +163,7 @@ def _emitted(code: MachineCode, ladder: Sequence[Options]) -> Code:
 
 
 def _prepared(code: MachineCode, options: Options) -> MachineCode:
-    """The code with addresses in registers, and transformed loops."""
+    """Return the code with transformed loops and with addresses in registers."""
     if not options.schedule:
         return lower_addresses(code)
     if options.pipeline:

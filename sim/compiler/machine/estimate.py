@@ -1,8 +1,8 @@
 """Estimate of the cycles that code takes, from latencies and interlocks.
 
 Follows docs/core.md (One bundle, Chains): a bundle issues when its registers, write ports and units
-are free. Loops are followed until their period is known. Transfers and semaphores take no time, and
-conditional branches out of loops are not taken.
+are free. A few iterations of each loop are simulated; the rest take as long as the last of these.
+Transfers and semaphores take no time, and conditional branches count as not taken.
 """
 
 from collections import deque
@@ -23,9 +23,9 @@ __all__ = ["estimate", "vector_operations"]
 _BY_NAME = {(slot, operation.name): operation
             for operation in isa.OPERATIONS for slot in operation.slots}
 _PASSES = 6
-"""Iterations of a loop that are followed; the others take as long as the last of them."""
+"""Iterations of a loop that are simulated; each further one takes as long as the last of them."""
 _CHAIN = 2
-"""Cycles from a result row in the collector to the register."""
+"""Cycles from the arrival of a result row in the collector to the vector register."""
 
 
 @dataclass(slots=True)
@@ -45,10 +45,11 @@ class _Effect:
 
 @dataclass
 class _Core:
-    """Times at which registers and units are free.
+    """Times, in cycles, at which registers and units become free.
 
-    A unit has the cycle in which its last operation starts, and the one in which it is free again:
-    one operation can wait, so the next issues from the former on.
+    For each unit, ``starts`` has the cycle in which its latest operation starts, and ``free`` the
+    cycle in which the unit is free again. A unit queues one operation, so another one can issue as
+    soon as the latest has started.
     """
 
     config: Config
@@ -60,7 +61,7 @@ class _Core:
     results: deque[int] = field(default_factory=deque)
 
     def issue(self, effects: list[_Effect]) -> None:
-        """Execute a bundle."""
+        """Issue a bundle in the first cycle in which what it needs is free."""
         cycle = self.cycle
         for effect in effects:
             for register in effect.registers:
@@ -95,7 +96,10 @@ class _Core:
             self.ready[register] = start + effect.latency
 
     def _pop(self, effect: _Effect, cycle: int) -> None:
-        """The collector gathers a vector while no other waits in it for its pop."""
+        """Execute a pop.
+
+        The collector gathers one vector at a time, and starts the next when that one is popped.
+        """
         gathered = max(self.results.popleft() if self.results else 0,
                        self.free.get("pop", 0) + effect.busy)
         ready = max(cycle + _CHAIN, gathered)
@@ -105,13 +109,13 @@ class _Core:
 
 
 def estimate(code: Code, unknown: int = 1) -> int:
-    """Cycles from the first bundle to the one behind the last.
+    """Estimate the cycles from the first bundle to the end of the code.
 
     Parameters
     ----------
     code : Code
     unknown : int
-        Iterations of loops whose number is known at run time only.
+        Number of iterations to assume for loops whose number is known only at run time.
     """
     effects = [[_effect(slot, name, operands, code.config) for slot, name, operands in bundle]
                for bundle in code.bundles]
@@ -123,7 +127,7 @@ def estimate(code: Code, unknown: int = 1) -> int:
 
 
 def vector_operations(code: Code, unknown: int = 1) -> int:
-    """Operations of the vector slots that code executes; ``unknown`` as for `estimate`."""
+    """Count the vector-slot operations that code executes; ``unknown`` as for `estimate`."""
     times = [1] * len(code)
     for loop in code.loops:
         count = loop.count
@@ -137,7 +141,7 @@ def vector_operations(code: Code, unknown: int = 1) -> int:
 
 def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loops]], core: _Core,
             extent: tuple[int, int], unknown: int) -> int:
-    """Execute bundles; the number of cycles that are not simulated but skipped."""
+    """Execute the bundles of ``extent``; return the cycles of loop iterations that were skipped."""
     at, end = extent
     skipped = 0
     while at < end:

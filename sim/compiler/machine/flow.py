@@ -21,7 +21,7 @@ from sim.compiler.machine.ir import (
 __all__ = ["Flow", "ScalarValue"]
 
 ScalarValue: TypeAlias = SReg | LoopVariable | Index | int | float
-"""A scalar source; a float is its bits."""
+"""A scalar source; a float means its 32 bits as fp32."""
 
 
 class Flow(ABC):
@@ -34,7 +34,7 @@ class Flow(ABC):
     Raises
     ------
     TypeError
-        If ``config`` is something else.
+        If ``config`` is not a `Config`.
     """
 
     def __init__(self, config: Config) -> None:
@@ -47,16 +47,16 @@ class Flow(ABC):
 
     @property
     def config(self) -> Config:
-        """The chip."""
+        """Configuration of the chip."""
         return self._config
 
     def finish(self) -> MachineCode:
-        """The code so far.
+        """Return the code that has been written.
 
         Raises
         ------
         ValueError
-            If a loop or branch is open.
+            If a loop or branch is still open.
         """
         if self._block is not self._body:
             raise ValueError("loops and branches must be closed before the code is finished")
@@ -64,7 +64,7 @@ class Flow(ABC):
 
     @contextmanager
     def loop(self, count: int | SReg) -> Iterator[LoopVariable]:
-        """A loop: ``with b.loop(count) as i``, with i from 0 to ``count`` - 1.
+        """Open a loop: ``with b.loop(count) as i`` runs its body with i from 0 to ``count`` - 1.
 
         Parameters
         ----------
@@ -73,8 +73,10 @@ class Flow(ABC):
 
         Raises
         ------
-        TypeError, ValueError
-            If the count is something else.
+        TypeError
+            If the count is neither an integer nor a scalar register.
+        ValueError
+            If an integer count is not from 1 to 2**31 - 1.
         """
         if not isinstance(count, SReg):
             if isinstance(count, bool) or not hasattr(count, "__index__"):
@@ -91,7 +93,10 @@ class Flow(ABC):
 
     @contextmanager
     def repeat(self) -> Iterator[Loop]:
-        """A loop that ends by its own condition: its body calls `again` last."""
+        """Open a loop that repeats as long as the condition of `again` holds.
+
+        `again` must be the last call in the body of the loop.
+        """
         loop = Loop(LoopVariable(self._number()), None)
         self._open.add(loop.variable)
         with self._inside(loop.body):
@@ -102,21 +107,25 @@ class Flow(ABC):
         self._block.append(loop)
 
     def again(self, loop: Loop, name: str, a: ScalarValue, b: ScalarValue) -> None:
-        """Repeat the loop of `repeat` if the condition holds; the last call of its body."""
+        """Repeat the loop of `repeat` if ``name`` holds for ``a`` and ``b``.
+
+        Must be the last call in the body of the loop.
+        """
         if self._block is not loop.body:
             raise ValueError("again must be called in the body of its loop")
         loop.again = self._condition(name, a, b)
 
     @contextmanager
     def when(self, name: str, a: ScalarValue, b: ScalarValue) -> Iterator[None]:
-        """Execute what the body writes only if the condition holds.
+        """Open a branch: the code written in its body runs only if the condition holds.
 
         Parameters
         ----------
         name : str
+            The comparison of ``a`` with ``b``:
             `eq`, `ne`, `lt`, `ge`, `ltu` or `geu`.
         a, b
-            Scalars.
+            Scalar sources.
         """
         branch = Branch(self._condition(name, a, b))
         with self._inside(branch.then):
@@ -125,7 +134,7 @@ class Flow(ABC):
 
     @contextmanager
     def unless(self, name: str, a: ScalarValue, b: ScalarValue) -> Iterator[None]:
-        """Execute what the body writes only if the condition does not hold."""
+        """Open a branch: the code written in its body runs only if the condition does not hold."""
         branch = Branch(self._condition(name, a, b).inverse)
         with self._inside(branch.then):
             yield
@@ -133,16 +142,16 @@ class Flow(ABC):
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
-        """The other case of the `when` or `unless` that ends just before.
+        """Open the other case of the `when` or `unless` that has just ended.
 
         Raises
         ------
         ValueError
-            If there is none.
+            If the last item written is not a `when` or `unless`.
         """
         branch = self._block[-1] if self._block else None
         if not isinstance(branch, Branch) or branch.otherwise:
-            raise ValueError("otherwise must follow a when or unless")
+            raise ValueError("otherwise must directly follow a when or unless")
         with self._inside(branch.otherwise):
             yield
 
@@ -165,8 +174,8 @@ class Flow(ABC):
 
     @abstractmethod
     def _source(self, value: ScalarValue) -> SReg | int:
-        """A scalar source: a register, or a word."""
+        """Convert a scalar source to a register or a word."""
 
     @abstractmethod
     def _register(self, source: SReg | int) -> SReg:
-        """A register that holds a scalar source."""
+        """Return a register that holds a scalar source."""

@@ -1,7 +1,8 @@
 """Machine code on virtual registers: operations, loops and branches.
 
 A `MachineCode` is a tree: a block is a list of operations, loops and branches, executed in order.
-Operations are those of `hdl.isa`. A register may be written more than once; most are not.
+Operations are those of `hdl.isa`. A register may be written more than once, but most are written
+once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ __all__ = ["ALL_ONES", "WRITTEN", "ZERO", "Access", "Affine", "Block", "Branch",
 
 
 class Affine:
-    """Arithmetic of what an index can hold: sums, differences, and products with integers."""
+    """Arithmetic of the terms of an index: sums, differences, and products with integers."""
 
     __slots__ = ()
 
@@ -75,7 +76,7 @@ class SReg(Affine):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopVariable(Affine):
-    """Number of a loop's iteration, from 0."""
+    """The number of a loop's current iteration, from 0."""
 
     number: int
 
@@ -90,19 +91,19 @@ ALL_ONES = MReg(0)
 
 Register: TypeAlias = VReg | MReg | SReg
 Operand: TypeAlias = Register | Semaphore | int | str
-"""A register, a semaphore, a word of 32 bits, or a label or other symbol."""
+"""A register, a semaphore, a word of 32 bits, or the name of a label or other symbol."""
 Term: TypeAlias = LoopVariable | SReg
 
 
 @dataclass(frozen=True, slots=True)
 class Index(Affine):
-    """A constant plus terms times integers.
+    """A constant plus a sum of terms, each times an integer.
 
     Attributes
     ----------
     constant : int
     terms : mapping of LoopVariable or SReg to int
-        No coefficient is 0.
+        The coefficient of each term, never 0.
     """
 
     constant: int
@@ -144,16 +145,17 @@ IndexLike: TypeAlias = int | Affine
 
 @dataclass(frozen=True)
 class VmemBuffer:
-    """Consecutive vectors of vector memory.
+    """A range of consecutive vectors of vector memory.
 
-    Different buffers do not overlap, unless one encloses parts that have buffers of their own.
+    Buffers do not overlap, except that a buffer may contain others, which are parts of it.
 
     Attributes
     ----------
     name : str
     address : int
-        Of the first vector.
+        Address of the first vector.
     vectors : int
+        Number of vectors.
     """
 
     name: str
@@ -163,16 +165,17 @@ class VmemBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address of an operation: ``index`` within ``buffer``.
+    """The address that an operation accesses: ``index`` within ``buffer``.
 
-    ``buffer`` is None for scalar memory, and for a scalar result that equals the index.
+    ``buffer`` is None for an access to scalar memory, and for an operation that computes the index
+    as its scalar result.
     """
 
     buffer: VmemBuffer | None
     index: Index
 
     def replaced(self, registers: "Mapping[Register, Register]") -> "Access":
-        """The access with other registers."""
+        """Return the access with registers replaced."""
         terms: dict[Term, int] = {}
         for term, factor in self.index.terms.items():
             other = registers.get(term, term) if isinstance(term, SReg) else term
@@ -182,20 +185,22 @@ class Access:
 
     @property
     def address(self) -> Index:
-        """The index plus the buffer's address."""
+        """The index plus the address of the buffer."""
         return self.index + (0 if self.buffer is None else self.buffer.address)
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Accesses that a transfer or a wait is ordered with, besides others and scalar memory.
+    """The accesses with which a transfer or a wait is ordered.
+
+    It is always ordered with other transfers and waits, and with accesses to scalar memory.
 
     Attributes
     ----------
     after : tuple of VmemBuffer
-        Accesses to these come before it, if they are in front of it.
+        Earlier accesses to these buffers happen before it.
     before : bool
-        All accesses to vector memory behind it come after it.
+        Whether all later accesses to vector memory happen after it.
     """
 
     after: tuple[VmemBuffer, ...] = ()
@@ -203,15 +208,15 @@ class Fence:
 
 
 WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
-"""Kinds of operands that are written."""
+"""Kinds of operands that an operation writes."""
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
          Kind.MASK_IN)
 _found: dict[int, tuple[tuple[int, ...], tuple[int, ...], isa.Operation]] = {}
-"""By the identity of the operation, whose hash takes long."""
+"""Results of `_positions`, by the `id` of the operation: hashing an operation is slow."""
 
 
 def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...], isa.Operation]:
-    """Positions of the operands that may be read, and of those that may be written."""
+    """Return the positions of the operands that an operation may read, and those it may write."""
     found = _found.get(id(operation))
     if found is None:
         reads, writes = (tuple(position for position, operand in enumerate(operation.operands)
@@ -230,9 +235,11 @@ class Op:
     operation : hdl.isa.Operation
     operands : tuple
     access : Access or None
-        If not None, the operands base and offset are to be replaced by the address.
+        The address, if the operation has one: `addresses` replaces the operands base and offset by
+        it.
     fence : Fence or None
-        Of a transfer or a wait: what it is ordered with; None: all accesses to memory.
+        For a transfer or a wait: the accesses it is ordered with; None means all accesses to
+        memory.
     """
 
     operation: isa.Operation
@@ -242,25 +249,25 @@ class Op:
 
     @property
     def name(self) -> str:
-        """Name in the text form."""
+        """Name of the operation in the text form."""
         return self.operation.name
 
     @property
     def writes(self) -> list[Register]:
-        """Registers that it writes, s0 excluded."""
+        """Registers that the operation writes, except s0."""
         return [value for position in _positions(self.operation)[1]
                 if isinstance(value := self.operands[position], (VReg, MReg, SReg))
                 and value is not ZERO]
 
     @property
     def reads(self) -> list[Register]:
-        """Registers that it reads, s0 and m0 excluded."""
+        """Registers that the operation reads, except s0 and m0."""
         return [value for position in _positions(self.operation)[0]
                 if isinstance(value := self.operands[position], (VReg, MReg, SReg))
                 and value is not ZERO and value is not ALL_ONES]
 
     def replaced(self, registers: Mapping[Register, Register]) -> "Op":
-        """The operation with other registers."""
+        """Return the operation with registers replaced."""
         return Op(self.operation,
                   tuple(registers.get(value, value) if isinstance(value, (VReg, MReg, SReg))
                         else value for value in self.operands),
@@ -268,12 +275,12 @@ class Op:
 
 
 Line: TypeAlias = list[tuple[Slot, Op]]
-"""A bundle of operations on virtual registers, with their slots."""
+"""The operations of one bundle on virtual registers, with their slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A comparison of a branch: `eq`, `ne`, `lt`, `ge`, `ltu` or `geu` of two scalars."""
+    """The condition of a branch: `eq`, `ne`, `lt`, `ge`, `ltu` or `geu` of two scalars."""
 
     name: str
     a: SReg
@@ -288,17 +295,19 @@ class Condition:
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """A loop.
+    """A loop of a block.
 
     Attributes
     ----------
     variable : LoopVariable
     count : int, SReg or None
-        Number of iterations, at least 1; None: as long as ``again`` holds at their end.
+        Number of iterations, at least 1; None if the loop repeats while ``again`` holds.
     body : list
+        Operations, loops and branches.
     again : Condition or None
+        Condition at the end of each iteration under which another one follows.
     steps : list of (SReg, int)
-        Registers that grow by a constant with each iteration; set by `addresses`.
+        Registers to which each iteration adds a constant; set by `addresses`.
     """
 
     variable: LoopVariable
@@ -310,7 +319,7 @@ class Loop:
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """Executes ``then`` if the condition holds, otherwise ``otherwise``."""
+    """A branch: executes ``then`` if the condition holds, and ``otherwise`` if it does not."""
 
     condition: Condition
     then: "Block" = field(default_factory=list)
@@ -330,7 +339,7 @@ class MachineCode:
     body : list
         Operations, loops and branches.
     registers : int
-        Registers and loop variables so far; new ones have larger numbers.
+        Largest number of a register or loop variable; new ones get larger numbers.
     """
 
     config: Config
@@ -339,14 +348,14 @@ class MachineCode:
 
 
 def scalar_operation(op: ScalarOp) -> isa.Operation:
-    """The operation of the scalar slots with this code."""
+    """Return the operation of the scalar slots that has this operation code."""
     operation = isa.operation(Slot.S1, op) or isa.operation(Slot.S0, op)
     assert operation is not None
     return operation
 
 
 def operations(block: Block) -> Iterator[Op]:
-    """All operations of a block, those of loops and branches included."""
+    """Yield all operations of a block, including those in loops and branches."""
     for item in block:
         if isinstance(item, Op):
             yield item

@@ -1,4 +1,4 @@
-"""Layout: scheduled bundles of all blocks, loops and branches, one after the other."""
+"""Layout: the scheduled bundles of all blocks, loops and branches, one after the other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,24 +32,24 @@ _ADD, _SUB, _AND, _SHR, _LOOP, _JUMP = map(scalar_operation, (
 
 @dataclass(frozen=True)
 class Options:
-    """How to schedule.
+    """Options of scheduling.
 
     Attributes
     ----------
     schedule : bool
-        If not, each operation gets a bundle, in order.
+        If False, each operation gets a bundle of its own, in the order of the code.
     pipeline : bool
         Whether iterations of innermost loops overlap.
     ahead : bool
-        Whether operations of a block may pass those before them.
+        Whether operations may move in front of earlier operations of their block.
     constants : int
-        Scalar registers for constants of loops.
+        Scalar registers that each nest of loops may use for constants.
     invariants : bool
-        Whether operations that do not change move out of loops.
+        Whether operations whose result is the same in all iterations move out of loops.
     reduced : bool
         Whether loops advance addresses in registers of their own (`addresses`).
     crowded : bool
-        Whether blocks keep to half of the registers where they can.
+        Whether each block tries to use at most half of the registers.
     """
 
     schedule: bool = True
@@ -63,10 +63,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Loops:
-    """Extent of a loop in the bundles: from ``first`` to before ``end``.
+    """The bundles of a loop: from number ``first`` to before ``end``.
 
-    ``count`` is its number of iterations, None if it is known at run time only. ``unroll`` is then
-    how many iterations of the source are one of these; 0 for the few that do not fill a kernel.
+    ``count`` is the number of times they are executed, None if it is known only at run time. In
+    that case, one execution covers ``unroll`` iterations of the source's loop; ``unroll`` is 0 for
+    the loop that executes the few iterations that do not fill a kernel.
     """
 
     first: int
@@ -77,7 +78,7 @@ class Loops:
 
 @dataclass
 class Layout:
-    """Bundles in order, and the places of labels, loops and atoms among them."""
+    """Bundles in order, and the positions of labels, loops and atoms among them."""
 
     code: MachineCode
     options: Options
@@ -93,11 +94,11 @@ class Layout:
 
     @property
     def config(self) -> Config:
-        """The chip."""
+        """Configuration of the chip."""
         return self.code.config
 
     def block(self, block: Block, last: Op | None = None) -> None:
-        """Append a block, and a branch as its last operation."""
+        """Append a block, and the branch ``last`` as its last operation."""
         run: list[Op] = []
         for item in block:
             if isinstance(item, Op):
@@ -114,7 +115,7 @@ class Layout:
         self.run(run, last)
 
     def run(self, ops: Sequence[Op], last: Op | None = None) -> None:
-        """Append operations without control flow, and a branch as the last one."""
+        """Append operations without control flow, and the branch ``last`` as the last one."""
         if self.options.schedule:
             if self.options.ahead:
                 renamed = single_writes([*ops, *([last] if last is not None else [])], self.numbers)
@@ -126,7 +127,7 @@ class Layout:
                            for op in (*ops, *([last] if last is not None else []))]
 
     def _loop(self, loop: Loop, run: list[Op]) -> None:
-        """Append the operations in front of a loop, and the loop."""
+        """Append the operations ``run``, which precede a loop, and then the loop."""
         pipeline = None
         if self.options.schedule and self.options.pipeline:
             pipeline = overlap(loop, self.config, self.usage, self.numbers)
@@ -149,7 +150,7 @@ class Layout:
             self.atoms.append((first, len(self.lines)))
 
     def _simple(self, loop: Loop, counter: SReg, unroll: int = 1) -> None:
-        """Append a loop whose iterations follow each other."""
+        """Append a loop whose iterations do not overlap."""
         first = len(self.lines)
         start = self._label("loop")
         steps = [Op(_ADD, (register, register, step & 0xFFFFFFFF)) for register, step in loop.steps]
@@ -163,7 +164,10 @@ class Layout:
                                 loop.count if isinstance(loop.count, int) else None, unroll))
 
     def _counted(self, pipeline: Pipeline, iterations: int, counter: SReg, run: list[Op]) -> int:
-        """Append a pipelined loop with a known number of iterations; where it begins."""
+        """Append a pipelined loop with a known number of iterations.
+
+        Returns the number of its first bundle.
+        """
         passes, rest = divmod(iterations - pipeline.lead, pipeline.unroll)
         if passes < 2:
             self.run(run)
@@ -184,10 +188,11 @@ class Layout:
         self.lines += epilogue
 
     def _dynamic(self, loop: Loop, pipeline: Pipeline, counter: SReg, run: list[Op]) -> int:
-        """Append a pipelined loop for a number of iterations known at run time.
+        """Append a pipelined loop for a number of iterations known only at run time.
 
-        Iterations that do not fill the kernel come first, one after the other; so do all of a
-        small number.
+        Iterations that do not fill the kernel run first, one after the other. If there are too few
+        iterations for the kernel, all of them run so. Returns the number of the loop's first
+        bundle.
         """
         assert isinstance(loop.count, SReg)
         least, unroll = pipeline.lead + pipeline.unroll, pipeline.unroll
@@ -237,7 +242,7 @@ class Layout:
 
 
 def lay_out(code: MachineCode, options: Options) -> Layout:
-    """Bundles of code whose indexes `addresses` has lowered."""
+    """Lay out code whose indexes `addresses` has lowered."""
     layout = Layout(code, options)
     layout.block(code.body)
     return layout

@@ -1,9 +1,11 @@
-"""Transformations of loops: short ones are unrolled, and what does not change moves out of them.
+"""Transformations of loops: short loops are unrolled, and invariant operations move out of loops.
 
-- A short loop within a loop becomes straight code, so that iterations of the loop around it can
+- A short loop within a loop becomes straight code, so that iterations of the outer loop can
   overlap.
-- An operation whose sources do not change moves in front of the loop, within a budget of registers.
-- Constants of which a loop's bundles would need too many immediates move to scalar registers.
+- An operation whose sources do not change in a loop moves in front of the loop, as long as enough
+  registers are free.
+- If the constants of a loop need more immediates than its bundles have, some of them move to scalar
+  registers.
 """
 
 from collections import Counter
@@ -35,16 +37,16 @@ from sim.compiler.machine.schedule.resources import Node, is_inline
 __all__ = ["hoist", "unroll"]
 
 _COUNT, _OPERATIONS = 8, 48
-"""Most iterations, and most operations of all iterations, of a loop that is unrolled."""
+"""Limits of a loop that is unrolled: iterations, and operations in all iterations together."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
-"""Registers of each kind that may hold what moved out of a nest of loops."""
+"""Registers of each kind that operations moved out of one nest of loops may occupy."""
 _PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _ADD = scalar_operation(ScalarOp.ADD)
 
 
 def unroll(code: MachineCode) -> MachineCode:
-    """The code with short innermost loops of other loops unrolled."""
+    """Return the code with short innermost loops unrolled, if they are within other loops."""
     reads = Counter(register for op in operations(code.body) for register in op.reads)
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_control(code.body, reads)
@@ -82,7 +84,7 @@ def unroll(code: MachineCode) -> MachineCode:
 
 
 def _count_control(block: Block, reads: "Counter[Register]") -> None:
-    """Count what loops, branches and indexes read."""
+    """Count how often loops, branches and indexes read each register."""
     for item in block:
         if isinstance(item, Op):
             if item.access is not None:
@@ -108,7 +110,7 @@ def _is_short(loop: Loop, body: Block) -> bool:
 
 def _local(ops: list[Op], reads: "Counter[Register]", writes: "Counter[Register]") \
         -> list[Register]:
-    """Registers that the operations write once, and only they read, afterwards."""
+    """Return registers that only ``ops`` use: written once, and read only after that."""
     inside: Counter[Register] = Counter()
     early: set[Register] = set()
     written: list[Register] = []
@@ -123,7 +125,7 @@ def _local(ops: list[Op], reads: "Counter[Register]", writes: "Counter[Register]
 
 
 def _at(op: Op, variable: LoopVariable, iteration: int) -> Op:
-    """The operation in an iteration."""
+    """Return the operation with the loop variable replaced by the iteration's number."""
     if op.access is None or variable not in op.access.index.terms:
         return op
     index = op.access.index
@@ -133,15 +135,15 @@ def _at(op: Op, variable: LoopVariable, iteration: int) -> Op:
 
 
 def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode:
-    """The code, whose indexes `addresses` has lowered, with less in its loops.
+    """Move operations and constants out of the loops of code whose indexes `addresses` has lowered.
 
     Parameters
     ----------
     code : MachineCode
     constants : int
-        Scalar registers for constants of a nest of loops.
+        Scalar registers that each nest of loops may use for constants.
     invariants : bool
-        Whether operations move.
+        Whether operations whose sources do not change move in front of the loop.
     """
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_steps(code.body, writes)
@@ -151,7 +153,7 @@ def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode
 
 
 def _count_steps(block: Block, writes: "Counter[Register]") -> None:
-    """Count the registers that loops advance as written."""
+    """Count each register that a loop advances as written once more."""
     for item in block:
         if isinstance(item, Loop):
             writes.update(register for register, _ in item.steps)
@@ -173,7 +175,7 @@ class _Hoisting:
         self._held: dict[int, SReg] = {}
 
     def top(self, block: Block) -> Block:
-        """A block outside of loops."""
+        """Return a block that is not within a loop, with its loops transformed."""
         found: Block = []
         for item in block:
             if isinstance(item, Loop):
@@ -191,7 +193,7 @@ class _Hoisting:
         return found
 
     def _loop(self, loop: Loop) -> tuple[list[Op], Loop]:
-        """Operations that move in front of a loop, and the rest of it."""
+        """Return the operations that move in front of a loop, and the loop without them."""
         body = self._inside(loop.body)
         ops = [item for item in body if isinstance(item, Op)]
         if len(ops) == len(body):
@@ -239,7 +241,7 @@ class _Hoisting:
             and not any(source in written for source in op.reads)
 
     def _immediates(self, ops: list[Op], loop: Loop) -> list[Op]:
-        """The operations with scalar registers in place of constants, if there are too many."""
+        """Replace constants by scalar registers if the loop's bundles have too few immediates."""
         moving = [register for register, _ in loop.steps]
         nodes = [Node.of(op, self._config, moving) for op in ops]
         uses: Counter[int] = Counter()

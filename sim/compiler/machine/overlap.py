@@ -31,18 +31,18 @@ from sim.compiler.machine.schedule.straight import heights, single_writes
 __all__ = ["Usage", "overlap"]
 
 _OPERATIONS = 256
-"""A longer body has enough parallelism of its own."""
+"""Most operations of a loop that is pipelined: longer bodies are parallel enough by themselves."""
 _SHARE = 4
-"""A pipelined loop takes at most this part of instruction memory."""
+"""A pipelined loop takes at most 1 / ``_SHARE`` of instruction memory."""
 _TRIES = 12
-"""Intervals that are tried."""
+"""Initiation intervals to try before giving up."""
 _COUNTERS = 3
-"""Scalar registers that are left to counters of loops."""
+"""Scalar registers that are reserved for counters of loops."""
 _ADD = scalar_operation(ScalarOp.ADD)
 
 
 class Usage:
-    """Where the registers of code are used; places are numbers in the order of the code."""
+    """Where code uses each register; a position counts operations, in the order of the code."""
 
     def __init__(self, block: Block) -> None:
         self._reads: Counter[Register] = Counter()
@@ -52,13 +52,13 @@ class Usage:
         self._walk(block)
 
     def read_elsewhere(self, loop: Loop) -> set[Register]:
-        """Registers that the loop writes and that are read outside of its body."""
+        """Return the registers that the loop writes and that code outside of its body reads."""
         inside = Counter(register for op in operations(loop.body) for register in op.reads)
         return {register for op in operations(loop.body) for register in op.writes
                 if self._reads[register] > inside[register]}
 
     def capacity(self, loop: Loop) -> dict[type, int]:
-        """Registers of each kind that are free for what the loop writes."""
+        """Return the number of registers of each kind that are free for the loop's results."""
         start, _ = self._loops[id(loop)]
         written = {register for op in operations(loop.body) for register in op.writes}
         free = {kind: len(colors) for kind, colors in COLORS.items()}
@@ -108,7 +108,10 @@ class Usage:
 
 
 def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) -> Pipeline | None:
-    """A pipeline for the loop; None if it has control flow or barriers, or nothing is gained."""
+    """Return a pipeline for the loop, or None if no pipeline is possible or worthwhile.
+
+    A loop with control flow or barriers has none.
+    """
     ops = [item for item in loop.body if isinstance(item, Op)]
     if loop.count is None or len(ops) != len(loop.body) or not 0 < len(ops) <= _OPERATIONS \
             or any(is_barrier(op) for op in ops):
@@ -149,7 +152,7 @@ def _fits(needed: dict[type, int], capacity: dict[type, int]) -> bool:
 
 
 def _registers(pipeline: Pipeline) -> dict[type, int]:
-    """Registers of each kind, if those of the kernel's iterations never share one."""
+    """Count the registers of each kind, if iterations of the kernel never share one."""
     needed = pressure(pipeline.graph, pipeline.schedule)
     for register, copies in pipeline.copies.items():
         start, end = pipeline.ends[register]
@@ -158,7 +161,10 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 
 
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
-    """The operations, with a copy of a moving register for each that does not add a constant."""
+    """Insert copies of the registers that the loop advances.
+
+    Each operation that reads such a register, but does not add a constant to it, reads a copy.
+    """
     found = []
     for op in ops:
         copies: dict[Register, Register] = {}

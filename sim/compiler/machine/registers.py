@@ -1,8 +1,8 @@
 """Register allocation: physical registers for virtual ones, by coloring.
 
-Works on bundles in their final order. Two registers interfere if one is written in a bundle after
-which the other is live. A bundle reads before it writes, so a register that is read for the last
-time in a bundle is free for a result of the same bundle.
+The allocator works on bundles in their final order. Two registers interfere if one is written in a
+bundle after which the other is live. A bundle reads before it writes, so a bundle's result can take
+a register that this bundle is the last to read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,20 +18,22 @@ from sim.compiler.machine.ir import ALL_ONES, ZERO, Line, MReg, Register, SReg, 
 __all__ = ["COLORS", "Allocation", "RegisterPressureError", "allocate", "successors"]
 
 RESERVED_SCALARS = 4
-"""Number of scalar registers, the last ones, that belong to the program around kernels."""
+"""Number of scalar registers, the last ones, that are reserved for the program around kernels."""
 
 COLORS: dict[type[Any], range] = {
     VReg: range(isa.VECTOR_REGISTERS),
     MReg: range(1, isa.MASKS),
     SReg: range(1, isa.SCALAR_REGISTERS - RESERVED_SCALARS),
 }
-"""Numbers of the physical registers of each kind."""
+"""Numbers of the physical registers of each kind that can be assigned."""
 _BANKS: dict[type[Any], Any] = {VReg: v, MReg: m, SReg: s}
 _NOUNS: dict[type[Any], str] = {VReg: "vector", MReg: "mask", SReg: "scalar"}
 _ENDS = ("jump", "halt")
 _COPIES = {"move", "add", "mand"}
 _LATE = (8, 5, 3, 1)
-"""Bundles from a push on that should not overwrite the register: it may still have to be read."""
+"""Distances, in bundles from a push, within which its register should not be overwritten.
+
+The largest distance for which coloring succeeds is used."""
 
 
 class RegisterPressureError(Exception):
@@ -45,13 +47,13 @@ class RegisterPressureError(Exception):
 
 @dataclass(frozen=True)
 class Allocation:
-    """Physical registers of all virtual ones, and what is live between lines.
+    """Physical registers of all virtual ones, and the scalar registers that are live between lines.
 
     Attributes
     ----------
     physical : mapping of Register to sim.asm register
     live : tuple of frozenset of int
-        Numbers of the scalar registers that are live before each line, and after the last.
+        Numbers of the physical scalar registers that are live before each line, and after the last.
     """
 
     physical: Mapping[Register, Any]
@@ -59,7 +61,7 @@ class Allocation:
 
 
 def successors(lines: Sequence[Line], labels: Mapping[str, int], number: int) -> list[int]:
-    """Numbers of the lines that can follow a line; ``len(lines)`` is the end."""
+    """Return the numbers of the lines that can follow a line; the end is ``len(lines)``."""
     found = [number + 1]
     for _, op in lines[number]:
         if op.operation.unit is Unit.BRANCH:
@@ -75,7 +77,7 @@ def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
     Raises
     ------
     RegisterPressureError
-        If the core has too few.
+        If more registers of a kind are live at once than the core has.
     """
     graph = _Interference(lines, labels)
     physical: dict[Register, Any] = {ZERO: s[0], ALL_ONES: m[0]}
@@ -88,7 +90,7 @@ def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
 
 
 def _bits(word: int) -> Iterator[int]:
-    """Positions of the ones of a number."""
+    """Yield the positions of a number's one bits."""
     while word:
         low = word & -word
         yield low.bit_length() - 1
@@ -96,7 +98,7 @@ def _bits(word: int) -> Iterator[int]:
 
 
 class _Interference:
-    """Liveness and interference; a set of registers is a number with a bit for each."""
+    """Liveness and interference of registers; sets of registers are bit masks."""
 
     def __init__(self, lines: Sequence[Line], labels: Mapping[str, int]) -> None:
         self._number: dict[Register, int] = {}
@@ -117,11 +119,11 @@ class _Interference:
         self._writes, self._follow = writes, follow
 
     def registers_of(self, word: int) -> list[Register]:
-        """Registers of a set."""
+        """Return the registers of a set."""
         return [self._registers[bit] for bit in _bits(word)]
 
     def color(self, kind: type[Any]) -> dict[Register, int]:
-        """Physical numbers of the registers of a kind."""
+        """Return a physical number for each register of a kind."""
         members = [number for number, register in enumerate(self._registers)
                    if isinstance(register, kind)]
         colors = None
@@ -146,7 +148,7 @@ class _Interference:
         return number
 
     def _note_copies(self, lines: Sequence[Line]) -> None:
-        """Remember which registers are copied, to give both the same physical one."""
+        """Record the source and result of each copy: they share a physical register if possible."""
         for line in lines:
             for _, op in line:
                 if op.name in _COPIES and len(op.reads) == 1 and len(op.writes) == 1:
@@ -156,7 +158,7 @@ class _Interference:
 
     @staticmethod
     def _liveness(reads: list[int], writes: list[int], follow: list[list[int]]) -> list[int]:
-        """Registers live before each line, and after the last."""
+        """Compute the sets of registers that are live before each line, and after the last."""
         live = [0] * (len(reads) + 1)
         changed = True
         while changed:
@@ -189,9 +191,11 @@ class _Interference:
         return edges
 
     def _late(self, bundles: int) -> dict[int, int]:
-        """Registers that should differ: those pushed, and those written in so many bundles.
+        """Find registers that should differ: pushed ones, and those written soon after the push.
 
-        The array reads a register row by row; a bundle that overwrites it too early is held.
+        Soon means in the bundle of the push and the next ``bundles`` - 1 bundles. The array reads a
+        pushed register row by row, and a bundle that overwrites the register before that ends must
+        wait. Returns, for each register, the set of those from which it should differ.
         """
         late: dict[int, int] = {}
         for number, pushed in self._pushes if bundles else ():
@@ -209,11 +213,11 @@ class _Interference:
 
     def _greedy(self, members: Sequence[int], colors: range, *, spread: bool = False,
                 also: Mapping[int, int] = MappingProxyType({})) -> dict[int, int] | None:
-        """Color registers in this order.
+        """Color the registers in the order of ``members``; None if the colors do not suffice.
 
-        With ``spread``, a color is taken again as late as possible: a unit that reads a register
-        row by row holds a bundle that overwrites it too early. ``also`` has further registers from
-        which each must differ.
+        With ``spread``, the color that has been unused for longest is preferred: a unit that reads
+        a register row by row delays a bundle that overwrites the register too early. ``also`` has,
+        for each register, the set of further registers from which it must differ.
         """
         chosen: dict[int, int] = {}
         holders = dict.fromkeys(colors, 0)
@@ -234,7 +238,7 @@ class _Interference:
         return chosen
 
     def _smallest_last(self, members: Sequence[int]) -> list[int]:
-        """Registers with many neighbours first, so that those with few are easy at the end."""
+        """Order registers so that those with few neighbours, easy to color, are last."""
         remaining = sum(1 << number for number in members)
         degree = {number: (self._edges[number] & remaining).bit_count() for number in members}
         order = []

@@ -1,4 +1,4 @@
-"""Machine code and bundles as text, for dumps."""
+"""Text form of machine code and bundles, for dumps."""
 
 import pathlib
 from itertools import count
@@ -32,14 +32,14 @@ def dump_kernel(folder: pathlib.Path, name: str, machine: MachineCode, code: Cod
 
 
 def code_text(code: MachineCode) -> str:
-    """Machine code on virtual registers, an operation a line; loops and branches are indented."""
+    """Format machine code on virtual registers, one operation a line; blocks are indented."""
     lines: list[str] = []
     _block(code.body, "", lines)
     return "".join(line + "\n" for line in lines)
 
 
 def bundles_text(code: Code) -> str:
-    """Bundles in the assembler's text form, with addresses as comments."""
+    """Format bundles in the assembler's text form, with addresses as comments."""
     asm = Assembler()
     code.write(asm)
     return asm.assemble().listing()

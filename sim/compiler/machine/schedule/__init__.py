@@ -1,7 +1,7 @@
-"""Scheduling: the order of operations, and which share a bundle.
+"""Scheduling: the order of operations, and which of them share a bundle.
 
-- `resources`: what an operation occupies, and its latency.
-- `dependences`: what must come before what, also across iterations of a loop.
+- `resources`: the slots, units and ports that an operation occupies, and its latency.
+- `dependences`: which operations must precede which, also across iterations of a loop.
 - `straight`: list scheduling of operations without control flow.
 - `modulo`: software pipelining of innermost loops; `pipeline` writes the result as bundles.
 """

@@ -1,13 +1,13 @@
 """Dependences between operations of a block, or of a loop's iterations.
 
-An edge from one operation to another holds a latency and a distance: the second operation comes at
-least ``latency`` cycles after the first, ``distance`` iterations later.
+An edge from one operation to another has a latency and a distance: the second operation,
+``distance`` iterations later, issues at least ``latency`` cycles after the first.
 
-- A read follows the write by the writer's latency. A write may share the bundle of an earlier
-  read, because a bundle reads first, and follows an earlier write.
+- A read issues at least the writer's latency after the write. A write may share the bundle of an
+  earlier read, because a bundle reads before it writes, but not that of an earlier write.
 - Accesses to a buffer are ordered unless their indexes differ for certain.
-- Operations of the array keep their order, and so do those of the transposer and of semaphores and
-  transfers; the last are ordered with all accesses to memory too.
+- Operations of the array keep their order, and so do those of the transposer. Operations on
+  semaphores and transfers keep their order, and are ordered with accesses to memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ __all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
-"""Pushes of rows that a load may pass in a paced block."""
+"""Pushes of rows in front of which a load of a paced block may move."""
 _APART = 24
-"""Least cycles between two transfers of a block."""
+"""Least number of cycles between two transfers of a block."""
 _Key = tuple[tuple[int, int, int], ...]
 
 
@@ -37,9 +37,9 @@ class Graph:
     ----------
     nodes : list of Node
     after : list of dict
-        For each operation, (other, distance): latency of the edges to other operations.
+        For each operation, its outgoing edges: the latency by (other operation, distance).
     before : list of dict
-        The same edges, by the operation at their end.
+        For each operation, its incoming edges: the latency by (other operation, distance).
     """
 
     nodes: list[Node]
@@ -51,7 +51,7 @@ class Graph:
         self.before = [{} for _ in self.nodes]
 
     def edge(self, first: int, second: int, latency: int, distance: int = 0) -> None:
-        """Add an edge; of equal ones the longest counts."""
+        """Add an edge; of edges with the same ends and distance, the longest latency is kept."""
         if first == second and not distance:
             return
         if self.after[first].get((second, distance), -1) < latency:
@@ -60,7 +60,7 @@ class Graph:
 
 
 def is_barrier(op: Op) -> bool:
-    """Whether accesses to memory cannot pass the operation."""
+    """Whether no access to memory may move past the operation."""
     return op.operation.unit in _BARRIERS
 
 
@@ -69,12 +69,12 @@ def _is_store(node: Node) -> bool:
 
 
 def _order(first: Node, second: Node) -> int:
-    """Least cycles between two accesses to the same place."""
+    """Return the least number of cycles between two accesses to the same address."""
     return 1 if _is_store(first) else 0
 
 
 def _ordered_class(op: Op) -> str | None:
-    """Operations of the same class keep their order."""
+    """Return the class of an operation whose members keep their order, or None."""
     if op.operation.unit is Unit.MXU:
         return "array"
     if op.operation.op in (MiscOp.TRANSPOSE_IN, MiscOp.TRANSPOSE_OUT) \
@@ -84,10 +84,10 @@ def _ordered_class(op: Op) -> str | None:
 
 
 def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
-    """Dependences of operations that are executed once, in this order.
+    """Build the dependences of operations that are executed once, in this order.
 
-    If they are ``paced``, loads come only shortly before the rows that are pushed next to them:
-    those of a long sequence would fill all registers.
+    With ``paced``, a load is not scheduled long before the pushes of rows near it: otherwise, the
+    loads of a long sequence would fill all registers.
     """
     graph = Graph(nodes)
     writer: dict[Register, int] = {}
@@ -125,7 +125,7 @@ def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
 
 
 class _Pace:
-    """Edges that keep the array busy in a block that starts transfers."""
+    """Adds edges that keep the array busy in a block that starts transfers."""
 
     def __init__(self, graph: Graph, paced: bool) -> None:
         self._graph, self._paced = graph, paced
@@ -133,7 +133,7 @@ class _Pace:
         self._transfer: int | None = None
 
     def add(self, number: int, node: Node, last: int | None) -> None:
-        """Add the next operation; ``last`` is the last one of the array before it."""
+        """Add the next operation; ``last`` is the number of the array operation before it."""
         graph, rows = self._graph, self._rows
         if not self._paced:
             return
@@ -155,10 +155,10 @@ class _Pace:
 
 
 class _Memory:
-    """Order of accesses to memory in a block, added one after the other.
+    """Adds edges between accesses to memory of a block, which are passed in order.
 
-    Accesses whose indexes have the same terms are compared by their constants. Others are ordered
-    unless the ranges of their indexes do not meet.
+    Accesses whose indexes have the same terms are compared by their constants. All other accesses
+    to a buffer are ordered.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -172,7 +172,7 @@ class _Memory:
         self._since: list[int] = []
 
     def forget(self, register: Register) -> None:
-        """A register of indexes changes."""
+        """Note that a register changes: indexes with its old and new values are not comparable."""
         if isinstance(register, SReg):
             self._versions[register] = self._versions.get(register, 0) + 1
 
@@ -241,7 +241,7 @@ class _Memory:
 
 def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
                kept: set[Register]) -> Graph:
-    """Dependences of a loop's body, whose operations write each register at most once.
+    """Build the dependences of a loop's body, which writes each register at most once.
 
     Parameters
     ----------
@@ -249,10 +249,10 @@ def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
         The body.
     variable : LoopVariable
     count : int or None
-        Number of iterations, if it is known.
+        Number of iterations; None if it is known only at run time.
     kept : set of Register
         Registers that must be the same in all iterations, because they are read outside of the
-        loop. To them are added those that are read in the next iteration.
+        loop. The function adds those that the next iteration reads.
     """
     graph = Graph(nodes)
     writer = {register: number for number, node in enumerate(nodes) for register in node.writes}
@@ -277,7 +277,7 @@ def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
 
 
 def _ordered_iterations(graph: Graph) -> None:
-    """Order of the array's and the transposer's operations, within and across iterations."""
+    """Add edges that keep the array's and the transposer's order, also across iterations."""
     for kind in ("array", "transposer"):
         members = [number for number, node in enumerate(graph.nodes)
                    if _ordered_class(node.op) == kind]
@@ -289,7 +289,10 @@ def _ordered_iterations(graph: Graph) -> None:
 
 def _memory_edges(graph: Graph, first: int, second: int, variable: LoopVariable,
                   loop: tuple[int | None, set[SReg]]) -> None:
-    """Edges between two accesses of a loop's body, ``first`` in front of ``second``."""
+    """Add edges between two accesses of a loop's body; ``first`` precedes ``second``.
+
+    ``loop`` is the number of iterations, if known, and the scalar registers that the body writes.
+    """
     count, written = loop
     a, b = graph.nodes[first], graph.nodes[second]
     at, bt = a.op.access, b.op.access
@@ -319,7 +322,10 @@ def _memory_edges(graph: Graph, first: int, second: int, variable: LoopVariable,
 
 def lifetimes(nodes: Sequence[Node], times: Sequence[int], period: int) \
         -> Mapping[Register, tuple[int, int]]:
-    """Cycles of the write and of the last read of each register that a loop's body writes."""
+    """Return the cycle of the write, and the end of the last read, of each register.
+
+    Only registers that the loop's body writes are included.
+    """
     writer = {register: number for number, node in enumerate(nodes) for register in node.writes}
     ends = {register: (times[number], times[number] + 1) for register, number in writer.items()}
     for number, node in enumerate(nodes):

@@ -1,8 +1,9 @@
-"""Modulo scheduling: iterations of a loop overlap, a new one starting every few cycles.
+"""Modulo scheduling: iterations of a loop overlap, and a new one starts every few cycles.
 
 Iterative modulo scheduling (Rau, "Iterative modulo scheduling: an algorithm for software pipelining
 loops", MICRO-27, 1994): operations are placed by priority in a table of as many cycles as the
-initiation interval; one that finds no place takes that of others, which are then placed again.
+initiation interval; an operation that finds no free place displaces others, which are then placed
+again.
 """
 
 import heapq
@@ -18,20 +19,21 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["Modulo", "feasible_interval", "least_interval", "modulo_schedule", "pressure"]
 
 _ATTEMPTS = 6
-"""Operations placed, for each of the loop, before an interval is given up."""
+"""Attempts to place an operation, per operation of the loop, before an interval is given up."""
 
 
 @dataclass(frozen=True)
 class Modulo:
-    """A modulo schedule.
+    """A modulo schedule of the operations of a loop's body.
 
     Attributes
     ----------
     interval : int
-        Cycles between iterations.
+        Initiation interval: cycles from the start of one iteration to that of the next.
     times : list of int
-        Cycle of each operation, in the iteration that starts at 0.
+        Cycle of each operation in the iteration that starts in cycle 0.
     slots : list of Slot
+        Slot of each operation.
     """
 
     interval: int
@@ -40,12 +42,15 @@ class Modulo:
 
     @property
     def stages(self) -> int:
-        """Iterations under way at once."""
+        """Number of iterations that are in progress at the same time."""
         return max(self.times) // self.interval + 1
 
 
 def least_interval(nodes: list[Node]) -> int:
-    """Least initiation interval that slots, units and immediates allow, with the loop's branch."""
+    """Return the least initiation interval that slots, units and immediates allow.
+
+    The branch at the end of the loop is included.
+    """
     slots: Counter[tuple[Slot, ...]] = Counter(node.op.operation.slots for node in nodes)
     slots[Slot.S1,] += 1
     units: Counter[str] = Counter()
@@ -62,7 +67,7 @@ def least_interval(nodes: list[Node]) -> int:
 
 
 def modulo_schedule(graph: Graph, interval: int) -> Modulo | None:
-    """A modulo schedule with this interval, or None if none is found."""
+    """Find a modulo schedule with this initiation interval; None if the search fails."""
     heights = _heights(graph, interval)
     if heights is None:
         return None
@@ -78,7 +83,7 @@ def modulo_schedule(graph: Graph, interval: int) -> Modulo | None:
 
 
 def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
-    """Least interval from ``low`` to ``high`` that the cycles of dependences allow, or None."""
+    """Return the least interval in ``low`` to ``high`` that cyclic dependences allow, or None."""
     if _heights(graph, high) is None:
         return None
     while low < high:
@@ -91,7 +96,10 @@ def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
 
 
 def _heights(graph: Graph, interval: int) -> list[int] | None:
-    """Longest paths to the end; None if a cycle of dependences takes longer than the interval."""
+    """Return the longest path from each operation to the end, in cycles.
+
+    None if a cycle of dependences takes longer than the interval.
+    """
     found = [0] * len(graph.nodes)
     limit = sum(max(after.values(), default=0) for after in graph.after)
     for _ in range(len(found) + 1):
@@ -122,7 +130,7 @@ class _Search:
         heapq.heapify(self._queue)
 
     def run(self) -> Table | None:
-        """Slots and cycles of all operations, in a table; None if the search is given up."""
+        """Place all operations in a table of slots and cycles; None if the search is given up."""
         budget = _ATTEMPTS * len(self._graph.nodes)
         while self._queue:
             _, number = heapq.heappop(self._queue)
@@ -171,7 +179,10 @@ class _Search:
 
 
 def _delay_sources(graph: Graph, table: Table) -> None:
-    """Move loads and the like as late as their users allow, so that they need fewer registers."""
+    """Move operations without computed sources, such as loads, as late as their users allow.
+
+    Their results then occupy registers for fewer cycles.
+    """
     interval = table.period
     written = {register for node in graph.nodes for register in node.writes}
     for number in reversed(range(len(graph.nodes))):
@@ -192,7 +203,7 @@ def _delay_sources(graph: Graph, table: Table) -> None:
 
 
 def pressure(graph: Graph, schedule: Modulo) -> dict[type, int]:
-    """Registers of each kind that the loop's own values need."""
+    """Count the registers of each kind that the values written in the loop need."""
     needed: dict[type, int] = {VReg: 0, MReg: 0, SReg: 0}
     ends: dict[Register, tuple[int, int]] = dict(
         lifetimes(graph.nodes, schedule.times, schedule.interval))

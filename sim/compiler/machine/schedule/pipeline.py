@@ -2,12 +2,12 @@
 
 A pipelined loop is a prologue, in which the first iterations start; a kernel, in which iterations
 start and end; and an epilogue, in which the last ones end. In a modulo schedule of interval I, the
-operation of cycle t belongs to cycle I j + t in iteration j.
+operation of cycle t is executed in cycle I j + t for iteration j.
 
 A register that is read later than I cycles after it is written would be overwritten by the next
 iteration. So the kernel contains several iterations (``unroll``), which take registers in turn
 (modulo variable expansion). Registers that the loop advances by constants (``steps``) are advanced
-once in the kernel, and operations add what is missing to their offsets.
+once in the kernel, and the offsets of operations make up the difference.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Pipeline:
     graph : Graph
     schedule : Modulo
     unroll : int
-        Iterations of the kernel.
+        Number of iterations in the kernel.
     copies : mapping
         Registers that iterations use in turn, for each register that needs more than one.
     steps : sequence of (SReg, int)
@@ -59,26 +59,26 @@ class Pipeline:
 
     @property
     def lead(self) -> int:
-        """Iterations that have to start before the kernel."""
+        """Iterations that must start before the kernel."""
         return self.schedule.stages - 1
 
     def flat(self, count: int) -> list[Line]:
-        """All of ``count`` iterations, without a loop."""
+        """Return the bundles of all ``count`` iterations, without a loop."""
         end = (count - 1) * self.schedule.interval + max(self.schedule.times) + 1
         return _filled(self._lines(0, end, count, lambda iteration, *_: iteration))
 
     def looped(self, first: int, counter: SReg, label: str) \
             -> tuple[list[Line], list[Line], list[Line]]:
-        """Prologue, kernel and epilogue.
+        """Return the bundles of the prologue, the kernel and the epilogue.
 
         Parameters
         ----------
         first : int
-            Iterations that start in the prologue, at least `lead`.
+            Number of iterations that start in the prologue, at least `lead`.
         counter : SReg
-            Number of executions of the kernel, at least 1.
+            Register with the number of executions of the kernel, at least 1.
         label : str
-            Of the kernel.
+            Label of the kernel.
         """
         interval, unroll = self.schedule.interval, self.unroll
         low, high = first * interval, (first + unroll) * interval
@@ -99,9 +99,10 @@ class Pipeline:
 
     def _lines(self, start: int, end: int, iterations: int,
                distance: Callable[[int, SReg, int], int]) -> list[Line]:
-        """Bundles of the cycles ``start`` to before ``end``; some may be empty.
+        """Return the bundles of cycles ``start`` to before ``end``; some may be empty.
 
-        ``distance`` tells how many iterations a register of ``steps`` is behind an operation.
+        ``distance(iteration, register, cycle)`` is the number of iterations by which a register of
+        ``steps`` is behind the iteration of an operation.
         """
         lines: list[Line] = []
         schedule = self.schedule
@@ -117,7 +118,7 @@ class Pipeline:
 
     def _operation(self, number: int, iteration: int, cycle: int,
                    distance: Callable[[int, SReg, int], int]) -> Op:
-        """An operation with the registers and the offset of its iteration."""
+        """Return an operation with the registers and the offset of its iteration."""
         op = self.graph.nodes[number].op
         operands = list(op.operands)
         for position, operand in enumerate(operands):
@@ -133,11 +134,14 @@ class Pipeline:
         return Op(op.operation, tuple(operands), op.access)
 
     def _step(self, register: SReg) -> Op:
-        """The operation that advances a register by the kernel's iterations."""
+        """Return the operation that advances a register once per execution of the kernel."""
         return Op(_ADD, (register, register, self._steps[register] * self.unroll & _WORD))
 
     def _advance(self, rows: int) -> tuple[list[tuple[int, Slot, SReg]], list[Line]]:
-        """Row and slot in the kernel of each register's advance; bundles for those without."""
+        """Place the operations that advance registers in free slots of the kernel's rows.
+
+        Returns (row, slot, register) for each operation placed, and bundles for the other ones.
+        """
         interval = self.schedule.interval
         free: list[tuple[int, Slot]] = []
         room: dict[int, int] = {}
@@ -170,23 +174,23 @@ class Pipeline:
 
 
 def _filled(lines: list[Line]) -> list[Line]:
-    """Lines without the empty ones."""
+    """Return the lines that are not empty."""
     return [line for line in lines if line]
 
 
 def plan_pipeline(graph: Graph, schedule: Modulo, steps: Sequence[tuple[SReg, int]],
                   kept: set[Register], new: Callable[[type[Register]], Register], *,
                   power: bool) -> Pipeline:
-    """Choose the kernel's iterations and the registers that they take in turn.
+    """Choose the number of iterations in the kernel, and the registers that they use in turn.
 
     Parameters
     ----------
     graph, schedule, steps
         As in `Pipeline`.
     kept : set of Register
-        Registers that are the same in all iterations.
+        Registers that must be the same in all iterations.
     new : callable
-        Makes a new register of a kind.
+        Returns a new register of the given class.
     power : bool
         Whether the number of the kernel's iterations must be a power of two.
     """
@@ -205,5 +209,5 @@ def plan_pipeline(graph: Graph, schedule: Modulo, steps: Sequence[tuple[SReg, in
 
 
 def _divisor(number: int, least: int) -> int:
-    """Smallest divisor of ``number`` that is at least ``least``."""
+    """Return the smallest divisor of ``number`` that is at least ``least``."""
     return next(divisor for divisor in range(least, number + 1) if number % divisor == 0)

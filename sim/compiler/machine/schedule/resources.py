@@ -1,8 +1,8 @@
 """Resources of the core: latencies, slots, units, write ports, and immediates of a bundle.
 
-docs/isa.md and docs/core.md (Latencies) define them. Schedules that ignore one of them are right,
-but slower, because the core holds bundles until it can execute them. The exceptions are slots and
-immediates, which a bundle cannot have more of.
+docs/isa.md and docs/core.md (Latencies) define them. Slots and immediates are hard limits of a
+bundle. A schedule that ignores any other resource gives the same results, but runs slower: the core
+holds a bundle until it can execute it.
 """
 
 from collections.abc import Collection
@@ -19,16 +19,16 @@ __all__ = ["Node", "Table", "follows", "is_inline", "latency", "occupancy"]
 
 _SCALAR_LOAD = 2
 _EAGER = 4
-"""Cycles by which an operation of the array may come before the array can take it."""
+"""Cycles by which an eager operation may issue before the array can accept it."""
 _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 _ADDING = ("add", "load", "store")
 _VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
 _PORTS = {slot: f"{slot}.port" for slot in Slot}
-"""What a slot's results take when they are written."""
+"""Key, in a table, of the write port through which the results of a slot are written."""
 
 
 def latency(op: Op, config: Config) -> int:
-    """Cycles from an operation to the first bundle that can use its result without waiting."""
+    """Return the cycles from an operation to the first bundle that can use its result at once."""
     operation = op.operation
     if operation.unit in isa.LATENCIES:
         return isa.LATENCIES[operation.unit]
@@ -45,7 +45,10 @@ def latency(op: Op, config: Config) -> int:
 
 
 def _skipped(op: Op, config: Config) -> int:
-    """Rows that the cross-lane unit skips before those that it takes; half if not known."""
+    """Return how many rows the cross-lane unit skips before it starts.
+
+    If the distance is known only at run time, half of the sublanes.
+    """
     distance = op.operands[-1]
     if op.operation.op is MiscOp.ROTATE_SUBLANES:
         if not isinstance(distance, int):
@@ -57,7 +60,10 @@ def _skipped(op: Op, config: Config) -> int:
 
 
 def occupancy(op: Op, config: Config) -> tuple[str, int] | None:
-    """The unit that takes a row a cycle, and for how many cycles; None for other units."""
+    """Return the unit that processes the operation row by row, and for how many cycles.
+
+    None for operations of other units.
+    """
     if op.operation.unit is Unit.XLU:
         return "xlu", config.sublanes + _skipped(op, config)
     if op.operation.unit is Unit.MXU:
@@ -75,7 +81,7 @@ def is_inline(value: int) -> bool:
 
 
 def follows(op: Op, moving: Collection[Register]) -> SReg | None:
-    """The register of ``moving`` to which the operation adds a constant, if it does."""
+    """Return the register of ``moving`` to which the operation adds a constant, or None."""
     operands = op.operands
     if len(operands) > 2 and isinstance(operands[2], int) and isinstance(operands[1], SReg) \
             and operands[1] in moving and op.name in _ADDING:
@@ -91,10 +97,10 @@ def _constants(op: Op) -> set[int | str]:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An operation as the scheduler sees it.
+    """An operation with its resources, as scheduled.
 
-    ``moving``: scalar registers that `pipeline` advances itself; an operation that adds an offset
-    to one of them may need an immediate for it.
+    ``constants`` holds the immediates that the operation needs. An operation that adds an offset to
+    a scalar register that `pipeline` advances needs one for the changed offset.
     """
 
     op: Op
@@ -109,7 +115,11 @@ class Node:
     @staticmethod
     def of(op: Op, config: Config, moving: Collection[Register] = (), *,
            eager: bool = False) -> "Node":
-        """The node of an operation; with ``eager``, one of the array may come a little early."""
+        """Make the node of an operation.
+
+        ``moving`` has the scalar registers that `pipeline` advances. With ``eager``, an operation
+        of the array may issue a few cycles before the array can accept it.
+        """
         unit, busy = occupancy(op, config) or (None, 0)
         if eager and op.operation.unit is Unit.MXU:
             busy = max(1, busy - _EAGER)
@@ -122,12 +132,12 @@ class Node:
 
 @dataclass(slots=True)
 class Table:
-    """Which resources are taken in which cycle.
+    """The resources that are occupied in each cycle.
 
     Attributes
     ----------
     period : int
-        Cycles repeat after so many; 0: never.
+        Number of cycles after which occupation repeats; 0 if it does not.
     """
 
     period: int = 0
@@ -153,7 +163,7 @@ class Table:
         return [(unit, at % period) for at in range(cycle, cycle + node.busy)]
 
     def room(self, node: Node, cycle: int) -> Slot | None:
-        """The slot in which the operation fits in that cycle, or None."""
+        """Return a slot in which the operation fits in that cycle, or None."""
         if node.constants and not self._immediates(node, cycle):
             return None
         taken, period = self.taken, self.period
@@ -175,7 +185,7 @@ class Table:
         return len(node.constants.union(*(held for _, held in others))) <= isa.IMMEDIATES
 
     def put(self, number: int, node: Node, slot: Slot, cycle: int) -> None:
-        """Take what the operation occupies."""
+        """Place an operation, and mark its resources as occupied."""
         for key in self._keys(node, slot, cycle):
             self.taken[key] = number
         if node.constants:
@@ -184,7 +194,7 @@ class Table:
         self.places[number] = node, slot, cycle
 
     def remove(self, number: int) -> None:
-        """Give back what the operation occupies."""
+        """Remove an operation, and free its resources."""
         node, slot, cycle = self.places.pop(number)
         for key in self._keys(node, slot, cycle):
             if self.taken.get(key) == number:
@@ -194,7 +204,7 @@ class Table:
             self.constants[row] = [pair for pair in self.constants[row] if pair[0] != number]
 
     def conflicts(self, node: Node, cycle: int) -> tuple[Slot, set[int]]:
-        """The slot with the fewest operations in the way, and these."""
+        """Return the slot with the fewest operations in the way, and the numbers of these."""
         best: tuple[Slot, set[int]] | None = None
         for slot in node.op.operation.slots:
             found = {self.taken[key] for key in self._keys(node, slot, cycle) if key in self.taken}

@@ -1,4 +1,4 @@
-"""List scheduling: operations without control flow, by critical path."""
+"""List scheduling: operations without control flow, ordered by critical path."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["PRESSURE", "heights", "schedule_block", "single_writes"]
 
 PRESSURE: dict[type, int] = {VReg: 26, MReg: 5, SReg: 22}
-"""Registers of each kind that a block may fill before it stops to run ahead."""
+"""Registers of each kind that a block may fill before operations no longer pass older ones."""
 
 
 def heights(graph: Graph) -> list[int]:
-    """Cycles from each operation to the end of the block: its critical path."""
+    """Return the cycles from each operation to the end of the block: its critical path."""
     found = [0] * len(graph.nodes)
     for number in reversed(range(len(found))):
         node = graph.nodes[number]
@@ -27,18 +27,20 @@ def heights(graph: Graph) -> list[int]:
 
 def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
                    ahead: bool = True, crowded: bool = False) -> list[list[tuple[Slot, Op]]]:
-    """Bundles of operations that are executed once, in this order.
+    """Schedule operations that are executed once.
+
+    The result is that of executing ``ops`` in order.
 
     Parameters
     ----------
     ops : sequence of Op
     config : Config
     last : Op or None
-        A branch after them; it goes into the last bundle.
+        A branch that follows the operations; it is placed in the last bundle.
     ahead : bool
-        Whether operations may pass those before them; otherwise they only share bundles.
+        Whether operations may move in front of earlier ones; if False, they may only share bundles.
     crowded : bool
-        Whether the block keeps to half of the registers where it can.
+        Whether the block tries to use at most half of the registers.
     """
     # The array waits for the core less often if the core, which starts transfers, waits for it.
     eager = any(op.fence is not None for op in ops)
@@ -56,7 +58,10 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
 
 
 def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
-    """The operations, with a register of its own for each write but the last."""
+    """Rename registers so that each is written once.
+
+    Each write but the last to a register goes to a new register.
+    """
     left = Counter(register for op in ops for register in op.writes)
     if max(left.values(), default=0) < 2:
         return list(ops)
@@ -108,7 +113,7 @@ class _Scheduler:
         self._kept = self._defined & written
 
     def run(self) -> list[tuple[Slot, int]]:
-        """Slot and cycle of each operation."""
+        """Return the slot and cycle of each operation."""
         cycle, left = 0, len(self._graph.nodes)
         while left:
             placed = self._cycle(cycle)
@@ -120,7 +125,10 @@ class _Scheduler:
         return [(places[number][1], places[number][2]) for number in range(len(places))]
 
     def _cycle(self, cycle: int) -> int:
-        """Place what fits into a cycle; operations that become ready may fit too."""
+        """Place the operations that fit into a cycle, including those that become ready in it.
+
+        Returns how many were placed.
+        """
         placed = 0
         progress = True
         while progress:
@@ -140,7 +148,7 @@ class _Scheduler:
         return placed
 
     def _allowed(self, number: int) -> bool:
-        """Whether registers suffice to run this operation before older ones."""
+        """Whether enough registers are free to run this operation before older ones."""
         while self._next < len(self._done) and self._done[self._next]:
             self._next += 1
         if number == self._next:

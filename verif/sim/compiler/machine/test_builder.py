@@ -211,5 +211,5 @@ def test_loop_variable_is_refused_after_its_loop() -> None:
     b = Builder(TINY)
     with b.loop(3) as i:
         assert isinstance(b.value(i), SReg)
-    with pytest.raises(ValueError, match="index must be of open loops"):
+    with pytest.raises(ValueError, match="index must use variables of open loops"):
         b.load(X, i)
