@@ -1,1 +1,1 @@
-"""Kernels: how each operation of a graph becomes machine code."""
+"""Kernels: rules that write the machine code of a graph's operations."""

@@ -31,12 +31,12 @@ __all__ = ["broadcast_tiling", "emit_region", "expand_region", "is_readable",
 Dimensions = tuple[int, ...]
 
 _LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
-"""Kinds, besides those of the table, that a region may contain."""
+"""Kinds of operations that a region may contain in addition to those of the table."""
 
 _LONG = 40
-"""Operations from which on the code of a vector is long."""
+"""Number of operations for a vector from which on its code counts as long."""
 _COPIES = {2: (28, 6), 4: (24, 4)}
-"""Registers that so many copies of long code may take together: vectors, masks."""
+"""By the number of copies of long code: vectors and masks that these copies may need together."""
 
 
 # What is computed.
@@ -44,14 +44,15 @@ _COPIES = {2: (28, 6), 4: (24, 4)}
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value that an expression starts from.
+    """An input of a region's expressions: an operand, or a coordinate of the element.
 
     Attributes
     ----------
     operand : int or None
         Number of the operand; None for a coordinate.
     dimensions : tuple of int
-        The result's dimension for each dimension of the operand; of a coordinate, its dimension.
+        For an operand, the result's dimension for each of its dimensions. For a coordinate, the
+        dimension whose index it is.
     """
 
     operand: int | None
@@ -59,7 +60,7 @@ class Leaf:
 
 
 def _region_of(operation: Operation) -> Graph:
-    """The region of a fusion; for another operation, one that holds it alone."""
+    """Return the region of a fusion; for another operation, a region that contains only it."""
     if operation.kind == "fusion":
         return operation.regions[0]
     inner = Operation(operation.kind, operation.operands, operation.results, operation.attributes)
@@ -67,7 +68,7 @@ def _region_of(operation: Operation) -> Graph:
 
 
 class _Region:
-    """Expands the operations of a region."""
+    """Expands the operations of a region into expressions."""
 
     def __init__(self, region: Graph) -> None:
         self.elements = Elements()
@@ -82,7 +83,7 @@ class _Region:
         return self.leaves.setdefault(leaf, self.elements.input())
 
     def _operand(self, value: Value, dimensions: Dimensions | None = None) -> Any:
-        """An operand of an operation: a mask for a predicate."""
+        """Return the expression of an operation's operand; for a predicate, a mask."""
         if value in self._values:
             return self._values[value]
         if dimensions is None:
@@ -91,7 +92,7 @@ class _Region:
         return self.elements("ne", node, 0) if value.dtype is DType.PRED else node
 
     def _word(self, value: Value) -> Any:
-        """An output: a predicate is 0 or 1."""
+        """Return the expression of an output as a word; a predicate becomes 0 or 1."""
         node = self._operand(value)
         return self.elements.select(node, 1, 0) if value.dtype is DType.PRED else node
 
@@ -120,7 +121,7 @@ class _Region:
 
 
 def expand_region(region: Graph) -> tuple[Elements, list[Node | int]]:
-    """The expressions of a region's outputs, for an estimate of its cost."""
+    """Return the expressions of a region's outputs, from which its cost can be estimated."""
     expanded = _Region(region)
     return expanded.elements, expanded.outputs
 
@@ -132,14 +133,14 @@ def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]
     ----------
     b : Builder
     region : Graph
-        For instance the reducer of a reduction.
+        The operations, such as the reducer of a reduction.
     inputs : sequence of VReg
-        One for each of the region's inputs; predicates as 0 or 1.
+        A register for each of the region's inputs; predicates are 0 or 1.
 
     Returns
     -------
     list of VReg
-        One for each of the region's outputs; predicates as 0 or 1.
+        A register for each of the region's outputs; predicates are 0 or 1.
     """
     expanded = _Region(region)
     leaves: dict[Node, Any] = {}
@@ -154,7 +155,7 @@ def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]
 
 @refuses("reduce", "reduce_window", "select_and_scatter", "sort")
 def region_refusal(operation: Operation) -> Refusal | None:
-    """Refuse an operation whose regions `emit_region` cannot write."""
+    """Refuse an operation with a region that `emit_region` cannot write."""
     for region in operation.regions:
         for inner in region.operations:
             if inner.kind not in table.KINDS | _LEAVES or stages(inner) is not None:
@@ -164,7 +165,7 @@ def region_refusal(operation: Operation) -> Refusal | None:
 
 
 def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
-    """Write one execution of a step on registers; a result may be a word."""
+    """Write one execution of a step on registers; a constant result is returned as a word."""
     e = Elements()
     inputs = [e.input() for _ in registers]
     outputs = step(e, inputs)
@@ -179,14 +180,14 @@ def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
 
 
 def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tiling) -> Tiling | None:
-    """The tiling in which an operand can be read while a result of this tiling is computed.
+    """Return the tiling that an operand needs for a result with the tiling ``result``.
 
     Parameters
     ----------
     shape : sequence of int
-        Of the operand.
+        Shape of the operand.
     dimensions : tuple of int
-        The result's dimension for each of its dimensions. A dimension of size 1 may be repeated.
+        The result's dimension for each dimension of the operand. One of size 1 may be broadcast.
     result : Tiling
 
     Returns
@@ -216,13 +217,13 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
 
 
 def _leaves_of(operation: Operation) -> list[tuple[int, Leaf]]:
-    """Leaves that are operands, with the numbers of the region's inputs."""
+    """Return the leaves that are operands, each with the number of the region's input."""
     return [(leaf.operand, leaf) for leaf in _Region(_region_of(operation)).leaves
             if leaf.operand is not None]
 
 
 def _operand_numbers(operation: Operation) -> list[int]:
-    """The region's input for each operand."""
+    """Return the number of the region's input for each operand."""
     inputs = {value: number for number, value in
               enumerate(dict.fromkeys(operation.operands))}
     if operation.kind == "fusion":
@@ -232,7 +233,10 @@ def _operand_numbers(operation: Operation) -> list[int]:
 
 @chooses("fusion", *table.KINDS)
 def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """The tiling that most operands of the result's shape have, if all others can be read so."""
+    """Choose the tiling that most operands of the result's shape have, or the standard one.
+
+    The standard tiling is chosen if the operands cannot be read with the former.
+    """
     shape = operation.results[0].shape
     given = [tiling for tiling in operands if tiling.shape == shape]
     plain = standard(shape, config)
@@ -270,14 +274,14 @@ def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
 
 
 def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
-    """Growth of a coordinate along the axes: outer dimensions, lane tiles, row tiles."""
+    """Return the strides of a coordinate along the outer dimensions, lane tiles and row tiles."""
     return [*(int(outer == dimension) for outer in result.outer_dimensions),
             result.lanes * (dimension == result.lane_dimension),
             result.sublanes * (dimension == result.sublane_dimension)]
 
 
 def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
-    """Growth of an operand's vector number along the axes."""
+    """Return the strides, in vectors, of an operand along the result's axes."""
     grows = {}
     stride = tiling.lane_tiles * tiling.row_tiles
     for number in reversed(tiling.outer_dimensions):
@@ -291,7 +295,7 @@ def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int
 
 
 def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[str]:
-    """Operations that repeat the only lane or sublane of an operand."""
+    """Return the operations that broadcast an operand's only lane or sublane."""
     found = []
     for name, mine, its in (("broadcast_lane", tiling.lane_dimension, result.lane_dimension),
                             ("broadcast_sublane", tiling.sublane_dimension,
@@ -305,7 +309,7 @@ def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> lis
 
 
 def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Join neighbouring axes that every value passes through evenly, and drop those of size 1."""
+    """Merge adjacent axes along which all values have one stride, and drop axes of size 1."""
     kept = [axis for axis, size in enumerate(sizes) if size > 1]
     sizes = [sizes[axis] for axis in kept]
     strides = [[row[axis] for axis in kept] for row in strides]
@@ -320,7 +324,7 @@ def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[
 
 
 class _Kernel:
-    """The code of a fusion, or of an elementwise operation."""
+    """Writes the kernel of a fusion, or of an elementwise operation."""
 
     def __init__(self, operation: Operation, at: Lowering) -> None:
         self._at = at
@@ -369,9 +373,10 @@ class _Kernel:
             self._nest(writer, sizes, strides, [*variables, last])
 
     def _copies(self) -> int:
-        """Vectors of an iteration: several, whose operations overlap, if the code is long.
+        """Return the number of vectors that an iteration computes.
 
-        The pipelines of short code overlap iterations themselves.
+        Long code computes several, whose operations overlap. Short code computes one, because its
+        iterations overlap in a pipeline.
         """
         elements, outputs = self._region.elements, self._region.outputs
         nodes = len(needed(elements, outputs))
@@ -436,7 +441,7 @@ def _elementwise(operation: Operation, at: Lowering) -> None:
 
 
 def _write_stages(operation: Operation, at: Lowering, parts: Sequence[Stage]) -> None:
-    """Write a loop over vectors, with a loop for each stage that is repeated."""
+    """Write a loop over the vectors, with an inner loop for each stage that is repeated."""
     b, result = at.builder, at.place(operation.result)
     with b.loop(result.buffer.vectors) as i:
         state = [b.load(at.place(value).buffer, i) for value in operation.operands]

@@ -1,4 +1,4 @@
-"""The table of lowering rules, and what a rule is given.
+"""The table of lowering rules, and the interface that a rule uses.
 
 A rule writes the machine code of one operation:
 
@@ -6,17 +6,18 @@ A rule writes the machine code of one operation:
     def negate(operation: Operation, at: Lowering) -> None:
         ...
 
-Its operands and results lie in vector memory. Next to it, a rule may say which tilings it takes:
+The operation's operands and results lie in vector memory. A second function, next to the rule, may
+say which tilings the rule accepts:
 
     @chooses("negate")
     def negate_tilings(operation, operands, config) -> Choice:
         return Choice(operands, (operands[0],))
 
-Without that, all operands and results have their standard tilings. The compiler copies an operand
-that has another tiling (``relayout``) first.
+Without that function, all operands and results have their standard tilings. If an operand has
+another tiling, the compiler copies it (``relayout``) first.
 
-What a rule does not support, it says next to it, too; the program is refused before any kernel is
-written:
+A third function says which operations the rule does not support. A program with such an operation
+is refused before any kernel is written:
 
     @refuses("negate")
     def negate_refused(operation) -> Refusal | None:
@@ -40,14 +41,14 @@ __all__ = ["Choice", "Chooser", "Lowering", "Place", "Refusal", "Rule", "choose"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies while a kernel runs.
+    """The location of a value while a kernel runs.
 
     Attributes
     ----------
     buffer : VmemBuffer
-        Its vectors in vector memory.
+        The value's vectors in vector memory.
     tiling : Tiling
-        How its elements lie in them.
+        How the value's elements lie in the vectors.
     """
 
     buffer: Any
@@ -55,45 +56,46 @@ class Place:
 
 
 class Lowering(Protocol):
-    """Services for a rule that writes the code of an operation."""
+    """Interface that a rule uses to write the code of an operation."""
 
     @property
     def config(self) -> Config:
-        """The chip."""
+        """Configuration of the chip."""
 
     @property
     def builder(self) -> Any:
-        """The `Builder` that takes the code."""
+        """The `Builder` to which the rule writes the code."""
 
     @property
     def smem(self) -> range:
-        """Words of scalar memory that the kernel may use as it likes."""
+        """Addresses of the words of scalar memory that the kernel may use freely."""
 
     def place(self, value: Value) -> Place:
-        """Where an operand or a result lies.
+        """Return the location of an operand or a result.
 
-        Values do not overlap; only a result may share the vectors of an operand that is not used
-        again.
+        Values do not overlap, except that a result may share the vectors of an operand that no
+        later operation uses.
         """
 
     def can_transfer(self, value: Value) -> bool:
-        """Whether the kernel may itself load an operand from HBM, or store a result there."""
+        """Whether the kernel itself may load this operand from HBM, or store this result there."""
 
     def transfer(self, value: Value) -> Any:
-        """Take over the transfer of such a value between HBM and its place.
+        """Take over the transfer of an operand or a result between HBM and its place.
 
-        Returns a scalar register with the number of its first row of HBM; its rows lie there in the
-        order of its vectors. The kernel waits for the transfers that it starts.
+        Allowed if `can_transfer`. Returns a scalar register with the number of the value's first
+        row of HBM; its rows follow in the order of its vectors. The kernel must wait for the
+        transfers that it starts.
         """
 
     def predict(self, cycles: int) -> None:
-        """Say how many cycles a kernel takes that waits for transfers of its own."""
+        """Report the estimated cycles of a kernel that waits for its own transfers."""
 
     def scratch(self, vectors: int) -> Any:
-        """Allocate vectors (a `VmemBuffer`) for this kernel alone; their contents are undefined."""
+        """Allocate vectors (a `VmemBuffer`) for this kernel only; their contents are undefined."""
 
     def spare(self, vectors: int) -> Any:
-        """As `scratch`; None if too few vectors are free, so that no value has to leave."""
+        """Allocate vectors as `scratch` does; None if this would evict values."""
 
     def constant(self, words: npt.NDArray[np.uint32]) -> Any:
         """Make a `VmemBuffer` that holds constant ``words``, shape (vectors, sublanes, lanes)."""
@@ -102,16 +104,16 @@ class Lowering(Protocol):
         """Write code that reads an operand of one element into a scalar register, and return it."""
 
     def scalars(self, buffer: Any, index: Any) -> int:
-        """Write code that copies a vector to scalar memory, and return its address there.
+        """Write code that copies vector ``index`` of a buffer to scalar memory; return its address.
 
-        Element (sublane, lane) lies at the address plus sublane * lanes + lane, until the next
-        call of this method or of `scalar` has the next vector copied.
+        Element (sublane, lane) is at the address plus sublane * lanes + lane. It stays there until
+        the next call of this method or of `scalar`.
         """
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Tilings that a rule takes and makes.
+    """Tilings of an operation's operands and results, as its rule expects them.
 
     Attributes
     ----------
@@ -125,12 +127,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why no kernel can be written for an operation.
+    """The reason why no kernel can be written for an operation.
 
     Attributes
     ----------
     what : str
-        What is not supported.
+        The operation or property that is not supported.
     advice : str
         What to write instead.
     """
@@ -141,7 +143,7 @@ class Refusal:
 
 Rule = Callable[[Operation, Lowering], None]
 Chooser = Callable[[Operation, tuple[Tiling, ...], Config], Choice]
-"""Takes the operation, the tilings that its operands have, and the chip."""
+"""Function from an operation, the tilings that its operands have, and the chip, to a `Choice`."""
 Refuser = Callable[[Operation], Refusal | None]
 
 _RULES: dict[str, Rule] = {}
@@ -164,7 +166,7 @@ def lowers(*kinds: str) -> Callable[[_R], _R]:
 
 
 def chooses(*kinds: str) -> Callable[[_C], _C]:
-    """Register what chooses tilings for kinds of operations.
+    """Register the function that chooses tilings for kinds of operations.
 
     Raises
     ------
@@ -175,7 +177,7 @@ def chooses(*kinds: str) -> Callable[[_C], _C]:
 
 
 def refuses(*kinds: str) -> Callable[[_F], _F]:
-    """Register what says which operations of these kinds have no kernel.
+    """Register the function that refuses unsupported operations of these kinds.
 
     Raises
     ------
@@ -200,12 +202,12 @@ def _register(table: dict[str, Any], kinds: tuple[str, ...]) -> Callable[[_T], _
 
 
 def rule(kind: str) -> Rule | None:
-    """The rule for a kind of operation, or None."""
+    """Return the rule for a kind of operation, or None."""
     return _RULES.get(kind)
 
 
 def refusal(operation: Operation) -> Refusal | None:
-    """Why no kernel can be written for an operation, or None if one can."""
+    """Return why no kernel can be written for an operation, or None if one can."""
     if rule(operation.kind) is None:
         return Refusal(operation.kind, "use operations that have a kernel")
     refuser = _REFUSERS.get(operation.kind)
@@ -219,9 +221,9 @@ def choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -
     ----------
     operation : Operation
     operands : tuple of Tiling
-        The tilings that its operands have.
+        The current tilings of the operands.
     config : Config
-        The chip.
+        Configuration of the chip.
     """
     chooser = _CHOOSERS.get(operation.kind)
     if chooser is not None:

@@ -151,7 +151,7 @@ class Flow(ABC):
         """
         branch = self._block[-1] if self._block else None
         if not isinstance(branch, Branch) or branch.otherwise:
-            raise ValueError("otherwise must directly follow a when or unless")
+            raise ValueError("otherwise must follow a when or unless")
         with self._inside(branch.otherwise):
             yield
 

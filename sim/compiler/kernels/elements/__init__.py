@@ -1,5 +1,5 @@
-"""Operations of elements as sequences of the vector unit's operations.
+"""Elementwise operations as sequences of the vector unit's operations.
 
-`expression` records such sequences; the other modules hold the sequences, by what they compute.
-`table` finds the one for an operation of a graph.
+`expression` records such sequences. The other modules hold the sequences, grouped by function,
+and `table` finds the sequence for an operation of a graph.
 """

@@ -1,7 +1,7 @@
 """Conversions between types of elements, and rounding to formats of fewer bits.
 
-Every element is a word of 32 bits: a bf16 number as the fp32 number of the same value, an integer
-extended to 32 bits; a predicate is a mask.
+Every element is a word of 32 bits: a bf16 number is held as the fp32 number of the same value, and
+an integer is extended to 32 bits. A predicate is a mask.
 """
 
 from typing import Any
@@ -14,12 +14,15 @@ __all__ = ["bitcast", "convert", "reduce_precision", "rounded", "unsigned_to_flo
 
 
 def rounded(e: Elements, x: Source, dtype: DType) -> Any:
-    """An fp32 number as one of type ``dtype``."""
+    """Round an fp32 number to a number of type ``dtype``, F32 or BF16."""
     return e("bf16", x) if dtype is DType.BF16 else x
 
 
 def convert(e: Elements, x: Source, source: DType, target: DType) -> Any:
-    """StableHLO's `convert`: floats become integers toward zero, saturated, NaN 0."""
+    """StableHLO's `convert` from type ``source`` to ``target``.
+
+    Floats are rounded toward zero to integers and saturate; NaN becomes 0.
+    """
     if source is target:
         return x
     if source is DType.PRED:
@@ -35,7 +38,10 @@ def convert(e: Elements, x: Source, source: DType, target: DType) -> Any:
 
 
 def unsigned_to_float(e: Elements, x: Source) -> Any:
-    """The nearest fp32 number of an unsigned integer: by halves, from 2**31 on."""
+    """Convert an unsigned integer to the nearest fp32 number.
+
+    From 2**31 on, half of it is converted and doubled.
+    """
     half = e("i2f", e("or", e("shr", x, 1), e("and", x, 1)))
     return e.select(e("lt", x, 0), e("fadd", half, half), e("i2f", x))
 
@@ -53,7 +59,7 @@ def _float_to_integer(e: Elements, x: Source, target: DType) -> Any:
 
 
 def _wrapped(e: Elements, x: Source, target: DType) -> Any:
-    """An integer modulo 2**bits, extended to a word."""
+    """Reduce an integer modulo 2**bits of the target type, and extend it to a word."""
     unused = 32 - target.bits
     if not unused:
         return x
@@ -63,7 +69,7 @@ def _wrapped(e: Elements, x: Source, target: DType) -> Any:
 
 
 def bitcast(e: Elements, x: Source, source: DType, target: DType) -> Any:
-    """StableHLO's `bitcast_convert` between types of one width."""
+    """StableHLO's `bitcast_convert` between types of the same width."""
     if source is target or source is DType.PRED or target is DType.PRED or source.bits == 32:
         return x
     if source is DType.BF16:
@@ -74,7 +80,7 @@ def bitcast(e: Elements, x: Source, source: DType, target: DType) -> Any:
 
 
 def reduce_precision(e: Elements, x: Source, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Rounded to a format of these widths, and widened again; subnormal results are zero."""
+    """Round to a format with these numbers of bits, and widen to fp32; subnormals become zero."""
     if (exponent_bits, mantissa_bits) == (8, 7):
         return e("bf16", x)
     drop = max(23 - mantissa_bits, 0)

@@ -1,4 +1,4 @@
-"""Exponential, logarithm, power and their relatives, from the vector unit's 2**x and log2."""
+"""Exponential, logarithm, power and related functions, from the vector unit's 2**x and log2."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ __all__ = ["cube_root", "exponential", "exponential_minus_one", "log", "log_plus
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
 LN_2_HIGH = 0.693145751953125
-"""ln 2 in 16 significant bits: its product with a small integer is exact."""
+"""ln 2 rounded to 16 significant bits: its product with a small integer is exact."""
 LN_2_LOW = LN_2 - LN_2_HIGH
 ROUND = 1.5 * 2.0**23
-"""Added and subtracted, it rounds to an integer."""
+"""Adding and then subtracting this constant rounds a small number to an integer."""
 
 
 def exponential(e: Elements, x: Source, *, negated: bool = False) -> Any:
-    """e**x, or e**-x.
+    """e**x, or e**-x if ``negated``.
 
-    Cody and Waite: x = n ln 2 + r, and e**x = 2**n * 2**(r / ln 2).
+    The reduction of Cody and Waite: x = n ln 2 + r, and e**x = 2**n * 2**(r / ln 2).
     """
     f = -1.0 if negated else 1.0
     x = e("fmin", x, 104.0) if negated else e("fmax", x, -104.0)
@@ -32,17 +32,17 @@ def exponential(e: Elements, x: Source, *, negated: bool = False) -> Any:
 
 
 def rough_exponential(e: Elements, x: Source) -> Any:
-    """e**x with the error of the product x / ln 2, up to 2**-17: enough for a bf16 result."""
+    """e**x with a relative error up to 2**-17, that of x / ln 2: accurate enough for bf16."""
     return e("exp2", e("fmul", x, LOG2_E))
 
 
 def rough_logistic(e: Elements, x: Source) -> Any:
-    """1 / (1 + e**-x) for a bf16 result."""
+    """1 / (1 + e**-x), accurate enough for a bf16 result."""
     return e("reciprocal", e("fadd", e("exp2", e("fmul", x, -LOG2_E)), 1.0))
 
 
 def exponential_minus_one(e: Elements, x: Source) -> Any:
-    """e**x - 1; near zero 2 t / (1 - t) with t = tanh(x / 2)."""
+    """e**x - 1; near zero as 2 t / (1 - t) with t = tanh(x / 2)."""
     t = e("tanh", e("fmul", x, 0.5))
     near = e("fmul", e("fadd", t, t), e("reciprocal", e("fsub", 1.0, t)))
     far = e("fsub", exponential(e, x), 1.0)
@@ -56,7 +56,7 @@ def log(e: Elements, x: Source) -> Any:
 
 
 def log_plus_one(e: Elements, x: Source) -> Any:
-    """log(1 + x): that of the rounded sum u, plus the rounding error divided by u."""
+    """log(1 + x): the logarithm of the rounded sum u = 1 + x, plus the rounding error over u."""
     u = e("fadd", x, 1.0)
     error = e("fmul", e("fsub", x, e("fsub", u, 1.0)), e("reciprocal", u))
     logarithm = log(e, u)
@@ -72,7 +72,7 @@ def logistic(e: Elements, x: Source) -> Any:
 
 
 def cube_root(e: Elements, x: Source) -> Any:
-    """The cube root: 2**(log2(x) / 3), and a step of Newton's method."""
+    """The cube root: 2**(log2(x) / 3), followed by one step of Newton's method."""
     magnitude = e("and", x, MAGNITUDE)
     small = e("flt", magnitude, 2.0**-60)
     magnitude = e("fmul", magnitude, e.select(small, 2.0**72, 2.0**-9))
@@ -91,15 +91,15 @@ def cube_root(e: Elements, x: Source) -> Any:
 _SERIES = tuple(3 / (2 * k + 5) for k in range(7))
 _TWO_THIRDS_LOG2_E = 2 / 3 * LOG2_E
 _CP_HIGH = 0.961669921875
-"""_TWO_THIRDS_LOG2_E in 12 significant bits."""
+"""_TWO_THIRDS_LOG2_E rounded to 12 significant bits."""
 _CP_LOW = _TWO_THIRDS_LOG2_E - _CP_HIGH
 
 
 def _log2_in_two_parts(e: Elements, x: Source) -> tuple[Any, Any]:
     """log2 of a positive normal number in two parts, with about 36 correct bits.
 
-    The first part has 12 significant bits. After powf of fdlibm (Sun Microsystems, 1993), with one
-    interval, sqrt(1/2) to sqrt(2), instead of two.
+    The first part has 12 significant bits. The method is that of powf in fdlibm (Sun Microsystems,
+    1993), with one interval, sqrt(1/2) to sqrt(2), instead of two.
     """
     shifted = e("sub", x, 0x3F3504F3)
     exponent = e("sar", shifted, 23)
@@ -134,7 +134,7 @@ def _log2_in_two_parts(e: Elements, x: Source) -> tuple[Any, Any]:
 
 
 def power(e: Elements, x: Source, y: Source) -> Any:
-    """x**y: 2**(y log2 |x|) with the logarithm in two parts, and the special cases of IEEE 754."""
+    """x**y = 2**(y log2 |x|), with the logarithm in two parts and the special cases of IEEE 754."""
     infinity = float("inf")
     magnitude = e("and", x, MAGNITUDE)
     high, low = _log2_in_two_parts(e, magnitude)

@@ -1,8 +1,8 @@
 """Straight-line code of the vector unit, as a graph of expressions.
 
-An `Elements` records operations, each once however often it is asked for. What depends on
-constants alone is computed at once, by the golden vector unit. The result can be written as machine
-code, or evaluated on numpy arrays: both execute the same operations.
+An `Elements` records operations; requesting the same operation again returns the recorded one.
+Operations on constants alone are computed at once, by the golden vector unit. The result can be
+written as machine code, or evaluated on numpy arrays: both execute the same operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +31,11 @@ class Node:
     Attributes
     ----------
     name : str
-        The operation; empty for an input.
+        Name of the operation; empty for an input.
     sources : tuple of Node or int
-        Operands of the operation; integers are words that every element gets.
+        Operands of the operation; an integer is a word that all elements share.
     is_mask : bool
-        It is a mask; otherwise a vector.
+        Whether the node is a mask; otherwise it is a vector.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Node:
 
 
 Source: TypeAlias = Node | int | float
-"""A value, an integer (its word), or a float (its pattern)."""
+"""A node, an integer (a word), or a float (meaning its fp32 bit pattern)."""
 
 
 def bits(value: float) -> int:
-    """The fp32 pattern of a number, rounded to nearest."""
+    """Return the fp32 bit pattern of a number, rounded to nearest."""
     return int(np.float32(value).view(np.uint32))
 
 
@@ -68,18 +68,23 @@ class Elements:
         self._known: dict[tuple[Any, ...], Node | int] = {}
 
     def input(self, *, is_mask: bool = False) -> Node:
-        """A value from outside."""
+        """Return a node for a vector or a mask that is passed in from outside."""
         return Node("", (), is_mask)
 
     def __call__(self, name: str, *sources: Source) -> Any:
-        """The result of an operation: a node, or a word if it depends on constants alone.
+        """Record an operation, and return its result: a node, or a word if it is constant.
 
         Parameters
         ----------
         name : str
             An operation of the vector slots that applies to each element.
         sources
-            Its operands in the order of the text form, without the destination.
+            The operands in the order of the text form, without the destination.
+
+        Raises
+        ------
+        TypeError
+            If the mask of a `select` is an integer; `Elements.select` accepts one.
         """
         words = tuple(source & 0xFFFFFFFF if isinstance(source, int)
                       else source if isinstance(source, Node) else bits(source)
@@ -97,7 +102,7 @@ class Elements:
             if folded is not None:
                 return folded
         if name == "select" and isinstance(sources[2], int):
-            raise TypeError("mask of a select must be a node, not an integer")
+            raise TypeError(f"mask of a select must be a node, not the integer {sources[2]!r}")
         if name == "select" and sources[0] is sources[1]:
             return sources[0]
         is_mask = _OPERATIONS[name].operands[0].kind is Kind.MASK_OUT
@@ -112,11 +117,11 @@ class Elements:
         return self("select", a, b, mask)
 
     def invert(self, mask: Source) -> Any:
-        """The elements that are not in the mask."""
+        """Return the mask of the elements that are not in ``mask``."""
         return self.mask("mxor", mask, 1)
 
     def mask(self, name: str, a: Source, b: Source) -> Any:
-        """`mand`, `mor`, `mxor` or `mandn` of masks; 0 and 1 are those without and with all."""
+        """`mand`, `mor`, `mxor` or `mandn` of masks; 0 is the empty mask, and 1 the full one."""
         a, b = (self.ALL if source == 1 else source for source in (a, b))
         if name == "mandn":
             if b == 0 or a == 0:
@@ -136,7 +141,7 @@ class Elements:
 
 
 def _fold(name: str, sources: Sequence[Any]) -> int | None:
-    """The word that an operation gives for constants; None if it is not one of elements."""
+    """Compute the word that an operation gives for constants; None for an operation on masks."""
     operation = VectorOp[name.upper()] if name.upper() in VectorOp.__members__ else None
     if operation is None:
         return None
@@ -153,19 +158,20 @@ _MASK_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 def evaluate(elements: Elements, inputs: Mapping[Node, npt.NDArray[Any]],
              output: Node | int) -> npt.NDArray[Any]:
-    """The value of an expression, by the golden vector unit.
+    """Evaluate an expression with the golden vector unit.
 
     Parameters
     ----------
     elements : Elements
-        Holds the operations of ``output``.
+        The recorder that holds the operations of ``output``.
     inputs : mapping of Node to array
-        Words (uint32) of input vectors, bools of input masks; all of one shape.
+        For each input, words (uint32) for a vector or bools for a mask; all of one shape.
     output : Node or int
+        The expression; an integer is a constant word.
 
     Returns
     -------
-    array of uint32, or of bool for a mask
+    array of uint32, or of bool for a mask, of the inputs' shape
     """
     shape = next(iter(inputs.values())).shape
     if isinstance(output, int):

@@ -1,6 +1,6 @@
-"""Arithmetic of fp32 numbers that the vector unit does not have: division, roots, rounding.
+"""Arithmetic of fp32 numbers that the vector unit lacks: division, roots, rounding.
 
-The vector unit has no fused multiply-add. Where a residual must be exact, operands are cut into
+The vector unit has no fused multiply-add. Where a residual must be exact, operands are split into
 parts of 12 significant bits, whose products are exact (T. J. Dekker, "A floating-point technique
 for extending the available precision", 1971).
 """
@@ -16,11 +16,11 @@ SIGN = 0x80000000
 MAGNITUDE = 0x7FFFFFFF
 EXPONENT = 0x7F800000
 HIGH = 0xFFFFF000
-"""The sign, the exponent and the upper 12 significant bits."""
+"""Mask of the sign, the exponent and the upper 12 significant bits."""
 
 
 def split(e: Elements, x: Source) -> tuple[Any, Any]:
-    """Two parts of at most 12 significant bits, whose sum is x exactly."""
+    """Split x into two parts of at most 12 significant bits, whose sum is exactly x."""
     high = e("and", x, HIGH)
     return high, e("fsub", x, high)
 
@@ -28,8 +28,9 @@ def split(e: Elements, x: Source) -> tuple[Any, Any]:
 def divide(e: Elements, a: Source, b: Source) -> Any:
     """a / b.
 
-    Operands are scaled by a power of two so that the larger one is in [4, 8). The quotient from
-    the reciprocal is cut to 12 bits; the residual of that is exact, and gives the rest.
+    Operands are scaled by a power of two so that the larger one is in [4, 8). The quotient computed
+    with the reciprocal is truncated to 12 significant bits; its residual is exact, and divided by b
+    gives the remaining bits.
     """
     if a == 1.0 or a == 0x3F800000:
         return e("reciprocal", b)
@@ -48,7 +49,7 @@ def divide(e: Elements, a: Source, b: Source) -> Any:
 
 
 def rough_quotient(e: Elements, a: Source, b: Source) -> Any:
-    """a / b within 3 ulp, from the reciprocal alone: enough for a bf16 result."""
+    """a / b within 3 ulp, with the reciprocal alone: accurate enough for a bf16 result."""
     scale = e.select(e("ge", e("and", b, MAGNITUDE), 2.0**64), 2.0**-64, 1.0)
     return e("fmul", e("fmul", a, scale), e("reciprocal", e("fmul", b, scale)))
 
@@ -56,8 +57,8 @@ def rough_quotient(e: Elements, a: Source, b: Source) -> Any:
 def square_root(e: Elements, x: Source) -> Any:
     """The square root.
 
-    With s = x / sqrt(x) cut to 12 bits and the exact residual d = x - s * s, the root is
-    s + t + t * t / (2 sqrt(x)), t = d / (2 sqrt(x)).
+    With s = x / sqrt(x) truncated to 12 significant bits and the exact residual d = x - s * s, the
+    root is s + t + t * t / (2 sqrt(x)), t = d / (2 sqrt(x)).
     """
     small = e("flt", x, 2.0**-64)
     x = e.select(small, e("fmul", x, 2.0**64), x)
@@ -73,26 +74,26 @@ def square_root(e: Elements, x: Source) -> Any:
 
 
 def _large(e: Elements, x: Source) -> Any:
-    """Where |x| is 2**23 or more, infinite or NaN: integers already."""
+    """Return where |x| is 2**23 or more, infinite or NaN: such a float has no fraction to round."""
     return e("ge", e("and", x, MAGNITUDE), 0x4B000000)
 
 
 def floor(e: Elements, x: Source) -> Any:
-    """Rounded toward minus infinity."""
+    """Round to an integer toward minus infinity."""
     whole = e("i2f", e("f2i", x))
     whole = e.select(e("fgt", whole, x), e("fsub", whole, 1.0), whole)
     return e.select(_large(e, x), x, e("or", whole, e("and", x, SIGN)))
 
 
 def ceil(e: Elements, x: Source) -> Any:
-    """Rounded toward plus infinity."""
+    """Round to an integer toward plus infinity."""
     whole = e("i2f", e("f2i", x))
     whole = e.select(e("flt", whole, x), e("fadd", whole, 1.0), whole)
     return e.select(_large(e, x), x, e("or", whole, e("and", x, SIGN)))
 
 
 def round_nearest_even(e: Elements, x: Source) -> Any:
-    """Rounded to the nearest integer, ties to the even one."""
+    """Round to the nearest integer; ties go to the even one."""
     negative = e("and", x, SIGN)
     shift = e("or", negative, 2.0**23)
     whole = e("or", e("fsub", e("fadd", x, shift), shift), negative)
@@ -100,7 +101,7 @@ def round_nearest_even(e: Elements, x: Source) -> Any:
 
 
 def round_nearest_afz(e: Elements, x: Source) -> Any:
-    """Rounded to the nearest integer, ties away from zero."""
+    """Round to the nearest integer; ties go away from zero."""
     negative = e("and", x, SIGN)
     whole = e("i2f", e("f2i", x))
     away = e("fge", e("fabs", e("fsub", x, whole)), 0.5)
@@ -109,7 +110,7 @@ def round_nearest_afz(e: Elements, x: Source) -> Any:
 
 
 def sign(e: Elements, x: Source) -> Any:
-    """-1, the zero of its sign, 1, or NaN."""
+    """The sign of a number: -1 or 1; zeros and NaN stay as they are."""
     return e("fmin", e("fmax", e("fmul", x, 2.0**127), -1.0), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of 32-bit integers that the vector unit does not have: products, quotients, counts.
+"""Arithmetic of 32-bit integers that the vector unit lacks: products, quotients, bit counts.
 
 Products of integers below 2**12 are exact in fp32, and so are sums below 2**24.
 """
@@ -13,7 +13,7 @@ __all__ = ["count_leading_zeros", "divide_signed", "divide_unsigned", "maximum",
 
 
 def _digits(constant: int) -> list[tuple[int, int]]:
-    """A constant as a sum of +-2**k, no two of them neighbours: pairs (sign, k)."""
+    """Decompose a constant into a sum of +-2**k, as pairs (sign, k); no two k are adjacent."""
     digits, k = [], 0
     rest = signed(constant)
     while rest and k < 32:
@@ -27,7 +27,7 @@ def _digits(constant: int) -> list[tuple[int, int]]:
 
 
 def _pieces(e: Elements, x: Source) -> tuple[Any, Any, Any]:
-    """Bits 0 to 10, 11 to 21 and 22 to 31, each as an fp32 number."""
+    """Return bits 0 to 10, 11 to 21 and 22 to 31, each as an fp32 number."""
     return (e("i2f", e("and", x, 0x7FF)), e("i2f", e("and", e("shr", x, 11), 0x7FF)),
             e("i2f", e("shr", x, 22)))
 
@@ -35,8 +35,8 @@ def _pieces(e: Elements, x: Source) -> tuple[Any, Any, Any]:
 def multiply(e: Elements, a: Source, b: Source) -> Any:
     """a * b modulo 2**32.
 
-    In pieces of 11 bits: a0 b0 + (a0 b1 + a1 b0) 2**11 + (a0 b2 + a1 b1 + a2 b0) 2**22. By a
-    constant of few binary digits, shifts and additions are cheaper.
+    With operands in pieces of 11 bits, it is a0 b0 + (a0 b1 + a1 b0) 2**11 + (a0 b2 + a1 b1 + a2
+    b0) 2**22. A constant with few digits (`_digits`) is multiplied by shifts and additions instead.
     """
     if isinstance(a, int):
         a, b = b, a
@@ -65,7 +65,7 @@ def _shift_and_add(e: Elements, a: Source, digits: list[tuple[int, int]]) -> Any
 
 
 def _absolute(e: Elements, x: Source) -> tuple[Any, Any]:
-    """All ones for a negative number, otherwise 0; and the magnitude."""
+    """Return the sign, as all ones for a negative number and 0 otherwise, and the magnitude."""
     negative = e("sar", x, 31)
     return negative, e("sub", e("xor", x, negative), negative)
 
@@ -73,8 +73,9 @@ def _absolute(e: Elements, x: Source) -> tuple[Any, Any]:
 def _quotient(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
     """Quotient and remainder for 0 <= a <= 2**31 and 1 <= b <= 2**31 as unsigned words.
 
-    Each pass subtracts 11 bits of the quotient times b, in exact products; the last one is a
-    comparison. Quotients are rounded down, so no rest is negative.
+    Each of three passes estimates 11 bits of the quotient, and subtracts them times b from a in
+    exact products. Estimates are rounded down, so the rest of a is never negative. A final
+    comparison corrects the quotient by 1.
     """
     b_float = e("fabs", e("i2f", b))
     inverse = e("fmul", e("reciprocal", b_float), 1.0 - 2.0**-21)
@@ -94,9 +95,10 @@ def _quotient(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
 
 
 def divide_signed(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
-    """Quotient, rounded toward zero, and remainder, with the sign of a, of signed integers.
+    """Quotient and remainder of signed integers.
 
-    By 0: -1 and a. The least integer by -1: itself and 0.
+    The quotient is rounded toward zero; the remainder has the sign of a. Division by 0 gives -1
+    and a; the least integer divided by -1 gives itself and 0.
     """
     a_sign, a_magnitude = _absolute(e, a)
     b_sign, b_magnitude = _absolute(e, b)
@@ -109,9 +111,10 @@ def divide_signed(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
 
 
 def divide_unsigned(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
-    """Quotient and remainder of unsigned integers; by 0: all ones and a.
+    """Quotient and remainder of unsigned integers; division by 0 gives all ones and a.
 
-    Half of a is divided, which is a signed number; the last bit comes after.
+    Half of a, which is not negative as a signed integer, is divided first; then the quotient's last
+    bit is computed.
     """
     if isinstance(b, int) and b & (b - 1) == 0 and b:
         return e("shr", a, b.bit_length() - 1), e("and", a, b - 1)
@@ -130,22 +133,22 @@ def divide_unsigned(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
 
 
 def maximum(e: Elements, a: Source, b: Source, *, signed: bool) -> Any:
-    """The larger integer."""
+    """The larger of two integers."""
     return e.select(e("ge" if signed else "geu", a, b), a, b)
 
 
 def minimum(e: Elements, a: Source, b: Source, *, signed: bool) -> Any:
-    """The smaller integer."""
+    """The smaller of two integers."""
     return e.select(e("lt" if signed else "ltu", a, b), a, b)
 
 
 def sign_signed(e: Elements, x: Source) -> Any:
-    """-1, 0 or 1."""
+    """The sign of a signed integer: -1, 0 or 1."""
     return e("or", e("sar", x, 31), e("shr", e("sub", 0, x), 31))
 
 
 def population_count(e: Elements, x: Source) -> Any:
-    """The number of set bits, by sums of neighbouring fields."""
+    """The number of set bits, by sums of adjacent bit fields."""
     x = e("sub", x, e("and", e("shr", x, 1), 0x55555555))
     x = e("add", e("and", x, 0x33333333), e("and", e("shr", x, 2), 0x33333333))
     x = e("and", e("add", x, e("shr", x, 4)), 0x0F0F0F0F)
@@ -154,9 +157,10 @@ def population_count(e: Elements, x: Source) -> Any:
 
 
 def count_leading_zeros(e: Elements, x: Source) -> Any:
-    """The number of zeros above the highest set bit, from the exponent of the fp32 number.
+    """The number of zeros above the highest set bit, from the exponent of the integer as fp32.
 
-    The bit below the highest one is cleared first, so that rounding does not change the exponent.
+    Each set bit below another set bit is cleared first, so that rounding to fp32 does not change
+    the exponent.
     """
     cleared = e("xor", x, e("and", x, e("shr", x, 1)))
     count = e("sub", 158, e("shr", e("i2f", cleared), 23))

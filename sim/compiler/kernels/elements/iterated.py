@@ -1,4 +1,4 @@
-"""Operations of elements that repeat a sequence: the remainder of fp32 numbers, integer powers."""
+"""Elementwise operations that repeat a sequence: the fp32 remainder, and integer powers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,17 @@ Step = Callable[[Elements, Sequence[Any]], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Stage:
-    """A sequence that is repeated.
+    """A sequence of operations on state values, executed once or repeated.
 
     Attributes
     ----------
     step : callable
-        New values from old ones; fewer or more of them if it is not repeated.
+        Function from the old values to the new ones. If the stage is repeated, it must return as
+        many as it is given.
     count : int
-        How often it is executed.
+        Number of executions.
     changed : int
-        If it is repeated: how many of the values, the first ones, it changes.
+        If the stage is repeated, the number of values that it changes: the first ones.
     """
 
     step: Step
@@ -35,7 +36,7 @@ class Stage:
 
 
 def stages(operation: Operation) -> list[Stage] | None:
-    """The stages of an operation, from its operands to its result; None if it has none."""
+    """Return the stages from an operation's operands to its result; None if it has no stages."""
     dtype = operation.operands[0].dtype if operation.operands else None
     if operation.kind == "remainder" and dtype in (DType.F32, DType.BF16):
         return _remainder()
@@ -47,15 +48,16 @@ def stages(operation: Operation) -> list[Stage] | None:
 # The remainder.
 
 _PASSES = 13
-"""Each gives 10 bits of a quotient of up to 2**128, the last one the rest."""
+"""Passes for a quotient of up to 2**128, 10 bits each; the last one computes the remaining bits."""
 
 
 def _remainder() -> list[Stage]:
-    """x - y trunc(x / y), exactly; of bf16 numbers it is a bf16 number.
+    """x - y trunc(x / y), exactly; for bf16 operands, the result is a bf16 number.
 
-    As in a division by hand: 11 bits of the quotient times y are subtracted in exact products. The
-    last ones are rounded to nearest, so that a rest of at most y / 2 remains, which is exact. First
-    y is multiplied by 2**126 if it is small, so that no quotient overflows.
+    As in long division, passes subtract some bits of the quotient times y, in exact products. The
+    last bits are rounded to nearest, so that the rest is at most y / 2 in magnitude, and exact. In
+    a first sequence of passes, a small y is multiplied by 2**126, so that no quotient overflows; a
+    second one uses y itself.
     """
     return [Stage(_remainder_start), Stage(_subtract_multiple, _PASSES, 1),
             Stage(_remainder_middle), Stage(_subtract_multiple, _PASSES, 1),
@@ -63,7 +65,7 @@ def _remainder() -> list[Stage]:
 
 
 def _divisor(e: Elements, b: Any) -> tuple[Any, ...]:
-    """The reciprocal, and two parts of 12 bits."""
+    """Return the reciprocal of b, and b in two parts of 12 significant bits."""
     return (e("reciprocal", b), *split(e, b))
 
 
@@ -114,7 +116,7 @@ def _remainder_end(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
 
 
 def _power(signed: bool) -> list[Stage]:
-    """x**y modulo 2**32 by squaring; with y < 0, 1 / x**-y rounded toward zero."""
+    """x**y modulo 2**32 by squaring; for y < 0, 1 / x**-y rounded toward zero."""
     return [Stage(lambda e, state: (1, state[0], state[1], *state)),
             Stage(_square_and_multiply, 32, 3),
             Stage(lambda e, state: [_signed_power(e, state) if signed else state[0]])]

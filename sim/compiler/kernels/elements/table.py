@@ -1,4 +1,4 @@
-"""The table from kinds of elementwise operations to sequences of the vector unit's operations."""
+"""The table that maps kinds of elementwise operations to sequences of vector operations."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,16 +20,16 @@ _TABLE: dict[str, Expansion] = {}
 
 
 def expand(e: Elements, operation: Operation, operands: Sequence[Any]) -> Any:
-    """The result of an elementwise operation.
+    """Record the sequence of an elementwise operation, and return its result.
 
     Parameters
     ----------
     e : Elements
-        Takes the code.
+        Records the sequence.
     operation : Operation
-        Of a kind in `KINDS`.
+        An operation whose kind is in `KINDS`.
     operands : sequence
-        A node or a word for each operand; for a predicate a mask, or 0 or 1.
+        A node or a word for each operand; for a predicate, a mask, or 0 or 1.
     """
     return _TABLE[operation.kind](e, operation, operands)
 
@@ -60,7 +60,7 @@ _FLOAT_UNARY: dict[str, Callable[..., Any]] = {
 }
 _EXACT = frozenset(("abs", "negate", "sign", "floor", "ceil", "round_nearest_even",
                     "round_nearest_afz", "maximum", "minimum"))
-"""Kinds whose results for bf16 operands are bf16 numbers."""
+"""Kinds whose results are bf16 numbers if their operands are: they need no rounding."""
 _BF16_UNARY: dict[str, Callable[..., Any]] = {
     "exponential": elementary.rough_exponential, "logistic": elementary.rough_logistic}
 _INTEGER_UNARY: dict[str, Callable[..., Any]] = {
@@ -71,7 +71,7 @@ _INTEGER_UNARY: dict[str, Callable[..., Any]] = {
 
 
 def _rounded(e: Elements, operation: Operation, x: Any) -> Any:
-    """An fp32 result as one of the result's type."""
+    """Round an fp32 result to the type of the operation's result."""
     dtype = operation.result.dtype
     return x if operation.kind in _EXACT else conversions.rounded(e, x, dtype)
 
@@ -206,4 +206,4 @@ def _reduce_precision(e: Elements, operation: Operation, operands: Sequence[Any]
 
 
 KINDS = frozenset(_TABLE)
-"""Kinds of operations that the table holds."""
+"""Kinds of operations in the table."""

@@ -1,4 +1,4 @@
-"""Sine, cosine, tangent and the angle of a point."""
+"""Sine, cosine, tangent, and the angle of a point."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
 
 def _polynomial(e: Elements, x: Source, coefficients: Sequence[float]) -> Any:
-    """Horner's rule, from the highest coefficient."""
+    """Evaluate a polynomial by Horner's rule; the highest coefficient is first."""
     result: Source = coefficients[0]
     for coefficient in coefficients[1:]:
         result = e("fadd", e("fmul", x, result), coefficient)
@@ -27,7 +27,10 @@ def _polynomial(e: Elements, x: Source, coefficients: Sequence[float]) -> Any:
 
 
 def _window(e: Elements, exponent: Source) -> list[Any]:
-    """Bits of 2/pi from the first that matters for an exponent field, as six numbers of 12 bits."""
+    """Return 72 bits of 2/pi as six fp32 numbers of 12 bits each.
+
+    They begin with the first bit that matters for an argument with this exponent field.
+    """
     start = e("sub", exponent, 120)
     words: list[Any] = list(_TWO_OVER_PI)
     for step, count in ((4, 4), (2, 0), (1, 0)):
@@ -52,10 +55,11 @@ def _choose(e: Elements, where: Source, a: Any, b: Any) -> Any:
 
 
 def _reduce(e: Elements, x: Source) -> tuple[Any, Any]:
-    """The quadrant's number n, modulo 4, and |x| - n pi/2 in [-pi/4, pi/4].
+    """Return the quadrant n, modulo 4, and |x| - n pi/2 in [-pi/4, pi/4].
 
     M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983: of the product
-    with 2/pi, only the bits below 4 are computed, in fixed point, as sums of products of 12 bits.
+    |x| 2/pi, only the bits of weight below 4 are computed, in fixed point, as sums of products of
+    12-bit numbers.
     """
     magnitude = e("and", x, MAGNITUDE)
     w = _window(e, e("shr", magnitude, 23))
@@ -82,7 +86,7 @@ def _reduce(e: Elements, x: Source) -> tuple[Any, Any]:
 
 
 def _parts(e: Elements, r: Source) -> tuple[Any, Any]:
-    """Sine and cosine of |r| <= pi/4."""
+    """Sine and cosine of r, for |r| <= pi/4."""
     square = e("fmul", r, r)
     sine = e("fadd", e("fmul", e("fmul", square, r), _polynomial(e, square, _SINE)), r)
     cosine = e("fmul", e("fmul", square, square), _polynomial(e, square, _COSINE))
@@ -91,7 +95,7 @@ def _parts(e: Elements, r: Source) -> tuple[Any, Any]:
 
 
 def sine(e: Elements, x: Source) -> Any:
-    """The sine, for all arguments."""
+    """The sine of any fp32 number."""
     quadrant, r = _reduce(e, x)
     s, c = _parts(e, r)
     value = e.select(e("ne", e("and", quadrant, 1), 0), c, s)
@@ -100,7 +104,7 @@ def sine(e: Elements, x: Source) -> Any:
 
 
 def cosine(e: Elements, x: Source) -> Any:
-    """The cosine, for all arguments."""
+    """The cosine of any fp32 number."""
     quadrant, r = _reduce(e, x)
     s, c = _parts(e, r)
     value = e.select(e("ne", e("and", quadrant, 1), 0), s, c)
@@ -108,7 +112,7 @@ def cosine(e: Elements, x: Source) -> Any:
 
 
 def tangent(e: Elements, x: Source) -> Any:
-    """The tangent, for all arguments: the quotient of sine and cosine."""
+    """The tangent of any fp32 number: the quotient of sine and cosine."""
     quadrant, r = _reduce(e, x)
     s, c = _parts(e, r)
     odd = e("ne", e("and", quadrant, 1), 0)
@@ -117,7 +121,7 @@ def tangent(e: Elements, x: Source) -> Any:
 
 
 def _signed(e: Elements, x: Source, negative: Source) -> Any:
-    """x with its sign changed where the sign bit of ``negative`` is set."""
+    """Change the sign of x where the sign bit of ``negative`` is set."""
     return e("xor", x, negative)
 
 

@@ -1,6 +1,7 @@
-"""Writes expressions as machine code in a loop nest, each operation in the outermost loop possible.
+"""Writes expressions as machine code in a loop nest, each operation as far out as possible.
 
-A *level* is a number of loops: a node of level 2 depends on the variables of the first two loops.
+The *level* of a node is the number of outer loops on whose variables it depends: a node of level 2
+depends on the variables of the first two loops.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +16,16 @@ __all__ = ["Writer", "needed", "pressure"]
 
 _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
 _MOST_VECTORS, _MOST_MASKS = 28, 6
-"""Registers that values of all loops may take together."""
+"""Registers that the values of all levels may occupy together."""
 _MOST_CONSTANTS = 6
-"""Registers that constants may take."""
+"""Vector registers that constants may occupy."""
 
 Make = Callable[[Builder, Sequence[Any]], Any]
-"""Writes the code of a leaf, from the variables of the loops around it."""
+"""Function that writes the code of an input, given the variables of the loops around it."""
 
 
 def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
-    """The nodes that outputs depend on, in order."""
+    """Return the nodes on which the outputs depend, in the order in which they were recorded."""
     wanted = {output for output in outputs if isinstance(output, Node)}
     for node in reversed(elements.nodes):
         if node in wanted:
@@ -33,7 +34,7 @@ def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
 
 
 def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
-    """Most vectors and masks that are live at once, in the order of the nodes."""
+    """Return the largest numbers of vectors and masks that are live at once."""
     nodes = needed(elements, outputs)
     last: dict[Node, int] = {}
     for number, node in enumerate(nodes):
@@ -57,20 +58,20 @@ def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, in
 
 
 class Writer:
-    """Writes the nodes that outputs depend on.
+    """Writes the nodes on which the outputs depend, into a loop nest.
 
     Parameters
     ----------
     builder : Builder
     elements : Elements
     outputs : sequence of Node or int
-        What is needed in the innermost loop.
+        Expressions whose values the innermost loop needs.
     leaves : mapping of Node to (int, callable)
-        Level of each input, and what writes its code.
+        For each input, its level, and the function that writes its code.
     depth : int
-        Number of loops.
+        Number of nested loops.
     copies : int
-        How often the innermost level is written in an iteration.
+        Number of times that the innermost level is written in an iteration.
     """
 
     def __init__(self, builder: Builder, elements: Elements, outputs: Sequence[Node | int],
@@ -86,7 +87,11 @@ class Writer:
         self._levels = self._place()
 
     def _place(self) -> dict[Node, int]:
-        """Levels of all values; the innermost for all if outer ones need too many registers."""
+        """Return the level of each value.
+
+        If the values of outer levels need too many registers, all are computed in the innermost
+        loop.
+        """
         levels = {leaf: level for leaf, (level, _) in self._leaves.items()}
         levels[Elements.ALL] = 0
         for node in self._nodes:
@@ -104,9 +109,10 @@ class Writer:
         return levels
 
     def write(self, level: int, variables: Sequence[Any]) -> None:
-        """Write the nodes of a level; called for each level from 0 on, inside its loops.
+        """Write the nodes of a level; must be called for each level from 0 on, within its loops.
 
-        The innermost level may be written several times, for other values of the variables.
+        The innermost level may be written several times, each time for other values of the
+        variables.
         """
         b = self._builder
         if level == self._depth:
@@ -133,7 +139,7 @@ class Writer:
             self._registers[node] = register
 
     def register(self, node: Node | int, variables: Sequence[Any]) -> Any:
-        """The register of an output, or its word."""
+        """Return the register of an output; for a constant output, its word."""
         if isinstance(node, int):
             return node
         if node not in self._registers:
@@ -146,7 +152,7 @@ class Writer:
         return self.register(source, variables)
 
     def _write_constants(self) -> None:
-        """Put words that must be in vector registers there once, if they are few."""
+        """Put constants that vector registers must hold there before the loops, if they are few."""
         words = list(dict.fromkeys(
             source for node in self._nodes for source, operand
             in zip(node.sources, _OPERATIONS[node.name].operands[1:], strict=True)

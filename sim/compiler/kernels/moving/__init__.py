@@ -1,4 +1,4 @@
-"""Copies of elements from one tiling to another: what the rules of movement are written with."""
+"""Copies of elements between tilings: the functions with which rules of movement are written."""
 
 from sim.compiler.kernels.moving.copy import Axis, copy, relayout
 

@@ -1,9 +1,9 @@
-"""Copies of blocks: an affine copy whose tiled dimensions stay tiled dimensions, or vary slowly.
+"""Copies of blocks: affine copies in which tiled dimensions stay tiled.
 
 A copy has axes, each of which advances a dimension of the source and one of the destination. At
-most one axis runs along the lanes of both (or is repeated along the destination's), and at most one
-along the sublanes: these two make a block, which moves by rotations. All other axes are loops
-around the block.
+most one axis runs along the lanes of both (or is repeated along the destination's lanes), and at
+most one along the sublanes. These two form a block, which is moved by rotations; all other axes are
+loops around the block.
 """
 
 import itertools
@@ -21,10 +21,10 @@ from sim.compiler.tiling import Tiling
 __all__ = ["Axis", "Combine", "coalesce", "copy_blocks", "nest", "outer_strides"]
 
 _UNROLLED = 8
-"""Most tiles of a block along the sublanes for which a copy has a loop each."""
+"""Most tiles of a block along the sublanes for which the copy has a separate loop for each."""
 
 Combine = Callable[[VReg, VReg], VReg]
-"""Makes the vector to store from a destination's vector and the elements that are moved there."""
+"""Function from the destination's vector and the moved elements to the vector that is stored."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class Axis:
     size : int
         Number of iterations.
     source, destination : int or None
-        The dimension that it advances; None for none: the source's elements are repeated.
+        The dimension that the axis advances, or None. If ``source`` is None, elements of the source
+        are repeated.
     source_step, destination_step : int
-        By how many elements; may be negative.
+        Elements by which each iteration advances; may be negative.
     """
 
     size: int
@@ -49,7 +50,7 @@ class Axis:
 
 
 def outer_strides(tiling: Tiling) -> dict[int, int]:
-    """Distance in vectors between neighbours of each outer dimension."""
+    """Return the distance in vectors between consecutive indices of each outer dimension."""
     stride = tiling.lane_tiles * tiling.row_tiles
     strides = {}
     for dimension in reversed(tiling.outer_dimensions):
@@ -61,7 +62,11 @@ def outer_strides(tiling: Tiling) -> dict[int, int]:
 @contextmanager
 def nest(b: Builder, sizes: Sequence[int],
          counts: dict[LoopVariable, int]) -> Iterator[list[int | LoopVariable]]:
-    """Nested loops, the last innermost; a loop of one iteration takes no code."""
+    """Open nested loops of these sizes, the last one innermost.
+
+    Yields a variable for each loop; for a size of 1, it is 0, and there is no loop. The loops'
+    sizes are added to ``counts``.
+    """
     with ExitStack() as stack:
         variables: list[int | LoopVariable] = []
         for size in sizes:
@@ -75,7 +80,7 @@ def nest(b: Builder, sizes: Sequence[int],
 
 
 class _Block:
-    """The copy of a block, with the loops around it."""
+    """Writes the copy of a block, and the loops around it."""
 
     def __init__(self, b: Builder, source: Place, destination: Place, axes: Sequence[Axis],
                  starts: tuple[Sequence[IndexLike], Sequence[IndexLike]]) -> None:
@@ -91,7 +96,10 @@ class _Block:
         self.counts: dict[LoopVariable, int] = {}
 
     def _choose(self, along: str, taken: int | None) -> int | None:
-        """The longest axis that can be the block's extent along a tiled dimension."""
+        """Return the longest axis that can be the extent of the block along a tiled dimension.
+
+        ``taken`` is an axis that cannot be chosen.
+        """
         source = getattr(self.source.tiling, along)
         destination = getattr(self.destination.tiling, along)
         found = [number for number, axis in self.axes.items()
@@ -101,7 +109,7 @@ class _Block:
         return max(found, key=lambda number: self.axes[number].size, default=None)
 
     def position(self, side: int, dimension: int | None) -> Position | None:
-        """Coordinate of the block in a dimension of the source (0) or the destination (1)."""
+        """Return the block's coordinate in a dimension of the source (0) or the destination (1)."""
         if dimension is None:
             return None
         steps: dict[int, int] = {}
@@ -122,7 +130,10 @@ class _Block:
                     destination=self.position(1, dimensions[1]), sizes=(sizes[0], sizes[1]))
 
     def base(self, side: int, loops: Loops) -> Index:
-        """Vector of the outer index in open loops; of axes without loops, at their first."""
+        """Return the vector number of the outer indices, as a function of the open loops.
+
+        Axes without an open loop are at their start.
+        """
         index = Index(0)
         tiling = (self.source, self.destination)[side].tiling
         for dimension, stride in outer_strides(tiling).items():
@@ -132,7 +143,7 @@ class _Block:
         return index
 
     def stride(self, side: int, number: int) -> int:
-        """Vectors by which an axis around a block of whole tiles advances."""
+        """Return the number of vectors by which an axis around a block of whole tiles advances."""
         axis = self.axes[number]
         tiling = (self.source, self.destination)[side].tiling
         dimension = (axis.source, axis.destination)[side]
@@ -146,11 +157,11 @@ class _Block:
         return step * outer_strides(tiling)[dimension]
 
     def phases(self) -> Iterator["_Block"]:
-        """Blocks that copy the same, at positions within tiles of sublanes that do not vary.
+        """Divide the copy into blocks whose positions within tiles of sublanes are constant.
 
-        An axis whose step is no multiple of the sublanes is cut into as many as it takes until the
-        position repeats. If these are more than the sublanes, or positions along the lanes vary
-        too, the block stays whole.
+        If the step of an axis is not a multiple of the sublanes, the axis is divided into as many
+        axes as there are steps until the position repeats. If this gives more blocks than sublanes,
+        or if positions along the lanes vary too, the block stays whole.
         """
         self._join()
         unit = self.b.config.sublanes
@@ -175,7 +186,7 @@ class _Block:
                              (starts[0], starts[1]))
 
     def _join(self) -> None:
-        """Make one axis of two around the block where one continues the other on both sides."""
+        """Merge pairs of axes around the block where one continues the other on both sides."""
         for outer, inner in itertools.permutations(self.around, 2):
             if all(self._continues(side, outer, inner) for side in (0, 1)):
                 size = self.axes.pop(outer).size
@@ -187,9 +198,9 @@ class _Block:
                 return
 
     def _continues(self, side: int, outer: int, inner: int) -> bool:
-        """Whether an axis advances by as much as all of another one.
+        """Whether one step of axis ``outer`` equals all steps of axis ``inner`` on this side.
 
-        They run along the same dimension, or along outer dimensions that follow each other.
+        Both must run along the same dimension, or along outer dimensions.
         """
         (first, step), (second, small) = (
             ((axis.source, axis.source_step), (axis.destination, axis.destination_step))[side]
@@ -202,7 +213,7 @@ class _Block:
         return first is None or step == small * self.axes[inner].size
 
     def _period(self, axis: Axis, unit: int) -> int:
-        """After how many steps of an axis positions within tiles of sublanes repeat."""
+        """Return the steps of an axis after which positions within tiles of sublanes repeat."""
         steps = [step for dimension, step, tiling in (
             (axis.source, axis.source_step, self.source.tiling),
             (axis.destination, axis.destination_step, self.destination.tiling))
@@ -210,7 +221,7 @@ class _Block:
         return unit // math.gcd(unit, *steps)
 
     def run(self, combine: Combine | None, mask: MReg | None) -> None:
-        """Write the code."""
+        """Write the code of the copy."""
         if self.lanes.plain and self.rows.plain and mask is None:
             self._whole(combine)
         else:
@@ -241,7 +252,7 @@ class _Block:
         self.b.store(vector, self.destination.buffer, index, mask)
 
     def _moved(self, combine: Combine | None, mask: MReg | None) -> None:
-        """Copy blocks that move within tiles, or that are masked."""
+        """Copy blocks whose position within tiles changes, or that are masked."""
         spans = (self.lanes, self.rows)
         for span, name in zip(spans, ("lane", "sublane"), strict=True):
             if not span.plain:
@@ -273,7 +284,7 @@ class _Block:
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
-        So the inner loop is long, and what masks a tile is in front of it.
+        This makes the inner loop long, and puts the mask of each tile in front of it.
         """
         for tile in range(self.rows.count):
             part = self.rows.mask(tile)
@@ -296,7 +307,7 @@ class _Block:
                    if not isinstance(variable, int)}
 
     def _value(self, loops: Loops, tiles: Sequence[IndexLike]) -> VReg:
-        """The elements of one destination tile, in place."""
+        """Load the elements of one destination tile, and move them into place."""
         base, tiling = self.base(0, loops), self.source.tiling
         rows = self.rows.source_tiles(loops, tiles[1], self.counts)
         lanes = self.lanes.source_tiles(loops, tiles[0], self.counts)
@@ -319,7 +330,7 @@ class _Block:
 
 
 def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
-    """Loops (count, strides) from outer to inner, in another order and merged where possible."""
+    """Reorder loops, each (count, strides), from outer to inner, and merge them where possible."""
     merged: list[tuple[int, tuple[int, int]]] = []
     for count, strides in sorted(loops, key=lambda loop: -abs(loop[1][1])):
         if count == 1:

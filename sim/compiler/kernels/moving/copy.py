@@ -1,4 +1,4 @@
-"""The affine copy: elements from one tiling to another, along axes."""
+"""The affine copy: moves elements from one tiling to another, along axes."""
 
 import math
 from collections.abc import Sequence
@@ -26,13 +26,16 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     source and of the destination. No element is written twice. Elements that are not written keep
     their values; padding does not.
 
-    Whole vectors are loaded and stored. If an outer dimension is exchanged with that along the
-    sublanes, and nothing else changes but the order of outer dimensions, squares of vectors are
-    copied. Blocks that lie elsewhere within tiles are rotated along
-    sublanes or lanes. If what runs along the destination's lanes runs along another dimension of
-    the source, the whole source goes through the transposer first. So does a stride or a reversal
-    along the lanes if the sublanes have none, and the result goes back. What none of these covers
-    moves one lane at a time.
+    The code is the first of these that covers the copy:
+
+    - If an outer dimension is exchanged with the one along the sublanes, and otherwise only the
+      order of outer dimensions changes, squares of vectors are copied.
+    - If lanes are strided or reversed, and sublanes are not, the source goes through the
+      transposer, is copied, and goes back through the transposer.
+    - If the destination's lanes run along another dimension of the source than the source's lanes,
+      the whole source goes through the transposer first.
+    - Blocks are rotated along sublanes or lanes, if their position within tiles changes.
+    - Everything else moves one lane at a time.
 
     Parameters
     ----------
@@ -44,7 +47,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
         The first element's coordinates in the source and in the destination: integers, scalar
         registers, or indexes; all zero if None.
     combine : callable or None
-        Gives what to store, from the destination's vector and the moved elements.
+        Function from the destination's vector and the moved elements to the vector that is stored.
     mask : MReg or None
         Elements of a vector that may be stored; all if None.
     """
@@ -78,7 +81,10 @@ def relayout(at: Lowering, source: Place, destination: Place) -> None:
 
 
 def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
-    """The source's tiling with lanes and sublanes exchanged, if the result's vectors are those."""
+    """Return the source's tiling with lanes and sublanes exchanged, if that completes the copy.
+
+    It does if the result has the same vectors; otherwise None.
+    """
     to: dict[int, int] = {}
     for axis in axes:
         if (axis.source is None or axis.destination is None
@@ -98,7 +104,7 @@ def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
 
 
 def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) -> bool:
-    """Whether lanes are strided or reversed, sublanes are not, and everything is written."""
+    """Whether lanes are strided or reversed, sublanes are not, and all elements are written."""
     old, new = source.tiling, destination.tiling
     if old.sublane_dimension is None or new.sublane_dimension is None:
         return False
@@ -112,10 +118,10 @@ def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) 
 
 
 def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
-    """The source of a copy, brought to a tiling from which blocks can be copied.
+    """Copy the source, if necessary, to a tiling from which blocks can be copied.
 
-    That is one whose lanes are those of the destination, ``new``; the source as it is, if it has
-    such a tiling, or none exists.
+    In that tiling, the same dimension runs along the lanes as in ``new``, the destination's tiling.
+    The source is returned as it is if it has such a tiling, or if none exists.
     """
     old = source.tiling
     lane = _longest(axes, "destination", new.lane_dimension)
@@ -139,14 +145,14 @@ def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> 
 
 
 def _longest(axes: Sequence[Axis], side: str, dimension: int | None) -> Axis | None:
-    """The longest axis that runs through a dimension element by element."""
+    """Return the longest axis that runs along a dimension with a step of 1 or -1."""
     found = [axis for axis in axes if dimension is not None and getattr(axis, side) == dimension
              and abs(getattr(axis, f"{side}_step")) == 1]
     return max(found, key=lambda axis: axis.size, default=None)
 
 
 def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> Place:
-    """Copy a value to a tiling with these tiled dimensions, by the transposer."""
+    """Copy a value, through the transposer, to a tiling with these lane and sublane dimensions."""
     old = source.tiling
     outer = tuple(d for d in old.order if d not in (lane, row))
     before = _tiling(old, outer, lane, row)
@@ -161,6 +167,6 @@ def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> 
 
 
 def _tiling(old: Tiling, outer: tuple[int, ...], row: int | None, lane: int | None) -> Tiling:
-    """A tiling with given sublane and lane dimensions."""
+    """Return a tiling with the given outer, sublane and lane dimensions."""
     order = outer + tuple(d for d in (row, lane) if d is not None)
     return replace(old, order=order, along_lanes=lane is not None)

@@ -1,10 +1,10 @@
-"""Exchanging an outer dimension with the one along the sublanes, a square at a time.
+"""Exchanges an outer dimension with the one along the sublanes, one square at a time.
 
-A square is one row tile of as many indexes of the outer dimension as there are sublanes. Sublane j
-of its vector i becomes sublane i of vector j of the result. Elements with the same i - j lie in
-different sublanes, and all of them move by i - j sublanes. So vectors are merged, each is rotated
-once, and they are merged again. A merge chooses, for each sublane, the vector that is as many
-places further as the sublane's number says; it takes a step for each bit of that number.
+With S sublanes, a square is S vectors: one row tile at S consecutive indexes of the outer
+dimension. Sublane j of vector i becomes sublane i of vector j of the result. Elements with the same
+i - j (modulo S) lie in different sublanes, and all of them move by i - j sublanes. So the vectors
+are merged, each is rotated once, and they are merged again. A merge takes sublane s of vector n
+from vector n + s (modulo S), in one step for each bit of s.
 """
 
 import math
@@ -18,10 +18,10 @@ __all__ = ["exchange_rows", "exchanged_rows"]
 
 
 def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> Axis | None:
-    """The axis that runs from an outer dimension to the sublanes, or None if the copy does more.
+    """Return the axis from an outer dimension to the sublanes; None if the copy is another one.
 
-    `exchange_rows` takes copies of whole dimensions to whole ones: the one along the lanes stays
-    there, and the one along the sublanes becomes an outer one.
+    `exchange_rows` can copy whole dimensions to whole dimensions: the dimension along the lanes
+    stays there, and the one along the sublanes becomes an outer one.
     """
     old, new = source.tiling, destination.tiling
     if any(axis.source is None or axis.destination is None
@@ -47,16 +47,16 @@ def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> A
 
 def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[Axis],
                   along: Axis) -> None:
-    """Copy a value to a tiling in which another dimension runs along the sublanes.
+    """Copy a value to a tiling in which a former outer dimension runs along the sublanes.
 
     Parameters
     ----------
     b : Builder
     source, destination : Place
     axes : sequence of Axis
-        The dimensions.
+        Axes of the copy.
     along : Axis
-        What `exchanged_rows` says of them.
+        The result of `exchanged_rows` for this copy.
     """
     old, new = source.tiling, destination.tiling
     before, after = outer_strides(old), outer_strides(new)
@@ -87,7 +87,7 @@ def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[
 
 
 def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """First tile, number of tiles, and elements of each: whole tiles, and the rest."""
+    """Yield whole tiles, and the rest: (first tile, number of tiles, elements of each)."""
     whole, rest = divmod(size, high)
     if whole:
         yield 0, whole, high
@@ -96,14 +96,14 @@ def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _masks(b: Builder) -> list[MReg]:
-    """Sublanes whose number has a bit, for each bit."""
+    """Return, for each bit, the mask of the sublanes whose number has that bit."""
     number = b.vector("sublane")
     return [b.compare("ne", b.vector("and", number, 1 << bit), 0)
             for bit in range(b.config.sublanes.bit_length() - 1)]
 
 
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
-    """The vectors of a square of the result."""
+    """Return the result's vectors of a square."""
     high = b.config.sublanes
     # Missing vectors are what is not used: any will do.
     merged = _merge(b, [vectors[min(n, len(vectors) - 1)] for n in range(high)], masks)
@@ -112,7 +112,7 @@ def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[
 
 
 def _merge(b: Builder, vectors: list[VReg], masks: Sequence[MReg], sign: int = 1) -> list[VReg]:
-    """Vector n with sublane s of vector n + sign * s, modulo their number."""
+    """Return vectors n that have sublane s of vector n + sign * s, modulo the number of vectors."""
     for bit, mask in enumerate(masks):
         vectors = [_selected(b, vectors[(n + sign * (1 << bit)) % len(vectors)], vector, mask)
                    for n, vector in enumerate(vectors)]

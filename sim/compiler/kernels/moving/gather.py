@@ -1,6 +1,7 @@
 """Gather and scatter: copies of windows whose positions are read at run time.
 
-The indices go to scalar memory, a vector at a time; a loop over them copies a window each.
+The indices are copied to scalar memory, a vector at a time; a loop over them copies one window for
+each index vector.
 """
 
 import math
@@ -31,11 +32,12 @@ class _Indices:
     value : Value
         The tensor of indices.
     vector : int
-        Its dimension along which an index vector lies; its rank for scalar indices.
+        The tensor's dimension along which an index vector lies; the tensor's rank if indices are
+        scalars.
     mapped : tuple of int
-        Dimension of the operand for each element of an index vector.
+        The operand's dimension for each element of an index vector.
     batching : tuple of (int, int)
-        Dimensions of the operand and of the tensor that go together.
+        Pairs of batching dimensions: of the operand, and of the tensor.
     """
 
     value: Value
@@ -45,27 +47,28 @@ class _Indices:
 
     @property
     def batch(self) -> list[int]:
-        """The tensor's other dimensions."""
+        """Dimensions of the tensor of indices except the one of the index vectors."""
         return [d for d in range(len(self.value.shape)) if d != self.vector]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Their sizes."""
+        """Sizes of the `batch` dimensions."""
         return tuple(self.value.shape[d] for d in self.batch)
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """Dimensions of the operand that have a position, in the order of `for_each`."""
+        """Dimensions of the operand that are indexed, in the order of `for_each`."""
         return (*self.mapped, *(d for d, _ in self.batching))
 
     def for_each(self, at: Lowering, body: Callable[[Index, list[SReg]], None]) -> None:
-        """Write code for all index vectors, in order.
+        """Write a loop over all index vectors, in order.
 
         Parameters
         ----------
         at : Lowering
         body : callable
-            Takes the number of the index vector and its elements, and those of batching dimensions.
+            Writes the code for an index vector, given its number, and a register for each of
+            `dimensions`: the vector's elements, and then the indices of the batching dimensions.
         """
         b, lanes = at.builder, at.config.lanes
         count, width = math.prod(self.batch_shape), len(self.dimensions)
@@ -97,7 +100,7 @@ class _Indices:
                                              for word in range(width)])
 
     def _flat(self, at: Lowering, stride: int) -> Place:
-        """All index vectors in one row, each of ``stride`` elements."""
+        """Copy all index vectors to one row, each padded to ``stride`` elements."""
         source = at.place(self.value)
         shape = self.batch_shape
         count = math.prod(shape)
@@ -124,9 +127,10 @@ class _Indices:
 
 def _batch_and_window(at: Lowering, place: Place,
                       window: Sequence[int]) -> tuple[Place, list[Axis]]:
-    """A place whose batch dimensions are one, the first; and axes from it to the given place.
+    """Return a place with a single batch dimension, the first, and axes from it to ``place``.
 
-    The window's dimensions follow in order. Without need, it is the given place.
+    The window's dimensions follow in order. If ``place`` has at most one batch dimension, it is
+    returned itself, without axes.
     """
     shape = place.tiling.shape
     batch = [d for d in range(len(shape)) if d not in window]
@@ -149,7 +153,7 @@ def _swap_sides(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _batch_start(place: Place, window: Sequence[int], number: Index) -> list[IndexLike]:
-    """Coordinates of a window's first element: the number of its index vector, and zeros."""
+    """Return the coordinates of a window's first element: its index vector's number, and zeros."""
     return [0 if d in window else number for d in range(len(place.tiling.shape))]
 
 
@@ -192,7 +196,7 @@ def _scatter(op: Operation, at: Lowering) -> None:
 
 
 def _separate(region: Graph, count: int) -> list[Graph]:
-    """The region of each result alone, as a function of its element and its update."""
+    """Return, for each result, its part of the region: a function of its element and its update."""
     found = []
     for number, output in enumerate(region.outputs):
         wanted, operations = {output}, []
@@ -207,7 +211,7 @@ def _separate(region: Graph, count: int) -> list[Graph]:
 
 @refuses("scatter")
 def _refused(op: Operation) -> Refusal | None:
-    """Refuse regions in which a result depends on elements or updates of others."""
+    """Refuse regions in which a result depends on the elements or updates of another result."""
     regions = _separate(op.regions[0], len(op.results))
     read = [{value for operation in region.operations for value in operation.operands}
             | set(region.outputs) for region in regions]

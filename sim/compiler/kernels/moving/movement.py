@@ -1,4 +1,4 @@
-"""Operations that move elements along axes: slices, padding, reshapes, transposes and their kin."""
+"""Operations that move elements along axes: slices, padding, reshapes, transposes and others."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,20 +15,20 @@ __all__ = ["clamped", "fill"]
 
 
 def fill(at: Lowering, destination: Place, value: Value) -> None:
-    """Store a value without dimensions in all elements."""
+    """Store a scalar value in all elements."""
     vector = at.builder.load(at.place(value).buffer, 0)
     with at.builder.loop(destination.tiling.vectors) as i:
         at.builder.store(vector, destination.buffer, i)
 
 
 def like(shape: Sequence[int], tiling: Tiling) -> Tiling:
-    """The tiling of another shape of the same rank with the same order of dimensions."""
+    """Return the tiling of another shape, with the same rank and order of dimensions."""
     return replace(tiling, shape=tuple(shape))
 
 
 @chooses("slice", "reverse", "pad", "dynamic_slice", "dynamic_update_slice", "concatenate")
 def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """All values of the result's rank have the order of dimensions that the first one has."""
+    """Give all values of the result's rank the order of dimensions of the first one."""
     rank = len(op.result.shape)
     first = operands[0]
     full = operands if op.kind == "concatenate" else operands[:1]
@@ -43,7 +43,7 @@ def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> 
 
 @chooses("transpose", "broadcast_in_dim")
 def _from_any(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """The operand as it is."""
+    """Accept the operand in any tiling; the result has the standard one."""
     return Choice(operands, (standard(op.result.shape, config),))
 
 
@@ -117,7 +117,7 @@ def _relayout(op: Operation, at: Lowering) -> None:
 
 
 def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
-    """A start index kept from 0 to ``limit``."""
+    """Limit a start index to 0 to ``limit``."""
     if dtype is DType.U32:
         # Numbers from 2**31 on are large, not negative.
         high = b.scalar("sar", start, 31)
@@ -127,7 +127,7 @@ def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
 
 def _starts(at: Lowering, starts: Sequence[Value], shape: Sequence[int],
             sizes: Sequence[int]) -> list[IndexLike]:
-    """Start indices from scalars, moved so that a slice of ``sizes`` lies within ``shape``."""
+    """Read start indices, and limit them so that a slice of ``sizes`` lies within ``shape``."""
     return [0 if whole == part else
             clamped(at.builder, at.scalar(value), whole - part, value.dtype)
             for value, whole, part in zip(starts, shape, sizes, strict=True)]

@@ -14,9 +14,9 @@ __all__ = ["reshape", "reshape_axes"]
 
 
 def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
-    """Axes of the copy between two shapes, or None if a dimension would have to wrap around.
+    """Return the axes of the copy between two shapes.
 
-    Each dimension of either shape is a product of the axes' sizes.
+    Each dimension of either shape is a product of the sizes of axes. None if no such axes exist.
     """
     axes: list[Axis] = []
     sides = [list(old), list(new)]
@@ -38,14 +38,14 @@ def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
 
 
 def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, ...]:
-    """A shape that has axes with both, and fills the lanes if one exists."""
+    """Return a shape that has axes to both; its last dimension fills the lanes if possible."""
     total = math.prod(old)
     inner = math.gcd(_inner(old, lanes), _inner(new, lanes))
     return (total // inner, inner) if inner >= lanes else (total,)
 
 
 def _inner(shape: Sequence[int], lanes: int) -> int:
-    """Product of as many of the last sizes as it takes to fill the lanes."""
+    """Return the product of the last sizes: as many of them as are needed to fill the lanes."""
     product = 1
     for size in reversed(shape):
         product *= size
@@ -57,8 +57,8 @@ def _inner(shape: Sequence[int], lanes: int) -> int:
 def reshape(at: Lowering, source: Place, destination: Place) -> None:
     """Copy a value to a place of another shape, in row-major order.
 
-    Where the shapes have no common factors that fit into each other, the copy takes two steps, with
-    as few dimensions as possible in between.
+    If `reshape_axes` finds no axes, the value is first copied to an intermediate shape of one or
+    two dimensions.
     """
     shapes = source.tiling.shape, destination.tiling.shape
     axes = reshape_axes(*shapes)
@@ -76,9 +76,11 @@ def reshape(at: Lowering, source: Place, destination: Place) -> None:
 
 @chooses("reshape")
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """The operand as it is; where only dimensions of size 1 come or go, vectors stay as they are.
+    """Accept the operand in any tiling.
 
-    Then the result has these dimensions first, and the others in the operand's order.
+    If only dimensions of size 1 are added or removed, vectors stay as they are: the result has
+    these dimensions first, and the others in the operand's order. Otherwise, it has the standard
+    tiling.
     """
     [old], shape = operands, op.result.shape
     wide = [d for d, size in enumerate(shape) if size > 1]

@@ -1,8 +1,8 @@
-"""A block's extent along one tiled dimension: which tiles it reads and writes, and how it moves.
+"""A block's extent along one tiled dimension: the tiles that it reads and writes, and its rotation.
 
-A block is copied destination tile by destination tile. Where its position within the source's tiles
-differs from that within the destination's, a destination tile takes its elements from two
-neighbouring source tiles: these are merged by a mask, then rotated into place.
+A block is copied destination tile by destination tile. If the block's positions within the source's
+and the destination's tiles differ, a destination tile takes its elements from two adjacent source
+tiles: these are merged by a mask, then rotated into place.
 """
 
 import math
@@ -16,9 +16,9 @@ __all__ = ["Counts", "Loops", "Position", "Span", "clamp", "divide",
            "source_of"]
 
 Counts = Mapping[LoopVariable, int]
-"""Number of iterations of open loops."""
+"""Number of iterations of each open loop."""
 Loops = Mapping[int, LoopVariable]
-"""The open loop of each axis."""
+"""The open loop of each axis, by the axis's number."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Position:
     Attributes
     ----------
     start : Index
-        What does not depend on an axis; may hold scalar registers.
+        The part that does not depend on an axis; may contain scalar registers.
     steps : mapping of int to int
         Coefficient of each axis, by its number.
     """
@@ -37,17 +37,17 @@ class Position:
     steps: Mapping[int, int] = field(default_factory=dict)
 
     def alignment(self, unit: int) -> int:
-        """The largest divisor of ``unit`` that always divides the coordinate."""
+        """Return the largest divisor of ``unit`` that always divides the coordinate."""
         return math.gcd(unit, self.start.constant, *self.start.terms.values(),
                         *self.steps.values())
 
     def within(self, unit: int) -> int | None:
-        """The coordinate modulo ``unit`` if it is known, otherwise None."""
+        """Return the coordinate modulo ``unit`` if it is constant, otherwise None."""
         factors = (*self.start.terms.values(), *self.steps.values())
         return None if any(factor % unit for factor in factors) else self.start.constant % unit
 
     def fits(self, length: int, unit: int) -> bool:
-        """Whether ``length`` elements from here always lie in one tile."""
+        """Whether ``length`` elements from this coordinate on always lie in one tile."""
         within = self.within(unit)
         return (length <= self.alignment(unit)
                 or (within is not None and within + length <= unit))
@@ -57,7 +57,7 @@ class Position:
         return any(step % unit for step in self.steps.values())
 
     def at(self, loops: Loops) -> Index:
-        """The coordinate in open loops; axes without a loop contribute nothing."""
+        """Return the coordinate in open loops; axes without an open loop contribute nothing."""
         index = self.start
         for axis, step in self.steps.items():
             if axis in loops:
@@ -65,14 +65,14 @@ class Position:
         return index
 
     def tiles(self, loops: Loops, unit: int) -> Index:
-        """Contribution of axes to the number of the tile; their steps are multiples of a tile."""
+        """Return the contribution of the axes to the tile's number; steps must be whole tiles."""
         index = Index(0)
         for axis, step in self.steps.items():
             index = index + loops[axis] * (step // unit)
         return index
 
     def minus(self, other: "Position") -> "Position":
-        """The difference of two coordinates."""
+        """Return the difference of two coordinates."""
         steps = dict(self.steps)
         for axis, step in other.steps.items():
             steps[axis] = steps.get(axis, 0) - step
@@ -80,9 +80,9 @@ class Position:
 
 
 def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
-    """Quotient and remainder of a coordinate by a tile's size; the remainder is not negative.
+    """Divide a coordinate by a tile's size; return the quotient and the non-negative remainder.
 
-    Terms whose coefficient is a multiple of ``unit`` take no code.
+    Terms whose coefficient is a multiple of ``unit`` need no code.
 
     Raises
     ------
@@ -94,15 +94,15 @@ def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
     if not rest:
         return (Index(0, whole) + index.constant // unit, Index(index.constant % unit))
     if unit & (unit - 1):
-        raise ValueError(f"tiles must be of a power of two, not {unit!r}, for positions that are "
-                         "computed at run time")
+        raise ValueError(f"size of tiles must be a power of two, not {unit!r}, for positions "
+                         "that are computed at run time")
     register = b.value(Index(index.constant, rest))
     quotient = b.scalar("sar", register, unit.bit_length() - 1)
     return Index(0, whole) + quotient, Index.of(b.scalar("and", register, unit - 1))
 
 
 def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
-    """An index kept from 0 to ``size`` - 1, with code only where it may lie outside."""
+    """Limit an index to 0 to ``size`` - 1; code is written only if it may exceed that range."""
     low = high = float(index.constant)
     for term, factor in index.terms.items():
         if isinstance(term, SReg) or term not in counts:
@@ -121,7 +121,7 @@ def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
 
 
 def source_of(index: Index) -> Index | int:
-    """The index as a scalar source; without terms a number, which takes no code."""
+    """Return an index as a scalar source: an integer, which needs no code, if it has no terms."""
     return index if index.terms else index.constant
 
 
@@ -136,12 +136,12 @@ class Span:
     length : int
         Elements of the block along this dimension.
     repeated : bool
-        All elements are copies of one element of the source.
+        Whether all elements are copies of one element of the source.
     source, destination : Position or None
-        Of the first element; None where nothing runs along this dimension, so that all elements of
-        a vector are equal.
+        Position of the first element; None if no dimension of the value runs along this one, so
+        that all elements of a vector along it are equal.
     sizes : tuple of int
-        Elements of the source's and of the destination's dimension.
+        Sizes of the source's and of the destination's dimension.
     """
 
     def __init__(self, b: Builder, along: str, *, length: int, repeated: bool,
@@ -156,25 +156,25 @@ class Span:
         self._source_tiles = -(-sizes[0] // unit)
         self._size = sizes[1]
         self.moves = source is not None and destination is not None and not repeated
-        """Elements keep their order, and may change their position."""
+        """Whether elements keep their order, and may change their position."""
         self.broadcasts = source is not None and not self.moves
-        """One element is copied to all."""
+        """Whether one element is copied to all."""
         self._single = destination is None or destination.fits(length, unit)
         self._fits = (self.moves and self._single and source is not None
                       and source.fits(length, unit))
         self._loops: Loops = {}
         self.coordinates: VReg | None = None
-        """The number of each element's lane or sublane; a `plain` span needs none."""
+        """Vector with the number of each element's lane or sublane; a `plain` span needs none."""
 
     @property
     def varies(self) -> bool:
-        """Whether an axis changes rotations or masks."""
+        """Whether rotations or masks depend on an axis."""
         return any(position is not None and position.varies(self.unit)
                    for position in (self._source, self._destination))
 
     @property
     def count(self) -> int:
-        """Destination tiles that the block may touch."""
+        """Number of destination tiles that the block may touch."""
         if self._single or self._destination is None:
             return 1
         within = self._destination.within(self.unit)
@@ -183,12 +183,12 @@ class Span:
 
     @property
     def low(self) -> bool:
-        """Whether elements before the block need protection."""
+        """Whether elements before the block must be protected by a mask."""
         return self._destination is not None and self._destination.within(self.unit) != 0
 
     @property
     def high(self) -> bool:
-        """Whether elements behind the block need protection."""
+        """Whether elements after the block must be protected by a mask."""
         position = self._destination
         if position is None:
             return False
@@ -206,13 +206,13 @@ class Span:
                                   and self._source.within(self.unit) == 0)
 
     def prepare(self, loops: Loops) -> None:
-        """Write what all tiles of the block share.
+        """Write the code that all tiles of the block share: rotations and masks.
 
         Parameters
         ----------
         loops : mapping of int to LoopVariable
-            The axes' loops. If empty, the code goes in front of them, which requires that no
-            axis `varies` the position.
+            The open loop of each axis. If empty, the code is in front of the loops, which requires
+            that `varies` is False.
         """
         self._loops = loops
         self._at, self._within = Index(0), Index(0)
@@ -252,7 +252,7 @@ class Span:
         return None if index.terms else index.constant
 
     def _compare(self, tile: IndexLike) -> MReg | None:
-        """Mask of a destination tile's elements that belong to the block."""
+        """Return the mask of the elements of a destination tile that belong to the block."""
         first = self._within - Index.of(tile) * self.unit
         mask = None
         low, high = self.low, self.high
@@ -276,11 +276,11 @@ class Span:
 
     @property
     def first(self) -> tuple[Index, Index]:
-        """Numbers of the first tiles of source and destination, without what axes contribute."""
+        """First tiles of source and destination, by number, without the contribution of axes."""
         return self._from, self._at
 
     def destination_tile(self, loops: Loops, tile: IndexLike, counts: Counts) -> Index:
-        """Number of the destination tile of this place in the block."""
+        """Return the number of a destination tile; ``tile`` counts the tiles of the block."""
         index = self._at + tile
         if self._destination is None:
             return index
@@ -292,7 +292,10 @@ class Span:
         return clamp(self._b, index, -(-self._size // self.unit), counts)
 
     def source_tiles(self, loops: Loops, tile: IndexLike, counts: Counts) -> list[Index]:
-        """Numbers of the one or two source tiles for this place in the block."""
+        """Return the numbers of the one or two source tiles for a destination tile.
+
+        ``tile`` counts the destination tiles of the block.
+        """
         if self._source is None:
             return [Index(0)]
         first = self._from if self.broadcasts else self._from + tile
@@ -305,13 +308,13 @@ class Span:
         return [clamp(self._b, index, self._source_tiles, counts) for index in (first, first + 1)]
 
     def merge(self, vectors: list[VReg]) -> VReg:
-        """One vector of what is needed from the source tiles."""
+        """Merge the vectors of the source tiles into one with all elements that are needed."""
         if self._second is None:
             return vectors[0]
         return self._b.vector("select", vectors[1], vectors[0], self._second)
 
     def move(self, vector: VReg) -> VReg:
-        """Bring the elements into place within a vector."""
+        """Rotate or broadcast the elements into place within a vector."""
         if self.broadcasts:
             return self._b.cross(f"broadcast_{self._along[:-1]}", vector,
                                  source_of(self._amount))
@@ -320,7 +323,7 @@ class Span:
         return self._b.cross(f"rotate_{self._along}", vector, source_of(self._amount))
 
     def mask(self, tile: IndexLike) -> MReg | None:
-        """Mask of the elements to store, or None for all."""
+        """Return the mask of the elements to store; None for all."""
         if self.count == 1:
             return self._mask
         return self._compare(tile)

@@ -1,4 +1,4 @@
-"""Swapping the two tiled dimensions with the transposer, a square of lanes x lanes at a time."""
+"""Exchanges the two tiled dimensions by the transposer, a square of lanes x lanes at a time."""
 
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.kernels.moving.block import nest
@@ -11,20 +11,21 @@ __all__ = ["swap_tiled"]
 def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
     """Copy a value to the tiling with lanes and sublanes exchanged.
 
-    What runs along the source's lanes runs along the destination's sublanes, and the reverse; where
-    nothing runs along one, nothing runs along the other. The outer dimensions are the same, in the
-    same order. Each vector takes two operations of the cross-lane unit.
+    The dimension along the source's lanes runs along the destination's sublanes, and vice versa; if
+    either is missing in the source, its counterpart is missing in the destination. The outer
+    dimensions are the same, in the same order. Each vector takes two operations of the cross-lane
+    unit.
 
     Parameters
     ----------
     b : Builder
     source, destination : Place
-        Of the same shape.
+        Places of the same shape.
 
     Raises
     ------
     ValueError
-        If the tilings are not such a pair.
+        If the destination's tiling is not the source's with the tiled dimensions exchanged.
     """
     old, new = source.tiling, destination.tiling
     if (old.lane_dimension, old.sublane_dimension) != (new.sublane_dimension, new.lane_dimension) \
@@ -38,7 +39,7 @@ def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
 
 def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVariable,
              counts: dict[LoopVariable, int]) -> None:
-    """Transpose all squares of an outer index: full ones in loops, ragged ones by themselves."""
+    """Transpose all squares of an outer index: whole ones in loops, ragged ones one by one."""
     square = b.config.lanes // b.config.sublanes
     down, across = _pieces(source.tiling.row_tiles, square), _pieces(destination.tiling.row_tiles,
                                                                      square)
@@ -63,6 +64,6 @@ def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVar
 
 
 def _pieces(tiles: int, square: int) -> list[tuple[int, int, int]]:
-    """Squares along a dimension of row tiles: (first, number, row tiles in each)."""
+    """Divide row tiles into squares: (first, number of squares, row tiles in each)."""
     full, rest = divmod(tiles, square)
     return ([(0, full, square)] if full else []) + ([(full, 1, rest)] if rest else [])
