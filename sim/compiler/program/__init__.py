@@ -1,1 +1,1 @@
-"""Programs: places of values, transfers, control flow, and code that is larger than its memory."""
+"""Program planning: where values lie, transfers, control flow, and code segmentation."""

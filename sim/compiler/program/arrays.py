@@ -17,8 +17,8 @@ __all__ = ["RawRows", "ShardedArray", "TiledArray", "View", "tiled"]
 
 Words = npt.NDArray[np.uint32]
 View = tuple[tuple[str, tuple[int, ...]], ...]
-"""Steps of the host before an array is cut into vectors: ``reshape``, with a shape, and
-``transpose``, with a permutation."""
+"""Steps that the host applies to an array, in order, before it divides the array into vectors:
+``("reshape", shape)`` or ``("transpose", permutation)``."""
 
 
 def _viewed(array: npt.NDArray[Any], view: View) -> npt.NDArray[Any]:
@@ -28,7 +28,7 @@ def _viewed(array: npt.NDArray[Any], view: View) -> npt.NDArray[Any]:
 
 
 def _shapes(shape: tuple[int, ...], view: View) -> list[tuple[int, ...]]:
-    """The shapes before each step of a view, and after the last."""
+    """Return the array's shape before each step of a view, followed by its shape after the last."""
     shapes = [shape]
     for kind, numbers in view:
         shapes.append(numbers if kind == "reshape" else tuple(shapes[-1][i] for i in numbers))
@@ -37,18 +37,20 @@ def _shapes(shape: tuple[int, ...], view: View) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class TiledArray:
-    """An array of the host as the rows of its vectors, in the standard tiling.
+    """Layout of one core's host array in HBM: the rows of its vectors, in the standard tiling.
 
     Attributes
     ----------
     shape : tuple of int
-        Shape of the array; sizes may be 0.
+        Shape of the host array; sizes may be 0.
     dtype : numpy.dtype
-        Type of its elements; each takes a word of HBM.
+        Type of the array's elements; each element takes one word of HBM.
     tiling : Tiling or None
-        How it lies in vectors; None if it has no element.
-    view : tuple
-        What is done to it before.
+        How the array, after the steps of ``view``, is divided into vectors; None if the array has
+        no elements.
+    view : View
+        Reshapes and transposes that `pack` applies to the array before it tiles the array;
+        `unpack` undoes them.
     """
 
     shape: tuple[int, ...]
@@ -58,16 +60,16 @@ class TiledArray:
 
     @property
     def rows(self) -> int:
-        """Rows of HBM that it takes; one, for an array without elements."""
+        """Number of HBM rows that the array takes; 1 for an array without elements."""
         return 1 if self.tiling is None else self.tiling.vectors * self.tiling.sublanes
 
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
-        """Write the array to ``memory``, shape (rows, lanes); its padding stays as it is."""
+        """Write the array to ``memory``, shape (rows, lanes); words of padding keep their value."""
         if self.tiling is not None:
             self.tiling.write(to_words(np.asarray(_viewed(array, self.view), order="C")), memory)
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:
-        """Return a new array of what ``memory``, shape (rows, lanes), holds."""
+        """Return a new array with the elements that ``memory``, shape (rows, lanes), holds."""
         if self.tiling is None:
             return np.empty(self.shape, self.dtype)
         array = from_words(self.tiling.unpack(memory), self.dtype)
@@ -80,14 +82,16 @@ class TiledArray:
 
 @dataclass(frozen=True)
 class ShardedArray:
-    """An array of the host of which each of two cores has a part; that of core 0 comes first.
+    """Layout in HBM of a host array that is split between two cores.
+
+    The rows of core 0's part come first, then those of core 1's part.
 
     Attributes
     ----------
     part : TiledArray
-        Layout of either part.
+        Layout of each part; both parts have the same shape.
     dimension : int
-        Where the array is cut, as in `Sharding`.
+        Dimension along which the array is split, as in `Sharding`.
     """
 
     part: TiledArray
@@ -100,12 +104,12 @@ class ShardedArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of its elements."""
+        """Type of the array's elements."""
         return self.part.dtype
 
     @property
     def rows(self) -> int:
-        """Rows of HBM that both parts take."""
+        """Number of HBM rows that both parts take together."""
         return 2 * self.part.rows
 
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
@@ -114,7 +118,7 @@ class ShardedArray:
             self.part.pack(np.ascontiguousarray(part), rows)
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:
-        """Return a new array of what ``memory``, shape (rows, lanes), holds."""
+        """Return a new array, joined from both parts in ``memory``, shape (rows, lanes)."""
         return unshard([self.part.unpack(rows) for rows in self._halves(memory)], self.dimension)
 
     def _halves(self, memory: Words) -> tuple[Words, Words]:
@@ -123,14 +127,14 @@ class ShardedArray:
 
 @dataclass(frozen=True)
 class RawRows:
-    """Rows of words, as they are.
+    """Layout of an array of words that is copied to HBM unchanged, row by row.
 
     Attributes
     ----------
     rows : int
         Number of rows.
     lanes : int
-        Words of each.
+        Words in each row.
     """
 
     rows: int
@@ -138,26 +142,38 @@ class RawRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the array of words."""
+        """Shape of the array: (rows, lanes)."""
         return self.rows, self.lanes
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a word."""
+        """Type of a word: uint32."""
         return np.dtype(np.uint32)
 
     def pack(self, array: Words, memory: Words) -> None:
-        """Write the rows to ``memory``."""
+        """Write ``array`` to ``memory``; both have shape (rows, lanes)."""
         memory[:] = array
 
     def unpack(self, memory: Words) -> Words:
-        """Return a copy of the rows in ``memory``."""
+        """Return a copy of ``memory``, shape (rows, lanes)."""
         return memory.copy()
 
 
 def tiled(type: TensorType, config: Config, dimension: int | None = None, view: View = ()
           ) -> TiledArray | ShardedArray:
-    """The layout of an input or output of a type; and of both cores', if it is cut."""
+    """Return the layout of an input or output in HBM.
+
+    Parameters
+    ----------
+    type : TensorType
+        Type of the value on one core.
+    config : Config
+        The chip.
+    dimension : int, optional
+        Dimension along which the host array is split between two cores; None: it is not split.
+    view : View
+        Reshapes and transposes that the host applies first.
+    """
     empty = math.prod(type.shape) == 0
     part = TiledArray(type.shape, array_dtype(type.dtype),
                       None if empty else standard(_shapes(type.shape, view)[-1], config), view)

@@ -1,4 +1,4 @@
-"""A cache on disk of compiled programs, by the content of their graphs and of the compiler."""
+"""Disk cache of compiled programs; a key is a digest of the graph and of the compiler's sources."""
 
 import functools
 import hashlib
@@ -28,20 +28,20 @@ _SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py
 
 def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
                    standard_inputs: bool = False) -> Executable:
-    """Compile a graph, or read what an equal graph gave before.
+    """Compile a graph, or read the program that an equal graph was compiled to before.
 
-    Several processes may do so at once, and be killed meanwhile. If ``SYSTOLITH_DUMP`` is set, the
-    graph is compiled in any case, so that its stages are written.
+    Several processes may use the cache at the same time, and may be killed while they do. If
+    ``SYSTOLITH_DUMP`` is set, the graph is always compiled, so that its stages are written.
 
     Parameters
     ----------
     graph, config, name, standard_inputs
-        As in `compile_graph`; the graph is changed if it is compiled.
+        As in `compile_graph`; compilation changes the graph, a cache hit does not.
 
     Raises
     ------
-    MemoryError, NotImplementedError
-        As `compile_graph`.
+    MemoryError, UnsupportedError, ValueError
+        As in `compile_graph`.
     """
     def compile() -> Executable:
         return compile_graph(graph, config, name=name, standard_inputs=standard_inputs)
@@ -79,7 +79,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 
 def digest(graph: Graph, config: Config, name: str | None = None,
            standard_inputs: bool = False) -> str:
-    """A digest of all that a compiled program depends on."""
+    """Return a hexadecimal digest of everything that a compiled program depends on."""
     state = hashlib.sha256(source_digest())
     state.update(repr((asdict(config), name, graph.name, standard_inputs)).encode())
     state.update(repr(graph.sharding).encode())
@@ -89,7 +89,7 @@ def digest(graph: Graph, config: Config, name: str | None = None,
 
 @functools.cache
 def source_digest(*more: str) -> bytes:
-    """A digest of the compiler's sources, and of more files or folders of the project."""
+    """Return a digest of the compiler's sources and of ``more``: project files or folders."""
     state = hashlib.sha256()
     for source in (*_SOURCES, *more):
         path = _ROOT / source
@@ -106,7 +106,7 @@ class _Content:
         self._numbers: dict[Value, int] = {}
 
     def graph(self, graph: Graph) -> None:
-        """Add a graph."""
+        """Add a graph, with the regions of its operations, to the digest."""
         self._define(graph.inputs)
         for operation in graph.operations:
             self._add((operation.kind, [self._numbers[value] for value in operation.operands],

@@ -1,4 +1,4 @@
-"""Refuses programs for which no kernels can be written."""
+"""Refuses programs that contain operations without a kernel."""
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph
@@ -10,16 +10,23 @@ from sim.errors import Unsupported, UnsupportedError
 __all__ = ["check", "without_kernel"]
 
 _BETWEEN = frozenset({"by_device", "exchange"})
-"""Kinds of programs for two devices, which have no kernel."""
+"""Kinds of operations that only programs for two cores contain; they need no kernel."""
 
 
 def check(graph: Graph, config: Config) -> None:
-    """Refuse operations without a kernel, after all passes, and chips that kernels do not fit.
+    """Refuse a graph that has operations without a kernel, and chips that kernels do not support.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph after all passes.
+    config : Config
+        The chip; its lanes and sublanes must be powers of two.
 
     Raises
     ------
     UnsupportedError
-        If there are any: all of them, with the user's lines.
+        If anything is refused; the message lists all of it, with the user's source lines.
     """
     found = _chip(config) + without_kernel(graph)
     if found:
@@ -27,7 +34,7 @@ def check(graph: Graph, config: Config) -> None:
 
 
 def _chip(config: Config) -> list[Unsupported]:
-    """Positions in tiles are computed by shifts."""
+    """Refuse sizes that are not powers of two, because kernels compute positions by shifts."""
     if any(size & (size - 1) for size in (config.lanes, config.sublanes)):
         return [Unsupported(f"a chip of {config.lanes} lanes and {config.sublanes} sublanes", "",
                             "choose powers of two")]
@@ -35,7 +42,10 @@ def _chip(config: Config) -> list[Unsupported]:
 
 
 def without_kernel(graph: Graph) -> list[Unsupported]:
-    """Operations without a kernel, also in loops and conditionals; after `canonicalize`."""
+    """Return all operations that have no kernel, including those in loops and conditionals.
+
+    The graph must have passed `canonicalize`.
+    """
     load_rules()
     found = []
     for operation in graph.operations:

@@ -1,4 +1,4 @@
-"""A compiled program: everything that an executable is made from, as arrays and plain values."""
+"""Compiled programs: the arrays and plain values from which an executable is made, and files."""
 
 import errno
 import json
@@ -27,24 +27,24 @@ _FORMAT = 4
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """A kernel of a program, for reports.
+    """Facts about one kernel of a program, for reports.
 
     Attributes
     ----------
     kind : str
-        Kind of the operation.
+        Kind of the operation that the kernel computes.
     location : Location or None
-        The user's source.
+        The line of the user's source that the operation comes from, if known.
     bundles : int
-        Length of its code.
+        Length of the kernel's code.
     cycles : int
-        Predicted cycles of an execution.
+        Predicted cycles of one execution.
     rows : int
-        Rows that transfers move for it: operands to vector memory, results to HBM.
+        HBM rows that transfers move for the kernel: operands to vector memory, results to HBM.
     products : int
-        Multiplications of an execution in the array that the operation asks for.
+        Multiplications that the operation's definition requires of the array in one execution.
     vector_operations : int
-        Operations of the vector unit in an execution; it does two in a cycle.
+        Operations of the vector unit in one execution; the unit does two in a cycle.
     """
 
     kind: str
@@ -58,16 +58,16 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class CoreCode:
-    """Code of a core.
+    """The code of one core.
 
     Attributes
     ----------
     overlays : Overlays
-        Code and constants.
+        Code and constants, as the rows of a buffer in HBM.
     scratch_rows : int
-        Rows of HBM for values that do not stay in vector memory.
+        HBM rows of the buffer for values that do not stay in vector memory.
     kernels : tuple of KernelRecord
-        Its kernels in the order of the code.
+        The core's kernels, in the order of the code.
     """
 
     overlays: Overlays
@@ -82,17 +82,17 @@ class Compiled:
     Attributes
     ----------
     config : Config
-        The chip that it is for.
+        The chip for which the program was compiled.
     name : str
-        What it computes, for messages.
+        Name of the program in messages.
     inputs, outputs : tuple of TensorType
-        Types of its inputs and outputs, of the part of a core.
+        Types of the inputs and outputs; of those that are split, the type of one core's part.
     sharding : Sharding
-        How inputs and outputs are cut, if there are two cores.
+        How inputs and outputs are split between two cores; for one core, all dimensions are None.
     cores : tuple of CoreCode
-        The code of core 0, and of core 1 if it takes part.
+        The code of core 0, followed by that of core 1 if the program uses two cores.
     views : tuple of View
-        What the host does to each input before it is cut into vectors.
+        For each input, the reshapes and transposes that the host applies before it tiles the array.
     """
 
     config: Config
@@ -114,12 +114,12 @@ class Compiled:
         return self.cores[0].kernels
 
     def stopping(self) -> "Compiled":
-        """The same program, which stops before each kernel, for `Device.profile`.
+        """Return a copy of the program that halts before each kernel, for `Device.profile`.
 
         Raises
         ------
         ValueError
-            If it runs on two cores, which wait for each other.
+            If the program uses two cores: they wait for each other, so neither can halt alone.
         """
         if len(self.cores) > 1:
             raise ValueError(f"a program that is profiled must run on one core; {self.name} runs "
@@ -128,7 +128,7 @@ class Compiled:
         return replace(self, cores=(replace(code, overlays=code.overlays.stopping()),))
 
     def executable(self) -> Executable:
-        """The executable: buffers, and what links them."""
+        """Return the executable: buffers, relocations, and the link to their addresses."""
         config, sharding = self.config, self.sharding
         plain: tuple[View, ...] = ((),) * len(self.outputs)
         specs = [BufferSpec(f"{role.value}{number}", role, tiled(kind, config, dimension, view))
@@ -150,12 +150,12 @@ class Compiled:
 
 
 def _name(buffer: str, core: int) -> str:
-    """The name of a core's buffer; inputs and outputs have one for all cores."""
+    """Return the name of a core's buffer; the cores share the buffers of inputs and outputs."""
     return f"{buffer}{core}" if core and buffer in (CODE, SCRATCH) else buffer
 
 
 class _Names(Mapping[str, int]):
-    """The addresses of a core's buffers, by the names that its code uses."""
+    """Maps buffer names, as one core's code uses them, to addresses."""
 
     def __init__(self, addresses: Mapping[str, int], core: int) -> None:
         self._addresses, self._core = addresses, core
@@ -172,7 +172,7 @@ class _Names(Mapping[str, int]):
 
 @dataclass(frozen=True)
 class _Link:
-    """Makes the programs that load the first segments."""
+    """Makes each core's resident program from the addresses of the buffers."""
 
     compiled: Compiled
 
@@ -182,12 +182,12 @@ class _Link:
 
 
 def compiled_of(executable: Executable) -> Compiled:
-    """The compiled program that an executable was made from.
+    """Return the compiled program that an executable was made from.
 
     Raises
     ------
     TypeError
-        If `compile_graph` did not make it.
+        If the executable was not made by `compile_graph` or `Compiled.executable`.
     """
     if not isinstance(executable.link, _Link):
         raise TypeError(f"executable must come from compile_graph, not be {executable.name!r}")
@@ -207,7 +207,7 @@ def _relocations(overlays: Overlays, core: int) -> list[Relocations]:
 
 
 def save(compiled: Compiled, path: pathlib.Path) -> None:
-    """Write a compiled program to a file, as a whole or not at all.
+    """Write a compiled program to a file; on failure, no partial file remains.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def load(path: pathlib.Path) -> Compiled:
     OSError
         If the file cannot be read.
     ValueError
-        If it holds something else, or another version wrote it.
+        If the file is not a compiled program, or has another format version.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:

@@ -1,4 +1,4 @@
-"""Parts of a plan that all writers of code share."""
+"""State that all writers of a program's code share."""
 
 from dataclasses import dataclass, field
 
@@ -15,27 +15,27 @@ __all__ = ["Context"]
 
 @dataclass(eq=False)
 class Context:
-    """The state of a core's program while it is planned.
+    """Shared state while one core's program is planned.
 
     Attributes
     ----------
     config : Config
         The chip.
     tilings : dict of Value to Tiling
-        Tilings of all values.
+        The tiling of each value.
     own_transfers : bool
-        Kernels may start transfers of operands from HBM, and of results, themselves. The addresses
-        of their buffers are then in the code.
+        Whether kernels may start transfers of their operands from HBM, and of their results to
+        HBM, themselves. The addresses of those buffers are then in the code.
     stream : Stream
-        Takes the code.
+        Collects the code.
     places : Places
-        Places of values.
+        Tracks where each value lies.
     constants : Constants
-        Takes constants in HBM.
+        Collects the constants in HBM.
     memory : ScalarMemory
-        Map of scalar memory.
+        Address map of scalar memory.
     counters : Counters
-        Counters of loops.
+        Allocates words of scalar memory for loop counters.
     """
 
     config: Config

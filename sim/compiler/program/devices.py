@@ -1,4 +1,4 @@
-"""The programs of two devices: what each core executes of a graph with a sharding."""
+"""Splits a graph with a sharding into the programs of two cores."""
 
 from dataclasses import replace
 
@@ -11,26 +11,28 @@ __all__ = ["connect", "for_device", "hoist", "require_cores"]
 
 
 def require_cores(graph: Graph, config: Config) -> None:
-    """Check that a chip has the cores that a graph needs.
+    """Check that a chip has as many cores as a graph needs: two, if the graph has a sharding.
 
     Raises
     ------
     ValueError
-        If it has not.
+        If the chip has too few cores.
     """
     if graph.sharding is not None and config.cores < 2:
         raise ValueError(f"{graph.name} needs a chip with 2 cores, not {config.cores}")
 
 
 def for_device(graph: Graph, device: int) -> Graph:
-    """The graph of one device: an exchange has the operand that it sends, and a ``number``.
+    """Return the graph that one of two devices (cores) executes.
 
-    Exchanges have the same numbers in the graphs of both devices.
+    Each ``exchange`` keeps only the operand that this device sends, and gets an attribute
+    ``number``, which is the same in the graphs of both devices. Each ``by_device`` is replaced by
+    this device's operand.
 
     Parameters
     ----------
     graph : Graph
-        After all passes; its operations are copied, its values are shared.
+        The graph after all passes. The result has copies of its operations and shares its values.
     device : int
         0 or 1.
     """
@@ -66,7 +68,7 @@ class _Specialise:
 
 
 def _drop_unused(graph: Graph) -> None:
-    """Drop what only the other device needs; control flow and exchanges stay as they are."""
+    """Drop operations whose results this device does not use, except control flow and exchanges."""
     live, kept = set(graph.outputs), []
     for operation in reversed(graph.operations):
         stays = operation.kind == "exchange" or operation.kind in CONTROL
@@ -80,10 +82,11 @@ def _drop_unused(graph: Graph) -> None:
 
 
 def hoist(graph: Graph) -> None:
-    """Start exchanges early, the largest first, and leave what none of them needs for the end.
+    """Reorder a graph so that exchanges start early, the largest first.
 
-    Kernels run while an exchange does, until something that it brought is needed. So the work for a
-    small exchange runs during a larger one.
+    Operations that no exchange depends on move to the end. Kernels run during an exchange until an
+    operation needs the received value. So the operations that prepare a small exchange run during a
+    larger one.
     """
     for operation in graph.operations:
         for region in operation.regions if operation.kind in CONTROL else ():
@@ -99,7 +102,7 @@ def hoist(graph: Graph) -> None:
 
 
 def _needed(graph: Graph, last: int, place: dict[Value, int]) -> set[int]:
-    """Numbers of an operation, and of those whose results it needs, directly or not."""
+    """Return the numbers of operation ``last`` and of all operations that it depends on."""
     found, pending = {last}, [last]
     while pending:
         numbers = {place[value] for value in graph.operations[pending.pop()].operands
@@ -110,14 +113,14 @@ def _needed(graph: Graph, last: int, place: dict[Value, int]) -> set[int]:
 
 
 def connect(linear: Linear, received: dict[int, int]) -> Linear:
-    """The code with the addresses to which its exchanges go.
+    """Return a core's code with the destination addresses of its exchanges filled in.
 
     Parameters
     ----------
     linear : Linear
-        Code of a core.
+        Code of the core that sends.
     received : dict of int to int
-        Addresses in the other core's vector memory, by number of the exchange.
+        Number of the exchange -> address of its destination in the other core's vector memory.
     """
     descriptors = tuple(
         words if words.exchange is None else words.with_destination(received[words.exchange])

@@ -1,4 +1,4 @@
-"""The compiler's driver: a graph becomes an executable.
+"""Compiler driver: compiles a graph to an executable.
 
 Stages: passes, tilings of values, the plan (kernels, transfers, control flow), and overlays.
 """
@@ -27,7 +27,7 @@ from sim.compiler.program.tilings import assign_tilings
 __all__ = ["compile_graph"]
 
 _SHARES = 1, 2, 4, 8
-"""Fractions of vector memory that an operation's operands and results may take, tried in turn."""
+"""Divisors: an operation's operands and results may take 1/n of vector memory, tried in order."""
 
 
 def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
@@ -37,28 +37,29 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     Parameters
     ----------
     graph : Graph
-        What to compute; it is changed.
+        The computation; compilation changes the graph.
     config : Config
         The chip.
     name : str, optional
-        Name of the program in messages; the graph's, if not given.
+        Name of the program in messages; by default the graph's name.
     standard_inputs : bool
-        Inputs have the standard tiling, because they are in HBM already, and their addresses may
-        change between runs. Otherwise the host may lay them out in another way, and kernels may
-        start their transfers.
+        True: inputs are in HBM already, in the standard tiling, and their addresses may change
+        between runs. False: the host may reshape and transpose inputs when it writes them, and
+        kernels may start transfers of inputs themselves.
 
     Returns
     -------
     Executable
-        Inputs and outputs are those of the graph, in order.
+        The program; its inputs and outputs are those of the graph, in the same order.
 
     Raises
     ------
     MemoryError
-        If the operands and results of operations do not fit vector memory together: all such
-        operations, with the user's lines; or if no segment of the code fits the chip's memories.
+        If the operands and results of an operation do not fit vector memory together; the message
+        lists all such operations, with the user's source lines. Also if the code cannot be split
+        into segments that fit the chip's instruction and scalar memory.
     UnsupportedError
-        If no kernels can be written for operations: all of them, with the user's lines.
+        If operations have no kernel; the message lists all of them, with the user's source lines.
     ValueError
         If the chip has too few cores.
     """
@@ -90,7 +91,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
 
 def _plans(graph: Graph, config: Config, sharding: Sharding,
            own_transfers: bool) -> list[Planner]:
-    """Plan the programs of all cores: with smaller blocks, if kernels need more room."""
+    """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory."""
     failure: MemoryError | None = None
     for share in _SHARES:
         blocks = graph.copy()
@@ -111,9 +112,9 @@ def _plans(graph: Graph, config: Config, sharding: Sharding,
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
           own_transfers: bool) -> Planner:
-    """Plan the program of a core; the graph is changed."""
+    """Plan one core's program; this changes the graph."""
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config)
-    # What both cores have, core 0 writes.
+    # Core 0 alone writes the outputs that both cores compute.
     results = [None if core and dimension is None else rows for rows, dimension in zip(
         _rows("output", graph.outputs, sharding.outputs, core, config), sharding.outputs,
         strict=True)]
@@ -135,7 +136,7 @@ def _with_elements(values: Sequence[Value]) -> list[int]:
 
 def _rows(name: str, values: Sequence[Value], cuts: Sequence[int | None], core: int,
           config: Config) -> list[Rows]:
-    """Where a core's parts of inputs or outputs lie."""
+    """Return the rows of HBM that hold a core's part of each input or output."""
     return [Rows(f"{name}{number}",
                  core * tiled(value.type, config).rows if dimension is not None else 0)
             for number, (value, dimension) in enumerate(zip(values, cuts, strict=True))]

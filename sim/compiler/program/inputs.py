@@ -1,4 +1,4 @@
-"""Reshapes and transposes of inputs, which the host does when it lays out its arrays."""
+"""Moves reshapes and transposes of inputs from the program to the host, which writes the inputs."""
 
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.arrays import View
@@ -7,17 +7,17 @@ __all__ = ["absorb"]
 
 
 def absorb(graph: Graph) -> tuple[View, ...]:
-    """Remove reshapes and transposes of inputs that nothing else uses.
+    """Remove each reshape or transpose that is the only use of an input.
 
     Parameters
     ----------
     graph : Graph
-        Its inputs become what these operations make of them.
+        The graph, which is changed: the result of a removed operation becomes the input.
 
     Returns
     -------
     tuple of View
-        For each input, what the host does to its array instead.
+        For each input, the reshapes and transposes that the host applies to its array instead.
     """
     users, returned = graph.users(), set(graph.outputs)
     removed: set[Operation] = set()
@@ -37,7 +37,7 @@ def absorb(graph: Graph) -> tuple[View, ...]:
 
 def _only(value: Value, users: dict[Value, list[Operation]], returned: set[Value]
           ) -> Operation | None:
-    """The operation that moves a value's elements, if nothing else uses the value."""
+    """Return the reshape or transpose that is the only use of a value; None if there is none."""
     found = users.get(value, [])
     if value in returned or len(found) != 1 or not value.type.size or (
             found[0].kind not in ("reshape", "transpose")):

@@ -1,4 +1,4 @@
-"""Plans a program: the order of its operations, and the lifetimes of their values."""
+"""Plans a program: writes its operations in order, and frees values after their last use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,14 +28,14 @@ class Planner:
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
 
     Attributes
     ----------
     context : Context
-        As given.
+        The context that was given.
     launcher : Launcher
-        Records of the kernels and exchanges that have been written.
+        Writes kernels and exchanges, and records those that it has written.
     """
 
     def __init__(self, context: Context) -> None:
@@ -52,14 +52,16 @@ class Planner:
         Parameters
         ----------
         graph : Graph
-            What to compute.
-        inputs, outputs : sequence of Rows
-            Where the inputs lie, and where the outputs go; None for one that goes nowhere.
+            The computation.
+        inputs : sequence of Rows
+            HBM rows of each input.
+        outputs : sequence of Rows or None
+            HBM rows to which each output is written; None for an output that is not written.
 
         Raises
         ------
         VectorMemoryError
-            If operations do not fit vector memory; the message names all of them.
+            If operations do not fit vector memory; the message lists all of them.
         """
         self._places.homes.update(zip(graph.inputs, inputs, strict=True))
         parts = [operation for operation in graph.operations
@@ -84,7 +86,10 @@ class Planner:
     # ---- blocks
 
     def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write the code of a graph's operations; copy the values of ``early`` to rows of HBM."""
+        """Write the code of a graph's operations.
+
+        ``early`` maps values to the HBM rows to which each is copied as soon as it is computed.
+        """
         places, operations = self._places, graph.operations
         uses = _uses(graph, early)
         for value in graph.inputs:
@@ -133,9 +138,9 @@ class Planner:
             self.launcher.kernel(operation, following, dying, goes)
 
     def _is_part(self, operation: Operation, inputs: Sequence[Value]) -> bool:
-        """Whether an operation is a slice of an input whose rows follow each other.
+        """Return whether an operation is a slice of an input whose rows are consecutive in HBM.
 
-        Then it needs no code: these rows are the result's home.
+        Such a slice needs no code: its rows of the input become the result's home.
         """
         if operation.kind != "slice" or operation.operands[0] not in inputs:
             return False
@@ -173,7 +178,10 @@ class Planner:
 
 
 def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, list[int]]:
-    """The operations that use each value, by index; the graph's end uses what is not ``early``."""
+    """Return the indices of the operations that use each value, in ascending order.
+
+    An output that is not in ``early`` also counts as used at the end of the graph.
+    """
     uses: dict[Value, list[int]] = {}
     for index, operation in enumerate(graph.operations):
         for value in operation.operands:
@@ -185,5 +193,5 @@ def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, li
 
 
 def _distance(uses: Mapping[Value, Sequence[int]], index: int, value: Value) -> int:
-    """Index of the next operation that uses a value."""
+    """Return the index of the next operation, from ``index`` on, that uses a value."""
     return next((use for use in uses.get(value, ()) if use >= index), 1 << 30)

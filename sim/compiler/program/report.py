@@ -1,4 +1,4 @@
-"""Reports: what each operation of a program costs, predicted and measured."""
+"""Reports of the cost of each kernel of a program, predicted and measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +9,24 @@ from sim.compiler.program.compiled import Compiled, KernelRecord
 __all__ = ["UNCOUNTED", "KernelCost", "Report", "longest_wait"]
 
 UNCOUNTED = "the golden backend counts no cycles"
-"""Why a run has no cycles."""
+"""Explains in a report why a run on the golden backend has no cycles."""
 
 _WAITS = {name: name.removesuffix("_cycles").replace("_", " ") for name in COUNTERS
           if name.endswith("wait_cycles")}
 
 
 def longest_wait(counts: Mapping[str, int]) -> str:
-    """The longest wait, if it is a fifth of the cycles or more; otherwise an empty string.
+    """Name the longest wait, for example ``"memory wait"``.
 
     Parameters
     ----------
     counts : mapping of str to int
-        Cycles, and what they were spent on; empty if not measured.
+        ``cycles`` and the counters of `COUNTERS`; empty if nothing was measured.
+
+    Returns
+    -------
+    str
+        Empty if the longest wait is less than a fifth of the cycles.
     """
     cycles = counts.get("cycles", 0)
     if not cycles:
@@ -32,17 +37,18 @@ def longest_wait(counts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """Cost of a kernel.
+    """Predicted and measured cost of one kernel.
 
     Attributes
     ----------
     kernel : KernelRecord
-        The kernel.
+        The kernel, with its predicted cost.
     runs : int or None
-        How often it ran; None if that was not measured.
+        How often the kernel ran; None if that was not measured.
     counts : mapping of str to int
-        Its cycles, and what they were spent on, of all runs together, as `Device.counters` names
-        them. They last from its start to that of the next kernel: transfers between are included.
+        ``cycles`` and `COUNTERS`, as in `Device.counters`, summed over all runs. A run lasts from
+        the kernel's start to the start of the next kernel, so it includes the transfers between
+        them.
     """
 
     kernel: KernelRecord
@@ -51,25 +57,25 @@ class KernelCost:
 
     @property
     def cycles(self) -> int | None:
-        """Measured cycles, or None: a run on the golden backend counts none."""
+        """Measured cycles of all runs; None without a measurement or on the golden backend."""
         return self.counts.get("cycles") or None
 
     @property
     def wait(self) -> str:
-        """The longest wait, if it is a fifth of the cycles or more."""
+        """The longest wait (`longest_wait`), or an empty string."""
         return longest_wait(self.counts)
 
 
 @dataclass(frozen=True)
 class Report:
-    """Costs of the kernels of a program, in the order of its code; `str` makes a table.
+    """Costs of a program's kernels, in the order of its code; ``str(report)`` is a table.
 
     Attributes
     ----------
     compiled : Compiled
         The program.
     kernels : tuple of KernelCost
-        Its kernels.
+        Costs of the program's kernels.
     """
 
     compiled: Compiled
@@ -77,20 +83,21 @@ class Report:
 
     @classmethod
     def predicted(cls, compiled: Compiled) -> "Report":
-        """A report without measurements."""
+        """Make a report that contains predictions only."""
         return cls(compiled, tuple(KernelCost(kernel, None, {}) for kernel in compiled.kernels))
 
     @classmethod
     def measured(cls, compiled: Compiled,
                  spans: Sequence[tuple[int, Mapping[str, int]]]) -> "Report":
-        """A report of a run.
+        """Make a report from the measurements of one run.
 
         Parameters
         ----------
         compiled : Compiled
             The program.
-        spans : sequence of (int, mapping)
-            Number of the kernel that ran, from 1, and its counters; in the order of execution.
+        spans : sequence of (int, mapping of str to int)
+            For each execution of a kernel, in order: the kernel's number, counted from 1, and the
+            counters of that execution.
         """
         runs = [0] * len(compiled.kernels)
         counts = [dict.fromkeys(("cycles", *COUNTERS), 0) for _ in runs]
@@ -102,12 +109,17 @@ class Report:
 
     @property
     def cycles(self) -> int | None:
-        """Measured cycles of all kernels, or None."""
+        """Sum of the measured cycles of all kernels; None if no kernel has any."""
         measured = [kernel.cycles for kernel in self.kernels if kernel.cycles is not None]
         return sum(measured) if measured else None
 
     def share(self, cost: KernelCost) -> float | None:
-        """Multiplications asked for, divided by what the array could do in the cycles."""
+        """Return the fraction of the array's peak that a kernel reaches.
+
+        This is the number of multiplications that the operation requires, divided by the number
+        that the array can do in the kernel's cycles: measured cycles if it was run, else predicted
+        ones. None if the operation has no multiplications in the array, or no cycles are known.
+        """
         cycles = cost.cycles if cost.runs is not None else cost.kernel.cycles
         if not cost.kernel.products or not cycles:
             return None

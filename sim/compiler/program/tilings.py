@@ -1,4 +1,4 @@
-"""Chooses a tiling for each value, and copies operands that have another one than a rule takes."""
+"""Chooses a tiling for each value; inserts copies of operands that rules need in another tiling."""
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
@@ -11,27 +11,28 @@ __all__ = ["CONTROL", "HELD", "Tilings", "assign_tilings"]
 Tilings = dict[Value, Tiling]
 
 CONTROL = frozenset({"while", "case", "stream"})
-"""Kinds that have no kernel: their regions are programs."""
+"""Kinds of control flow: they have no kernel; the planner writes the code of their regions."""
 HELD = frozenset({"constant"})
-"""Kinds without a kernel, whose results are standard."""
+"""Kinds that have neither a kernel nor regions; their results have the standard tiling."""
 
 
 def assign_tilings(graph: Graph, config: Config) -> Tilings:
-    """Choose tilings, and insert ``relayout`` where an operation takes another one.
+    """Choose tilings, and insert ``relayout`` where an operation needs an operand in another one.
 
-    Inputs and outputs of the graph and of the regions of ``while`` and ``case`` are standard.
+    Inputs and outputs of the graph, and of the regions of the kinds in `CONTROL`, have the standard
+    tiling.
 
     Parameters
     ----------
     graph : Graph
-        The graph; it is changed.
+        The graph, which is changed.
     config : Config
         The chip.
 
     Returns
     -------
     dict of Value to Tiling
-        Tilings of all values of the graph and of those regions.
+        The tiling of each value of the graph and of those regions.
     """
     load_rules()
     tilings: Tilings = {}
@@ -44,7 +45,7 @@ def _assign(graph: Graph, config: Config, tilings: Tilings) -> None:
     operations: list[Operation] = []
 
     def copied(value: Value, wanted: Tiling, near: Operation | None) -> Value:
-        """The value in the wanted tiling."""
+        """Return ``value`` if it has the wanted tiling, else a copy that has it."""
         if tilings[value] == wanted:
             return value
         copy = copies.get((value, wanted))

@@ -1,1 +1,1 @@
-"""A program's code: operations are encoded, collected in one line, and cut into overlays."""
+"""A program's code: encoding, the linear stream of bundles, and its split into segments."""

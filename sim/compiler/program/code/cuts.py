@@ -1,7 +1,7 @@
-"""Where code is cut into segments.
+"""Chooses where code is split into segments.
 
-A cut inside a loop costs a load of both parts in each iteration, so a cut goes where the fewest
-branches cross it, and among such places as far as the segment reaches.
+A cut inside a loop means that both segments are loaded in each iteration. So a cut is placed where
+the fewest branches cross it; among equal places, the last one that the segment can reach is taken.
 """
 
 import numpy as np
@@ -16,13 +16,14 @@ Integers = npt.NDArray[np.int64]
 
 
 def crossings(linear: Linear) -> Integers:
-    """Number of branches that a cut before each bundle would separate from their targets.
+    """Count, for a cut before each bundle, the branches that it would separate from their targets.
 
     Returns
     -------
-    array, shape (bundles + 1,)
-        A forward branch to the bundle behind the cut does not count: it leaves the segment anyway.
-        A cut where none may be counts as very many.
+    array of int64, shape (bundles + 1,)
+        A forward branch to the first bundle after the cut does not count: execution leaves the
+        segment there anyway. Where a cut is not allowed, inside `Linear.together`, the count is
+        ``2**30``.
     """
     length = len(linear.words)
     steps = np.zeros(length + 2, np.int64)
@@ -39,18 +40,18 @@ def crossings(linear: Linear) -> Integers:
 
 
 def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
-    """First bundles of all segments.
+    """Return the number of the first bundle of each segment.
 
     Parameters
     ----------
     linear : Linear
         The code.
     soft : int
-        Bundles of a segment that leaves room for the next one.
+        Preferred maximum of bundles in a segment: the next segment then fits next to it.
     hard : int
-        Most bundles of a segment.
+        Maximum of bundles in a segment.
     descriptors : int
-        Most descriptors that a segment may use.
+        Maximum of different descriptors that a segment may use.
     """
     length = len(linear.words)
     cost = crossings(linear)
@@ -74,12 +75,15 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
 
 
 def _reach(linear: Linear, descriptors: int) -> Integers:
-    """For each bundle, where a segment that begins there must end, to use few descriptors."""
+    """For each bundle, return the furthest end of a segment that begins there.
+
+    A segment up to that end uses at most ``descriptors`` descriptors.
+    """
     length = len(linear.words)
     order = np.argsort(linear.transfers[:, 0], kind="stable")
     bundles, numbers = linear.transfers[order, 0], linear.transfers[order, 2]
     reach = np.full(length + 1, length, np.int64)
-    # With two pointers: `end` is the first transfer that a segment from `start` cannot include.
+    # Two pointers: `end` is the first transfer that a segment from transfer `start` cannot include.
     counts: dict[int, int] = {}
     end = 0
     for start in range(len(bundles)):

@@ -1,8 +1,8 @@
-"""Encoding: bundles of operations on physical registers become words, with places to be filled in.
+"""Encoding: turns bundles of operations on physical registers into words, and lists fixups.
 
 An operand that is neither a register nor a number is a *symbol*: a label, whose bundle's address is
-not known yet, or anything else that the caller replaces by a word. A symbol always has an immediate
-of its own, so that its word can be filled in later.
+not known yet, or anything else that the caller replaces by a word. Each symbol gets an immediate of
+its own, whose word is filled in later.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -20,9 +20,10 @@ __all__ = ["FIRST_IMMEDIATE_WORD", "Fixup", "Operations", "encode"]
 
 Words: TypeAlias = npt.NDArray[np.uint32]
 Operations: TypeAlias = Sequence[tuple[Slot, str, Sequence[Any]]]
-"""A bundle: operations as slot, name, and operands in the order of the text form."""
+"""A bundle: for each operation its slot, its name, and its operands in the order of the assembly
+text."""
 Fixup: TypeAlias = tuple[int, int, Hashable]
-"""A bundle's number, the number of an immediate of it, and the symbol whose word it needs."""
+"""Number of a bundle, number of an immediate in it, and the symbol whose word goes there."""
 
 FIRST_IMMEDIATE_WORD = isa.BUNDLE_WORDS - isa.IMMEDIATES
 """Word of a bundle that holds immediate 0."""
@@ -47,7 +48,10 @@ _OPERATIONS = {(slot, operation.name): operation
 
 @cache
 def _shape(slot: Slot, name: str) -> tuple[int, tuple[tuple[Kind, int], ...]]:
-    """The operation's code in its place, and kind and bit position of each operand."""
+    """Return an operation's opcode, shifted to its place, and kind and position of each operand.
+
+    Positions are numbers of bits from the start of the bundle.
+    """
     operation = _OPERATIONS[slot, name]
     return (operation.op.value << _POSITIONS[slot, "op"],
             tuple((operand.kind, _POSITIONS[slot, operand.field])
@@ -60,17 +64,19 @@ def encode(bundles: Iterable[Operations]) -> tuple[Words, list[Fixup]]:
     Parameters
     ----------
     bundles : iterable of Operations
-        A register, an integer, or a symbol for each operand.
+        The bundles; each operand is a register, an integer, or a symbol.
 
     Returns
     -------
-    array of uint32, shape (bundles, BUNDLE_WORDS), and list of Fixup
-        Immediates of symbols are 0.
+    words : array of uint32, shape (bundles, BUNDLE_WORDS)
+        The bundles; immediates of symbols are 0.
+    fixups : list of Fixup
+        The immediates that symbols have to fill in.
 
     Raises
     ------
     ValueError
-        If a bundle needs more immediates than it has.
+        If a bundle needs more than `hdl.isa.IMMEDIATES` immediates.
     """
     packed, fixups = [], []
     for number, operations in enumerate(bundles):
@@ -102,7 +108,7 @@ def _bundle(operations: Operations) -> tuple[int, list[tuple[int, Hashable]]]:
 
 
 def _field(kind: Kind, value: Any, immediates: dict[Hashable, int]) -> int:
-    """The code of an operand; adds to ``immediates`` what it needs."""
+    """Return the field's bits for an operand; add to ``immediates`` the immediate that it needs."""
     if isinstance(value, Register):
         is_vector = kind is Kind.VECTOR_SOURCE and isinstance(value, Vector)
         return value.number | isa.VECTOR_FLAG * is_vector

@@ -1,10 +1,12 @@
-"""Overlays: code of any length, as segments that take turns in instruction memory.
+"""Overlays: code of any length, split into segments that take turns in instruction memory.
 
-Instruction memory holds a small resident part: the program's start, and the loader. The rest is for
-segments. They lie at its two ends in turn, so that a segment is loaded while the one before it
-runs. Each has a *scalar image* in one half of a part of scalar memory: the descriptors that it
-uses, and those that load the segments to which it can go. A segment that would overwrite the one
-that runs is loaded by the loader when that one ends.
+Instruction memory holds a small resident part: the program's start, and the loader. All other
+bundles are for segments. Segments alternate between the two ends of that area, so a segment can be
+loaded while the one before it runs. A segment that would overwrite the running one is loaded by the
+loader when the running one ends.
+
+Each segment has a *scalar image* in one of two halves of an area of scalar memory: the descriptors
+that the segment uses, and those that load the segments to which it can branch.
 Code that fits as one segment is resident as a whole, and only its image is loaded.
 
 A segment consists of
@@ -12,8 +14,8 @@ A segment consists of
 - two transfers that load the segment which most likely follows (`Segment.following`), at or near
   its beginning (`place_loads`);
 - its part of the code;
-- exits, one for each bundle of another segment that it branches to or runs into;
-- entries for bundles other than its first that others branch to.
+- exits: one for each bundle of another segment that it branches to or runs on into;
+- entries: one for each of its bundles, except the first, that other segments branch to.
 """
 
 
@@ -33,23 +35,23 @@ Image = npt.NDArray[np.uint32]
 
 
 def overlay(linear: Linear, constants: Image, config: Config, name: str = "program") -> Overlays:
-    """Cut code into segments, and lay out the buffer that holds them.
+    """Split code into segments, and lay out the HBM buffer that holds them.
 
     Parameters
     ----------
     linear : Linear
-        The code. It ends with a halt, and uses none of `LOADED`, `PAIR` and `TARGET`.
+        The code. It must end with a halt, and must not use `LOADED`, `PAIR` or `TARGET`.
     constants : array of uint32, shape (rows, lanes)
-        First rows of the buffer.
+        Constants: the first rows of the buffer.
     config : Config
         The chip.
     name : str
-        What the program computes, for messages.
+        Name of the program in messages.
 
     Raises
     ------
     MemoryError
-        If the memories of the chip are too small for any segment.
+        If the code cannot be split into segments that fit instruction and scalar memory.
     """
     memory = ScalarMemory(config)
     resident = resident_bundles()
@@ -58,7 +60,7 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
     for segment in segments:
         high = segment.number % 2
         segment.base = area.stop - occupied(segment.bundles, config) if high else area.start
-    # The last segment halts, and must not leave a load behind.
+    # The last segment halts: a load that it starts might still run after the halt.
     for segment in segments[:-1]:
         segment.ahead = (segment.following is not None
                          and segment.following.number % 2 != segment.number % 2

@@ -1,4 +1,4 @@
-"""Scalar registers and semaphores that belong to the program around the kernels."""
+"""Scalar registers and semaphores that are reserved for the code around the kernels."""
 
 from hdl import isa
 from sim.asm.operands import s
@@ -9,23 +9,24 @@ __all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FREE", "LOADED", "MOVED"
 
 PAIR, TARGET, WORK, STAMP = (
     s[number] for number in range(isa.SCALAR_REGISTERS - RESERVED_SCALARS, isa.SCALAR_REGISTERS))
-"""Registers.
+"""Reserved scalar registers.
 
-``PAIR`` and ``TARGET`` tell the loader of segments the address of the first of a pair of
-descriptors, and where to go then. ``WORK`` holds conditions, counters and indices for as long as
-control flow needs them. ``STAMP`` holds the number of the kernel before which a program stops that
-is being profiled, from 1; 0 at the end of the program.
+``PAIR`` and ``TARGET`` are arguments of the segment loader: the address of the first of a pair of
+descriptors, and the bundle to which the loader jumps after the load. ``WORK`` holds conditions,
+counters and indices while control flow needs them. ``STAMP`` tells the profiler at which kernel a
+program has halted: the number of the next kernel, from 1, or 0 at the end of the program.
 """
 
 SCALAR_READ = 7
-"""Semaphore of transfers to the window of scalar memory; kernels start such transfers too."""
+"""Semaphore that counts complete transfers to the window of scalar memory; kernels start such
+transfers too."""
 MOVED = 8
-"""Semaphore that counts transfers of values."""
+"""Semaphore that counts complete transfers of values."""
 FREE, EXCHANGED = 9, 10
-"""Semaphores of exchanges: the other core's vectors are free; one of the two transfers is complete.
-"""
+"""Semaphores of exchanges. ``FREE``: the other core's destination vectors are free. ``EXCHANGED``
+counts complete transfers; each exchange has two, one in each direction."""
 BLOCK_READ, BLOCK_WRITTEN = 11, 12
-"""Semaphores of streams and gathers: blocks of operands that have been read, and of results that
-have been written."""
+"""Semaphores of streams and gathers: they count the complete transfers that read blocks of
+operands, and those that write blocks of results."""
 LOADED = 15
-"""Semaphore that counts segments loaded."""
+"""Semaphore that counts loaded segments."""

@@ -16,11 +16,20 @@ _ADDRESS_WORDS = range(2, 4)
 
 
 def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Operations], int]:
-    """The program's start and the loader; and the loader's address.
+    """Return the bundles of the resident part, and the address of the loader within it.
 
-    The start makes a descriptor, which loads the rows that `ScalarMemory.fixed` describes, and runs
-    into the loader, which loads a segment with a pair of descriptors and goes there. Of a single
-    segment, the start loads the image alone.
+    The start stores a descriptor in scalar memory and with it loads the rows of
+    `ScalarMemory.fixed`. Then it runs on into the loader. The loader starts the two transfers of a
+    pair of descriptors, code and scalar image, and jumps to the segment that they load.
+
+    Parameters
+    ----------
+    config : Config
+        The chip.
+    entry : int
+        Address of the bundle at which the code begins.
+    single : bool
+        Whether the code is a single, resident segment: then the loader loads its image alone.
     """
     memory = ScalarMemory(config)
     words = transfer(config, Rows(CODE, 0), scalar_words(memory.fixed.start),
@@ -55,10 +64,18 @@ def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Ope
 
 
 def load(pair: int, target: int) -> Operations:
-    """Operations that tell the loader what to load, and where to go then."""
+    """Return operations that set the loader's arguments.
+
+    Parameters
+    ----------
+    pair : int
+        Address of a pair of descriptors in scalar memory.
+    target : int
+        Bundle to which the loader jumps after the load.
+    """
     return [(Slot.S0, "add", (PAIR, s[0], pair)), (Slot.S1, "add", (TARGET, s[0], target))]
 
 
 def resident_bundles() -> int:
-    """Number of bundles of the resident part."""
+    """Return the number of bundles of the resident part, for code of several segments."""
     return len(resident(Config(), 0)[0])

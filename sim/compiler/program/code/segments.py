@@ -1,4 +1,4 @@
-"""Segments of code: where they are cut, and how they follow each other."""
+"""Segments of code: their boundaries, and the branches between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,32 +16,41 @@ from sim.compiler.program.code.stream import Linear
 __all__ = ["Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
 
 _ROUNDS = 64
-"""Attempts to cut code so that all segments fit."""
+"""Maximum of attempts to split code so that all segments fit."""
 _FEW = 16
-"""Bundles of a segment that may come before the loads of the following one, however long it is."""
+"""Bundles at the start of a segment that may always precede the load of the following segment,
+however long the following segment is."""
 
 
 @dataclass(eq=False)
 class Segment:
-    """A part of the code, from bundle ``first`` to before ``end``.
+    """A segment: bundles ``first`` to ``end - 1`` of the code.
 
     Attributes
     ----------
+    number : int
+        Position of the segment in the code, from 0.
+    first, end : int
+        Numbers of its first bundle, and of the bundle after its last one.
     exits : list of int
-        Bundles of other segments that follow bundles of this one; the first, if it `runs_on`, is
-        ``end``.
+        Bundles of other segments to which this one branches. If execution runs on past its last
+        bundle, the first entry is ``end``.
     entries : list of int
-        Bundles other than ``first`` that follow bundles of other segments.
+        Bundles of this segment, except ``first``, to which other segments branch.
     following : Segment or None
-        The segment that most likely follows.
+        The segment that most likely runs next.
     base : int
-        Address of its first bundle.
+        Address of the segment's first bundle in instruction memory.
     ahead : bool
-        It is loaded while the one before it runs: `following` does not overlap this one.
+        Whether this segment loads `following` while it runs, because the two do not overlap in
+        memory.
     loads : int
-        Bundles of its code before those that load the following segment, if it is loaded `ahead`.
+        Number of bundles of the segment's code that precede the two that load `following`; only
+        with `ahead`.
     used : list of int
-        Descriptors that it uses.
+        Numbers of the descriptors that the segment uses.
+    targets : list of Segment
+        Other segments to which this one branches or runs on.
     """
 
     number: int
@@ -58,33 +67,36 @@ class Segment:
 
     @property
     def start(self) -> int:
-        """Bundles within its part of the code that load the segment that follows."""
+        """Number of bundles inserted into the segment's code to load the following segment."""
         return 2 if self.ahead else 0
 
     @property
     def bundles(self) -> int:
-        """Bundles in instruction memory, at most: as if it had a start."""
+        """Upper bound of the segment's bundles in instruction memory: the length with `ahead`."""
         return 2 + self.end - self.first + 2 * len(self.exits) + 3 * len(self.entries)
 
     @property
     def descriptors(self) -> int:
-        """Descriptors of its scalar image."""
+        """Number of descriptors in the segment's scalar image."""
         return 2 * len(self.targets) + len(self.used)
 
 
 def occupied(bundles: int, config: Config) -> int:
-    """Bundles of instruction memory that a transfer of so many writes: whole rows."""
+    """Return how many bundles of instruction memory a transfer of ``bundles`` bundles overwrites.
+
+    A transfer writes whole rows, so this may be more than ``bundles``.
+    """
     return -(-code_rows(bundles, config) * config.lanes // BUNDLE_PITCH)
 
 
 def code_rows(bundles: int, config: Config) -> int:
-    """Rows of HBM that hold so many bundles."""
+    """Return the number of HBM rows that hold ``bundles`` bundles."""
     return -(-bundles * BUNDLE_PITCH // config.lanes)
 
 
 def cut_segments(linear: Linear, config: Config, area: int, memory: ScalarMemory,
                  name: str) -> list[Segment]:
-    """Cut code so that each segment fits its part of memory.
+    """Split code so that each segment fits its part of instruction and scalar memory.
 
     Parameters
     ----------
@@ -93,24 +105,24 @@ def cut_segments(linear: Linear, config: Config, area: int, memory: ScalarMemory
     config : Config
         The chip.
     area : int
-        Bundles of instruction memory that are not resident.
+        Bundles of instruction memory that are free for segments.
     memory : ScalarMemory
-        Has the room for the segments' images.
+        Address map of scalar memory, with the room for segments' images.
     name : str
-        What the program computes, for messages.
+        Name of the program in messages.
 
     Raises
     ------
     MemoryError
-        If the memories of the chip are too small for any segment.
+        If the code cannot be split into segments that fit.
     """
     most = len(memory.images[0]) // DESCRIPTOR_WORDS
     whole = _cut(linear, [0])
-    # Nothing else needs the other half.
+    # A single segment may use both halves of the images.
     if occupied(whole[0].bundles, config) <= area and whole[0].descriptors <= 2 * most:
         return whole
     spare, spare_descriptors = 8, 4
-    # What is not code depends on the cuts: leave more for it until all segments fit.
+    # The sizes of exits, entries and images depend on the cuts: leave more room until all fit.
     for _ in range(_ROUNDS):
         soft, hard = area // 2 - spare, area - spare
         if soft < 1 or most - spare_descriptors < 1:
@@ -128,7 +140,7 @@ def cut_segments(linear: Linear, config: Config, area: int, memory: ScalarMemory
 
 
 def _cut(linear: Linear, firsts: Sequence[int]) -> list[Segment]:
-    """Segments, with their exits, entries and descriptors."""
+    """Make the segments that begin at ``firsts``, with their exits, entries and descriptors."""
     ends = [*firsts[1:], len(linear.words)]
     segments = [Segment(number, first, end)
                 for number, (first, end) in enumerate(zip(firsts, ends, strict=True))]
@@ -152,7 +164,7 @@ def _cut(linear: Linear, firsts: Sequence[int]) -> list[Segment]:
 
 
 def _connect(source: Segment, target: Segment, at: int) -> None:
-    """Note that bundle ``at`` of a segment follows a bundle of another."""
+    """Record that segment ``source`` branches or runs on to bundle ``at`` of ``target``."""
     if at not in source.exits:
         source.exits.append(at)
     if target not in source.targets:
@@ -162,11 +174,11 @@ def _connect(source: Segment, target: Segment, at: int) -> None:
 
 
 def place_loads(segment: Segment, linear: Linear) -> None:
-    """Choose where a segment loads the following one: `Segment.loads`.
+    """Set `Segment.loads`: where a segment's code starts to load the following segment.
 
-    Transfers complete in order, so those of operands that the segment starts soon go first, if
-    then the rest of its code is still as long as what is loaded. All ways through the segment must
-    pass the place once.
+    Transfers complete in order. So the load is placed after operand transfers that the segment
+    starts early, as long as the code after it has at least as many bundles as the following
+    segment. Every path through the segment must pass that place exactly once.
     """
     assert segment.following is not None
     size = segment.end - segment.first
@@ -189,7 +201,7 @@ _JUMP = encode([[(Slot.S1, "jump", ("anywhere",))]])[0][0]
 
 
 def _jumps(linear: Linear, bundle: int) -> bool:
-    """Whether a bundle is a jump alone, as `Stream.jump` writes it."""
+    """Return whether a bundle contains only a jump to a label, as `Stream.jump` writes it."""
     words = linear.words[bundle].copy()
     words[FIRST_IMMEDIATE_WORD:] = 0
     return bool((words == _JUMP).all())

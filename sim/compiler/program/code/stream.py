@@ -1,6 +1,6 @@
-"""A program's code in one line, of any length: kernels, transfers and branches, with symbols.
+"""A program's code as one linear stream of bundles of any length, with symbols for addresses.
 
-`overlay` cuts it into segments that fit instruction memory.
+`overlay` splits the stream into segments that fit instruction memory.
 """
 
 from collections.abc import Mapping
@@ -24,34 +24,39 @@ Words: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 _HIGH, _PART = s[7], s[8]
-"""The high word of an address, and what is added to it; kernels' registers, as s1 to s4."""
+"""Registers for the high word of an address and its increment. Like s1 to s4, they are also used by
+kernels, so their values do not outlive a transfer's start."""
 
 
 @dataclass(frozen=True, eq=False)
 class Label:
-    """Names a bundle of a stream; compared by identity."""
+    """Label of a bundle of a stream; labels are compared by identity, not by name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Code without addresses.
+    """A program's encoded bundles, before they have addresses.
 
     Attributes
     ----------
     words : array of uint32, shape (bundles, BUNDLE_WORDS)
-    branches : array, shape (branches, 3)
-        Bundle, number of its immediate, and the bundle whose address it needs.
-    transfers : array, shape (started transfers, 3)
-        Bundle, number of its immediate, and the descriptor whose address it needs.
+        The bundles; immediates that need an address are 0.
+    branches : array of int64, shape (branches, 3)
+        Number of a bundle, number of an immediate in it, and the bundle whose address goes there.
+    transfers : array of int64, shape (references, 3)
+        Number of a bundle, number of an immediate in it, and the number of the descriptor whose
+        address goes there.
     descriptors : tuple of TransferWords
+        All different descriptors.
     stamps : tuple of int
-        The empty bundle before each kernel.
+        Number of the empty bundle before each kernel.
     rows : tuple of (int, int, Rows)
-        Bundle, number of its immediate, and the rows the number of whose first it needs.
+        Number of a bundle, number of an immediate in it, and the HBM rows, the number of the first
+        of which goes there.
     reads_window : bool
-        Kernels start the transfer to the window of scalar memory.
+        Whether kernels start the transfer to the window of scalar memory.
     """
 
     words: Words
@@ -60,13 +65,13 @@ class Linear:
     descriptors: tuple[TransferWords, ...]
     stamps: tuple[int, ...] = ()
     together: tuple[tuple[int, int], ...] = ()
-    """Ranges of bundles that must be in one segment, because they change a descriptor."""
+    """Ranges of bundles, (first, end), that must not be split, because they change a descriptor."""
     rows: tuple[tuple[int, int, Rows], ...] = ()
     reads_window: bool = True
 
 
 class Stream:
-    """Collects code in the order of addresses."""
+    """Collects a program's code, bundle after bundle."""
 
     def __init__(self) -> None:
         self._words: list[Words] = []
@@ -82,28 +87,28 @@ class Stream:
 
     @property
     def here(self) -> int:
-        """Number of the next bundle."""
+        """Number that the next bundle will have."""
         return self._length
 
     def label(self, name: str = "") -> Label:
-        """Make a label; `bind` gives it a place."""
+        """Make a label, not bound to a bundle yet (`bind`)."""
         return Label(f"{name}{next(self._numbers)}")
 
     def bind(self, label: Label) -> None:
-        """Put a label before the next bundle."""
+        """Bind a label to the next bundle."""
         assert label not in self._places, label
         self._places[label] = self._length
 
     def bundle(self, *operations: tuple[Slot, str, tuple[Any, ...]]) -> None:
-        """Append a bundle; labels and `TransferWords` among its operands become addresses."""
+        """Append a bundle; an operand may be a label or `TransferWords`, for its address."""
         self._pending.append(operations)
         self._length += 1
 
     def start(self, transfer: TransferWords) -> None:
-        """Append the start of a transfer.
+        """Append code that starts a transfer.
 
-        One with terms is started from a copy of its descriptor, so that the addresses to which
-        they are added stay as they are.
+        If the transfer has terms, the code adds them to a copy of the descriptor and starts the
+        transfer from the copy; the original stays unchanged.
         """
         if not transfer.terms:
             self.bundle((Slot.MISC, "dma", (transfer,)))
@@ -130,7 +135,7 @@ class Stream:
         self._together.append((first, self._length))
 
     def _add_rows(self, row_bits: int) -> None:
-        """Append the addition of the rows in s4 to the address in s3 and `_HIGH`."""
+        """Append code that adds s4, in rows, to the 64-bit address in s3 (low) and `_HIGH`."""
         self.bundle((Slot.S0, "sar", (_PART, s[4], 32 - row_bits)))
         self.bundle((Slot.S0, "add", (_HIGH, _HIGH, _PART)))
         self.bundle((Slot.S0, "shl", (s[4], s[4], row_bits)))
@@ -139,28 +144,44 @@ class Stream:
         self.bundle((Slot.S0, "add", (_HIGH, _HIGH, _PART)))
 
     def wait(self, semaphore: int, amount: int) -> None:
-        """Append a wait."""
+        """Append a bundle that waits for a semaphore and subtracts ``amount`` from it."""
         self.bundle((Slot.MISC, "wait", (sem[semaphore], amount)))
 
     def stamp(self) -> None:
-        """Append an empty bundle before a kernel, which becomes a stop for `Device.profile`."""
+        """Append an empty bundle before a kernel; `Device.profile` replaces it by a halt."""
         self._stamps.append(self._length)
         self.bundle()
 
     def jump(self, label: Label) -> None:
-        """Append a jump."""
+        """Append a bundle that jumps to a label."""
         self.bundle((Slot.S1, "jump", (label,)))
 
     def branch(self, name: str, register: int, value: int, label: Label) -> None:
-        """Append a branch (``beq``, …) that compares a scalar register with a number."""
+        """Append a branch, such as ``beq``, that compares a scalar register with a value.
+
+        Parameters
+        ----------
+        name : str
+            Name of the branch operation.
+        register : int
+            Number of the scalar register.
+        value : int
+            Right-hand side of the comparison.
+        label : Label
+            Target of the branch.
+        """
         self.bundle((Slot.S1, name, (s[register], value, label)))
 
     def halt(self) -> None:
-        """Append the end of the program, with 0 in `STAMP`."""
+        """Append the halt that ends the program; it also sets `STAMP` to 0."""
         self.bundle((Slot.S1, "halt", ()), (Slot.S0, "add", (STAMP, s[0], 0)))
 
     def kernel(self, code: Code, symbols: Mapping[str, Rows] | None = None) -> None:
-        """Append a kernel's code; its symbols are the numbers of the first of some rows."""
+        """Append a kernel's code.
+
+        ``symbols`` maps symbols in the code to HBM rows; the number of the first row replaces the
+        symbol.
+        """
         self._flush()
         words, fixups = encode(code.bundles)
         first = self._length
@@ -171,7 +192,7 @@ class Stream:
         self._length += len(words)
 
     def _kernel_labels(self, labels: Mapping[str, int]) -> dict[Any, Label]:
-        """Labels of the stream for those of a kernel."""
+        """Make a bound label of the stream for each label of a kernel; return them by name."""
         made = {}
         for name, place in labels.items():
             made[name] = label = self.label(name)
@@ -179,7 +200,7 @@ class Stream:
         return made
 
     def _flush(self) -> None:
-        """Encode what `bundle` took."""
+        """Encode the bundles that `bundle` has collected."""
         if self._pending:
             words, fixups = encode(self._pending)
             first = self._length - len(words)
@@ -189,12 +210,12 @@ class Stream:
             self._pending = []
 
     def finish(self) -> Linear:
-        """All the code.
+        """Return all the code.
 
         Raises
         ------
         KeyError
-            If a label has no place.
+            If a label that is used has not been bound.
         """
         self._flush()
         branches, transfers, rows = [], [], []

@@ -23,29 +23,29 @@ __all__ = [
 CODE = "code"
 """Name of the buffer that holds constants and code."""
 SCRATCH = "scratch"
-"""Name of the buffer of values that do not stay in vector memory."""
+"""Name of the buffer for values that do not stay in vector memory."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a buffer in HBM.
+    """A set of rows of a buffer in HBM: consecutive, or runs at regular distances.
 
     Attributes
     ----------
     buffer : str
         Name of the buffer.
     first : int
-        Number of the first row.
+        Number of the first row in the buffer.
     terms : tuple of (int, int)
-        What is added to ``first`` while the program runs: words of scalar memory, by their
-        addresses, times numbers of rows.
+        Pairs (address, factor). While the program runs, the word of scalar memory at each address,
+        times its factor in rows, is added to ``first``.
     run : int
-        Consecutive rows; 0: all are.
+        Number of consecutive rows in a run; 0 if all rows are consecutive.
     levels : tuple of (int, int)
-        Loops around a run, the outermost first: how often, and the distance in rows.
+        Nested loops over runs, the outermost first: pairs (count, distance in rows).
     strides : tuple of int
-        Of a block: distances of the outer dimensions and of the columns of tiles of the value from
-        which it is cut.
+        For a block of a larger value: distances in rows, in the larger value, between indices of
+        each outer dimension and, last, between columns of tiles. Empty otherwise.
     """
 
     buffer: str
@@ -56,29 +56,29 @@ class Rows:
     strides: tuple[int, ...] = ()
 
     def moved(self, rows: int, term: tuple[int, int] | None = None) -> "Rows":
-        """Rows further on, by a constant number and a term."""
+        """Return the same rows, moved by ``rows`` rows and by an additional term."""
         terms = self.terms if term is None else (*self.terms, term)
         return replace(self, first=self.first + rows, terms=terms)
 
     @property
     def is_plain(self) -> bool:
-        """Whether they are consecutive, and where they lie does not change."""
+        """Whether the rows are consecutive and their position is a constant."""
         return not self.terms and not self.levels
 
     @property
     def transfers(self) -> int:
-        """Number of transfers that copy them."""
+        """Number of transfers that copy the rows; one transfer covers the innermost level."""
         return math.prod(count for count, _ in self.levels[:-1])
 
     @property
     def inner(self) -> "Rows":
-        """Those of the first round of the outermost level."""
+        """The rows of the first iteration of the outermost level."""
         return replace(self, levels=self.levels[1:])
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of vector memory, from address ``first`` on; ``terms`` are those of `Rows`."""
+    """Vectors of vector memory from address ``first`` on; ``terms`` as in `Rows`, in vectors."""
 
     first: int
     terms: tuple[tuple[int, int], ...] = ()
@@ -86,56 +86,61 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Words:
-    """Words of scalar memory (`DmaSpace.SMEM`) or instruction memory (`DmaSpace.IMEM`)."""
+    """Words of a memory from address ``first`` on.
+
+    The memory is scalar memory (`DmaSpace.SMEM`) or instruction memory (`DmaSpace.IMEM`).
+    """
 
     space: DmaSpace
     first: int
 
 
 def scalar_words(first: int) -> Words:
-    """Words of scalar memory from address ``first`` on."""
+    """Return the words of scalar memory from address ``first`` on."""
     return Words(DmaSpace.SMEM, first)
 
 
 @dataclass(frozen=True)
 class TransferWords:
-    """A descriptor before its buffers have addresses.
+    """A descriptor whose addresses in HBM are still relative to buffers.
 
     Attributes
     ----------
     words : tuple of int
-        The descriptor, with the offset in the buffer as each address in HBM.
+        The descriptor's words. Each address in HBM is an offset in its buffer, in bytes.
     relocations : tuple of (int, str)
-        Words to which, and to the words behind them, the 64-bit address of a buffer is to be added.
+        Pairs (number of a word, name of a buffer). The buffer's 64-bit address is added to that
+        word (low half) and the next one (high half).
     exchange : int or None
-        Of an exchange with the other core: its number, of which the other core's code says where
-        it is to be written.
+        Number of the exchange, for a transfer to the other core; the other core's program
+        determines the destination (`with_destination`).
     """
 
     words: tuple[int, ...]
     relocations: tuple[tuple[int, str], ...]
     exchange: int | None = None
     terms: tuple[tuple[int, int, int], ...] = ()
-    """Terms that are added to words before the transfer: the word's number, the address of a word
-    of scalar memory, and its factor. They are added to a copy, which is the same with ``copy``."""
+    """Terms that are added before the transfer: the number of a word of the descriptor, the address
+    of a word of scalar memory, and the factor of the latter."""
     row_bits: int = 0
-    """Of an HBM of more than 4 GiB: its addresses have two words, and the factors of their terms
-    are rows, of ``2**row_bits`` bytes. Otherwise 0, and factors are bytes."""
+    """If HBM is larger than 4 GiB: addresses have two words, and the factors of their terms are in
+    rows of ``2**row_bits`` bytes. Otherwise 0: factors are in bytes."""
     copy: bool = False
+    """Whether this is the copy of a descriptor to which its terms are added (`Stream.start`)."""
 
     @property
     def wide_words(self) -> frozenset[int]:
-        """Words that terms are added to with a carry to the next word."""
+        """Numbers of the words whose terms are added with a carry to the next word."""
         return frozenset(word for word, _ in self.relocations) if self.row_bits else frozenset()
 
     def with_destination(self, address: int) -> "TransferWords":
-        """The same, to another address; below 2**32."""
+        """Return a copy with destination ``address``, which must be below 2**32."""
         words = (*self.words[:_DESTINATION], address, *self.words[_DESTINATION + 1:])
         return replace(self, words=words, exchange=None)
 
 
 _SOURCE, _DESTINATION = 2, 6
-"""Words of the low halves of a descriptor's addresses."""
+"""Numbers of the words that hold the low halves of a descriptor's addresses."""
 
 
 @cache
@@ -148,16 +153,16 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     config : Config
         The chip.
     source, destination : Rows, Vectors or Words
-        The two sides.
+        What to copy, and where to.
     rows : int
-        Rows to copy.
+        Number of rows to copy.
     semaphore : int or None
-        Number of the semaphore to which completion adds 1.
+        Number of the semaphore to which completion adds 1; None: completion signals none.
 
     Raises
     ------
     MemoryError
-        If rows of a buffer would lie outside of HBM even if the buffer had all of it.
+        If the buffer's rows would not fit HBM even if the buffer began at address 0.
     """
     sides: list[tuple[DmaSpace, int, int, int]] = []
     relocations, terms = [], []
@@ -201,13 +206,13 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
     config : Config
         The chip.
     source : Vectors
-        What to copy.
+        The first vector to copy.
     vectors : int
-        How many vectors.
+        Number of vectors to copy.
     semaphore : int
-        Number of the semaphores, one of each core, to which completion adds 1.
+        Number of the semaphore; completion adds 1 to it on both cores.
     exchange : int
-        Number of the exchange.
+        Number of the exchange. The destination is 0 until `TransferWords.with_destination` sets it.
     """
     made = Descriptor(DmaSpace.VMEM, DmaSpace.OTHER_VMEM, vectors * config.sublanes, source.first,
                       0, 0, 0, 0, 0, semaphore, True, True)

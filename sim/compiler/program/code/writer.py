@@ -1,4 +1,4 @@
-"""Writes segments with their scalar images, and everything that says where they are."""
+"""Writes segments, their scalar images, and the descriptors that load them."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -35,29 +35,31 @@ Image = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Overlays:
-    """A program in a buffer of HBM.
+    """One core's program: the contents of its HBM buffer, and its resident part.
 
     Attributes
     ----------
     rows : array of uint32, shape (rows, lanes)
         Contents of the buffer before relocation.
     relocations : tuple of (int, str)
-        Words of ``rows``, counted from its start, and buffers. Each word and the next one are the
-        halves, low first, of a number to which the buffer's address is to be added.
+        Pairs (word, buffer): the number of a word, counted from the start of ``rows``, and the name
+        of a buffer. The buffer's address is added to the 64-bit number in that word (low half) and
+        the next one (high half).
     start : array of uint32, shape (bundles, BUNDLE_WORDS)
-        The resident part, to be loaded at 0; of one segment, all of it.
+        The resident part, to be loaded at address 0; if there is one segment, the whole code.
     address : tuple of (int, int)
-        Bundle and immediate that need the low word of the address of the first rows; and those of
-        the high word. Empty if the resident part needs neither.
+        Two pairs (bundle, immediate) of ``start``: they receive the low and the high word of the
+        address of the rows that the program's start loads. Empty if it loads none.
     segments : int
         Number of segments.
     offset : int
-        Distance in bytes from the buffer's address to what ``address`` needs.
+        Distance in bytes from the buffer's address to the rows that the program's start loads.
     stamps : tuple of int
-        Words of ``rows``, or of ``start`` if it has all segments, at which the bundles before
-        kernels begin.
+        For each kernel, the number of the first word of the bundle before it; in ``start`` if there
+        is one segment, otherwise in ``rows``.
     row_numbers : tuple of (int, str)
-        Words, likewise, to which the number of a buffer's first row in HBM is to be added.
+        Pairs (word, buffer): the number of the buffer's first row in HBM is added to that word of
+        ``start`` or ``rows``, as for ``stamps``.
     """
 
     rows: Image
@@ -70,7 +72,7 @@ class Overlays:
     row_numbers: tuple[tuple[int, str], ...] = ()
 
     def stopping(self) -> "Overlays":
-        """The same program, which stops before each kernel, with its number in `STAMP`."""
+        """Return a copy that halts before each kernel, with the kernel's number in `STAMP`."""
         rows, start = self.rows.copy(), self.start.copy()
         flat = (start if self.segments == 1 else rows).reshape(-1)
         stops, _ = encode([[(Slot.S0, "add", (STAMP, s[0], number)), (Slot.S1, "halt", ())]
@@ -80,7 +82,11 @@ class Overlays:
         return replace(self, rows=rows, start=start)
 
     def program(self, addresses: Mapping[str, int]) -> Program:
-        """The resident part, for the addresses of buffers; `CODE` is that of the rows."""
+        """Return the resident part with addresses filled in.
+
+        ``addresses`` maps names of buffers to byte addresses in HBM; `CODE` names the buffer that
+        holds ``rows``.
+        """
         words = self.start.copy()
         if self.segments == 1:
             flat, row_bytes = words.reshape(-1), 4 * self.rows.shape[1]
@@ -97,7 +103,7 @@ class Overlays:
 
 
 class SegmentWriter:
-    """Writes segments with their images to the rows of a buffer."""
+    """Writes segments and their scalar images to the rows of a buffer."""
 
     def __init__(self, linear: Linear, constants: Image, config: Config,
                  segments: list[Segment]) -> None:
@@ -117,7 +123,7 @@ class SegmentWriter:
     # ---- addresses
 
     def _place(self) -> None:
-        """Addresses of all exits and entries."""
+        """Assign addresses in instruction memory to all exits and entries."""
         for segment in self._segments:
             self._entries[segment.number, segment.first] = segment.base
             at = segment.base + segment.start + segment.end - segment.first
@@ -138,18 +144,22 @@ class SegmentWriter:
         return 1 if self._is_ahead(segment, target) else 2
 
     def _inside(self, segment: Segment, bundle: int) -> int:
-        """Address of a bundle of a segment."""
+        """Return the address of a segment's bundle in instruction memory."""
         return segment.base + self._offset(segment, bundle)
 
     def _offset(self, segment: Segment, bundle: int) -> int:
-        """Position of a bundle of a segment in it."""
+        """Return the position of a bundle, counted from the start of its segment."""
         offset = bundle - segment.first
         return offset + segment.start if offset >= segment.loads else offset
 
     # ---- contents
 
     def _arrange(self, constants: int) -> dict[tuple[str, int], tuple[int, int]]:
-        """First row and number of rows: of what the start loads, and of all codes and images."""
+        """Lay out the buffer; return (first row, number of rows) of each part.
+
+        The parts are ``("fixed", 0)``, which the program's start loads, and ``("code", number)``
+        and ``("image", number)`` of each segment. They follow the ``constants`` rows of constants.
+        """
         config, lanes = self._config, self._config.lanes
         fixed = len(self._memory.fixed) // lanes
         places = {("fixed", 0): (constants, fixed)}
@@ -163,13 +173,13 @@ class SegmentWriter:
         return places
 
     def _length(self, segment: Segment) -> int:
-        """Bundles of a segment, as it is."""
+        """Return the exact number of a segment's bundles in instruction memory."""
         exits = sum(self._exit_size(segment, target) for target in segment.exits)
         entries = (3 if segment.ahead else 1) * len(segment.entries)
         return segment.start + segment.end - segment.first + exits + entries
 
     def _pair(self, segment: Segment) -> list[TransferWords]:
-        """The descriptors that load a segment: its code, if it is not resident, then its image."""
+        """Return the descriptors that load a segment: code, unless it is resident, then image."""
         code, code_rows = self._rows_of["code", segment.number]
         image, image_rows = self._rows_of["image", segment.number]
         half = self._memory.images[segment.number % 2].start
@@ -180,7 +190,7 @@ class SegmentWriter:
                          Words(DmaSpace.IMEM, BUNDLE_PITCH * segment.base), code_rows, None), load]
 
     def _pair_address(self, segment: Segment, target: Segment) -> int:
-        """Address of the pair that loads another segment, in a segment's image."""
+        """Return the address, in a segment's image, of the descriptors that load ``target``."""
         half = self._memory.images[segment.number % 2].start
         return half + 2 * DESCRIPTOR_WORDS * segment.targets.index(target)
 
@@ -225,7 +235,7 @@ class SegmentWriter:
                               for bundle, immediate, rows in self._linear.rows))
 
     def _word(self, bundle: int) -> int:
-        """Word of the rows, or of a single segment's program, at which a bundle begins."""
+        """Return the number of a bundle's first word in the rows, or in a resident program."""
         segment = self._owner(bundle)
         if self._single:
             return BUNDLE_WORDS * self._inside(segment, bundle)
@@ -233,7 +243,7 @@ class SegmentWriter:
         return first + BUNDLE_PITCH * self._offset(segment, bundle)
 
     def _segment_code(self, segment: Segment) -> Image:
-        """The bundles of a segment."""
+        """Return a segment's encoded bundles: its code, loads, exits and entries."""
         start: list[Operations] = []
         if segment.ahead:
             assert segment.following is not None
@@ -251,7 +261,7 @@ class SegmentWriter:
         return code
 
     def _exit(self, segment: Segment, target: int) -> list[Operations]:
-        """Bundles that go to a bundle of another segment."""
+        """Return the bundles that continue at bundle ``target`` of another segment."""
         owner = self._owner(target)
         entry = self._entries[owner.number, target]
         if self._is_ahead(segment, target):
@@ -262,7 +272,7 @@ class SegmentWriter:
                 [(Slot.S1, "jump", (_Fixed(self._loader),))]]
 
     def _own(self, segment: Segment) -> Image:
-        """A segment's part of the code, with addresses."""
+        """Return a segment's part of the code, with addresses filled in."""
         linear = self._linear
         code = linear.words[segment.first:segment.end].copy()
         for bundle, immediate, target in _part(linear.branches, segment):
@@ -284,13 +294,13 @@ class SegmentWriter:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """An address that lies in an immediate, even if it is short."""
+    """A known address that is placed in an immediate even if it would fit the operand's field."""
 
     address: int
 
 
 def _absolute(bundles: Sequence[Operations]) -> Image:
-    """Bundles with `_Fixed` operands as words."""
+    """Encode bundles whose symbols are all `_Fixed` addresses."""
     words, fixups = encode(bundles)
     for bundle, immediate, symbol in fixups:
         assert isinstance(symbol, _Fixed)
@@ -299,7 +309,7 @@ def _absolute(bundles: Sequence[Operations]) -> Image:
 
 
 def _part(table: npt.NDArray[np.int64], segment: Segment) -> list[list[int]]:
-    """Rows of a table of fixups that belong to a segment."""
+    """Return the rows of a table of fixups whose bundles belong to a segment."""
     chosen = (table[:, 0] >= segment.first) & (table[:, 0] < segment.end)
     return table[chosen].tolist()
 

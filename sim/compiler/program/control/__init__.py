@@ -1,1 +1,1 @@
-"""Loops and conditionals."""
+"""Code of loops, conditionals, streams, and transfers from HBM to HBM."""

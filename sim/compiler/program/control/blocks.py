@@ -1,8 +1,9 @@
 """Code of streams: loops over blocks of operands in HBM.
 
-While a block is computed, the next one is read to *staging* vectors, and the results of the one
-before are written. Copies between staging and the vectors of the kernels take an eighth of the
-transfers' time or less, and so there is one copy of the code.
+While one block is computed, the next block is read to *staging* vectors, and the results of the
+previous block are written from staging vectors to HBM. Kernels always work on the same vectors, so
+there is one copy of their code. The copies between staging vectors and theirs take at most an
+eighth of the transfers' time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,39 +27,40 @@ from sim.compiler.tiling import Tiling
 __all__ = ["BlockLoops", "Host", "cut_rows"]
 
 _ROOM = 8
-"""Vector memory divided by what staging leaves for kernels, at least."""
+"""Staging vectors must leave at least 1/8 of vector memory for kernels."""
 
 
 class Host(Protocol):
-    """Writer of the code of regions: `ControlFlow`."""
+    """Interface of the writer of regions' code, which `ControlFlow` implements."""
 
     fixed: set[Value]
 
     def write(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write the code of a graph's operations; copy the values of ``early`` to HBM."""
+        """Write the code of a graph's operations; copy the values of ``early`` to their rows."""
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
-        """Copy values to buffers, as if at once, and wait."""
+        """Write code that copies values to buffers, as if all at once, and waits."""
 
 
 def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
              term: tuple[int, int] | None = None, *, exact: bool = False) -> Rows:
-    """Rows of a block of a value.
+    """Return the rows of a block of a value: a range of indices along one dimension.
 
     Parameters
     ----------
     home : Rows
-        Rows of the value.
+        Rows of the whole value.
     tiling : Tiling
-        Its standard tiling.
+        The value's tiling, which must be standard.
     along : int
-        The dimension that is cut.
+        Dimension along which the block is a range.
     size, start : int
-        Size of the block along it, and its first index.
+        Size of the block along that dimension, and its first index.
     term : tuple of (int, int), optional
-        What is added to ``start``: a word of scalar memory, by its address, times a number.
+        Pair (address, factor): the word of scalar memory at the address, times the factor, is added
+        to ``start`` while the program runs.
     exact : bool
-        Leave out the rows that only fill the last vectors of a column of tiles.
+        Leave out the rows that only pad the last vectors of a column of tiles.
     """
     sizes = tiling.shape[:max(len(tiling.shape) - 2, 0)]
     strides = home.strides or _strides(sizes, tiling)
@@ -73,7 +75,7 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
     shape = (*tiling.shape[:along], size, *tiling.shape[along + 1:])
     block = Tiling(shape, tiling.order, tiling.along_lanes, tiling.sublanes, tiling.lanes)
     counts = (*shape[:len(sizes)], block.lane_tiles)
-    # Rows of a column of tiles are consecutive; so may be several columns, and so on.
+    # Rows of a column of tiles are consecutive; consecutive columns and dimensions are merged.
     run = block.rows if exact else block.row_tiles * block.sublanes
     levels: list[tuple[int, int]] = []
     for count, stride in reversed(list(zip(counts, strides, strict=True))):
@@ -91,7 +93,7 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
 
 
 def _strides(sizes: Sequence[int], tiling: Tiling) -> tuple[int, ...]:
-    """Rows from an index of each outer dimension, and of the columns of tiles, to the next."""
+    """Return distances in rows: between indices of each outer dimension, then of tile columns."""
     found = [tiling.row_tiles * tiling.sublanes]
     step = found[0] * tiling.lane_tiles
     for size in reversed(sizes):
@@ -106,13 +108,13 @@ class BlockLoops:
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
     host : Host
-        Writes the code of blocks.
+        Writes the code of one block: the stream's region.
     operation : Operation
-        The stream; its operands have homes.
+        The stream; its operands must have homes.
     results : sequence of Rows or None
-        Where results go; None for those that are carried.
+        HBM rows of each result; None for a result that is carried from block to block.
     """
 
     def __init__(self, context: Context, host: Host, operation: Operation,
@@ -125,13 +127,13 @@ class BlockLoops:
         self._attributes: Mapping[str, Any] = operation.attributes
         self._cut = self._attributes["operand_dimensions"]
         self._results = results
-        # Vectors of operands that are not cut, and of what is carried: by number of the input.
+        # Buffers of operands that are not divided and of carried values, by number of the input.
         self._held: dict[int, VmemBuffer] = {}
 
     def write(self) -> list[VmemBuffer | None]:
-        """Write the stream; return the vectors of carried results, None for the others.
+        """Write the stream; return the buffer of each carried result, None for other results.
 
-        Before, the caller has evicted all values that are not pinned from vector memory.
+        The caller must have evicted all values that are not pinned from vector memory.
         """
         operation, places = self._operation, self._places
         leaf = all(_is_leaf(region) for region in operation.regions)
@@ -161,7 +163,10 @@ class BlockLoops:
     # ---- parts
 
     def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
-        """Write the loop over the blocks of a part; ``done`` are the sizes of results so far."""
+        """Write the loop over the blocks of one part of a stream: blocks of equal shape.
+
+        ``done`` are the sizes of the results of earlier parts, along the dimension that is divided.
+        """
         host, count = self._host, self._attributes["counts"][part]
         now, ahead = self._context.counters.take(2)
         once = count == 1
@@ -190,7 +195,7 @@ class BlockLoops:
         self._context.counters.give(2)
 
     def _sources(self, part: int, region: Graph, counter: int | None) -> dict[int, Home]:
-        """Where the blocks of operands lie, by number of the operand, unless it is held."""
+        """Return the home of each operand's block, by number; skip operands that are held."""
         starts, steps = self._attributes["starts"][part], self._attributes["steps"][part]
         found: dict[int, Home] = {}
         for number, along in enumerate(self._cut):
@@ -206,7 +211,7 @@ class BlockLoops:
         return found
 
     def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
-        """Where the blocks of results go, by number of the result, unless it is carried."""
+        """Return the rows of each result's block, by number; skip results that are carried."""
         found = {}
         for number, along in enumerate(self._attributes["result_dimensions"]):
             rows = self._results[number]
@@ -218,7 +223,7 @@ class BlockLoops:
         return found
 
     def _loop(self, count: int, counter: int, block: Callable[[], None], region: Graph) -> None:
-        """Write a loop that runs a block and renews what is carried."""
+        """Write a loop that computes a block and then updates the carried values."""
         stream, again = self._stream, self._stream.label("block")
         if count > 1:
             stream.bundle((Slot.S0, "store", (s[0], s[0], counter)))
@@ -237,12 +242,12 @@ class BlockLoops:
 
 
 class _Staging:
-    """Vectors of a part's blocks: of the one that is computed, and of those in transfer.
+    """Double buffers of a part's blocks: one vector buffer for computation, one for transfer.
 
     Raises
     ------
     VectorMemoryError
-        If there is not enough room; no vectors are taken then.
+        If vector memory has too little room; no vectors are allocated then.
     """
 
     def __init__(self, context: Context, host: Host, region: Graph, sources: Mapping[int, Rows],
@@ -266,13 +271,13 @@ class _Staging:
         except VectorMemoryError:
             self._release()
             raise
-        # Results that kernels write to their vectors at once.
+        # Results that kernels write directly to the vectors of the block that is computed.
         self._direct = {
             value: self._written[number][0] for number, value in zip(wanted, outputs, strict=True)
             if value not in region.inputs and region.outputs.count(value) == 1}
 
     def _require_room(self) -> None:
-        """Raise an error if staging leaves too little for kernels."""
+        """Raise `VectorMemoryError` if staging leaves too few vectors for kernels."""
         region, context = self._region, self._context
         needed = 2 * sum(context.tilings[value].vectors for value in (
             *(region.inputs[number] for number in self._sources),
@@ -281,7 +286,7 @@ class _Staging:
             raise VectorMemoryError
 
     def _take_pair(self, value: Value) -> tuple[VmemBuffer, VmemBuffer]:
-        """Allocate vectors for a block that is in transfer, and for one that is computed."""
+        """Allocate two buffers for a block of a value."""
         return self._take(value), self._take(value)
 
     def _take(self, value: Value) -> VmemBuffer:
@@ -294,7 +299,7 @@ class _Staging:
             self._places.memory.release(buffer)
 
     def start(self, count: int, ahead: int) -> None:
-        """Write the code before the loop, which starts to read the first block."""
+        """Write the code before the loop; it starts the transfers that read the first block."""
         stream = self._stream
         stream.bundle((Slot.S0, "store", (s[0], s[0], ahead)))
         self._start_reads()
@@ -302,13 +307,16 @@ class _Staging:
             stream.bundle((Slot.MISC, "signal", (sem[BLOCK_WRITTEN], self._writes)))
 
     def finish(self) -> None:
-        """Write the code after the loop, which waits for the last results."""
+        """Write the code after the loop, which waits until the last results are written."""
         if self._written:
             self._stream.wait(BLOCK_WRITTEN, self._writes)
         self._release()
 
     def block(self, count: int, ahead: int) -> None:
-        """Write the body of the loop."""
+        """Write the loop's body, which computes one block and starts to read the next one.
+
+        ``count`` is the number of blocks, ``ahead`` the address of the counter of blocks read.
+        """
         places, stream = self._places, self._stream
         if self._read:
             stream.wait(BLOCK_READ, self._reads)

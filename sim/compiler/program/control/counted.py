@@ -1,4 +1,4 @@
-"""Recognition of loops that count, and of values that follow from their counters."""
+"""Recognises loops with a counter, and values that are affine functions of the counter."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,14 +21,17 @@ class Affine:
 
 @dataclass(frozen=True)
 class Counted:
-    """A loop whose carried value ``number`` counts from ``first`` up to ``limit``, exclusive.
+    """A loop whose carried value ``number`` counts by 1 from ``first`` to ``limit - 1``.
 
     Attributes
     ----------
-    number, first, limit : int
+    number : int
+        Number of the carried value that is the counter.
+    first, limit : int
+        First value of the counter, and the value at which the loop ends.
     values : dict of Value to Affine
-        Signed values of the body without dimensions that follow from the counter; the counter is
-        one of them.
+        Scalar values of type S32 in the body that are affine functions of the counter, including
+        the counter itself.
     """
 
     number: int
@@ -38,19 +41,19 @@ class Counted:
 
 
 def counted(operation: Operation, known: Callable[[Value], int | None]) -> Counted | None:
-    """Recognise a ``while`` that counts by 1, between constants.
+    """Recognise a ``while`` that counts by 1 between two constants.
 
     Parameters
     ----------
     operation : Operation
         The ``while``.
     known : callable
-        The word of an operand that is a constant, or None.
+        Maps an operand of the loop to its word if it is a constant, otherwise to None.
 
     Returns
     -------
     Counted or None
-        None if the loop is another one.
+        None if the loop does not have this form.
     """
     condition, body = operation.regions
     bound = _bound(condition)
@@ -70,7 +73,10 @@ def counted(operation: Operation, known: Callable[[Value], int | None]) -> Count
 
 
 def _bound(condition: Graph) -> tuple[int, int] | None:
-    """Number of the carried value, and the constant that it must be below."""
+    """Return the carried value (by number) and the constant that a condition compares as ``<``.
+
+    None if the condition is not such a comparison.
+    """
     [wanted], inputs, graph = condition.outputs, dict(enumerate(condition.inputs)), condition
     makers = {value: op for op in graph.operations for value in op.results}
     maker = makers.get(wanted)
@@ -97,13 +103,13 @@ def _bound(condition: Graph) -> tuple[int, int] | None:
 
 
 class _Values:
-    """Finds the values that follow from a counter that is from ``low`` to ``high``."""
+    """Finds values that are affine functions of a counter in the range ``low`` … ``high``."""
 
     def __init__(self, low: int, high: int) -> None:
         self._range = low, high
 
     def follow(self, graph: Graph, given: Mapping[Value, Affine]) -> dict[Value, Affine]:
-        """Values of a graph, those of its inputs included."""
+        """Return all affine values of a graph, given those of its inputs; including the latter."""
         values, truths = dict(given), dict[Value, bool]()
         for operation in graph.operations:
             if operation.kind == "fusion":
@@ -126,7 +132,7 @@ class _Values:
 
     def _evaluate(self, operation: Operation, values: Mapping[Value, Affine],
                   truths: Mapping[Value, bool]) -> Affine | None:
-        """The result of an operation, if it follows."""
+        """Return the affine form of an operation's result; None if it has none."""
         result = operation.result
         if result.shape or result.dtype is not DType.S32:
             return None
@@ -144,7 +150,7 @@ class _Values:
         return made if abs(made.factor) <= 1 and fits else None
 
     def _compare(self, operation: Operation, values: Mapping[Value, Affine]) -> bool | None:
-        """Whether a comparison is true, if it always or never is."""
+        """Return the result of a comparison if it is the same in all iterations, otherwise None."""
         if operation.attributes["comparison_direction"] != "LT" or not all(
                 value in values for value in operation.operands):
             return None
@@ -155,6 +161,6 @@ class _Values:
         return False if min(difference) >= 0 else None
 
     def _ends(self, value: Affine) -> tuple[int, int]:
-        """A value at the ends of the counter's range."""
+        """Return an affine value for the counter's lowest and highest value."""
         low, high = self._range
         return value.factor * low + value.offset, value.factor * high + value.offset

@@ -1,4 +1,4 @@
-"""Counters of loops, in scalar memory."""
+"""Loop counters in scalar memory."""
 
 from hdl.isa import Slot
 from sim.asm.operands import Scalar, s
@@ -11,17 +11,18 @@ __all__ = ["Counters", "advance"]
 
 
 class Counters:
-    """Words of scalar memory for the counters of loops within each other.
+    """Allocates words of scalar memory for the counters of nested loops, as a stack.
 
     Parameters
     ----------
     words : range
-        Their addresses.
+        Addresses of the words.
 
     Attributes
     ----------
     values : dict of Value to (int, Affine)
-        Values that follow from a counter, with the counter's address.
+        For each value that is an affine function of a counter, the counter's address and the
+        function.
     """
 
     def __init__(self, words: range) -> None:
@@ -31,30 +32,33 @@ class Counters:
 
     @property
     def left(self) -> int:
-        """Number of words that are free."""
+        """Number of free words."""
         return len(self._words) - self._taken
 
     def take(self, count: int) -> list[int]:
-        """Take words; return their addresses.
+        """Allocate ``count`` words; return their addresses.
 
         Raises
         ------
         MemoryError
-            If too few are left.
+            If fewer than ``count`` words are free.
         """
         if count > self.left:
-            raise MemoryError("loops within each other must need at most "
+            raise MemoryError("nested loops must need at most "
                               f"{len(self._words)} counters")
         self._taken += count
         return list(self._words[self._taken - count:self._taken])
 
     def give(self, count: int) -> None:
-        """Give back the words that were taken last."""
+        """Free the ``count`` words that were allocated last."""
         self._taken -= count
 
 
 def advance(stream: Stream, counter: int, register: Scalar = WORK) -> None:
-    """Write code that adds 1 to a word of scalar memory; the sum stays in the register."""
+    """Write code that adds 1 to the word of scalar memory at ``counter``.
+
+    Afterwards ``register`` holds the sum, too.
+    """
     stream.bundle((Slot.S0, "load", (register, s[0], counter)))
     stream.bundle((Slot.S0, "add", (register, register, 1)))
     stream.bundle((Slot.S0, "store", (register, s[0], counter)))

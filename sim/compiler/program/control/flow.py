@@ -1,4 +1,7 @@
-"""Writes loops and conditionals: where code branches, values are in HBM or have a fixed place."""
+"""Writes loops and conditionals.
+
+Where code branches, each value is either in HBM or pinned to fixed vectors.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,19 +22,20 @@ __all__ = ["ControlFlow"]
 
 
 class ControlFlow:
-    """Writes ``while`` and ``case``.
+    """Writes ``while``, ``case`` and ``stream``.
 
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
     write : callable
-        Writes the operations of a region, and copies of values to rows of HBM.
+        Writes the operations of a region, and copies the given values to rows of HBM.
 
     Attributes
     ----------
     fixed : set of Value
-        Inputs of conditions: their vectors are not reused, since the bodies use them.
+        Inputs of regions whose vectors must not be reused for results: the inputs of loops'
+        conditions, because the bodies use them, and whole operands of streams.
     """
 
     def __init__(self, context: Context,
@@ -45,14 +49,14 @@ class ControlFlow:
         self.fixed: set[Value] = set()
 
     def loop(self, operation: Operation, later: set[Value]) -> None:
-        """Write a ``while``. What it carries stays in vector memory, or in rows of HBM of its own.
+        """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
 
         Parameters
         ----------
         operation : Operation
             The ``while``.
         later : set of Value
-            Values that are used after it.
+            Values that are used after the loop.
         """
         places, stream = self._places, self._stream
         condition, body = operation.regions
@@ -96,7 +100,7 @@ class ControlFlow:
                 places.put(value, buffers[number])
 
     def _count(self, operation: Operation) -> Counted | None:
-        """Recognise a loop that counts, if there is a word for its counter."""
+        """Recognise a loop with a counter; None if it has none, or no word is free for it."""
         def known(value: Value) -> int | None:
             home = self._places.homes.get(value)
             return home.word if isinstance(home, Splat) else None
@@ -104,7 +108,7 @@ class ControlFlow:
         return counted(operation, known) if self._counters.left else None
 
     def _start_counter(self, loop: Counted) -> int:
-        """Write the start of a loop that counts; return the address of its counter."""
+        """Write code that initialises a loop's counter; return the counter's address."""
         [address] = self._counters.take(1)
         self._counters.values.update(
             (value, (address, affine)) for value, affine in loop.values.items())
@@ -114,9 +118,9 @@ class ControlFlow:
 
     def _carried(self, operation: Operation, later: set[Value]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
-        """Copy what a loop carries to its places: buffers of vector memory, or rows of HBM.
+        """Copy the carried values of a loop to their places: buffers, and rows of HBM, by number.
 
-        The buffer of an operand that is not used again becomes that of the carried value.
+        A carried value takes over the buffer of its operand if the operand is not used again.
         """
         places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()
@@ -147,7 +151,10 @@ class ControlFlow:
         return buffers, rows
 
     def _carried_rows(self, operation: Operation, number: int) -> Rows:
-        """Rows of a carried value, with its first value; its home, if it does not change."""
+        """Return the HBM rows of a carried value, after writing its initial value there.
+
+        If the loop does not change the value, these are the rows of its home.
+        """
         places, value, body = self._places, operation.operands[number], operation.regions[1]
         if body.outputs[number] is body.inputs[number]:
             places.save(value)
@@ -161,7 +168,7 @@ class ControlFlow:
         return rows
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
-        """Copy values to buffers, as if at once, and wait."""
+        """Write code that copies values to buffers, as if all at once, and waits."""
         if not values:
             return
         places = self._places
@@ -179,7 +186,7 @@ class ControlFlow:
 
     def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
                rows: Mapping[int, Rows]) -> None:
-        """Say where the inputs of a loop's region lie."""
+        """Record where the inputs of a loop's region lie."""
         for number, value in enumerate(region.inputs):
             if number in rows:
                 self._places.homes[value] = rows[number]
@@ -187,35 +194,38 @@ class ControlFlow:
                 self._places.pin(value, buffers[number])
 
     def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
-        """Forget what holds in a loop's region only."""
+        """Forget the places that are valid only inside a loop's region."""
         for number in buffers:
             self._places.unpin(buffers[number])
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
-        """Forget homes of pinned values that code has written which need not have run."""
+        """Forget homes that pinned values got in code that may not be executed."""
         for value in self._places.pinned:
             if value not in known:
                 self._places.homes.pop(value, None)
 
     def _renew(self, body: Graph, buffers: Mapping[int, VmemBuffer]) -> None:
-        """Copy the next values of what a loop carries to their buffers; empty the rest."""
+        """Copy the next values of carried values to their buffers; free all other vectors."""
         self.fill({buffer: body.outputs[number] for number, buffer in buffers.items()
                     if body.outputs[number] is not body.inputs[number]})
         self._places.evict_all(lambda value: False)
 
     def blocks(self, operation: Operation, later: set[Value],
                early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write a ``stream``. Its results lie where the program returns them, or in rows of HBM.
+        """Write a ``stream``.
+
+        A result that the program returns is written to the rows of the output, any other result to
+        rows of its own; carried results stay in vector memory.
 
         Parameters
         ----------
         operation : Operation
             The ``stream``.
         later : set of Value
-            Values that are used after it.
+            Values that are used after the stream.
         early : mapping of Value to sequence of Rows
-            Where the program returns values.
+            For each value that the program returns, the rows of its outputs.
         """
         places = self._places
         for value in operation.operands:
@@ -233,14 +243,14 @@ class ControlFlow:
                 places.put(value, buffer)
 
     def conditional(self, operation: Operation, later: set[Value]) -> None:
-        """Write a ``case``. Its results lie in rows of HBM of their own.
+        """Write a ``case``. Each result gets its own rows of HBM.
 
         Parameters
         ----------
         operation : Operation
             The ``case``.
         later : set of Value
-            Values that are used after it.
+            Values that are used after the ``case``.
         """
         places, stream = self._places, self._stream
         index, *operands = operation.operands
@@ -268,9 +278,9 @@ class ControlFlow:
         places.homes.update(zip(operation.results, results, strict=True))
 
     def _store_together(self, values: Mapping[Rows, Value], replaced: set[Value]) -> None:
-        """Copy values to rows of HBM, as if at once.
+        """Write code that copies values to rows of HBM, as if all at once, and waits.
 
-        ``replaced`` are values that may lie in some of these rows.
+        ``replaced`` are values that may lie in some of the destination rows; they are moved first.
         """
         places = self._places
         moved = {value: places.reserve(self._tilings[value].vectors)

@@ -13,20 +13,23 @@ from sim.compiler.tiling import Tiling
 __all__ = ["write_gather"]
 
 _AT, _INDEX = s[5], s[6]
-"""Number of an index, and the index; transfers do not use these registers."""
+"""Registers for the position in the list of indices, and for the index there; code that starts
+transfers does not change them."""
 
 
 def write_gather(context: Context, operation: Operation) -> None:
     """Write a gather along the first dimension of a table, from HBM to HBM.
 
-    As many transfers are in flight as the engine takes. A row of indices is read at a time.
+    The code reads a row of indices at a time and starts one transfer for each index. It does not
+    wait between transfers, so as many are in flight as the DMA engine accepts. Indices out of range
+    are clamped.
 
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
     operation : Operation
-        The ``gather``; its indices are a line.
+        The ``gather``; its indices must have shape (count,).
     """
     places, stream, tilings = context.places, context.stream, context.tilings
     memory, lanes = context.memory, context.config.lanes
@@ -69,14 +72,17 @@ def write_gather(context: Context, operation: Operation) -> None:
 
 
 def _index_rows(tiling: Tiling) -> int:
-    """Rows of an index of a value's first dimension."""
+    """Return the number of rows of one index of a value's first dimension."""
     if tiling.sublane_dimension == 0:
         return tiling.lane_tiles
     return tiling.vectors * tiling.sublanes // tiling.shape[0]
 
 
 def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
-    """Rows of an index of a value's first dimension, which a word of scalar memory holds."""
+    """Return the rows of one index of a value's first dimension.
+
+    The index is in the word of scalar memory at address ``word``.
+    """
     if tiling.sublane_dimension == 0:
         column = tiling.row_tiles * tiling.sublanes
         levels = ((tiling.lane_tiles, column),) if tiling.lane_tiles > 1 else ()

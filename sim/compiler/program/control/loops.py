@@ -1,4 +1,4 @@
-"""Which carried values of a loop stay in vector memory, and the code that moves them."""
+"""Chooses the carried values of a loop that stay in vector memory; writes copies of buffers."""
 
 from collections.abc import Mapping, Set
 
@@ -12,10 +12,10 @@ from sim.compiler.program.tilings import CONTROL, Tilings
 __all__ = ["closed", "move_vectors", "values_to_keep"]
 
 _LONGEST_CYCLE = 16
-"""Buffers that rotate through vector registers."""
+"""Maximum number of buffers whose contents rotate: each needs a vector register."""
 ROOM = 2
-"""Vectors left for each operation of a loop, divided by those of its operands and results that do
-not stay in vector memory."""
+"""Free vectors that a loop must leave for each operation, divided by the vectors of its operands
+and results that do not stay in vector memory."""
 
 
 def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[int]:
@@ -26,14 +26,14 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
     operation : Operation
         The ``while``.
     tilings : dict of Value to Tiling
-        Tilings of all values.
+        The tiling of each value.
     vectors : int
-        Vectors that are free for the loop.
+        Number of vectors that are free for the loop.
 
     Returns
     -------
     set of int
-        Numbers of carried values; they are `closed`.
+        Numbers of the chosen carried values; the set is `closed`.
     """
     sizes = [tilings[value].vectors for value in operation.operands]
 
@@ -57,7 +57,7 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
 
 
 def _need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
-    """Vectors of a graph's largest operation: its operands and results that are not kept."""
+    """Return the most vectors that an operation needs for operands and results not in ``kept``."""
     return max((max(sum(tilings[value].vectors for value in _held(operation) - kept),
                     *(_need(region, tilings, set()) for region in operation.regions
                       if operation.kind in CONTROL), 0)
@@ -65,7 +65,7 @@ def _need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
 
 
 def _held(operation: Operation) -> set[Value]:
-    """Operands and results that are in vector memory at once."""
+    """Return the operands and results that must be in vector memory at the same time."""
     if operation.kind == "stream":
         dimensions = (*operation.attributes["operand_dimensions"],
                       *operation.attributes["result_dimensions"])
@@ -81,13 +81,23 @@ def _held(operation: Operation) -> set[Value]:
 
 
 def _sliced_in_hbm(graph: Graph) -> set[Value]:
-    """Values of which slices are transfers."""
+    """Return the values that are sliced or updated by transfers in HBM."""
     return {operation.operands[0] for operation in graph.operations
             if operation.attributes.get("in_hbm") and operation.kind != "gather"}
 
 
 def closed(kept: set[int], body: Graph) -> set[int]:
-    """Those of ``kept`` whose next values are computed, or carried values that are kept."""
+    """Remove carried values whose next value is a carried value that is not kept.
+
+    The result is closed: each next value is either computed by the body or kept as well.
+
+    Parameters
+    ----------
+    kept : set of int
+        Numbers of carried values.
+    body : Graph
+        Body of the loop.
+    """
     sources = _carried_sources(body)
     while any(sources.get(number, number) not in kept for number in kept):
         kept = {number for number in kept if sources.get(number, number) in kept}
@@ -95,14 +105,14 @@ def closed(kept: set[int], body: Graph) -> set[int]:
 
 
 def _carried_sources(body: Graph) -> dict[int, int]:
-    """Carried values whose next value is a carried value, with the number of that one."""
+    """Map each carried value whose next value is a carried value to the latter, by number."""
     numbers = {value: number for number, value in enumerate(body.inputs)}
     return {number: numbers[value] for number, value in enumerate(body.outputs)
             if value in numbers}
 
 
 def _long_cycles(body: Graph) -> set[int]:
-    """Carried values that change places with too many others."""
+    """Return the carried values that rotate in a cycle longer than `_LONGEST_CYCLE`."""
     sources, found = _carried_sources(body), set()
     for first in sources:
         path = [first]
@@ -114,19 +124,19 @@ def _long_cycles(body: Graph) -> set[int]:
 
 
 def move_vectors(moves: Mapping[VmemBuffer, VmemBuffer], config: Config) -> Code | None:
-    """Write code that copies buffers, as if all at once.
+    """Write code that copies buffers of vector memory, as if all at once.
 
     Parameters
     ----------
     moves : mapping of VmemBuffer to VmemBuffer
-        Destinations, with their sources of the same size; buffers do not overlap.
+        Destination -> source, of the same size. Different buffers must not overlap.
     config : Config
         The chip.
 
     Returns
     -------
     Code or None
-        None if nothing moves.
+        None if no copy is needed.
     """
     pending = {to: source for to, source in moves.items() if to != source}
     if not pending:
@@ -146,7 +156,7 @@ def move_vectors(moves: Mapping[VmemBuffer, VmemBuffer], config: Config) -> Code
 
 
 def _cycle(moves: Mapping[VmemBuffer, VmemBuffer]) -> list[VmemBuffer]:
-    """Buffers that rotate, where each destination is a source too."""
+    """Return a cycle of buffers whose contents rotate; every destination must be a source, too."""
     first = next(iter(moves))
     cycle = [first]
     while (following := moves[cycle[-1]]) != first:

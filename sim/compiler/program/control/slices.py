@@ -1,4 +1,4 @@
-"""Slices of values in HBM whose place is computed, and concatenations: transfers of rows."""
+"""Dynamic slices, their updates, and concatenations of values in HBM, as transfers of rows."""
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -23,7 +23,7 @@ class Slices:
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
     """
 
     def __init__(self, context: Context) -> None:
@@ -35,7 +35,10 @@ class Slices:
         self._counters = context.counters.values
 
     def write(self, operation: Operation, dying: Set[Value]) -> None:
-        """Write an operation; ``dying`` are the operands that are not used again."""
+        """Write a ``dynamic_slice``, ``dynamic_update_slice`` or ``concatenate``.
+
+        ``dying`` are the operands that are not used again; an update may overwrite such an operand.
+        """
         places = self._places
         value, *rest = operation.operands
         if operation.kind == "concatenate":
@@ -64,21 +67,21 @@ class Slices:
             places.store_block(update, rows, operation.result, home)
 
     def _store_exactly(self, update: Value, rows: Rows, result: Value, home: Rows) -> None:
-        """Copy rows of an update that do not fill vectors, from HBM to HBM."""
+        """Copy an update whose rows do not fill whole vectors, from HBM to HBM."""
         places, tiling = self._places, self._tilings[update]
         kept = places.reserve(tiling.vectors)
         places.copy_to(update, kept)
         places.memory.wait_all()
         along = len(update.shape) - 2
         source = cut_rows(kept, tiling, along, update.shape[along], 0, exact=True)
-        # The levels of both are the same, but for their strides.
+        # The levels of both have the same counts; only their strides differ.
         target = cut_rows(replace(rows, run=0, levels=()), tiling, along, update.shape[along], 0,
                           exact=True)
         count = tiling.outer * tiling.lane_tiles * tiling.rows
         places.copy_exactly(source, target, count, result, home)
 
     def _concatenate(self, operation: Operation) -> None:
-        """Copy rows of all operands to those of the result."""
+        """Copy the rows of all operands to the result's rows."""
         places, result = self._places, operation.result
         along, first = operation.attributes["dimension"], 0
         home = places.reserve(self._tilings[result].vectors)
@@ -92,7 +95,7 @@ class Slices:
             first += size
 
     def _writable(self, value: Value, last: bool) -> Rows:
-        """Rows that hold a value and may be changed."""
+        """Return rows that hold a value and may be overwritten; ``last``: this is its last use."""
         places = self._places
         home = places.homes.get(value)
         if last and value in places.owned and isinstance(home, Rows):
@@ -105,7 +108,7 @@ class Slices:
 
     def _rows(self, value: Value, home: Rows, shape: Sequence[int],
               starts: Sequence[Value]) -> Rows:
-        """Rows of a slice of that shape; writes code that computes where it begins."""
+        """Return the rows of a slice of shape ``shape``; write code that computes its start."""
         words = iter(self._memory.indices)
         sizes = list(value.shape)
         for along, (size, start) in enumerate(zip(shape, starts, strict=True)):
@@ -123,7 +126,7 @@ class Slices:
         return home
 
     def _index(self, value: Value, last: int, word: int) -> None:
-        """Write code that brings an index, from 0 to ``last``, to a word of scalar memory."""
+        """Write code that stores an index, clamped to 0 … ``last``, at address ``word``."""
         stream = self._stream
         if value in self._counters:
             address, affine = self._counters[value]

@@ -1,1 +1,1 @@
-"""Code of kernels and exchanges, and what surrounds a kernel."""
+"""Code of kernels and exchanges: allocation of their vectors, transfers, and lowering."""

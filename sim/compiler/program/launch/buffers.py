@@ -1,4 +1,4 @@
-"""Vectors that a kernel takes."""
+"""Allocation of the vectors that a kernel uses."""
 
 from collections.abc import Collection, Mapping
 
@@ -12,33 +12,33 @@ __all__ = ["KernelBuffers"]
 
 
 class KernelBuffers:
-    """Vectors of a kernel's operands and results, and its own.
+    """Buffers of a kernel's operands, results and scratch in vector memory.
 
-    All methods that take vectors raise `VectorMemoryError` if there is no room.
+    All methods that allocate vectors raise `VectorMemoryError` if there is no room.
 
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
     operation : Operation
-        What the kernel computes.
+        The operation that the kernel computes.
     goes : mapping of Value to Rows
-        Where results are to be copied.
+        HBM rows to which results are to be copied.
 
     Attributes
     ----------
     places : dict of Value to Place
-        Buffers and tilings of operands and results.
+        Buffer and tiling of each operand and result.
     own : list of VmemBuffer
-        Buffers for the kernel alone.
+        Scratch buffers of the kernel, freed after it.
     homes : dict of Value to Rows
-        Operands that the kernel may load itself, and results that it may store.
+        HBM rows of operands that the kernel may load itself, and of results that it may store.
     """
 
     def __init__(self, context: Context, operation: Operation, goes: Mapping[Value, Rows]) -> None:
         self._context = context
         self._operation = operation
-        # Values whose vectors are new; of these, operands that nothing loads yet.
+        # Values whose vectors were allocated here; of these, operands without a load so far.
         self._made: list[Value] = []
         self._absent: list[Value] = []
         self.places: dict[Value, Place] = {}
@@ -47,7 +47,7 @@ class KernelBuffers:
                       if context.own_transfers and rows.is_plain}
 
     def take_operands(self) -> None:
-        """Take vectors for operands; start to load those that the kernel does not load itself."""
+        """Allocate vectors of operands; start loads that the kernel cannot start itself."""
         places = self._context.places
         for value in dict.fromkeys(self._operation.operands):
             home = places.absent(value) if self._context.own_transfers else None
@@ -60,7 +60,10 @@ class KernelBuffers:
                 self._made.append(value)
 
     def take_results(self, inherited: Mapping[Value, Value]) -> None:
-        """Take vectors for results; ``inherited`` are operands whose vectors results take."""
+        """Allocate vectors of results.
+
+        ``inherited`` maps a result to the operand whose vectors it takes over instead.
+        """
         for value in self._operation.results:
             if value in inherited:
                 self.places[value] = self.places[inherited[value]]
@@ -72,7 +75,7 @@ class KernelBuffers:
         self.places[value] = Place(buffer, self._context.tilings[value])
 
     def allocate(self, name: str, vectors: int) -> VmemBuffer:
-        """Take vectors for the kernel alone."""
+        """Allocate a scratch buffer of ``vectors`` vectors for the kernel."""
         buffer = self._context.places.allocate(name, vectors)
         self.own.append(buffer)
         return buffer
@@ -84,7 +87,7 @@ class KernelBuffers:
                 self._context.places.load_absent(value)
 
     def give_back(self) -> None:
-        """Give back all vectors that were taken."""
+        """Free all vectors that were allocated here."""
         for value in self._made:
             self._context.places.unmake(value)
         for buffer in self.own:

@@ -1,4 +1,4 @@
-"""The argument of a lowering rule: places of values, scratch, constants, scalars."""
+"""The object that a lowering rule receives: places of values, scratch, constants, scalars."""
 
 import importlib
 import pkgutil
@@ -24,10 +24,10 @@ __all__ = ["KernelLowering", "load_rules", "lower"]
 
 Words = npt.NDArray[np.uint32]
 Allocate = Callable[[str, int], VmemBuffer]
-"""Allocates a buffer of that name and number of vectors for the kernel alone."""
+"""Allocates a kernel's scratch buffer, from its name and its number of vectors."""
 
 _SOURCE_WORD = 2
-"""Word of a descriptor that holds the source's address."""
+"""Number of the descriptor's word that holds the source address."""
 
 
 class KernelLowering:
@@ -38,31 +38,36 @@ class KernelLowering:
     config : Config
         The chip.
     places : mapping of Value to Place
-        Where the operands and results lie.
+        Buffer and tiling of each operand and result.
     allocate : callable
-        Allocates vectors for the kernel alone.
+        Allocates a scratch buffer of the kernel (`Allocate`).
     fill : callable
-        Has words, shape (vectors, sublanes, lanes), copied to a buffer before the kernel runs.
+        Called with a buffer and words, shape (vectors, sublanes, lanes): has the words copied to
+        the buffer before the kernel runs.
     known : mapping of Value to int, optional
-        Words of operands that are constants and equal in all elements.
+        The word of each operand that is a constant with equal elements.
     reads : list of Value, optional
-        Takes the operands whose first rows must lie in the window of scalar memory when the kernel
-        begins, one row after the other; if not given, the kernel copies them itself.
+        An empty list, to which `scalar` appends operands. The first row of each must be in the
+        window of scalar memory when the kernel begins, in successive rows. If not given, the kernel
+        copies vectors to the window itself.
     counters : mapping of Value to (int, Affine), optional
-        Operands that follow from a word of scalar memory, with its address.
+        For each operand that is an affine function of a loop counter: the address of the counter in
+        scalar memory, and the function.
     homes : mapping of Value to Rows, optional
-        Operands that the kernel may load itself, and results that it may store.
+        HBM rows of operands that the kernel may load itself, and of results that it may store.
 
     Attributes
     ----------
     transferred : dict of str to Value
-        Of these, those that the kernel does, by the symbol of the number of the first row.
+        The values of ``homes`` that the kernel loads or stores itself. Keys are the symbols that
+        the code uses for the numbers of their first rows.
     cycles : int or None
-        Predicted cycles, if it waits for transfers of its own.
+        Predicted cycles of a kernel that waits for transfers of its own; None: not predicted.
     is_free : callable
-        Whether so many consecutive vectors are free; they always are, until it is set.
+        Maps a number of vectors to whether that many consecutive vectors are free; by default
+        always true.
     reads_window : bool
-        Whether it copies vectors to the window of scalar memory.
+        Whether the kernel copies vectors to the window of scalar memory.
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
@@ -94,19 +99,19 @@ class KernelLowering:
 
     @property
     def builder(self) -> Builder:
-        """Takes the kernel's code."""
+        """The builder that receives the kernel's code."""
         return self._builder
 
     @property
     def smem(self) -> range:
-        """Words of scalar memory that the kernel may use as it likes."""
+        """Addresses of the words of scalar memory that the kernel may use freely."""
         return self._memory.kernel
 
     def place(self, value: Value) -> Place:
-        """Where an operand or a result lies.
+        """Return the buffer and tiling of an operand or result.
 
-        Values do not overlap; only a result may share the vectors of an operand that is not used
-        again.
+        Buffers of different values do not overlap, except that a result may have the buffer of an
+        operand that is not used again.
         """
         return self._places[value]
 
@@ -115,32 +120,35 @@ class KernelLowering:
         return value in self._homes
 
     def transfer(self, value: Value) -> SReg:
-        """Take over a transfer; return the number of its first row of HBM."""
+        """Let the kernel itself transfer a value that satisfies `can_transfer`.
+
+        Return a register that holds the number of the value's first HBM row.
+        """
         symbol = f"home{len(self.transferred)}"
         self.transferred[symbol] = value
         return self._builder.symbol(symbol)
 
     def predict(self, cycles: int) -> None:
-        """Say how many cycles a kernel takes that waits for transfers of its own."""
+        """Set the predicted cycles of a kernel that waits for transfers of its own."""
         self.cycles = cycles
 
     def scratch(self, vectors: int) -> VmemBuffer:
-        """Allocate vectors for this kernel alone; their contents are undefined."""
+        """Allocate a scratch buffer of ``vectors`` vectors; its contents are undefined."""
         return self._allocate("scratch", vectors)
 
     def spare(self, vectors: int) -> VmemBuffer | None:
-        """As `scratch`; None if too few vectors are free, so that no value has to leave."""
+        """Allocate scratch as `scratch` does, but return None instead of evicting values."""
         return self.scratch(vectors) if self.is_free(vectors) else None
 
     def constant(self, words: npt.NDArray[Any]) -> VmemBuffer:
-        """Make a buffer that holds constant ``words``, shape (vectors, sublanes, lanes).
+        """Return a buffer that holds constant ``words``, shape (vectors, sublanes, lanes).
 
-        Equal constants share a buffer; the kernel must not write it.
+        Equal constants share a buffer, so the kernel must not write to it.
 
         Raises
         ------
         ValueError
-            If the shape is wrong.
+            If ``words`` does not have this shape.
         """
         data = np.ascontiguousarray(words, np.uint32)
         if data.ndim != 3 or data.shape[1:] != (self._config.sublanes, self._config.lanes):
@@ -156,7 +164,7 @@ class KernelLowering:
     def scalar(self, value: Value) -> SReg:
         """Write code that reads an operand of one element into a scalar register.
 
-        A constant is a number in the code.
+        For a constant, the code contains the number itself.
         """
         if value in self._known:
             return self._builder.value(self._known[value])
@@ -171,7 +179,7 @@ class KernelLowering:
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
 
     def _counted(self, address: int, value: Affine) -> SReg:
-        """Write code that computes what follows from a loop's counter."""
+        """Write code that computes an affine function of the loop counter at ``address``."""
         counter = self._builder.smem_load(address)
         if value.factor == 0:
             return self._builder.value(value.offset)
@@ -180,11 +188,12 @@ class KernelLowering:
         return self._builder.scalar("add", counter, value.offset) if value.offset else counter
 
     def scalars(self, buffer: VmemBuffer, index: IndexLike) -> int:
-        """Write code that copies a vector to scalar memory, and return its address there.
+        """Write code that copies a vector to scalar memory; return its address there.
 
-        Element (sublane, lane) lies at the address plus sublane * lanes + lane, until the next
-        call of this method or of `scalar` has the next vector copied. So a rule that needs both
-        calls `scalar` first, and outside of loops.
+        The vector is the one at ``index`` in ``buffer``. Element (sublane, lane) is the word at the
+        address plus ``sublane * lanes + lane``. It is valid until the next call of this method or
+        of `scalar`, which may overwrite it. So a rule that uses both must call `scalar` first, and
+        outside of loops.
         """
         # The window now holds something else.
         self._reads = None
@@ -205,15 +214,15 @@ def load_rules() -> None:
 
 
 def lower(operation: Operation, at: KernelLowering) -> None:
-    """Write the code of an operation.
+    """Write the code of an operation to ``at``, by the lowering rule of the operation's kind.
 
     Raises
     ------
     NotImplementedError
-        If its kind has no rule.
+        If the kind has no rule.
     """
     load_rules()
     found = rule(operation.kind)
     if found is None:
-        raise NotImplementedError(f"{operation.kind} has no rule")
+        raise NotImplementedError(f"{operation.kind} has no lowering rule")
     found(operation, at)

@@ -1,4 +1,4 @@
-"""Writes kernels and exchanges: their operands are brought to vector memory, and code follows."""
+"""Writes kernels and exchanges: transfers that load their operands, then their code."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -25,27 +25,28 @@ from sim.compiler.program.tilings import CONTROL
 __all__ = ["AHEAD", "Launcher"]
 
 AHEAD = 10
-"""Operations whose operands are loaded while a kernel runs."""
+"""Number of following operations whose operands may be loaded while a kernel runs."""
 
 _IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
-"""Kinds whose result may take the vectors of an operand."""
+"""Kinds of operations whose result may overwrite the vectors of an operand."""
 
 
 @dataclass(frozen=True)
 class _Lowered:
-    """A kernel.
+    """A kernel whose code has been generated but not yet appended to the stream.
 
     Attributes
     ----------
     code : Code
+        The kernel's code.
     used : list of VmemBuffer
-        Buffers that must have arrived.
+        Buffers whose transfers must be complete before the kernel starts.
     own : list of VmemBuffer
-        Buffers for the kernel alone.
+        The kernel's scratch buffers.
     symbols : dict of str to Rows
-        Rows of HBM of what it transfers itself, by the symbol of the first one's number.
+        HBM rows that the kernel transfers itself, by the symbol for the first row's number.
     rows : int
-        Number of these rows.
+        Number of HBM rows that the kernel transfers itself.
     cycles : int
         Predicted cycles.
     """
@@ -64,18 +65,18 @@ class Launcher:
     Parameters
     ----------
     context : Context
-        Takes the code and constants, and places of values.
+        Shared state; it receives the code and constants and tracks where values lie.
 
     Attributes
     ----------
     records : list of KernelRecord
-        What has been written, in order.
+        Records of the kernels and exchanges that have been written, in order.
     received : dict of int to int
-        Addresses of what comes from the other core, by the exchange's number.
+        Number of an exchange -> vector memory address of the value received from the other core.
     too_large : list of str
-        Operations that vector memory has no room for.
+        Descriptions of operations that do not fit vector memory.
     stored : set of Value
-        Results that kernels have copied to where they go.
+        Results that kernels have copied to their destination rows themselves.
     """
 
     def __init__(self, context: Context) -> None:
@@ -97,19 +98,20 @@ class Launcher:
         Parameters
         ----------
         operation : Operation
-            What to compute.
+            The operation to compute.
         following : sequence of Operation
-            Operations whose operands are loaded meanwhile, if there is room.
+            The next operations; their operands are loaded during the kernel, if there is room.
         dying : set of Value
-            Operands that are not used again; a result may take the vectors of one.
+            Operands that are not used again; a result may take over the vectors of one.
         goes : mapping of Value to Rows
-            Where results are to be copied; the kernel may do that (`stored`).
+            HBM rows to which results are to be copied. The kernel may copy a result itself; then
+            the result is added to `stored`.
         """
         lowered, lifted = self._make_room_and_lower(operation, dying, goes)
         if lowered is None:
             self._skip(operation, lifted)
             return
-        # A kernel's own transfers come first.
+        # Prefetches must not delay the transfers that a kernel starts itself.
         if not lifted and not lowered.symbols:
             self._prefetch(following)
         self._places.memory.settle(lowered.used)
@@ -129,7 +131,11 @@ class Launcher:
     def _make_room_and_lower(self, operation: Operation, dying: Set[Value],
                              goes: Mapping[Value, Rows]
                              ) -> tuple[_Lowered | None, dict[Value, VmemBuffer]]:
-        """Write a kernel; None if there is no room. Also return what `Places.lift` returned."""
+        """Lower an operation, and free vector memory for it step by step if necessary.
+
+        Return the kernel, or None if there is no room; and the pinned values that `Places.lift` has
+        moved to HBM, for `Places.restore`.
+        """
         with suppress(VectorMemoryError):
             return self._lower(operation, dying, goes), {}
         # Without gaps between operands there may be room.
@@ -142,9 +148,10 @@ class Launcher:
         return None, lifted
 
     def _prefetch(self, following: Sequence[Operation]) -> None:
-        """Start to load operands of the next operations.
+        """Start to load operands of the next operations, in order, while there is room.
 
-        Those of later ones only where the results and the scratch of those before leave room.
+        Room is kept for the results and the scratch of the operations before the one that uses the
+        operand.
         """
         places, reserved = self._places, 0
         for operation in following:
@@ -157,7 +164,7 @@ class Launcher:
                 if reserved and places.memory.free_vectors < vectors + reserved:
                     return
                 if not places.prefetch(value):
-                    return  # what comes later must not take the room
+                    return  # operands of later operations must not take this one's room
             reserved += sum(self._tilings[value].vectors for value in operation.results)
             if operation.kind == "phase_convolution":
                 way = PhaseConvolution(operation, self._config,
@@ -165,7 +172,7 @@ class Launcher:
                 reserved += 0 if way.is_direct else way.vectors
 
     def exchange(self, operation: Operation) -> None:
-        """Write code that sends a value to the other core, and receives another one."""
+        """Write code that sends a value to the other core and receives that core's value."""
         places, number = self._places, operation.attributes["number"]
         [value], result = operation.operands, operation.result
         lifted: dict[Value, VmemBuffer] = {}
@@ -193,11 +200,11 @@ class Launcher:
             places.restore(lifted)
 
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
-        """Operands whose vectors results take, because they are not used again, by result.
+        """Choose results that take over the vectors of an operand that is not used again.
 
-        An elementwise kernel reads a vector of an operand of its results' tiling once, before it
-        stores that vector of any result. The next value that a loop carries takes the vectors of
-        the one before.
+        Return a mapping from result to operand. This is safe for an elementwise kernel: it reads
+        each vector of an operand with the result's tiling before it stores that vector of the
+        result. The next value of a carried value preferably takes the vectors of the current one.
         """
         if operation.kind not in _IN_PLACE:
             return {}
@@ -216,7 +223,10 @@ class Launcher:
         return found
 
     def _skip(self, operation: Operation, lifted: dict[Value, VmemBuffer]) -> None:
-        """Note that an operation is too large, and go on as if it had been written."""
+        """Record that an operation is too large; give its results homes so that planning continues.
+
+        ``lifted`` are the pinned values to restore.
+        """
         values = dict.fromkeys((*operation.operands, *operation.results))
         needed = sum(self._tilings[value].vectors for value in values)
         where = f" at {operation.location}" if operation.location else ""
@@ -229,12 +239,12 @@ class Launcher:
 
     def _lower(self, operation: Operation, dying: Set[Value],
                goes: Mapping[Value, Rows]) -> _Lowered:
-        """Write a kernel.
+        """Allocate a kernel's vectors and generate its code.
 
         Raises
         ------
         VectorMemoryError
-            If there is no room; everything is as before then, but for values that were evicted.
+            If there is no room. The state is then as before, except that values were evicted.
         """
         places, taken = self._places, KernelBuffers(self._context, operation, goes)
         places.lock((*operation.operands, *operation.results))
@@ -266,7 +276,7 @@ class Launcher:
 
     def _lowering(self, operation: Operation, taken: KernelBuffers
                   ) -> tuple[KernelLowering, list[Value]]:
-        """The argument of a rule, and a list that takes the operands it reads as scalars."""
+        """Make an operation's `KernelLowering`, and the list of its operands read as scalars."""
         places, constants = self._places, self._context.constants
         known = {value: home.word for value in operation.operands
                  if isinstance(home := places.homes.get(value), Splat)}
@@ -287,7 +297,7 @@ class Launcher:
 
 
 def _products(operation: Operation) -> int:
-    """Multiplications that a product or a convolution asks for."""
+    """Return the multiplications that define a product or convolution; 0 for other operations."""
     if operation.kind == "dot_general":
         lhs, contracted = operation.operands[0], operation.attributes["lhs_contracting_dimensions"]
         return operation.result.type.size * math.prod(lhs.shape[at] for at in contracted)

@@ -1,1 +1,1 @@
-"""Where values and scalars are in the memories, and the transfers between them."""
+"""Places of values in vector memory, HBM and scalar memory, and transfers between them."""

@@ -1,4 +1,4 @@
-"""Constants in HBM: the first rows of the buffer that holds the code."""
+"""Constants in HBM; they are the first rows of the buffer that holds the code."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class Constants:
-    """Collects constants; equal ones share rows.
+    """Collects the rows of constants; equal constants share rows.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Constants:
         return np.concatenate([np.empty((0, self._lanes), np.uint32), *self._parts])
 
     def rows(self, vectors: Words) -> Rows:
-        """Rows of HBM that hold constant vectors, shape (vectors, sublanes, lanes)."""
+        """Add constant vectors, shape (vectors, sublanes, lanes); return their rows of HBM."""
         key = vectors.tobytes()
         if key not in self._places:
             rows = vectors.reshape(-1, self._lanes)

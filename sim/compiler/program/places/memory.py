@@ -1,7 +1,7 @@
-"""Vector memory while a program runs: its buffers, and the transfers from and to them.
+"""Vector memory while a program runs: buffers, and transfers from and to them.
 
-Transfers run while kernels do; all of them signal one semaphore, and since they complete in order,
-waiting for one is waiting for all before it.
+Transfers run at the same time as kernels. All transfers signal one semaphore and complete in order,
+so waiting for one transfer also waits for all earlier ones.
 """
 
 from collections.abc import Iterable
@@ -23,27 +23,30 @@ __all__ = ["VectorMemory"]
 
 
 class VectorMemory:
-    """Buffers in vector memory; writes the code of transfers, and of waits for them.
+    """Manages buffers in vector memory; writes the code that starts transfers and waits for them.
+
+    Transfers are numbered from 1, in the order in which they start.
 
     Parameters
     ----------
     stream : Stream
-        Takes the code.
+        Receives the code.
     config : Config
         The chip.
 
     Attributes
     ----------
     free : FreeVectors
-        The vectors that are in no buffer.
+        The vectors that belong to no buffer.
     completed : int
-        Transfers are numbered from 1; those up to this one have been waited for.
+        Number of the last transfer that the code has waited for.
     leaving : list of (int, VmemBuffer)
-        Buffers that are free after a transfer, with its number, in order.
+        Buffers that become free when a transfer completes, each with the transfer's number, in
+        ascending order.
     exchanged : list of VmemBuffer
-        Buffers that are free after all exchanges.
+        Buffers that become free when all exchanges complete.
     moved_rows : int
-        Rows that all transfers move.
+        Number of rows that the transfers written so far move.
     """
 
     def __init__(self, stream: Stream, config: Config) -> None:
@@ -53,7 +56,7 @@ class VectorMemory:
         self._issued = self.completed = 0
         self._arriving: dict[VmemBuffer, int] = {}
         self.leaving: list[tuple[int, VmemBuffer]] = []
-        # Buffers of exchanges that have not been waited for.
+        # Buffers of exchanges that the code has not waited for.
         self._exchanging: set[VmemBuffer] = set()
         self.exchanged: list[VmemBuffer] = []
         self._exchanges = 0
@@ -62,23 +65,32 @@ class VectorMemory:
         self.moved_rows = 0
 
     def buffer(self, name: str, first: int, vectors: int) -> VmemBuffer:
-        """Name vectors that have been allocated."""
+        """Make a buffer of ``vectors`` allocated vectors, from address ``first`` on."""
         return VmemBuffer(f"{name}{next(self._numbers)}", first, vectors)
 
     # ---- transfers
 
     def issue(self, source: Any, destination: Any, rows: int) -> int:
-        """Start to copy rows; return the number of the last transfer."""
+        """Write code that starts to copy ``rows`` rows; return the number of the last transfer.
+
+        Source and destination are `Rows`, `Vectors` or `Words`.
+        """
         self._issued += self.start_transfer(source, destination, rows, MOVED)
         return self._issued
 
     def start_transfer(self, source: Any, destination: Any, rows: int, semaphore: int) -> int:
-        """Start transfers that copy rows; return how often they signal the semaphore."""
+        """Write code that starts to copy ``rows`` rows; return the number of transfers.
+
+        Each transfer adds 1 to the semaphore when it completes.
+        """
         self.moved_rows += rows
         return self._start(source, destination, rows, semaphore, 0)
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Start the transfers of a level of runs within others: a loop, but for the innermost."""
+        """Write the transfers of one level of `Rows.levels`; levels above the innermost are loops.
+
+        ``depth`` is the number of levels around this one.
+        """
         levels = max((side.levels for side in (source, destination) if isinstance(side, Rows)),
                      key=len, default=())
         if len(levels) < 2:
@@ -106,7 +118,7 @@ class VectorMemory:
         return count * started
 
     def wait(self, number: int) -> None:
-        """Write code that waits for a transfer and all before it."""
+        """Write code that waits for transfer ``number`` and all earlier ones."""
         if number > self.completed:
             self.stream.wait(MOVED, number - self.completed)
             self.completed = number
@@ -121,15 +133,16 @@ class VectorMemory:
         self.wait_exchanges()
 
     def exchange(self, source: VmemBuffer, target: VmemBuffer, number: int) -> None:
-        """Start to send a buffer to the other core, and to receive another one.
+        """Write code that starts to send a buffer to the other core, and to receive another one.
 
-        Each core says that the vectors for what it receives are free, and then waits for that of
-        the other one. So nothing is written that is in use, and no core waits for what comes later.
+        Each core first signals that the vectors into which it receives are free, and then waits for
+        the same signal from the other core. So no vectors are overwritten that are in use, and the
+        cores cannot deadlock.
 
         Parameters
         ----------
         source, target : VmemBuffer
-            What is sent, and where what is received goes.
+            The buffer to send, and the buffer into which the other core's data is written.
         number : int
             Number of the exchange.
         """
@@ -142,7 +155,7 @@ class VectorMemory:
         self._exchanges += 1
 
     def wait_exchanges(self) -> None:
-        """Write code that waits for all exchanges: two transfers each."""
+        """Write code that waits for all exchanges; each consists of two transfers."""
         if self._exchanges:
             self.stream.wait(EXCHANGED, 2 * self._exchanges)
             for buffer in self.exchanged:
@@ -151,7 +164,7 @@ class VectorMemory:
             self._exchanging.clear()
 
     def settle(self, buffers: Iterable[VmemBuffer]) -> None:
-        """Write code that waits until these buffers have arrived."""
+        """Write code that waits until the transfers that fill these buffers are complete."""
         buffers = list(buffers)
         if not self._exchanging.isdisjoint(buffers):
             self.wait_exchanges()
@@ -160,12 +173,12 @@ class VectorMemory:
     # ---- buffers
 
     def load_rows(self, source: Rows, buffer: VmemBuffer) -> None:
-        """Start to copy rows of HBM to a buffer."""
+        """Write code that starts to copy rows of HBM to a buffer."""
         rows = buffer.vectors * self._config.sublanes
         self._arriving[buffer] = self.issue(source, Vectors(buffer.address), rows)
 
     def fill(self, word: int, buffer: VmemBuffer) -> None:
-        """Write code that stores a word everywhere in a buffer."""
+        """Write code that stores ``word`` in all elements of a buffer."""
         stream, again = self.stream, self.stream.label("fill")
         stream.bundle((Slot.V0, "move", (v[0], word)),
                       (Slot.S0, "add", (s[1], s[0], buffer.address)),
@@ -175,11 +188,11 @@ class VectorMemory:
                       (Slot.S0, "add", (s[1], s[1], 1)), (Slot.S1, "loop", (s[2], again)))
 
     def release(self, buffer: VmemBuffer, after: int = 0) -> None:
-        """Free vectors; they are reused when they have arrived, and a transfer is complete."""
+        """Free a buffer once the transfer that fills it, and transfer ``after``, are complete."""
         self.give(buffer, max(after, self._arriving.pop(buffer, 0)))
 
     def give(self, buffer: VmemBuffer, after: int) -> None:
-        """Free the vectors of a buffer that nothing fills, after a transfer."""
+        """Free a buffer that no transfer fills, once transfer ``after`` is complete."""
         if buffer in self._exchanging:
             self.wait(after)
             self.exchanged.append(buffer)
@@ -191,11 +204,11 @@ class VectorMemory:
 
     @property
     def free_vectors(self) -> int:
-        """Vectors that are neither used nor about to be free."""
+        """Number of vectors that are free now, without those that become free after transfers."""
         return self.free.free
 
     def has_arrived(self, buffer: VmemBuffer) -> bool:
-        """Whether what fills a buffer has been waited for."""
+        """Return whether the code has waited for the transfer that fills a buffer."""
         return self._arriving.get(buffer, 0) <= self.completed
 
     def forget_arrivals(self) -> None:

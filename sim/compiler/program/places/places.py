@@ -1,7 +1,8 @@
-"""Where values are while a program runs: in vector memory, in HBM, or both.
+"""Tracks where each value is while a program runs: in vector memory, in HBM, or both.
 
-A value in vector memory can be *evicted*: copied to its home in HBM, if it is not there yet, and
-its vectors freed.
+The *home* of a value is its place in HBM, or the word of a constant whose elements are all equal. A
+value in vector memory can be *evicted*: copied to its home, if it is not there yet, and its vectors
+freed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,12 +28,12 @@ Words = npt.NDArray[np.uint32]
 
 
 class VectorMemoryError(MemoryError):
-    """Vector memory has no room, even without the values that can be evicted."""
+    """Raised if vector memory has too little room, even after all eviction that is possible."""
 
 
 @dataclass(frozen=True)
 class Splat:
-    """The home of a constant whose words are all equal: it is written, not loaded."""
+    """Home of a constant whose words are all equal: the core stores the word, nothing is loaded."""
 
     word: int
 
@@ -41,21 +42,33 @@ Home: TypeAlias = Rows | Splat
 
 
 class Places:
-    """Places of values, and what moves them.
+    """Tracks the places of values, and writes the code that moves them.
 
     Parameters
     ----------
     stream : Stream
-        Takes the code of transfers.
+        Receives the code of transfers.
     config : Config
         The chip.
     tilings : dict of Value to Tiling
-        Tilings of all values.
+        The tiling of each value.
 
     Attributes
     ----------
     memory : VectorMemory
-        The buffers of values, and the transfers.
+        Buffers in vector memory, and transfers.
+    homes : dict of Value to Home
+        The home of each value that has one.
+    scratch_rows : int
+        Number of rows reserved in the scratch buffer.
+    owned : set of Value
+        Values whose home may be overwritten after their last use.
+    assigned : dict of Value to VmemBuffer
+        Buffers in which values that do not exist yet must be computed.
+    before : dict of Value to Value
+        For the next value of each value that a loop carries in vector memory, the current one.
+    distance : callable
+        Maps a value to the index of the next operation that uses it; set by the planner.
     """
 
     def __init__(self, stream: Stream, config: Config, tilings: Tilings) -> None:
@@ -65,24 +78,23 @@ class Places:
         self.homes: dict[Value, Home] = {}
         self._resident: dict[Value, VmemBuffer] = {}
         self._locked: set[Value] = set()
-        # Values with a fixed place while a loop runs.
+        # Values that must stay in their buffers while a loop runs.
         self._pinned: set[Value] = set()
-        # The last transfers that read buffers, and that write homes.
+        # Number of the last transfer that reads each buffer, and that writes each value's home.
         self._reading: dict[VmemBuffer, int] = {}
         self._stored: dict[Value, int] = {}
         self.scratch_rows = 0
-        # Values whose homes hold nothing else.
         self.owned: set[Value] = set()
-        # Where values are to be made that do not exist yet.
         self.assigned: dict[Value, VmemBuffer] = {}
-        # For the next value of each that a loop carries in vector memory, the one before.
         self.before: dict[Value, Value] = {}
         self.distance: Callable[[Value], int] = lambda value: 0
 
     # ---- vector memory
 
     def allocate(self, name: str, vectors: int, *, loaded: bool = False) -> VmemBuffer:
-        """Allocate vectors, evicting values that are used last.
+        """Allocate consecutive vectors; evict values whose next use is furthest away for room.
+
+        ``loaded`` says that the vectors will be loaded from HBM, not computed.
 
         Raises
         ------
@@ -108,10 +120,10 @@ class Places:
             self.evict(max(movable, key=self.distance))
 
     def _take(self, vectors: int, *, loaded: bool) -> int | None:
-        """Allocate vectors next to what stays longer.
+        """Allocate vectors at the end of a free run whose neighbour is used later; None if no room.
 
-        Then a run of free vectors grows when its other neighbour is freed. What is read from HBM
-        lies above what is computed, as far as possible.
+        The run then grows when the neighbour at its other end is freed. Values that are read from
+        HBM are placed above values that are computed, as far as possible.
         """
         run = self.memory.free.smallest(vectors)
         if run is None:
@@ -133,13 +145,13 @@ class Places:
         return first
 
     def lock(self, values: Iterable[Value]) -> None:
-        """Keep these values, and no others, from being evicted."""
+        """Protect exactly these values from eviction, until the next call."""
         self._locked = set(values)
 
     def make(self, value: Value) -> VmemBuffer:
         """Allocate the vectors of a value that is about to be computed.
 
-        An `assigned` value is pinned there.
+        A value in `assigned` is pinned to its assigned buffer instead.
         """
         if value in self.assigned:
             self.pin(value, self.assigned[value])
@@ -156,7 +168,10 @@ class Places:
             self.drop(value)
 
     def load(self, value: Value) -> VmemBuffer:
-        """Bring a value to vector memory, if it is not there; `settle` waits for it."""
+        """Return a value's buffer; start to load the value if it is not in vector memory.
+
+        `VectorMemory.settle` waits for the load.
+        """
         buffer = self._resident.get(value)
         if buffer is None:
             buffer = self._resident[value] = self.allocate(
@@ -165,7 +180,10 @@ class Places:
         return buffer
 
     def absent(self, value: Value) -> Rows | None:
-        """Where a value lies in HBM, if it does in plain rows and not in vector memory."""
+        """Return the rows of a value that is in plain rows of HBM but not in vector memory.
+
+        None for all other values. The code waits until the rows are written.
+        """
         home = self.homes.get(value)
         if value in self._resident or not isinstance(home, Rows) or not home.is_plain:
             return None
@@ -179,11 +197,14 @@ class Places:
         return buffer
 
     def load_absent(self, value: Value) -> None:
-        """Load a value whose vectors `reserve_absent` has allocated."""
+        """Start to load a value whose vectors `reserve_absent` has allocated."""
         self._fetch(value, self._resident[value])
 
     def prefetch(self, value: Value) -> bool:
-        """Start to load a value if that is possible; whether there was room."""
+        """Start to load a value without evicting others; return False if there is no room.
+
+        A value that is in vector memory already, or cannot be loaded yet, is left as it is (True).
+        """
         home = self.homes.get(value)
         if (value in self._resident or not isinstance(home, Rows)
                 or self._stored.get(value, 0) > self.memory.completed):
@@ -209,20 +230,20 @@ class Places:
     # ---- HBM
 
     def reserve(self, vectors: int) -> Rows:
-        """Reserve the rows of a number of vectors in the scratch buffer."""
+        """Reserve rows for ``vectors`` vectors in the scratch buffer."""
         first = self.scratch_rows
         self.scratch_rows += vectors * self._config.sublanes
         return Rows(SCRATCH, first)
 
     def save(self, value: Value) -> None:
-        """Give a value a home, if it has none."""
+        """Start to copy a value to a new home in the scratch buffer, if it has no home."""
         if value not in self.homes:
             home = self.reserve(self._tilings[value].vectors)
             self._stored[value] = self.copy_to(value, home)
             self.homes[value] = home
 
     def rows(self, value: Value) -> Rows:
-        """Rows that hold a value; those of a splat are written."""
+        """Return rows of HBM that hold a value; for a `Splat`, fill new rows with its word."""
         self.save(value)
         home = self.homes[value]
         if isinstance(home, Splat):
@@ -248,7 +269,10 @@ class Places:
         return number
 
     def _copy_splat(self, word: int, destination: Rows, rows: int) -> int:
-        """Start to fill rows of HBM with a word, from as many vectors as there are."""
+        """Start to fill rows of HBM with a word; return the last transfer's number.
+
+        The source is a buffer of that word, with as many vectors as can be allocated.
+        """
         sublanes = self._config.sublanes
         vectors = rows // sublanes
         while (buffer := self._allocate_some("splat", vectors)) is None:
@@ -267,7 +291,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate vectors; None if there is no room, but may be for fewer."""
+        """Allocate vectors; None if there is no room. For a single vector, raise the error."""
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:
@@ -276,7 +300,7 @@ class Places:
             return None
 
     def drop(self, value: Value) -> None:
-        """Forget that a value is in vector memory, if it is; those that are pinned stay."""
+        """Free a value's vectors without saving it; a pinned value keeps them."""
         if value in self._pinned:
             return
         buffer = self._resident.pop(value, None)
@@ -284,12 +308,12 @@ class Places:
             self.memory.release(buffer, self._reading.pop(buffer, 0))
 
     def load_block(self, value: Value, rows: Rows, block: Value) -> None:
-        """Start to copy rows of a value's home to vector memory, as another value."""
+        """Start to load ``rows``, a part of a value's home, into vectors of value ``block``."""
         self.memory.wait(self._stored.get(value, 0))
         self.memory.load_rows(rows, self.make(block))
 
     def copy_block(self, value: Value, rows: Rows, block: Value) -> None:
-        """Start to copy rows of a value's home to rows of HBM, as another value."""
+        """Start to copy ``rows``, a part of a value's home, to a new home of value ``block``."""
         self.memory.wait(self._stored.get(value, 0))
         home = self.reserve(self._tilings[block].vectors)
         self._stored[block] = self.memory.issue(
@@ -297,25 +321,28 @@ class Places:
         self.homes[block] = home
 
     def store_block(self, block: Value, rows: Rows, result: Value, home: Rows) -> None:
-        """Start to copy a value to rows of a home, which becomes a result's own."""
+        """Start to copy value ``block`` to ``rows``, a part of ``home``, the home of ``result``."""
         self._stored[result] = self.copy_to(block, rows)
         self.homes[result] = home
         self.owned.add(result)
 
     def copy_exactly(self, source: Rows, target: Rows, rows: int, result: Value,
                      home: Rows) -> None:
-        """Start to copy rows of HBM to rows of a home, which becomes a result's own."""
+        """Start to copy ``rows`` rows to ``target``, a part of ``home``, the home of ``result``."""
         self._stored[result] = self.memory.issue(source, target, rows)
         self.homes[result] = home
         self.owned.add(result)
 
     def evict(self, value: Value) -> None:
-        """Save a value and free its vectors."""
+        """Copy a value to its home, if it is not there, and free its vectors."""
         self.save(value)
         self.drop(value)
 
     def evict_all(self, needed: Callable[[Value], bool] = lambda value: True) -> None:
-        """Save all values in vector memory that are needed; wait, and free what is not pinned."""
+        """Free the vectors of all values that are not pinned, and wait for all transfers.
+
+        Values for which ``needed`` is true are copied to their homes before.
+        """
         self.lock(())
         for value in list(self._resident):
             if value in self._pinned:
@@ -330,22 +357,25 @@ class Places:
 
     @property
     def pinned(self) -> dict[Value, VmemBuffer]:
-        """The values that stay where they are in vector memory."""
+        """Values that must stay in their buffers, with these buffers."""
         return {value: self._resident[value] for value in self._pinned}
 
     def pin(self, value: Value, buffer: VmemBuffer) -> None:
-        """Say that a value lies in a buffer, and stays there until `unpin`."""
+        """Record that a value is in a buffer, where it stays until `unpin`."""
         self._resident[value] = buffer
         self._pinned.add(value)
 
     def unpin(self, buffer: VmemBuffer) -> None:
-        """Forget the value that lies in a buffer, without freeing its vectors."""
+        """Forget the value that is pinned to a buffer; the buffer stays allocated."""
         [value] = [value for value in self._pinned if self._resident[value] == buffer]
         self._pinned.remove(value)
         del self._resident[value]
 
     def inherit(self, value: Value, result: Value) -> None:
-        """Give the buffer of a value that is not used again to a result; wait until it is free."""
+        """Give the buffer of a value that is not used again to a result.
+
+        The code first waits for transfers that still read the buffer.
+        """
         buffer = self._resident.pop(value)
         self.memory.wait(self._reading.pop(buffer, 0))
         self._resident[result] = buffer
@@ -354,30 +384,33 @@ class Places:
             self._pinned.add(result)
 
     def put(self, value: Value, buffer: VmemBuffer) -> None:
-        """Say that a value lies in a buffer, which belongs to it from now on."""
+        """Record that a value is in a buffer; dropping the value then frees the buffer."""
         self._resident[value] = buffer
 
     def take(self, value: Value) -> VmemBuffer | None:
-        """Take its buffer from a value, after all transfers; None if it has none of its own."""
+        """Remove a value from its buffer and return the buffer.
+
+        None if the value is pinned or not in vector memory. All transfers must be complete.
+        """
         return None if value in self._pinned else self._resident.pop(value, None)
 
     def buffer(self, value: Value) -> VmemBuffer | None:
-        """Where a value lies in vector memory, if it does."""
+        """Return the buffer of a value; None if the value is not in vector memory."""
         return self._resident.get(value)
 
     def load_to(self, value: Value, buffer: VmemBuffer) -> None:
-        """Copy a value that has a home to a buffer, without a change of its place."""
+        """Start to copy a value from its home to a buffer; its recorded place does not change."""
         self._fetch(value, buffer)
 
     def lift(self) -> dict[Value, VmemBuffer]:
-        """Save all values and free all of vector memory; return what was pinned, and where."""
+        """Save all values and free all of vector memory; return the pinned values' buffers."""
         pinned = self.pinned
         self._pinned.clear()
         self.evict_all()
         return pinned
 
     def restore(self, pinned: dict[Value, VmemBuffer]) -> None:
-        """Save all values, and bring those that `lift` returned back to their places."""
+        """Save all values, and load the pinned values that `lift` returned into their buffers."""
         self.evict_all()
         for value, buffer in pinned.items():
             self.memory.free.reserve(buffer.address, buffer.vectors)
@@ -389,7 +422,10 @@ class Places:
     # ---- scalars
 
     def read_scalar(self, value: Value, register: Scalar, window: int) -> None:
-        """Write code that copies a value of one element to a scalar register."""
+        """Write code that copies a value of one element to a scalar register.
+
+        ``window`` is the address of the window of scalar memory, through which the value passes.
+        """
         home = self.homes.get(value)
         if isinstance(home, Splat):
             self.memory.stream.bundle((Slot.S0, "add", (register, s[0], home.word)))
@@ -398,10 +434,11 @@ class Places:
             self.memory.stream.bundle((Slot.S0, "load", (register, s[0], window)))
 
     def copy_scalars(self, values: Sequence[Value], window: int) -> None:
-        """Write code that copies the first row of values to rows of scalar memory, and waits.
+        """Write code that copies the first row of each value to scalar memory, and waits.
 
-        A transfer from vector memory copies a whole vector. The rows behind the first one belong to
-        the next values, or to the kernel (`ScalarMemory.reads`).
+        Value number i goes to row i from address ``window`` on. A transfer from vector memory
+        copies a whole vector, so it also overwrites the rows after that one: rows of the next
+        values, or words that belong to the kernel (`ScalarMemory.reads`).
         """
         last = 0
         for row, value in enumerate(values):
@@ -419,7 +456,7 @@ class Places:
 
 
 def _runs(rows: Rows) -> list[Rows]:
-    """Each run by itself."""
+    """Return each run of consecutive rows as `Rows` of its own."""
     if not rows.levels:
         return [replace(rows, run=0)]
     count, stride = rows.levels[0]

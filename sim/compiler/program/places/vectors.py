@@ -1,4 +1,4 @@
-"""Allocation of vector memory."""
+"""Allocator of vector memory."""
 
 from bisect import insort
 
@@ -6,12 +6,12 @@ __all__ = ["FreeVectors"]
 
 
 class FreeVectors:
-    """The free vectors of vector memory, as runs.
+    """The free vectors of vector memory, as a list of consecutive runs.
 
     Parameters
     ----------
     vectors : int
-        Size of the memory.
+        Size of vector memory, in vectors; initially all are free.
     """
 
     def __init__(self, vectors: int) -> None:
@@ -19,17 +19,20 @@ class FreeVectors:
 
     @property
     def free(self) -> int:
-        """Free vectors, in however many runs."""
+        """Total number of free vectors, in all runs."""
         return sum(end - first for first, end in self._runs)
 
     def smallest(self, vectors: int) -> tuple[int, int] | None:
-        """The smallest run that holds so many vectors, from its first to before its end."""
+        """Return the smallest run of at least ``vectors`` vectors as (first, end), or None."""
         fitting = [(end - first, first, end) for first, end in self._runs
                    if end - first >= vectors]
         return min(fitting)[1:] if fitting else None
 
     def take(self, vectors: int) -> int | None:
-        """Allocate consecutive vectors from the smallest run that holds them; None if none does."""
+        """Allocate consecutive vectors at the start of the smallest run that is large enough.
+
+        Return the first vector's address; None if no run is large enough.
+        """
         run = self.smallest(vectors)
         if run is None:
             return None
@@ -37,7 +40,7 @@ class FreeVectors:
         return run[0]
 
     def reserve(self, first: int, vectors: int) -> None:
-        """Allocate these vectors, which are free."""
+        """Allocate ``vectors`` vectors from address ``first`` on; all of them must be free."""
         [(start, end)] = [run for run in self._runs
                           if run[0] <= first and first + vectors <= run[1]]
         self._runs.remove((start, end))
@@ -46,7 +49,7 @@ class FreeVectors:
                 insort(self._runs, run)
 
     def give(self, first: int, vectors: int) -> None:
-        """Free vectors."""
+        """Free ``vectors`` vectors from address ``first`` on."""
         insort(self._runs, (first, first + vectors))
         merged: list[tuple[int, int]] = []
         for run in self._runs:
