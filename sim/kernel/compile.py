@@ -40,7 +40,7 @@ class Kernel:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The C++ files by name, as `sim.verilated.build.build_model` takes them."""
+        """C++ texts by file name, as `sim.verilated.build.build_model` accepts them."""
         header = pathlib.Path(__file__).with_name(_HEADER)
         return {f"{self.module}.cpp": self.cpp, _HEADER: header.read_text()}
 
@@ -61,8 +61,8 @@ def compile_grid(grid: TileGrid, tile_verilog: str, *, passes: str = PASSES,
         Yosys commands between reading the Verilog and writing the netlist.
     parallel : bool
         Let other threads of the model (`sim.verilated.model.Model.use_threads`) run the kernel's
-        steps. The shim then passes the inputs at the falling edge, so none may change between it
-        and the rising edge.
+        steps. The shim then passes the inputs at the falling edge of the clock, so no input may
+        change between the falling and the rising edge.
 
     Returns
     -------

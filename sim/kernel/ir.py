@@ -1,10 +1,10 @@
 """Expressions of a tile: hash-consed, simplified as they are built, narrowed by demanded bits.
 
 There are two kinds of values. A *number* is unsigned and has at most 64 bits; arithmetic is modulo
-2**64, and any narrower width that a netlist asks for is an explicit mask. Each number knows which
-of its bits can be one, so most masks fold away, and `narrow` removes those that no consumer
-can see. A *bit* is a truth value. The result can be evaluated on lanes of 16, 32 or 64 bits: the
-narrowest that hold all bits that are both possible and demanded (`lane_bits`).
+2**64, and a narrower width in the netlist becomes an explicit mask. Each number knows which of its
+bits can be one, so most masks fold away, and `narrow` removes those on which no used bit depends. A
+*bit* is a truth value. The result can be evaluated on lanes of 16, 32 or 64 bits: the narrowest
+that hold all bits that are both possible and demanded (`lane_bits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ __all__ = ["ALL", "WIDTH", "Graph", "Node", "demands", "lane_bits", "leading_zer
            "topological"]
 
 WIDTH = 64
-"""Most bits of a number."""
+"""Maximum width of a number, in bits."""
 ALL = (1 << WIDTH) - 1
 """Mask of all bits of a number."""
 
@@ -25,13 +25,13 @@ def low(width: int) -> int:
 
 
 def leading_zeros(value: int, width: int, most: int) -> int:
-    """`Graph.clz` of a number."""
+    """Result of `Graph.clz` for the integer ``value``."""
     kept = value & low(width)
     return min(width - kept.bit_length(), most) if kept else most
 
 
 class Node:
-    """A value.
+    """A value of a tile: an operation and its operands.
 
     Attributes
     ----------
@@ -39,10 +39,10 @@ class Node:
         The operation. Numbers: ``const``, ``leaf``, ``and``, ``or``, ``xor``, ``add``, ``sub``,
         ``mul``, ``shl``, ``shr`` (by the constant ``attr``), ``shlv``, ``shrv`` (by a number),
         ``sel`` (bit, number if it is one, number if not), ``read`` (memory ``attr`` at an address),
-        ``clz`` (zeros above the highest one among the lowest ``attr[0]`` bits, at most
-        ``attr[1]``; that many if there is no one).
-        Bits: ``bit`` (constant), ``leafb``, ``andb``, ``orb``, ``xorb``, ``notb``, ``selb``,
-        ``test`` (whether any bit under the mask ``attr`` is one), ``eq``, ``ltu``.
+        ``clz`` (number of leading zeros of the lowest ``attr[0]`` bits, at most ``attr[1]``;
+        ``attr[1]`` if these bits are all zero). Bits: ``bit`` (constant), ``leafb``, ``andb``,
+        ``orb``, ``xorb``, ``notb``, ``selb``, ``test`` (whether any bit under the mask ``attr`` is
+        one), ``eq``, ``ltu``.
     args : tuple of Node
         Operands.
     attr : object
@@ -79,13 +79,13 @@ class Node:
 
     @property
     def number(self) -> int:
-        """The attribute, where it is a number."""
+        """The attribute as an integer: value of a constant, distance of a shift, or mask."""
         assert isinstance(self.attr, int)
         return self.attr
 
     @property
     def counted(self) -> tuple[int, int]:
-        """The bits among which a `clz` counts, and the most that it counts."""
+        """Attribute of a `clz`: the number of low bits that it examines, and its largest result."""
         assert isinstance(self.attr, tuple)
         width, most = self.attr
         return width, most
@@ -120,7 +120,7 @@ class Graph:
         return self._make("bit", (), int(bool(value)), is_bit=True)
 
     def leaf(self, name: object, width: int) -> Node:
-        """A free number of ``width`` bits; a free bit if ``width`` is 1."""
+        """A leaf: an unknown number of ``width`` bits, or an unknown bit if ``width`` is 1."""
         if width == 1:
             return self._make("leafb", (), name, is_bit=True)
         return self._make("leaf", (), name, low(width))
@@ -326,7 +326,7 @@ class Graph:
         return x
 
     def clz(self, x: Node, width: int, most: int) -> Node:
-        """Zeros above the highest one among the ``width`` lowest bits of ``x``, at most ``most``.
+        """Number of leading zeros of the ``width`` lowest bits of ``x``, at most ``most``.
 
         If none of these bits is one, the result is ``most``.
 
@@ -335,22 +335,22 @@ class Graph:
         x : Node
             Number.
         width : int
-            1 to 64.
+            Number of bits to examine, 1 to 64.
         most : int
-            One less than a power of two, at most 63.
+            Largest result: one less than a power of two, at most 63.
         """
         if x.op == "const":
             return self.const(leading_zeros(x.number, width, most))
         return self._make("clz", (x,), (width, most), most)
 
     def read(self, memory: object, address: Node, width: int) -> Node:
-        """An entry of a memory."""
+        """The entry, of ``width`` bits, at ``address`` of ``memory``."""
         return self._make("read", (address,), memory, low(width))
 
     # Bits
 
     def not_(self, x: Node) -> Node:
-        """Negation."""
+        """Negation of a bit."""
         if x.op == "bit":
             return self.bit(not x.attr)
         if x.op == "notb":
@@ -358,7 +358,7 @@ class Graph:
         return self._make("notb", (x,), is_bit=True)
 
     def andb(self, x: Node, y: Node) -> Node:
-        """Conjunction."""
+        """Conjunction of two bits."""
         x, y = self._ordered(x, y)
         if y.op == "bit":
             return x if y.attr else y
@@ -369,7 +369,7 @@ class Graph:
         return self._make("andb", (x, y), is_bit=True)
 
     def orb(self, x: Node, y: Node) -> Node:
-        """Disjunction."""
+        """Disjunction of two bits."""
         x, y = self._ordered(x, y)
         if y.op == "bit":
             return y if y.attr else x
@@ -382,7 +382,7 @@ class Graph:
         return self._make("orb", (x, y), is_bit=True)
 
     def xorb(self, x: Node, y: Node) -> Node:
-        """Exclusive or."""
+        """Exclusive or of two bits."""
         x, y = self._ordered(x, y)
         if y.op == "bit":
             return self.not_(x) if y.attr else x
@@ -486,7 +486,7 @@ class Graph:
 
     @staticmethod
     def _ordered(x: Node, y: Node) -> tuple[Node, Node]:
-        """Operands of a commutative operation: constants last, otherwise by age."""
+        """Operands of a commutative operation: constants last, otherwise the older node first."""
         constants = ("const", "bit")
         if (x.op in constants, x.index) > (y.op in constants, y.index):
             return y, x
@@ -512,9 +512,10 @@ def topological(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda nod
 
 def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = lambda node: False
             ) -> dict[Node, int]:
-    """Which bits of each number the roots depend on, given those used of the roots themselves.
+    """For each number, a mask of its bits on which the used bits of the roots depend.
 
-    A bit that is known to be zero can be among them, if something relies on that.
+    ``roots`` pairs each root with a mask of its used bits. A mask in the result can include bits
+    that are known to be zero, if a value relies on them to be zero.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)
@@ -529,7 +530,7 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
 
 
 def _demand(node: Node, mask: int) -> list[int]:
-    """Which bits of its operands the bits ``mask`` of a node depend on."""
+    """For each operand of a node, a mask of its bits on which the bits ``mask`` depend."""
     up_to = low(mask.bit_length())
     match node.op:
         case "and":
@@ -558,7 +559,10 @@ def _demand(node: Node, mask: int) -> list[int]:
 
 
 def lane_bits(needed: Mapping[Node, int]) -> int:
-    """The narrowest lane, 16, 32 or 64 bits, that holds all demanded bits of some numbers."""
+    """Width of the narrowest lane (16, 32 or 64 bits) that holds all demanded bits.
+
+    ``needed`` maps nodes to masks of demanded bits, as `demands` returns them.
+    """
     widest = max(((mask & node.bits).bit_length() for node, mask in needed.items()
                   if not node.is_bit), default=0)
     return 16 if widest <= 16 else 32 if widest <= 32 else 64

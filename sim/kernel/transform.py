@@ -1,4 +1,4 @@
-"""Rewriting of expressions: nodes replaced, and parts that no consumer sees removed."""
+"""Rewriting of expressions: replaces nodes, and removes parts on which no used bit depends."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ _BUILDERS: dict[str, Callable[..., Node]] = {
 
 
 def substitute(graph: Graph, roots: Sequence[Node], values: Mapping[Node, Node]) -> list[Node]:
-    """The roots with some nodes replaced, simplified."""
+    """The roots with the nodes in ``values`` replaced, simplified."""
     done = dict(values)
     for node in topological(roots):
         if node not in done:
@@ -24,14 +24,14 @@ def substitute(graph: Graph, roots: Sequence[Node], values: Mapping[Node, Node])
 
 
 def narrow(graph: Graph, roots: Sequence[tuple[Node, int]]) -> list[Node]:
-    """The roots without the parts that no consumer sees.
+    """The roots without the parts on which no used bit depends.
 
     Parameters
     ----------
     graph : Graph
-        Takes new nodes.
+        Receives the new nodes.
     roots : sequence of (Node, int)
-        Values and, for numbers, which of their bits are used.
+        Values, each with a mask of its bits that are used.
     """
     while True:
         needed = demands(roots)

@@ -1,1 +1,1 @@
-"""Writer of a kernel: C++ that advances all tiles, and the Verilog shim that calls it."""
+"""Code generation: C++ that advances all tiles of a grid, and the Verilog shim that calls it."""

@@ -1,4 +1,4 @@
-"""The C++ function that steps one chunk: 64 adjacent tiles of a row."""
+"""Body of the C++ function that steps one chunk: 64 adjacent tiles of a row."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -15,9 +15,10 @@ __all__ = ["chunk_body"]
 
 def chunk_body(plan: Plan, uniform: UniformValues, constants: Constants, *,
                partial: bool) -> list[str]:
-    """Statements that step the tiles ``valid`` of chunk ``c`` of row ``row`` of the state ``g``.
+    """C++ statements that step chunk ``c`` of row ``row`` of the state ``g``.
 
-    They return a 64-bit value that is zero only if all tiles are idle afterwards.
+    They step only the tiles whose bit in the 64-bit mask ``valid`` is set, and return a 64-bit
+    value that is zero only if all tiles of the chunk are idle afterwards.
 
     Parameters
     ----------
@@ -26,7 +27,7 @@ def chunk_body(plan: Plan, uniform: UniformValues, constants: Constants, *,
     uniform, constants
         Collect the uniform values and constants that the statements need.
     partial : bool
-        Whether the last chunk of a row has fewer tiles, so that others must be masked.
+        Whether the last chunk of a row has fewer than 64 tiles, so that ``valid`` is needed.
     """
     return _Chunk(plan, uniform, constants, partial).lines()
 
@@ -49,13 +50,13 @@ class _Chunk:
                 f"return {' | '.join(self._active()) or '0'};"]
 
     def _bit_registers(self) -> list[str]:
-        """Updates of the registers that are computed from bits alone: all values, then stores."""
+        """C++ statements that compute all registers that depend on bits alone, then store them."""
         values = [f"const uint64_t next{index} = {self._bits.name(value)}{self._valid};"
                   for index, value in self._plan.bits]
         return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
 
     def _active(self) -> list[str]:
-        """Expressions that are all zero only if the active registers of all tiles are."""
+        """C++ expressions, all zero only if all active registers are 0 in all tiles."""
         plan = self._plan
         direct = {index for index, _ in plan.bits}
         active = []
@@ -68,7 +69,7 @@ class _Chunk:
         return active
 
     def _enables(self) -> list[str]:
-        """Computes the enables of groups that need vectors."""
+        """C++ statements that compute the enables that depend on numbers, a vector at a time."""
         enables = self._plan.lane_enables
         if not enables:
             return []
@@ -86,7 +87,7 @@ class _Chunk:
                   for index, node in enumerate(enables)), "}"]
 
     def _group(self, group: Group) -> list[str]:
-        """Computes and stores a group, a vector of tiles at a time."""
+        """C++ statements that compute and store a group, one vector of tiles at a time."""
         lane = group.lane
         enable = self._bits.name(group.enable)
         inner = [f"const uint64_t present = part<{lane}>(enable, s);",
@@ -98,7 +99,11 @@ class _Chunk:
                 *(f"    {line}" for line in inner), "  }", "}"]
 
     def _vector(self, group: Group) -> list[str]:
-        """Computes and stores a vector of a group; a simpler one if no rare bit is set."""
+        """C++ statements that compute and store one vector of tiles of a group.
+
+        If no rare bit is set in the vector, they compute simplified values
+        (`sim.kernel.emit.rare`).
+        """
         graph, roots = self._plan.graph, list(group.values())
         rare = rare_bits(graph, [value for value, _ in roots], self._outside)
         values = LaneValues(self._scope, group.lane, roots)
@@ -118,7 +123,10 @@ class _Chunk:
         return self._plan.pure(node) or self._plan.uniform(node)
 
     def _stores(self, group: Group, roots: Sequence[Node], values: LaneValues) -> list[str]:
-        """Stores of all tasks of a group; ``roots`` are their values, as `Group.values` orders."""
+        """C++ statements that store the results of a group's updates and memory writes.
+
+        ``roots`` are the results, in the order of `Group.values`; ``values`` names them.
+        """
         names = map(values.name, roots)
         lines = []
         for index, task in enumerate(group.tasks):
@@ -135,7 +143,7 @@ class _Chunk:
         return lines
 
     def _update(self, group: Group, update: Update, value: str, present: str) -> str:
-        """Stores a register, or its buffer if the group stores late."""
+        """C++ statement that stores a register, or its buffer if the group stores late."""
         if update.width == 1:
             place = self._buffer(group, update) if group.late else \
                 f"g.b{update.register}[row + 1][c]"
@@ -146,7 +154,10 @@ class _Chunk:
         return f"store({register_pointer(self._plan, update.register)}, {present}, {value});"
 
     def _write(self, group: Group, write: MemoryWrite, names: Iterator[str], present: str) -> str:
-        """Stores an entry of a memory; ``names`` yields its address, data and mask."""
+        """C++ statement that stores an entry of a memory.
+
+        ``names`` yields the C++ names of its address and data, and of its mask if it has one.
+        """
         memory = f"g.m{write.memory}[row]"
         address, data = next(names), next(names)
         mask = "" if write.mask is None else f", {next(names)}"
@@ -159,11 +170,11 @@ class _Chunk:
     # Groups that store late
 
     def _buffer(self, group: Group, update: Update) -> str:
-        """Variable that keeps an update of a group that stores late."""
+        """Name of the C++ variable that buffers an update of a group that stores late."""
         return f"late{self._plan.groups.index(group)}_{update.register}"
 
     def _buffers(self, group: Group) -> list[str]:
-        """Declarations of the buffers of a group that stores late."""
+        """C++ declarations of the buffers of a group; none if the group does not store late."""
         if not group.late:
             return []
         return [f"uint64_t {self._buffer(group, update)} = 0" if update.width == 1 else
@@ -171,7 +182,7 @@ class _Chunk:
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:
-        """Stores of a late group: from its buffers to its registers."""
+        """C++ statements that copy the buffers of a group that stores late to its registers."""
         enable = self._bits.name(group.enable)
         inner = []
         for update in group.updates:

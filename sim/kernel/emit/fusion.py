@@ -1,4 +1,4 @@
-"""Which values the vector code computes as part of their only user, in one instruction."""
+"""Fusion: values that the vector code computes in the same instruction as their only user."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +8,7 @@ from sim.kernel.ir import Node
 __all__ = ["COMPARES", "Fusion", "is_zero"]
 
 COMPARES = {"test": ("test", "testn"), "eq": ("eq", "ne"), "ltu": ("ltu", "geu")}
-"""Comparisons: by operation, the vector function and the one of the opposite result."""
+"""For each comparison, the ``vec.hpp`` function that computes it, and that of its opposite."""
 
 _LOGIC = ("and", "or", "xor")
 
@@ -19,7 +19,7 @@ def is_zero(node: Node) -> bool:
 
 
 class Fusion:
-    """Fused nodes among the nodes of a group.
+    """Finds the nodes of a group that are computed as part of the node that uses them.
 
     Parameters
     ----------
@@ -28,22 +28,25 @@ class Fusion:
     roots : sequence of Node
         Values that the group stores.
     outside : callable
-        Whether a node is computed outside vectors.
+        Tells whether a node is computed outside the vector code.
 
     Attributes
     ----------
     merged : set of Node
         Nodes that are computed only as part of their user.
     logic : dict of Node to list of Node
-        For a bitwise operation, its operands, at most three, once its merged operands are opened.
+        For each bitwise operation, the two or three values that it combines: each merged operand is
+        replaced by that operand's own operands.
     conditional : dict of Node to Node
-        For a sum or an or, the choice between a value and zero that it adds under a mask.
+        For a sum or a bitwise or, its operand that is a choice between a value and zero: the value
+        is added under a mask.
     masked : dict of Node to Node
-        For a conjunction, the comparison that is evaluated under the other operand.
+        For a conjunction of bits, its operand that is a comparison, which is evaluated with the
+        other operand as its mask.
     flipped : dict of Node to Node
-        For a choice between a value and its exclusive or with a constant, the latter.
+        For a choice between x and ``x ^ constant``, the node ``x ^ constant``.
     inverted : set of Node
-        Comparisons whose opposite is computed.
+        Comparisons of which the opposite is computed instead: ``ne`` for ``eq``, for example.
     """
 
     def __init__(self, nodes: Mapping[Node, int], roots: Iterable[Node],
@@ -65,21 +68,24 @@ class Fusion:
                 self._fuse(node)
 
     def arms(self, node: Node) -> tuple[Node, Node]:
-        """Results of a choice if the variable of its bit is set, and if it is clear."""
+        """Operands of a choice: the one if the computed bit is 1, and the one if it is 0.
+
+        The two change places if the bit is a comparison in `inverted`.
+        """
         bit, x, y = node.args
         return (y, x) if bit in self.inverted else (x, y)
 
     def is_plain(self, choice: Node) -> bool:
-        """Whether a choice between two numbers is a statement of its own."""
+        """Whether a choice needs a select instruction: it is not fused, and neither number is 0."""
         return choice not in self.merged and choice not in self.flipped \
             and not any(map(is_zero, choice.args[1:]))
 
     def _single(self, node: Node) -> bool:
-        """Whether a node has one user and belongs to the vector code."""
+        """Whether a node has exactly one user and is computed by the vector code."""
         return self._uses[node] == 1 and not self._outside(node)
 
     def _inverted(self, nodes: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
-        """Comparisons to be inverted: those that only select values to be added if false."""
+        """Comparisons to invert: those used only to add (or OR) a value where they are false."""
         added: set[Node] = set()
         otherwise: set[Node] = set()
         for node in nodes:
@@ -95,7 +101,7 @@ class Fusion:
         return {node for node in added - otherwise - set(roots) if node.op in COMPARES}
 
     def _fuse(self, node: Node) -> None:
-        """Merges operands of a node into it. Its operands have been considered before."""
+        """Merges operands of ``node`` into it; the operands must have been treated before."""
         if node.op == "notb" and self._single(node.args[0]) and node.args[0].op in COMPARES:
             self.merged.add(node.args[0])
         elif node.op == "andb":
@@ -112,7 +118,7 @@ class Fusion:
             self._fuse_logic(node)
 
     def _fuse_choice(self, node: Node) -> None:
-        """Makes a choice that only inverts bits an exclusive or under a mask."""
+        """Turns a choice between x and ``x ^ constant`` into an exclusive or under a mask."""
         _, x, y = node.args
         for one, other in ((x, y), (y, x)):
             if (one.op == "xor" and one.args[0] is other and one.args[1].op == "const"
@@ -121,7 +127,7 @@ class Fusion:
                 self.merged.add(one)
 
     def _fuse_conjunction(self, node: Node) -> None:
-        """Makes a conjunction a comparison under a mask, or else an and-not."""
+        """Turns a conjunction of bits into a comparison under a mask, or else into an and-not."""
         for arg in node.args:
             inner = arg.args[0] if arg.op == "notb" and arg.args[0] in self.merged else arg
             if inner.op in COMPARES and self._single(arg):
@@ -134,7 +140,7 @@ class Fusion:
                 return
 
     def _fuse_logic(self, node: Node) -> None:
-        """Opens bitwise operands of a bitwise operation while three operands remain."""
+        """Replaces the bitwise operands of a bitwise operation by theirs, up to three in all."""
         leaves = list(dict.fromkeys(node.args))
         for arg in node.args:
             if arg in self.logic and self._single(arg):

@@ -14,18 +14,18 @@ __all__ = ["LaneValues"]
 class LaneValues:
     """Values of a vector of tiles, with the functions of ``vec.hpp``.
 
-    ``lines`` are the statements that compute them. They refer to the variables ``row``, ``lane``
-    (the vector's first tile), ``s`` (its place in the chunk) and ``present`` (its tiles that
-    count).
+    ``lines`` are the C++ statements that compute them. They refer to the C++ variables ``row``,
+    ``lane`` (column of the vector's first tile), ``s`` (position of that tile in its chunk) and
+    ``present`` (mask of the vector's tiles that are updated).
 
     Parameters
     ----------
     scope : Scope
-        Values outside vectors.
+        Values computed outside the vector code.
     lane : int
         Width of the lanes: 16, 32 or 64 bits.
     roots : sequence of (Node, int)
-        Values to be computed, and which of their bits are used.
+        Values to compute, each with a mask of its bits that are used.
     """
 
     def __init__(self, scope: Scope, lane: int, roots: Sequence[tuple[Node, int]]) -> None:
@@ -48,7 +48,7 @@ class LaneValues:
                 self._names[node] = self._add(node)
 
     def name(self, node: Node) -> str:
-        """Variable or expression of a value."""
+        """C++ variable or expression that holds ``node``."""
         return self._names[node]
 
     def _outside(self, node: Node) -> bool:
@@ -63,7 +63,10 @@ class LaneValues:
         return name
 
     def _exchange(self, node: Node) -> bool:
-        """Whether a choice was computed along with the opposite choice between the same values."""
+        """Computes a choice and the opposite choice between the same two values at once.
+
+        Returns False, and computes nothing, if there is no opposite choice.
+        """
         if self._choices.get(node.args) is not node:
             return False
         bit, x, y = node.args
@@ -95,7 +98,7 @@ class LaneValues:
         return self._scope.constants.name(self._lane, value) if value else f"zero<{self._lane}>()"
 
     def _conditional(self, node: Node) -> str:
-        """A sum or an or of which one operand counts only under a mask."""
+        """C++ expression of a sum or bitwise or that adds one operand only where a bit is set."""
         chosen = self._fusion.conditional[node]
         other = node.args[1] if node.args[0] is chosen else node.args[0]
         value = self._fusion.arms(chosen)[0]
@@ -106,7 +109,7 @@ class LaneValues:
                 f"{self._names[value]})")
 
     def _logic(self, node: Node) -> str:
-        """A bitwise operation: with three operands, a truth table."""
+        """C++ expression of a bitwise operation; of three operands, with its truth table."""
         leaves = self._fusion.logic[node]
         if len(leaves) != 3:
             return self._nested(node)
@@ -116,7 +119,7 @@ class LaneValues:
                 f"{self._names[c]}, {self._nested(node)})")
 
     def _nested(self, node: Node) -> str:
-        """A bitwise operation as calls, with merged operands spelled out."""
+        """C++ expression of a bitwise operation as nested calls, merged operands included."""
         args = [self._names[arg] if arg in self._names else self._nested(arg) for arg in node.args]
         return f"{node.op}_({args[0]}, {args[1]})"
 
@@ -154,7 +157,7 @@ class LaneValues:
         return f"sel({bit}, {self._names[x]}, {self._names[y]})"
 
     def _mul(self, node: Node) -> str:
-        """The cheapest function that multiplies operands of these sizes."""
+        """Name of the cheapest C++ function that multiplies operands of these sizes."""
         x, y = (arg.bits for arg in node.args)
         if self._lane == 32 and max(x, y) < 1 << 15:
             return "mul15"
@@ -164,7 +167,7 @@ class LaneValues:
         return "mul32" if self._lane == 64 and max(x, y) < 1 << 32 else "mul"
 
     def _pointer(self, node: Node) -> str:
-        """Where a vector of a leaf begins in memory."""
+        """C++ pointer to the first lane of a leaf's values in memory."""
         kind, key = node.origin
         if kind == "reg":
             return register_pointer(self._plan, key)
@@ -219,7 +222,10 @@ class LaneValues:
         return f"{node.op}({', '.join(args)})"
 
     def _compare(self, node: Node, under: str) -> str:
-        """A comparison, perhaps negated, after the text ``under`` of a mask."""
+        """C++ expression of a comparison or its negation.
+
+        ``under`` is the text of the mask argument with its comma, or empty.
+        """
         inverted = node.op == "notb" or node in self._fusion.inverted
         if node.op == "notb":
             node = node.args[0]
@@ -245,7 +251,7 @@ class LaneValues:
 
 
 def _truth_table(node: Node, leaves: Mapping[Node, int]) -> int:
-    """The table of a bitwise operation, given those of its operands."""
+    """Truth table of a bitwise operation, given the truth tables of its leaves."""
     if node in leaves:
         return leaves[node]
     x, y = (_truth_table(arg, leaves) for arg in node.args)

@@ -1,9 +1,10 @@
-"""Where a kernel keeps things: names and places, in C++, of ports, registers and inputs.
+"""Memory layout of a kernel: C++ names and addresses of ports, registers and inputs.
 
 The state of a grid is a structure of arrays. A register of one bit is an array of 64-bit masks, one
 for each *chunk*: 64 adjacent tiles of a row. A wider register is an array with an entry for each
-tile. Row 0 of either, and the entry before tile 0, hold the values beyond the north and the west
-edge of the grid, so that every tile finds its neighbour's output in the same way.
+tile. Row 0 of both kinds of array, and the entry before tile 0 of each row, hold the values beyond
+the north and the west edge of the grid, so that every tile finds its neighbour's output in the same
+way.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ CHUNK = 64
 """Tiles of a row that are stepped or skipped together: the bits of a 64-bit mask."""
 
 MAX_SKIP_CHUNKS = 8
-"""Most chunks in a row of a grid that skips idle chunks: one byte holds a row's activity."""
+"""Maximum number of chunks in a row, if idle ones are skipped: one byte has a flag for each."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Port:
 
 
 class Ports:
-    """The ports of a grid: inputs, the reset first, and outputs, each by name."""
+    """The ports of a grid by name: ``inputs``, of which the reset is the first, and ``outputs``."""
 
     def __init__(self, grid: TileGrid) -> None:
         inputs = {RESET: 1, **port_widths(grid, In)}
@@ -61,42 +62,45 @@ class Ports:
 
 
 def linked_port(link: Link) -> str | None:
-    """The grid output that a link drives, or the port of the same name; None if there is none."""
+    """Name of the grid output that a chain drives, None if none; of other links, their port."""
     return link.last if isinstance(link, Chain) else link.port
 
 
 def linked_register(plan: Plan, link: Link) -> int:
-    """Number of the register that holds a link's tile output."""
+    """Number of the register that holds the tile output of a link."""
     return plan.outputs[link.source if isinstance(link, Chain) else link.port]
 
 
 def storage_type(width: int) -> str:
-    """C++ type of an entry of ``width`` bits."""
+    """C++ type that stores a number of ``width`` bits."""
     return f"uint{storage(width)}_t"
 
 
 def padding(width: int) -> int:
-    """Entries of ``width`` bits before tile 0 of each row: they keep rows aligned to 64 bytes."""
+    """Number of entries before tile 0 of each row: 64 bytes of them, which keep rows aligned."""
     return 512 // storage(width)
 
 
 def input_index(plan: Plan, name: str) -> int:
-    """Number of a tile input: names of ports need not be C++ identifiers."""
+    """Number of a tile input, for C++ names: port names need not be C++ identifiers."""
     return list(plan.inputs).index(name)
 
 
 def register_pointer(plan: Plan, register: int | None, row: str = "row + 1",
                      lane: str = "lane") -> str:
-    """A pointer to the entry of a register wider than one bit; row and lane are expressions."""
+    """C++ pointer to a register's entry; ``row`` and ``lane`` are C++ expressions.
+
+    The register is wider than one bit.
+    """
     assert register is not None
     return f"&g.r{register}[{row}][{padding(plan.registers[register].width)} + {lane}]"
 
 
 def can_skip(grid: TileGrid, plan: Plan) -> bool:
-    """Whether idle chunks are skipped."""
+    """Whether the kernel skips idle chunks."""
     return plan.active is not None and grid.cols <= CHUNK * MAX_SKIP_CHUNKS
 
 
 def wakers(plan: Plan) -> set[str]:
-    """Inputs of a tile that can make it change when it is idle."""
+    """Names of the tile inputs that can change an idle tile: activity inputs and the reset."""
     return {*plan.activity, RESET}

@@ -1,10 +1,10 @@
-"""Rare bits: vectors of tiles in which they are all zero need fewer operations.
+"""Rare bits: where they are 0 in all tiles of a vector, the vector needs fewer operations.
 
-The values of a group are also simplified under the assumption that some of its bits are 0, and the
-vector code takes the simpler ones unless such a bit is set in some lane. This is exact for every
-choice of bits; it saves time if they are seldom set, and a vector with one of them costs both
-computations. The choice: comparisons with a number all of whose bits are ones, which is how
-infinities and NaNs are recognised.
+The vector code has two versions of a group's values: the general one, and one that is simplified
+under the assumption that the group's rare bits are 0. A vector uses the simplified version unless
+a rare bit is set in one of its lanes; then it computes both. The result is exact for every choice
+of rare bits, and faster if they are seldom set. Rare bits are chosen among comparisons with a
+number whose bits are all ones, which is how infinities and NaNs are recognised.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from sim.kernel.transform import substitute
 __all__ = ["rare_bits", "without"]
 
 _LEAST_SAVING = 3
-"""Operations that a bit must save."""
+"""Minimum number of operations that a bit must save to be chosen."""
 
 
 def rare_bits(graph: Graph, values: Sequence[Node], outside: Callable[[Node], bool]) -> list[Node]:
-    """Bits whose absence saves operations.
+    """Chooses the rare bits of a group: those that save the most operations where they are 0.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def rare_bits(graph: Graph, values: Sequence[Node], outside: Callable[[Node], bo
     values : sequence of Node
         Values of a group.
     outside : callable
-        Whether a node is computed outside vectors, at no cost here.
+        Tells whether a node is computed outside the vector code, and so costs nothing here.
     """
     chosen: list[Node] = []
     cost = _cost(values, outside)
@@ -48,7 +48,7 @@ def rare_bits(graph: Graph, values: Sequence[Node], outside: Callable[[Node], bo
 
 
 def without(graph: Graph, values: Sequence[Node], bits: Sequence[Node]) -> list[Node]:
-    """The values where all ``bits`` are 0."""
+    """The values, simplified for ``bits`` that are all 0."""
     return substitute(graph, values, dict.fromkeys(bits, graph.bit(0)))
 
 

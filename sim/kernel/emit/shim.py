@@ -1,4 +1,4 @@
-"""The Verilog module that takes a grid's place in a simulation and calls its kernel."""
+"""The Verilog module that replaces a grid in a simulation and calls its kernel."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ _COMMA = ",\n"
 
 
 def verilog_shim(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
-    """A module with the grid's name and ports that calls the kernel's functions."""
+    """Verilog of a module with the grid's name and ports that calls the kernel's functions."""
     ports = Ports(grid)
     inputs, outputs = ports.inputs.values(), ports.outputs.values()
     name = grid.module
@@ -52,7 +52,7 @@ def verilog_shim(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
 
 
 def _initial_outputs(grid: TileGrid, plan: Plan, ports: Ports) -> dict[str, str]:
-    """Values of the outputs before the first clock edge, by port."""
+    """Verilog values of the outputs before the first clock edge, by port name."""
     start = {}
     for link in grid.links:
         port = linked_port(link)
@@ -64,14 +64,17 @@ def _initial_outputs(grid: TileGrid, plan: Plan, ports: Ports) -> dict[str, str]
 
 
 def _serial(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """Imports, the head of the clocked block, and the call that steps, at the rising edge."""
+    """Imports, first line of the clocked block, and the call that steps at the rising edge."""
     functions = [*_import(name, "new", [], "chandle"),
                  *_import(name, "step", ["input chandle self", *_taken(ports)], "bit")]
     return functions, ["  always @(posedge clk) begin"], _call(name, "step", ports.inputs)
 
 
 def _parallel(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """The same for a kernel that gets its inputs at the falling edge and steps until the rising."""
+    """As `_serial`, for a kernel that gets its inputs at the falling edge.
+
+    The kernel steps between the falling and the rising edge.
+    """
     functions = [*_import(name, "new", ["input string path"], "chandle"),
                  *_import(name, "posted", ["input chandle self"], "bit"),
                  *_import(name, "post", ["input chandle self", *_taken(ports)]),
@@ -85,7 +88,7 @@ def _parallel(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
 
 
 def _taken(ports: Ports) -> list[str]:
-    """Arguments of functions that take the grid's inputs."""
+    """Verilog arguments of the imported functions that receive the grid's inputs."""
     return [f"input bit {_range(port)}{port.variable}" for port in ports.inputs.values()]
 
 

@@ -76,7 +76,7 @@ def _output_arguments(ports: Ports) -> list[str]:
 
 
 def _serial(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str]) -> list[str]:
-    """The exported functions of a kernel that steps within the call."""
+    """C++ of the exported functions of a kernel whose calling thread runs each step."""
     module = grid.module
     return [
         "}  // namespace",
@@ -102,9 +102,10 @@ def _serial(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str]) -> li
 
 def _parallel(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
               length: int) -> list[str]:
-    """The exported functions of a kernel that steps between two calls, maybe on another thread.
+    """C++ of the exported functions of a kernel whose steps may run on another thread.
 
-    ``length`` is the number of lines that step a vector of tiles: a measure of their cost.
+    ``post`` offers a step to the threads, ``finish`` waits for it. ``length`` is the number of C++
+    lines that step a chunk: a measure of its cost.
     """
     module = grid.module
     copies = [f"job.{port.variable}_bit = {port.variable}_bit;" if port.is_bit else
@@ -143,13 +144,13 @@ def _parallel(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
 
 
 def _port_words(port: Port) -> int:
-    """The 32-bit words that hold a port's value."""
+    """Number of 32-bit words that hold a port's value."""
     return -(-port.width // 32)
 
 
 def _work_class(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
                 length: int) -> list[str]:
-    """The class of a step that a thread of the pool can run: the state and a copy of the inputs."""
+    """C++ class of a step that any thread of the pool can run: state and a copy of the inputs."""
     # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
     row_cost = max(1, length * -(-grid.cols // 8) // 8)
     members = [f"unsigned char {port.variable}_bit = 0;" if port.is_bit else

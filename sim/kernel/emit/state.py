@@ -10,7 +10,7 @@ __all__ = ["state_struct", "tables"]
 
 
 def tables(plan: Plan) -> list[str]:
-    """The memories that nothing writes: one copy for all tiles, laid out for gathers."""
+    """C++ tables of the memories without write ports: one copy for all tiles, made for gathers."""
     lines = []
     for index, memory in enumerate(plan.memories):
         if memory.writes:
@@ -27,7 +27,7 @@ def tables(plan: Plan) -> list[str]:
 
 
 def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
-    """The structure of all registers and memories; its constructor sets their initial values."""
+    """C++ structure of all registers and memories; its constructor sets their initial values."""
     lines = ["// Row 0 and the entries before lane 0 of each register lie beyond the grid's edge.",
              "struct State {"]
     start: list[str] = []
@@ -75,7 +75,7 @@ def _memory_start(index: int, memory: Memory) -> list[str]:
 
 
 def _edges(plan: Plan) -> list[str]:
-    """Inputs of the row that is being stepped: bits from the west edge, and tiles' own slices."""
+    """C++ members for the inputs of the row being stepped: west edge bits, and slices of ports."""
     west = sorted({source.source for source in plan.inputs.values()
                    if source.kind == "east" and source.width == 1 and source.source is not None})
     lines = [f"uint64_t west{register} = 0;" for register in west]

@@ -3,8 +3,9 @@
 Rows are stepped from the last to the first and chunks from right to left, so that a tile's
 neighbours to the north and the west still show their registers as they were before the clock edge.
 
-A kernel that skips keeps, for each row, which of its chunks are active (`Plan.active`). A chunk is
-stepped if it is active, if its neighbour to the north or the west is, or if an input wakes it.
+A kernel that skips idle chunks keeps, for each row, a flag for each chunk that has active tiles
+(`Plan.active`). A chunk is stepped if its flag is set, if the flag of its neighbour to the north or
+the west is set, or if an input wakes it.
 """
 
 from collections.abc import Iterable
@@ -30,9 +31,9 @@ __all__ = ["outputs_body", "step_body", "work_estimate"]
 
 
 def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) -> list[str]:
-    """Statements that step the grid of state ``g``; they set ``stepped`` if any tile was stepped.
+    """C++ statements that step the grid of state ``g``; ``stepped`` says whether any tile was.
 
-    If none was, the outputs are what they were.
+    If ``stepped`` is not set, the outputs have not changed.
     """
     loads = _loads(plan, ports)
     rows = _step_active(grid, plan, ports, loads) if can_skip(grid, plan) else _step_all(loads)
@@ -54,18 +55,18 @@ def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) 
 
 @dataclass(frozen=True)
 class _Loads:
-    """Statements that bring the grid's inputs to where tiles read them.
+    """C++ statements that copy the grid's inputs to where tiles read them.
 
     Attributes
     ----------
     north_bits : list of str
-        Registers of one bit beyond the north edge: once, before all rows.
+        Values of 1-bit registers beyond the north edge: copied once, before all rows.
     north : list of str
-        Wider ones: when row 0 is stepped.
+        Values of wider registers beyond the north edge: copied before row 0 is stepped.
     west : list of str
-        Registers beyond the west edge: in each row.
+        Values of registers beyond the west edge: copied before each row is stepped.
     slices : list of str
-        The tiles' own slices of ports: in each row.
+        Each tile's slice of a port: copied before each row is stepped.
     """
 
     north_bits: list[str]
@@ -98,14 +99,17 @@ def _loads(plan: Plan, ports: Ports) -> _Loads:
 
 def _edge_registers(plan: Plan, ports: Ports,
                     toward: str) -> Iterable[tuple[int | None, Port, int]]:
-    """Registers whose place beyond the edge takes a port, each once, with port and width."""
+    """Registers whose value beyond the grid's edge is a port: number, port and width.
+
+    Chains toward ``toward``; each register appears once.
+    """
     return dict.fromkeys((source.source, ports.inputs[source.port], source.width)
                          for source in plan.inputs.values()
                          if source.kind == toward and source.port is not None)
 
 
 def _packing(function: str, width: int) -> tuple[str, str]:
-    """The function that packs or unpacks elements, and its last argument."""
+    """Name of the C++ function that packs or unpacks elements, and text of its last argument."""
     return (f"{function}_bits", "") if width == 1 else (function, f", {width}")
 
 
@@ -118,7 +122,7 @@ def _row_0(loads: _Loads) -> list[str]:
 # Rows
 
 def _step_all(loads: _Loads) -> list[str]:
-    """Steps all chunks of all rows."""
+    """C++ statements that step all chunks of all rows."""
     return ["bool stepped = true;",
             "for (int row = ROWS - 1; row >= 0; --row) {",
             *(f"  {line}" for line in [*loads.slices, *loads.west]),
@@ -127,7 +131,7 @@ def _step_all(loads: _Loads) -> list[str]:
 
 
 def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> list[str]:
-    """Steps the chunks that can change; eight idle rows are skipped at once."""
+    """C++ statements that step the chunks that can change; they skip eight idle rows at once."""
     west = [ports.inputs[source.port].variable
             for source in _waking(plan, "east") if source.port is not None]
     slices = [name for name in plan.activity if plan.inputs[name].kind == "each"]
@@ -169,7 +173,7 @@ def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> lis
 
 
 def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
-    """Code that wakes what the inputs reach: all tiles, chunks of row 0, rows from the west."""
+    """C++ statements that find what inputs wake: all tiles, chunks of row 0, or west-edge rows."""
     shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
               if source.kind == "shared" and name in wakers(plan)]
     north = [source.source for source in _waking(plan, "south") if source.port is not None]
@@ -190,12 +194,15 @@ def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
 
 
 def _waking(plan: Plan, kind: str) -> list[Input]:
-    """Inputs of a kind that wake a tile."""
+    """Activity inputs whose kind is ``kind``."""
     return [plan.inputs[name] for name in plan.activity if plan.inputs[name].kind == kind]
 
 
 def work_estimate(grid: TileGrid, plan: Plan, ports: Ports, row_cost: int) -> list[str]:
-    """Statements that return how much work a step is: all rows, or those active so far."""
+    """C++ statements that return the cost of a step: ``row_cost`` for each row to be stepped.
+
+    All rows, if an input wakes all tiles; else the rows that are active before the step.
+    """
     full = f"return ROWS * {row_cost};"
     if not can_skip(grid, plan):
         return [full]
@@ -212,7 +219,7 @@ def work_estimate(grid: TileGrid, plan: Plan, ports: Ports, row_cost: int) -> li
 # Outputs
 
 def outputs_body(grid: TileGrid, plan: Plan, ports: Ports) -> list[str]:
-    """Statements that copy the grid's outputs from the registers of state ``g``."""
+    """C++ statements that copy the grid's outputs from the registers of state ``g``."""
     lines = []
     for link in grid.links:
         name = linked_port(link)

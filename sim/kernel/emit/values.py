@@ -18,19 +18,19 @@ _UNIFORM = {
     "sel": "{0} ? {1} : {2}", "selb": "{0} ? {1} : {2}",
     "test": "({0} & {attr:#x}ull) != 0", "eq": "{0} == {1}", "ltu": "{0} < {1}",
 }
-"""Expressions of 64-bit numbers, by operation; a bit is 0 or 1."""
+"""C++ expression of each operation on 64-bit numbers and on bits, which are 0 or 1."""
 
 _BITWISE = {
     "andb": "{0} & {1}", "orb": "{0} | {1}", "xorb": "{0} ^ {1}", "notb": "~{0}",
     "selb": "({0} & {1}) | (~{0} & {2})",
 }
-"""Expressions of the bits of 64 tiles, by operation."""
+"""C++ expression of each operation on 64-bit masks, which hold one bit of each of 64 tiles."""
 
 
 class UniformValues:
-    """Values that are the same in all tiles: computed once a step.
+    """Values that are the same in all tiles: computed once per step.
 
-    ``lines`` are the statements that compute them.
+    ``lines`` are the C++ statements that compute them.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -39,7 +39,7 @@ class UniformValues:
         self.lines: list[str] = []
 
     def name(self, root: Node) -> str:
-        """An expression for a number, or for a bit as 0 or 1."""
+        """C++ expression of a number, or of a bit as 0 or 1."""
         for node in topological([root], lambda node: node in self._names):
             if node not in self._names:
                 self._names[node] = self._add(node)
@@ -59,9 +59,9 @@ class UniformValues:
 
 
 class ChunkBits:
-    """Bits of a chunk's 64 tiles at a time, in general-purpose registers.
+    """Bits, computed for the 64 tiles of a chunk at once in general-purpose registers.
 
-    ``lines`` are the statements that compute them.
+    ``lines`` are the C++ statements that compute them.
     """
 
     def __init__(self, plan: Plan, uniform: UniformValues) -> None:
@@ -71,14 +71,14 @@ class ChunkBits:
         self.lines: list[str] = []
 
     def name(self, root: Node) -> str:
-        """An expression for a bit of all tiles of a chunk, as a 64-bit mask."""
+        """C++ expression of a bit of all tiles of a chunk, as a 64-bit mask."""
         for node in topological([root], self._known):
             if node not in self._names and (node.is_bit or node is root):
                 self._names[node] = self._add(node)
         return self._names[root]
 
     def define(self, node: Node, name: str) -> None:
-        """Declares that the variable ``name`` holds the bits ``node``."""
+        """Declares that the C++ variable ``name`` holds ``node`` for all tiles of the chunk."""
         self._names[node] = name
 
     def _known(self, node: Node) -> bool:
@@ -114,37 +114,38 @@ class ChunkBits:
 
 
 class Constants:
-    """Constants of vectors, kept in memory.
+    """Constants that the vector code reads from memory.
 
-    A compiler that knows their values rebuilds, every time, those for which it has no register
-    left: from general-purpose registers, in the very units that compute. An operand in memory costs
-    nothing. 16-bit instructions cannot broadcast an operand, so their constants fill a vector.
+    If the C++ compiler knew their values, it would rebuild each constant that has no register at
+    every use, from general-purpose registers, on the execution units that the computation needs.
+    An operand in memory costs nothing. 16-bit instructions cannot broadcast an operand from memory,
+    so a 16-bit constant fills a whole vector there.
     """
 
     def __init__(self) -> None:
         self._used: set[tuple[int, int]] = set()
 
     def name(self, lane: int, value: int) -> str:
-        """An expression for a vector of ``value`` in lanes of ``lane`` bits."""
+        """C++ expression of a vector with ``value`` in all lanes, of ``lane`` bits each."""
         self._used.add((lane, value))
         variable = f"g.k{lane}_{value:x}"
         return f"load<16>({variable})" if lane == 16 else f"bcast<{lane}>({variable})"
 
     def members(self) -> list[str]:
-        """Members of the state that hold the constants."""
+        """C++ members of the state that hold the constants."""
         return [f"alignas(64) uint16_t k16_{value:x}[32];" if lane == 16
                 else f"uint{lane}_t k{lane}_{value:x} = {value:#x}ull;"
                 for lane, value in sorted(self._used)]
 
     def start(self) -> list[str]:
-        """Statements that initialise the members which have no initialiser."""
+        """C++ statements that fill the arrays of 16-bit constants."""
         return [f"for (auto& word : k16_{value:x}) word = {value:#x};"
                 for lane, value in sorted(self._used) if lane == 16]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Context of the values of one chunk: the plan, and the values outside vectors."""
+    """Context of the vector code of one chunk: the plan, and values computed outside vectors."""
 
     plan: Plan
     uniform: UniformValues

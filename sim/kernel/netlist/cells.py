@@ -21,32 +21,35 @@ _ARITHMETIC: dict[str, Callable[[Graph, Node, Node], Node]] = {
 _ONE_BIT: dict[str, Callable[[Graph, Node, Node], Node]] = {
     "$and": Graph.andb, "$or": Graph.orb, "$xor": Graph.xorb, "$xnor": Graph.xorb,
     "$add": Graph.xorb, "$sub": Graph.xorb, "$mul": Graph.andb}
-"""Functions of cells with two operands, on numbers and on bits; `$xnor` is inverted besides."""
+"""Functions of two-operand cells: `_ARITHMETIC` on numbers, `_ONE_BIT` on bits.
+
+The result of a ``$xnor`` cell must then be inverted.
+"""
 COMBINATIONAL = frozenset((*LOW_BITS, *_COMPARES, *_SHIFTS, *_REDUCTIONS))
 """Types of cells that `Cells` evaluates."""
 
 
 def parameter(text: str | int) -> int:
-    """Value of a cell's parameter: binary digits, of which x and z count as 0."""
+    """Integer value of a Yosys cell's parameter: binary digits, of which x and z count as 0."""
     if isinstance(text, int):
         return text
     return int("".join("1" if digit == "1" else "0" for digit in text) or "0", 2)
 
 
 class Cells:
-    """Values of cells.
+    """Converts combinational cells to expressions.
 
     Parameters
     ----------
     wires : Connections
-        Values of their operands.
+        Converts the cells' operands.
     """
 
     def __init__(self, wires: Connections) -> None:
         self._wires = wires
 
     def value(self, name: str, cell: Mapping[str, Any], width: int) -> Node:
-        """Value of a cell's output, of which ``width`` bits are used.
+        """Value of a cell's output, of which the lowest ``width`` bits are used.
 
         Raises
         ------
@@ -183,7 +186,7 @@ class Cells:
         return graph.sel(self._wires.bit(bits[-1]), graph.shlv(a, opposite), right)
 
     def _count(self, bits: Sequence[Bit], what: str) -> Node:
-        """A shift count as a number; counts that shift everything out may become other such."""
+        """A shift count as a number; a count of 64 or more may become another one of 64 or more."""
         graph = self._wires.graph
         if len(bits) <= WIDTH:
             return self._clamped(self._wires.number(bits, what))
@@ -191,7 +194,7 @@ class Cells:
         return graph.sel(excess, graph.const(WIDTH), self._count(bits[:WIDTH], what))
 
     def _clamped(self, count: Node) -> Node:
-        """A shift count of at most 16 bits, so that it does not need wider lanes."""
+        """``count``, limited to 255 if it can have more than 16 bits, so that lanes stay narrow."""
         if count.bits < 1 << 16:
             return count
         graph = self._wires.graph

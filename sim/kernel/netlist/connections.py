@@ -1,4 +1,4 @@
-"""Connections of a netlist as values: runs of bits, whatever drives them, moved into place."""
+"""Converts connections of a netlist, which are lists of single bits, to numbers and bits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ Bit = int | str
 
 @dataclass(frozen=True)
 class Driver:
-    """Driver of a net: bit ``index`` of output ``port`` of a cell, or of an input if it is None."""
+    """Driver of a net: bit ``index`` of ``port``, an output of ``cell``.
+
+    If ``cell`` is None, ``port`` is an input of the module.
+    """
 
     cell: str | None
     port: str
@@ -21,18 +24,18 @@ class Driver:
 
 
 class Connections:
-    """Values of connections in a graph.
+    """Converts connections to expressions.
 
     Parameters
     ----------
     graph : Graph
-        Where values are made.
+        Creates the expressions.
     module : str
         Name of the module, for messages.
     drivers : mapping of Bit to Driver
-        What drives each net; it may still grow.
+        Driver of each net; entries may be added later.
     driven : callable
-        The whole value of a driver's port.
+        Returns the value of the whole port of a driver.
     """
 
     def __init__(self, graph: Graph, module: str, drivers: Mapping[Bit, Driver],
@@ -43,12 +46,12 @@ class Connections:
         self._driven = driven
 
     def check_width(self, what: str, width: int) -> None:
-        """Checks that a value fits.
+        """Checks that a value of ``width`` bits fits in a number.
 
         Raises
         ------
         ValueError
-            If it has more than 64 bits.
+            If the width is more than 64 bits; ``what`` names the value in the message.
         """
         if width > WIDTH:
             raise ValueError(f"{what} in module {self._module} must have at most {WIDTH} bits, not "
@@ -76,7 +79,7 @@ class Connections:
         return source if source.is_bit else self.graph.test(source, 1 << index)
 
     def concatenation(self, bits: Sequence[Bit], what: str) -> Node:
-        """A connection as a number: fields of numbers and bits, moved into place."""
+        """A connection as a number: fields of its sources, shifted into place and combined."""
         graph = self.graph
         fields: dict[tuple[Node, int], int] = {}
         result = graph.const(0)
@@ -99,7 +102,7 @@ class Connections:
         return result
 
     def extended(self, bits: Sequence[Bit], width: int, signed: bool, what: str) -> Node:
-        """A connection as a number, extended or cut to ``width`` bits."""
+        """A connection as a number, extended or truncated to ``width`` bits."""
         graph = self.graph
         if len(bits) >= width:
             return self.number(bits[:width], what) if width else graph.const(0)
@@ -120,7 +123,11 @@ class Connections:
         return result
 
     def _pieces(self, bits: Sequence[Bit]) -> list[tuple[int, int, int, Node | int]]:
-        """Runs of consecutive bits: (position, length, lowest bit in the source, source)."""
+        """Runs of bits that are consecutive in one source.
+
+        Each is (position in ``bits``, length, lowest bit in the source, source). The source of a
+        constant bit is the integer 0 or 1.
+        """
         pieces: list[tuple[int, int, int, Node | int]] = []
         position = 0
         while position < len(bits):

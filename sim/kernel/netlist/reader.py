@@ -29,14 +29,14 @@ opt_clean
 """Yosys passes between reading Verilog and writing the netlist."""
 
 def read_tile(verilog: str, module: str, *, clock: str = "clk", passes: str = PASSES) -> Tile:
-    """The module ``module`` of some Verilog, flattened.
+    """Reads the module called ``module`` from Verilog text, and flattens it.
 
     Raises
     ------
     RuntimeError
         If Yosys rejects the source.
     ValueError
-        If the module has something that kernels cannot have; the message names the cell.
+        If the module contains something that kernels do not support; the message names it.
     """
     netlist = json.loads(yosys.netlist(verilog, module, passes))
     return _Reader(netlist["modules"][module], module, clock).tile()
@@ -45,16 +45,16 @@ def read_tile(verilog: str, module: str, *, clock: str = "clk", passes: str = PA
 _FLIP_FLOPS = ("$dff", "$dffe", "$sdff", "$sdffe", "$sdffce")
 _MEMORY = "$mem_v2"
 _READ_PORT = "$memrd"
-"""Stands in for each read port of a memory: a combinational cell of its own."""
+"""Cell type that the reader gives to a memory's read port, as a combinational cell."""
 CELL_TYPES = COMBINATIONAL | {*_FLIP_FLOPS, _MEMORY}
-"""Types of cells that a netlist can have."""
+"""Types of cells that a netlist may contain."""
 
 
 class _Reader:
     """Reads one module of a netlist.
 
-    Inputs, registers and memories become leaves first. Then the outputs and the registers' next
-    values are evaluated; only the cells on which they depend are.
+    Inputs, registers and memories become leaves first. Then it evaluates the outputs and the
+    registers' next values, and only those cells on which they depend.
     """
 
     def __init__(self, netlist: dict[str, Any], name: str, clock: str) -> None:
@@ -143,7 +143,7 @@ class _Reader:
                     self._used[key] = max(self._used.get(key, 0), driver.index + 1)
 
     def _registers(self) -> list[tuple[Register, dict[str, Any]]]:
-        """Registers, their next values still missing, and the flip-flops that they come from."""
+        """Registers without next values, each with the flip-flop cell that describes it."""
         init, names = self._nets()
         registers: list[tuple[Register, dict[str, Any]]] = []
         for name, cell in self._cells.items():
@@ -163,7 +163,7 @@ class _Reader:
         return registers
 
     def _nets(self) -> tuple[dict[Bit, str], dict[Bit, str]]:
-        """Initial values of nets as digits, and names for them."""
+        """Initial values of nets, as binary digits, and names of nets."""
         init: dict[Bit, str] = {}
         names: dict[Bit, str] = {}
         for name, net in self._netlist["netnames"].items():
@@ -183,7 +183,7 @@ class _Reader:
     # Memories
 
     def _without_memories(self) -> dict[str, dict[str, Any]]:
-        """The cells with a cell for each read port in place of memories."""
+        """All cells, with each memory replaced by one cell for each of its read ports."""
         cells = {}
         for name, cell in self._cells.items():
             if cell["type"] != _MEMORY:
@@ -250,7 +250,7 @@ class _Reader:
                 self._values[name, self._output(name)] = self._cell(name)
 
     def _missing(self, name: str) -> list[str]:
-        """Cells that a cell reads and that are not evaluated yet."""
+        """Cells whose outputs a cell reads and that have not been evaluated yet."""
         missing: dict[str, None] = {}
         for bits in self._operands(name):
             for bit in bits:
@@ -283,7 +283,7 @@ class _Reader:
     # State
 
     def _address(self, memory: Memory, bits: Sequence[Bit], what: str) -> tuple[Node, Node]:
-        """An address, cut to the bits that count, and whether it lies in the memory."""
+        """An address, truncated to the memory's address bits, and whether it lies in the memory."""
         graph = self._graph
         inside = graph.bit(1)
         if len(bits) > memory.address_bits:
@@ -345,7 +345,7 @@ class _Reader:
 
 
 def _memory(name: str, parameters: Mapping[str, Any]) -> Memory:
-    """The memory of a cell, without its writes."""
+    """The memory that a cell describes, still without writes."""
     width, size = parameter(parameters["WIDTH"]), parameter(parameters["SIZE"])
     digits = parameters["INIT"][::-1]
     init = [parameter(digits[width * index:width * (index + 1)][::-1])

@@ -1,4 +1,4 @@
-"""A tile as expressions: what each register, memory and output takes at the clock edge."""
+"""A tile as expressions: next values of registers, writes to memories, and outputs."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ __all__ = ["Memory", "Read", "Register", "Tile", "Write"]
 
 @dataclass(eq=False)
 class Register:
-    """A register: holds ``leaf``, starts as ``init``, takes ``next`` at the clock edge."""
+    """A register: holds ``leaf``, initially ``init``; the clock edge changes it to ``next``."""
 
     name: str
     width: int
@@ -20,7 +20,10 @@ class Register:
 
 @dataclass(eq=False)
 class Write:
-    """A write port: where ``enable`` is set, the bits of ``data`` under ``mask`` are stored."""
+    """A write port: if ``enable`` is set, the bits of ``data`` under ``mask`` are stored.
+
+    If ``mask`` is None, all bits are stored.
+    """
 
     enable: Node
     address: Node
@@ -30,7 +33,7 @@ class Write:
 
 @dataclass(eq=False)
 class Memory:
-    """A memory of ``depth`` entries; the low ``address_bits`` of an address count.
+    """A memory of ``depth`` entries, addressed by the lowest ``address_bits`` bits of an address.
 
     ``writes`` happen at the clock edge, in order.
     """

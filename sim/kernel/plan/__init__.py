@@ -1,1 +1,1 @@
-"""Plan of a clock edge: what is computed when, which cells share state, which tiles are idle."""
+"""Plan of a clock edge: what is computed together, in which order, and which tiles are idle."""

@@ -1,9 +1,9 @@
 """The order of groups that read each other's registers.
 
 Each group reads the state before the edge and stores in place, so a group that reads a register
-comes before the one that writes it. Where groups read each other's registers in a circle, some
-store late, after all others. If all enables of the circle differ between tiles, its groups are
-merged instead.
+comes before the group that writes it. Where groups read each other's registers in a circle, some
+store late, after all others. If no enable in the circle is the same in all tiles, the groups of the
+circle are merged instead.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _Place = tuple[str, int | None]
 
 
 def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], set[int]]:
-    """Orders groups.
+    """Orders groups so that each reads registers before another one overwrites them.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Groups that would still be in circles, and registers that would be stored late."""
+            """Cost of storing a group late: groups left in circles, then registers stored late."""
             remaining = _components(_successors(reads, stores, late | {index}))
             return (sum(len(one) for one in remaining if len(one) > 1),
                     len(groups[index].updates), index)
@@ -54,7 +54,10 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
 
 
 def _reads(plan: Plan, group: Group) -> set[_Place]:
-    """Leaves that a group reads from its own row, except bits, which are read before all groups."""
+    """Registers and memories that a group reads in its own row.
+
+    Bits are left out: they are read before all groups.
+    """
     places: set[_Place] = set()
     for node in topological([value for value, _ in group.values()], plan.pure):
         if node.op == "read":
@@ -71,7 +74,7 @@ def _reads(plan: Plan, group: Group) -> set[_Place]:
 
 def _successors(reads: Sequence[set[_Place]], stores: Sequence[set[_Place]],
                 late: set[int]) -> list[int]:
-    """For each group, the bits of those that must come after it."""
+    """For each group, a mask of the groups that must come after it."""
     result = []
     for reader, seen in enumerate(reads):
         after = 0
@@ -89,7 +92,7 @@ def _successors(reads: Sequence[set[_Place]], stores: Sequence[set[_Place]],
 def _components(later: Sequence[int]) -> list[list[int]]:
     """Strongly connected components of a graph, each before those that its edges lead to.
 
-    Edges from a node are given as the bits of a number.
+    ``later[i]`` is a mask of the nodes to which node i has an edge.
     """
     count = len(later)
     reach = list(later)

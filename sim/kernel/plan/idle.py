@@ -57,18 +57,18 @@ __all__ = ["idle_registers"]
 
 def idle_registers(plan: Plan, updates: Sequence[Node], enables: Iterable[Node],
                    followed: Mapping[int, Node]) -> tuple[list[int] | None, list[str]]:
-    """Finds the active registers and the activity inputs; None and no inputs if there are none.
+    """Finds the active registers and the activity inputs; None and ``[]`` if the search fails.
 
     Parameters
     ----------
     plan : Plan
-        Registers and inputs; nothing else of it need be decided yet.
+        Only its registers and inputs need to be set.
     updates : sequence of Node
         Next value of each register.
     enables : iterable of Node
         Enables of all memory writes.
     followed : mapping of int to Node
-        The function of others that a register always equals, by the register's number.
+        For each register that always equals a function of other registers, that function.
     """
     activity = [name for name, source in plan.inputs.items()
                 if source.width == 1 and name != RESET]
@@ -120,14 +120,14 @@ class _Search:
         return active
 
     def _when_zero(self, active: Iterable[int], values: Sequence[Node]) -> list[Node]:
-        """Values if the inputs and the active registers are 0."""
+        """The values, simplified for activity inputs and active registers of 0."""
         graph = self._plan.graph
         leaves = [*self._inputs, *(self._plan.registers[index].leaf for index in active)]
         return substitute(graph, values, {leaf: graph.bit(0) if leaf.is_bit else graph.const(0)
                                           for leaf in leaves})
 
     def _changing(self, values: Sequence[Node], active: Sequence[int]) -> list[int]:
-        """Registers, active ones aside, whose value may change if `values` are the next ones."""
+        """Registers outside ``active`` that may change if ``values`` are the next values."""
         return [index for index, register in enumerate(self._plan.registers)
                 if index not in active and values[index] is not register.leaf
                 and not self._constant(index) and not self._follows(index, values, active)]
@@ -138,7 +138,7 @@ class _Search:
         return value.op in ("const", "bit") and value.attr == self._plan.registers[index].init
 
     def _follows(self, index: int, values: Sequence[Node], active: Sequence[int]) -> bool:
-        """Whether a register that equals a function of others takes that function's old value."""
+        """Whether a register that equals a function of others stays equal to its old value."""
         if index not in self._followed:
             return False
         present, = self._when_zero(active, [self._followed[index]])

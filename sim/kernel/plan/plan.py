@@ -1,8 +1,8 @@
 """The plan of a clock edge of a grid: registers, where inputs come from, and groups of updates.
 
 Bits that depend on nothing but bits are computed 64 tiles at a time. Everything else belongs to a
-group: the registers and memory writes that share an enable, with the logic that only they use. A
-group that no tile of a vector enables is not computed.
+group: the registers and memory writes that share an enable, with the logic that only they use.
+Where no tile of a vector enables a group, the vector does not compute it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ RESET = "rst"
 
 
 def storage(width: int) -> int:
-    """Bits that a number of ``width`` bits takes in memory: 16, 32 or 64."""
+    """Number of bits in which memory stores a number of ``width`` bits: 16, 32 or 64."""
     return 16 if width <= 16 else 32 if width <= 32 else 64
 
 
 def stored(width: int) -> int:
-    """Mask of the bits of a number that are stored: those above its width must be zero."""
+    """Mask of all bits that memory stores of a number; those above ``width`` must be zero."""
     return low(storage(width))
 
 
@@ -34,9 +34,9 @@ class Input:
     Attributes
     ----------
     kind : str
-        ``shared``: the grid's port ``port``. ``each``: the tile's slice of it. ``east``, ``south``:
-        register ``source`` of the tile to the west or the north; at the grid's edge the tile's row
-        or column of ``port``, or zero if there is none.
+        ``shared``: the grid's port ``port``. ``each``: the tile's slice of ``port``. ``east``,
+        ``south``: register ``source`` of the tile to the west or the north; at the grid's edge the
+        tile's row or column of ``port``, or zero if there is none.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Group:
         return [*self.updates, *self.writes]
 
     def values(self) -> Iterator[tuple[Node, int]]:
-        """Values to be computed, and which of their bits are used."""
+        """Values to compute, each with a mask of its bits that are used."""
         for update in self.updates:
             yield update.value, stored(update.width)
         for write in self.writes:
@@ -168,7 +168,7 @@ class Plan:
 
 
 def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int] = ()) -> int:
-    """Width of the lanes that hold values, and numbers in memory of ``widths`` bits."""
+    """Width in bits of the lanes for values, some of which memory stores in ``widths`` bits."""
     needed = demands(roots, lambda node: plan.pure(node) or plan.uniform(node))
     widths = [*widths]
     for node in needed:

@@ -1,7 +1,7 @@
 """Plans the clock edge of a grid: which logic is computed for which tiles, and in which order.
 
-Where a register's next value is chosen by a bit that is the same in all tiles, each choice can be a
-group of its own, so that what it does not need is not computed.
+Where a bit that is the same in all tiles chooses a register's next value, each alternative can be a
+group of its own, so that only the chosen alternative is computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ def _narrowed(tile: Tile, registers: Sequence[Register], added: Mapping[int, Nod
               ) -> tuple[list[Node], list[MemoryWrite], dict[int, Node]]:
     """Next values of the registers, memory writes, and ``added``, without bits that nothing uses.
 
-    All are narrowed together, so that they share what they have in common.
+    All are narrowed together, so that they still share nodes.
     """
     graph = tile.graph
     writes = [(index, write) for index, memory in enumerate(tile.memories)
@@ -87,7 +87,10 @@ def _narrowed(tile: Tile, registers: Sequence[Register], added: Mapping[int, Nod
 
 
 def _outputs(grid: TileGrid, tile: Tile, registers: list[Register]) -> dict[str, int]:
-    """Registers that hold the linked outputs; adds some that follow others through logic."""
+    """Numbers of the registers that hold the linked outputs, by output name.
+
+    For an output that is a function of registers, appends a register that always equals it.
+    """
     by_leaf = {register.leaf: index for index, register in enumerate(registers)}
     linked = {link.source if isinstance(link, Chain) else link.port for link in grid.links}
     outputs: dict[str, int] = {}
@@ -146,7 +149,7 @@ def _inputs(grid: TileGrid, tile: Tile, outputs: Mapping[str, int]) -> dict[str,
 
 
 def _check_edges(grid: TileGrid, outputs: Mapping[str, int]) -> None:
-    """Checks that each register has one value beyond each edge: there is one place for it."""
+    """Checks that each register needs only one value beyond each edge: it has one place there."""
     first: dict[tuple[int, str], Chain] = {}
     for link in grid.links:
         if isinstance(link, Chain) and link.sink is not None:
@@ -176,11 +179,11 @@ def _split(graph: Graph, value: Node, hold: Node) -> tuple[Node, Node]:
 
 
 _CASE_SAVING = 12
-"""Operations on numbers that must be saved for a choice to become two groups."""
+"""Minimum number of operations on numbers that splitting a choice in two groups must save."""
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
-    """Split an update in two where a bit that all tiles share selects its value.
+    """Splits an update in two if a bit that is the same in all tiles selects its value.
 
     At most one of the enables is set in any tile.
     """
@@ -223,7 +226,7 @@ def _simplified(graph: Graph, task: Update | MemoryWrite) -> Update | MemoryWrit
 
 
 def _rewritten(graph: Graph, tasks: Sequence[Update | MemoryWrite]) -> list[Update | MemoryWrite]:
-    """The tasks, with the rules applied to all their values at once, so that these share nodes."""
+    """The tasks after `rewrite`, applied to all their values at once so that they share nodes."""
     values: list[Node] = []
     for task in tasks:
         values += [task.enable, task.value] if isinstance(task, Update) else \
@@ -241,7 +244,7 @@ def _rewritten(graph: Graph, tasks: Sequence[Update | MemoryWrite]) -> list[Upda
 
 
 def _groups(plan: Plan, tasks: Sequence[Update | MemoryWrite]) -> list[Group]:
-    """Groups of the tasks by enable, in order, merged where they must be."""
+    """Groups the tasks by enable and orders the groups; merges groups where necessary."""
     graph = plan.graph
     by_enable: dict[Node, Group] = {}
     for task in tasks:

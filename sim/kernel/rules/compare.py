@@ -46,7 +46,7 @@ def _shifted(node: Node) -> tuple[Node, int, int] | None:
 
 
 def _shl(graph: Graph, y: Node, places: int) -> Node:
-    """``y`` shifted to the left, operand by operand, as hardware writes it."""
+    """``y`` shifted to the left; a bitwise or is shifted operand by operand, as in the netlist."""
     if y.op == "or":
         return graph.or_(*(_shl(graph, arg, places) for arg in y.args))
     return graph.shl(y, places)

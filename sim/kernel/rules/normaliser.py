@@ -34,7 +34,7 @@ from sim.kernel.ir import Graph, Node, low
 __all__ = ["normalisers"]
 
 _FEWEST_STEPS = 3
-"""Fewer are at least as fast as a count."""
+"""Minimum number of steps to replace; fewer steps are at least as fast as a count."""
 
 
 def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
@@ -75,7 +75,7 @@ class _Chain:
     width: int
 
     def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
-        """For each word but the first, and each condition, what it is equal to."""
+        """The replacement of each word except the first, and of each condition."""
         word = self.steps[-1].before
         most = 2 * self.steps[-1].places - 1
         count = graph.clz(word, self.width, most)

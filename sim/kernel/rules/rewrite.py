@@ -13,7 +13,7 @@ from sim.kernel.transform import substitute
 __all__ = ["RULES", "Rule", "rewrite"]
 
 Rule = Callable[[Graph, Sequence[Node]], dict[Node, Node]]
-"""Finds a rule's patterns among nodes, operands first: for each node to be replaced, its value."""
+"""A rule: given nodes, operands first, returns a replacement for each node that it replaces."""
 
 RULES: Mapping[str, Rule] = {"normaliser": normalisers, "sticky": stickies,
                              "sticky_series": series, "clamp": clamps, "compare": comparisons}
@@ -21,7 +21,7 @@ RULES: Mapping[str, Rule] = {"normaliser": normalisers, "sticky": stickies,
 
 
 def rewrite(graph: Graph, roots: Sequence[Node]) -> list[Node]:
-    """Values equal to ``roots``, without the patterns of the rules."""
+    """Values equal to ``roots``, in which the patterns of all rules are replaced."""
     roots = list(roots)
     for rule in RULES.values():
         while found := rule(graph, topological(roots)):

@@ -31,7 +31,7 @@ def series(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 
 def operands(graph: Graph, node: Node) -> tuple[Node, Node] | None:
-    """The number and the distance of a sticky shift; None if the node is none."""
+    """The number and the distance of a sticky shift; None if the node is not a sticky shift."""
     if node.op == "or":
         for arg in node.args:
             if arg.op == "shrv" and sticky_shift(graph, *arg.args) is node:
