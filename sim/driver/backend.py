@@ -1,7 +1,7 @@
-"""Backends: what a device runs on. A protocol, and its two implementations.
+"""Backends of a device: a protocol, and its two implementations (RTL and golden model).
 
-A backend is a chip as its host sees it. It relies on the device to check arguments, and only one
-thread may use it at a time.
+A backend is a chip as its host sees it. The device checks all arguments before it calls a backend,
+and lets only one thread call it at a time.
 """
 
 import os
@@ -23,18 +23,18 @@ from sim.models.hbm import HbmOptions
 __all__ = ["BACKENDS", "Backend", "open_backend"]
 
 BACKENDS = ("rtl", "golden")
-"""Names of the backends: the simulated hardware, and its numpy model."""
+"""Names of the backends: the simulated hardware, and the golden model."""
 
 Words = npt.NDArray[np.uint32]
 
 _STOP_CYCLES = 1 << 16
-"""Most cycles that a core takes to stop."""
+"""Limit, in cycles, of the wait for a core to stop."""
 _TURN = 64
-"""Bundles that a golden core executes before the other one's turn."""
+"""Number of bundles that a golden core executes before the next core's turn."""
 
 
 class Backend(Protocol):
-    """A chip, its memory, and time."""
+    """A chip, its memory and its simulated time."""
 
     @property
     def model(self) -> ChipModel | None:
@@ -46,19 +46,19 @@ class Backend(Protocol):
 
     @property
     def steps(self) -> int:
-        """Time so far: clock cycles; without a clock, bundles."""
+        """Simulated time so far: clock cycles (RTL) or executed bundles (golden model)."""
 
     def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
         """Write programs to the instruction memories of stopped cores."""
 
     def bundle(self, core: int, address: int) -> int | None:
-        """Read a bundle of a stopped core's instruction memory; None beyond its end."""
+        """Read a bundle of a stopped core's instruction memory; None beyond the memory's end."""
 
     def start(self, core: int, pc: int) -> None:
         """Start a stopped core."""
 
     def stop(self, core: int) -> None:
-        """Stop a core before its next bundle."""
+        """Stop a core before it issues its next bundle."""
 
     def reset(self, core: int) -> None:
         """Reset a core and its counters; its memories and registers stay."""
@@ -72,9 +72,9 @@ class Backend(Protocol):
         Parameters
         ----------
         steps : int
-            Most cycles or bundles.
+            Maximum number of cycles (RTL) or bundles of each core (golden model).
         interrupt : bool
-            Return as soon as a core stops.
+            Return as soon as any core stops.
 
         Returns
         -------
@@ -86,37 +86,40 @@ class Backend(Protocol):
         """Read the state of a core."""
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Set the cycles without a bundle that make a core fault; 0: never. A reset clears it."""
+        """Let a core fault after ``cycles`` cycles without a bundle; 0, as after a reset: never."""
 
     def signal(self, core: int, semaphore: int, amount: int) -> None:
-        """Add to a semaphore."""
+        """Add ``amount`` to a semaphore of a core."""
 
     def read_semaphores(self, core: int) -> Words:
-        """Read the semaphores."""
+        """Read all semaphores of a core."""
 
     def read_scalars(self, core: int) -> Words:
-        """Read the scalar registers of a stopped core."""
+        """Read all scalar registers of a stopped core."""
 
     def write_scalars(self, core: int, at: int, words: Words) -> None:
-        """Write scalar registers of a stopped core; register 0 stays zero."""
+        """Write scalar registers of a stopped core from number ``at`` on; register 0 stays zero."""
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
-        """Read words of scalar memory."""
+        """Read ``count`` words of a core's scalar memory, from address ``at`` on."""
 
     def write_smem(self, core: int, at: int, words: Words) -> None:
-        """Write words of scalar memory."""
+        """Write words of a core's scalar memory, from address ``at`` on."""
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
-        """Read vectors of vector memory, shape (count, sublanes, lanes)."""
+        """Read vectors of a core's vector memory, shape (count, sublanes, lanes)."""
 
     def write_vmem(self, core: int, at: int, vectors: Words) -> None:
-        """Write vectors of vector memory, shape (count, sublanes, lanes)."""
+        """Write vectors of a core's vector memory, shape (count, sublanes, lanes)."""
 
     def take_counters(self, core: int) -> None:
         """Take a snapshot of a core's counters, for `taken_counters`."""
 
     def taken_counters(self, core: int) -> dict[str, int]:
-        """Read the snapshot since the core's reset: ``cycles`` and `hdl.core.counters.COUNTERS`."""
+        """Read the snapshot that `take_counters` took: ``cycles`` and `hdl.core.counters.COUNTERS`.
+
+        Counting starts at the core's last reset.
+        """
 
     def close(self) -> None:
         """Release everything; arrays that ``hbm`` returned stay valid."""
@@ -125,7 +128,7 @@ class Backend(Protocol):
 class _GoldenBackend:
     """The golden chip. It has no clock: all counters are zero.
 
-    A watchdog ends a program that waits when no core can continue, whatever its cycles.
+    A watchdog of any number of cycles ends a program that waits as soon as no core can continue.
     """
 
     def __init__(self, config: Config) -> None:
@@ -341,7 +344,7 @@ def open_backend(name: str, config: Config, memory: HbmOptions | None,
     Raises
     ------
     TypeError, ValueError, OSError
-        If ``trace`` is wrong for `ChipModel`, or the backend has no clock.
+        If `ChipModel` rejects ``trace``, or a trace is requested from the golden backend.
     """
     if name == "golden":
         if trace is not None:

@@ -20,9 +20,9 @@ __all__ = ["Cores", "Progress"]
 Progress = Callable[[], object]
 
 _SLICE = 1024
-"""Cycles, or bundles, between two checks of the cores and of the host's clock."""
+"""Cycles (RTL) or bundles (golden model) between two checks of the cores and the host's clock."""
 _MOST_SIGNAL = (1 << 28) - 1
-"""Most that the host can add to a semaphore at once."""
+"""Largest amount that the host can add to a semaphore in one access."""
 
 
 class Cores(Memory, Counters):
@@ -52,7 +52,7 @@ class Cores(Memory, Counters):
         Raises
         ------
         TypeError, ValueError
-            If it does not consist of bundles, or does not fit.
+            If ``program`` is not a sequence of bundles, or does not fit in instruction memory.
         RuntimeError
             If the core runs, or the device is closed.
         """
@@ -61,7 +61,8 @@ class Cores(Memory, Counters):
     def start(self, core: int, pc: int = 0) -> None:
         """Start a core at bundle ``pc``, and clear its fault.
 
-        Simulated time advances only inside `wait`, `run` and methods that wait themselves.
+        The program makes progress only inside methods that run simulated time: `wait`, `run`, and
+        others for the few cycles that they need, such as `read_vmem`.
 
         Raises
         ------
@@ -87,29 +88,29 @@ class Cores(Memory, Counters):
         cores : sequence of int, optional
             The cores to wait for; all, if not given. Other cores run meanwhile.
         cycles : int, optional
-            Most clock cycles to wait; with the golden backend, most bundles of a core.
+            Limit of the wait in clock cycles; with the golden backend, in bundles of a core.
         seconds : float, optional
-            Most time to wait by the host's clock.
+            Limit of the wait in seconds of the host's clock.
         poll : bool
             Poll the cores' status registers instead of using the chip's interrupt. The result is
             the same.
         progress : callable, optional
-            Called now and then.
+            Called without arguments at least every 1,024 cycles (golden backend: bundles).
 
         Raises
         ------
         CoreFaultError
             If one of the cores stops, or has stopped, with a fault. The others keep running.
         CoreStoppedError
-            If another thread stops or resets one of the cores meanwhile.
+            If another thread stops or resets one of the cores during the wait.
         DeviceTimeoutError
-            If a program has not ended in time; it can be waited for again. Raised at once if all
-            programs wait for semaphores that only the host can still signal, unless a watchdog is
-            set.
+            If a program has not ended within the limit; another `wait` continues it. Raised at once
+            if all programs wait for semaphores that only the host can still signal, unless a
+            watchdog is set.
         TypeError, ValueError
             If an argument is wrong.
         RuntimeError
-            If the device is closed, even meanwhile.
+            If the device is closed, before or during the wait.
         """
         if not isinstance(cores, Iterable | None):
             raise TypeError(f"cores must be a sequence of cores, not {cores!r}")
@@ -132,22 +133,30 @@ class Cores(Memory, Counters):
                 if backend.advance(left, interrupt=not poll):
                     states = self._states(backend, watched)
                     if any(state.running for state in states.values()):
-                        raise _timeout("programs wait for semaphores to which nothing adds",
+                        raise _timeout("programs wait for semaphores that only the host can signal",
                                        states, stuck=True)
             if progress is not None:
                 progress()
 
     def run(self, programs: Mapping[int, Program | Sequence[int]],
             **options: Any) -> dict[int, dict[str, int]]:
-        """Load and start programs, by core, and wait for them with the options of `wait`.
+        """Load and start the programs of some cores, and wait for them.
+
+        Parameters
+        ----------
+        programs : mapping of int to Program or sequence of int
+            The program of each core.
+        options
+            The keyword arguments of `wait`.
 
         Returns
         -------
         dict of int to dict
-            By core, what its cycles were spent on, with the names of `counters`, from its start
-            until all of the programs had ended. The largest ``cycles`` is the duration of the run.
-            The host starts cores and detects their end through registers, which adds some tens of
-            cycles. What another thread has a core do before this method returns is counted too.
+            For each core, the counters (see `counters`) from its start until all of the programs
+            had ended. The largest ``cycles`` is the duration of the run. The counters
+            include some tens of cycles in which the host starts cores and detects their end
+            through registers, and whatever another thread makes a core do before this method
+            returns.
 
         Raises
         ------
@@ -163,7 +172,7 @@ class Cores(Memory, Counters):
         return self.state(core).running
 
     def fault(self, core: int) -> Fault:
-        """Tell why a core stopped after its last start: `Fault.NONE` if not because of a fault."""
+        """Tell which fault stopped a core since its last start; `Fault.NONE` if no fault did."""
         return self.state(core).fault
 
     def state(self, core: int) -> CoreState:
@@ -172,14 +181,17 @@ class Cores(Memory, Counters):
             return backend.state(self._core(core))
 
     def stop(self, core: int | None = None) -> None:
-        """Stop a core, or all, before the next bundle; `start` at the core's ``pc`` resumes it."""
+        """Stop a core, or all cores, before the next bundle.
+
+        `start` at the ``pc`` that `state` returns resumes the program.
+        """
         with self._open() as backend:
             for number in self._cores(core):
                 self._kills[number] += backend.state(number).running
                 backend.stop(number)
 
     def reset(self, core: int | None = None) -> None:
-        """Reset a core, or the whole chip, whatever it is doing.
+        """Reset a core (or, without a number, the whole chip), even while programs run.
 
         Semaphores become zero and the array empty. Buffers, memories, registers and watchdogs stay
         as they are, and `counters` continue.
@@ -206,7 +218,7 @@ class Cores(Memory, Counters):
                 self._before_reset[number] = count
 
     def signal(self, core: int, semaphore: int, amount: int = 1) -> None:
-        """Add to a semaphore of a core. An overflow is the core's fault SEMAPHORE."""
+        """Add ``amount`` to a semaphore of a core. An overflow is the core's fault SEMAPHORE."""
         with self._open() as backend:
             backend.signal(self._core(core),
                            integer("semaphore", semaphore, 0, SEMAPHORES - 1),
@@ -214,18 +226,18 @@ class Cores(Memory, Counters):
             self._used = True
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Let programs of a core end with the fault WATCHDOG when no bundle issues for too long.
+        """Let a core stop with the fault WATCHDOG if it issues no bundle for too long.
 
-        The watchdog stays set, even over a reset, and watches over `Device.execute` too.
+        The watchdog stays set after a reset, and applies to programs of `Device.execute` too.
 
         Parameters
         ----------
         core : int
             Number of the core.
         cycles : int
-            Cycles without a bundle that raise the fault; 0, the initial value: never. The golden
-            backend has no clock: with any other number, a waiting program gets the fault as soon as
-            no core can continue.
+            Number of cycles without a bundle after which the core faults; 0, the initial value,
+            disables the watchdog. The golden backend has no clock: with any number but 0, a waiting
+            program gets the fault as soon as no core can continue.
 
         Raises
         ------
@@ -241,7 +253,7 @@ class Cores(Memory, Counters):
             self._watchdogs[number] = most
 
     def _load(self, programs: Mapping[int, Program | Sequence[int]], at: int = 0) -> None:
-        """Write programs to instruction memories, by core: all, or none if one is wrong."""
+        """Write programs to the instruction memories of their cores; none, if any is invalid."""
         with self._open() as backend:
             size = self._config.imem_bundles
             first = integer("at", at, 0, size)
@@ -270,7 +282,7 @@ class Cores(Memory, Counters):
 
     def _run(self, cores: Iterable[int], new: Mapping[int, Program | Sequence[int]],
              **options: Any) -> dict[int, dict[str, int]]:
-        """Load new programs, start the cores, wait for them, and return what they counted."""
+        """Load new programs, start the cores, wait for them, and return each core's counters."""
         cores = list(cores)
         with self._open() as backend:
             self._load(new)
@@ -290,7 +302,7 @@ class Cores(Memory, Counters):
                 for core, counts in after.items()}
 
     def _states(self, backend: Backend, cores: Iterable[int]) -> dict[int, CoreState]:
-        """Read the states of cores; raise the fault of one that has one."""
+        """Read the states of cores; raise a `CoreFaultError` if one of them has a fault."""
         states = {core: backend.state(core) for core in cores}
         for core, state in states.items():
             # A start clears the fault, so it belongs to the last program.
@@ -302,7 +314,7 @@ class Cores(Memory, Counters):
 
     def _raise_stopped(self, backend: Backend, cores: Iterable[int],
                        before: Sequence[int]) -> None:
-        """Raise an error if a core was stopped or reset since ``_kills`` was ``before``."""
+        """Raise an error if a core was stopped or reset after ``_kills`` was ``before``."""
         for core in cores:
             if self._kills[core] != before[core]:
                 raise CoreStoppedError(core, backend.state(core).pc)
@@ -326,7 +338,7 @@ def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTime
 
 
 def _bundle(number: int, bundle: object) -> int:
-    """Check a bundle of a program; its number is for the message."""
+    """Check a bundle of a program, and return it as an integer; ``number`` is for the message."""
     value = integer(f"bundle {number}", bundle)
     if not 0 <= value < 1 << BUNDLE_BITS:
         raise ValueError(f"bundle {number} must be from 0 to 2**{BUNDLE_BITS} - 1, not {value:#x}")

@@ -1,4 +1,4 @@
-"""Performance counters of the cores, since the device was opened."""
+"""Performance counters of the cores, which count from the opening of the device."""
 
 from collections.abc import Iterable
 
@@ -21,13 +21,14 @@ class Counters(Session):
         self._before_reset = [dict.fromkeys(_NAMES, 0) for _ in range(config.cores)]
 
     def counters(self, core: int | None = None) -> dict[str, int]:
-        """Read what cycles were spent on since the device was opened.
+        """Read how many cycles were spent on what since the device was opened.
 
         Parameters
         ----------
         core : int, optional
-            The core; if not given, the sums over all cores. Then a clock cycle of a chip of two
-            cores counts twice, in ``cycles`` too; `Device.run` tells how long a run took.
+            Number of the core. If it is not given, the result is the sum over all cores: on a chip
+            with two cores, each clock cycle counts twice, in ``cycles`` too. `Device.run` returns
+            the duration of a run.
 
         Returns
         -------
@@ -35,8 +36,8 @@ class Counters(Session):
             ``cycles``: all cycles, each of which counts as one of ``mxu_active_cycles`` (an
             activation row entered the array), ``weight_load_cycles`` (otherwise, a weight row did),
             ``vector_wait_cycles``, ``memory_wait_cycles``, ``semaphore_wait_cycles``,
-            ``instruction_wait_cycles`` (otherwise, a bundle waited for that) and ``idle_cycles``.
-            The golden backend has no clock: all are 0.
+            ``instruction_wait_cycles`` (otherwise, a bundle waited for that unit, memory, semaphore
+            or instruction) and ``idle_cycles``. The golden backend has no clock: all are 0.
 
         Raises
         ------
@@ -53,7 +54,7 @@ class Counters(Session):
             return {name: sum(count[name] for count in counts) for name in _NAMES}
 
     def _taken(self, backend: Backend, cores: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Return the cores' counters at the time when each was last taken."""
+        """Return each core's counters as of its last snapshot (`Backend.take_counters`)."""
         result = {}
         for core in cores:
             taken, before = backend.taken_counters(core), self._before_reset[core]

@@ -1,4 +1,4 @@
-"""The host's view of the processor: numpy arrays in, numpy arrays out; programs and their effects.
+"""The host's interface to the processor: copies numpy arrays, runs programs, reads states.
 
     with Device.open("tiny") as device:
         buffer = device.allocate(1 << 12)
@@ -38,12 +38,12 @@ class Device(Residents):
 
     Results depend only on the operands and the array's size, not on the backend.
 
-    Threads may share a device. Each method call is atomic, except that others may act while one
-    waits in `wait` or `run`: for example, stop the program that it waits for. Several devices may
-    be open at the same time.
+    Threads may share a device. Each method call is atomic, except `wait` and `run`: while they
+    wait, other threads may call methods, for example `stop`. Several devices may be open at the
+    same time.
 
-    Whatever ends a method early (Ctrl-C, a fault, a timeout), the device stays usable: `stop` or
-    `reset` ends programs that may still run.
+    If a method ends early (Ctrl-C, a fault, a timeout), the device stays usable. `stop` or `reset`
+    ends programs that may still run.
     """
 
     def __init__(self, config: Config, backend: str, memory: HbmOptions | None = None,
@@ -66,27 +66,30 @@ class Device(Residents):
     def open(cls, config: str | Config = "v2", backend: str = "rtl", *,
              memory: HbmOptions | None = None,
              trace: str | os.PathLike[str] | None = None) -> Self:
-        """Open a device. The first time, this builds the simulation, which takes a while.
+        """Open a device.
+
+        The first time, this builds the simulation of the configuration, which can take minutes.
 
         Parameters
         ----------
         config : str or Config
-            A preset (`tiny`, `small`, `v2`) or parameters.
+            Name of a preset (`tiny`, `small`, `v2`), or parameters.
         backend : str
-            ``"rtl"`` simulates the hardware, ``"golden"`` is the numpy model, with the same bits.
+            ``"rtl"`` simulates the hardware; ``"golden"`` is the numpy model, whose results have
+            the same bits.
         memory : HbmOptions, optional
             Behaviour of the memory in ``"rtl"``: latency, bandwidth, random stalls.
         trace : path, optional
-            Common prefix of two files to write, only in ``"rtl"``: ``trace="build/run"`` makes
-            ``build/run.json``, which ui.perfetto.dev shows, and waveforms, ``build/run.vcd``
-            (docs/tracing.md). They are complete when the device is closed. Tracing uses a
-            simulation of its own, which is slower.
+            Only for ``"rtl"``: common prefix of two files to write. ``trace="build/run"`` makes
+            ``build/run.json``, a trace for ui.perfetto.dev, and ``build/run.vcd``, waveforms
+            (docs/tracing.md). The files are complete when the device is closed. Tracing uses
+            another build of the simulation, which is slower.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such preset or backend, or no chip can have the configuration; if
-            ``trace`` is not a path, or given for ``"golden"``.
+            If there is no such preset or backend, or if a chip cannot have this configuration; if
+            ``trace`` is not a path, or is given for ``"golden"``.
         OSError
             If the files of the trace cannot be written.
         RuntimeError
@@ -102,7 +105,7 @@ class Device(Residents):
 
     @property
     def model(self) -> ChipModel | None:
-        """The simulated chip, to change how its memory behaves; None for the golden backend.
+        """The simulated chip, whose memory model can be changed; None for the golden backend.
 
         Raises
         ------
@@ -116,9 +119,9 @@ class Device(Residents):
                progress: bool = False) -> Float32:
         """Multiply the matrices ``a`` and ``b``, to the bits of docs/numerics.md.
 
-        The compiler writes a program for both cores, which is kept for other operands of these
-        shapes (docs/compiler.md). It uses instruction memory, scalar memory, vector memory and
-        registers as it needs; buffers in HBM stay.
+        The compiler writes a program for both cores, and reuses it for later operands of the same
+        shapes (docs/compiler.md). The program overwrites instruction memory, scalar memory, vector
+        memory and registers as it needs; other buffers in HBM are left alone.
 
         Parameters
         ----------
@@ -127,7 +130,7 @@ class Device(Residents):
         b : array of float32 or bfloat16, shape (K, N); (N, K) if ``transpose_b``
             Weights, likewise.
         transpose_b : bool
-            Multiply by the transpose of ``b``, which the array makes while it loads the weights.
+            Multiply by the transpose of ``b``; the array transposes weights while it loads them.
         progress : bool
             Show a progress bar.
 
@@ -143,10 +146,10 @@ class Device(Residents):
         ValueError
             If an operand is not a matrix, or their shapes do not fit.
         MemoryError
-            If the operands and the result do not fit in what is free of HBM; or if the chip's
+            If the operands and the result do not fit in the free part of HBM, or if the chip's
             memories are too small for the program (docs/architecture.md).
         CoreFaultError
-            If memory fails.
+            If memory answers with an error, or a watchdog expires.
         RuntimeError
             If a program runs, or the device is closed.
         """
@@ -163,11 +166,11 @@ class Device(Residents):
 
     def dense(self, x: npt.NDArray[Any], layers: Sequence[Dense], *,
               progress: bool = False) -> list[Float32]:
-        """Compute dense layers, each of which takes the results of the one before.
+        """Compute dense layers; the results of each layer are the input of the next.
 
-        All layers are one program on each core; the host takes no part in between. The results do
-        not depend on padding, chip or backend: they are those of the golden product, of fp32
-        addition and of `fmax` (docs/numerics.md). Otherwise as `matmul`.
+        All layers are one program on each core, which runs without the host. The results do not
+        depend on padding, chip or backend: they are those of the golden product, of fp32 addition
+        and of `fmax` (docs/numerics.md). Otherwise as `matmul`.
 
         Parameters
         ----------
@@ -197,7 +200,7 @@ class Device(Residents):
             return self._layers(left, check_layers(layers, left.shape[1]), progress)
 
     def _layers(self, x: Float32, layers: Sequence[Dense], progress: bool) -> list[Float32]:
-        """Compile and run layers that have been checked; those of empty operands need no run."""
+        """Compile and run checked layers; if an operand is empty, return results without a run."""
         self._last_run = {}
         kinds = tuple(layer.kind for layer in layers)
         if not x.size or not all(kind.columns for kind in kinds):

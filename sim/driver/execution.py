@@ -24,20 +24,20 @@ from sim.driver.heap import Buffer
 __all__ = ["OBSERVERS", "Execution", "Observer"]
 
 Observer = Callable[[Executable, Mapping[int, Mapping[str, int]], float], object]
-"""Takes an executable that has run, each core's counters, and the seconds that it took."""
+"""Function of an executable that has run, the counters of each core, and the run's seconds."""
 OBSERVERS: list[Observer] = []
 """Called after each run of an executable by any device of this process."""
 
 _LOOK_SECONDS = 0.2
-"""Time between two updates of a progress bar."""
+"""Seconds between two updates of a progress bar."""
 
 
 class Execution(Cores):
     """Part of `Device`: runs executables.
 
     Executables use the cores' memories and registers as they need. Their programs stay in
-    instruction memory until something else may have overwritten them, so that repeated runs load
-    nothing.
+    instruction memory until something else may have overwritten them, so repeated runs need not
+    load them again.
     """
 
     def __init__(self, config: Config) -> None:
@@ -48,10 +48,10 @@ class Execution(Cores):
 
     @property
     def last_run(self) -> dict[int, dict[str, int]]:
-        """Counters of each core in the last `execute`, `matmul` or `dense`.
+        """Counters of each core during the last `execute`, `matmul` or `dense`, as from `run`.
 
-        As `run` returns it, without the time to load programs. Empty before the first, and after
-        one that failed or had nothing to do; a core without a part is missing.
+        Loading programs is not counted. The dict is empty before the first such call, and after a
+        call that failed or needed no run. It has no entry for a core that ran no program.
         """
         with self._lock:
             return {core: dict(counts) for core, counts in self._last_run.items()}
@@ -63,23 +63,25 @@ class Execution(Cores):
         Parameters
         ----------
         executable : Executable
-            What to run; compiled for this device's configuration.
+            The executable, compiled for this device's configuration.
         arrays : arrays
-            Its inputs, in the order of ``executable.inputs``, with their shapes and types.
+            The inputs, in the order of ``executable.inputs``, with the shapes and types given
+            there.
         progress : bool or callable
-            Show a progress bar; or call this now and then.
+            Show a progress bar; or a function that is called without arguments during the run, at
+            least every 1,024 cycles (golden backend: bundles).
 
         Returns
         -------
         tuple of arrays
-            Its outputs, in the order of ``executable.outputs``.
+            The outputs, in the order of ``executable.outputs``.
 
         Raises
         ------
         TypeError, ValueError
             If the executable or an array is wrong.
         MemoryError
-            If the buffers do not fit in what is free of HBM.
+            If the buffers do not fit in the free part of HBM.
         CoreFaultError
             If a program has a fault.
         RuntimeError
@@ -113,26 +115,27 @@ class Execution(Cores):
                 *arrays: npt.NDArray[Any]) -> tuple[tuple[npt.NDArray[Any], ...], Report]:
         """Run an executable, and measure each of its kernels.
 
-        The program stops before each kernel, and the cycles that the host needs to notice that are
-        subtracted. Transfers continue meanwhile, so waits for them may be shorter than in a run by
-        `execute`.
+        The program halts before each kernel, and the host starts it again. The cycles that the host
+        needs for this are subtracted, but transfers continue in them. So the program may wait less
+        for transfers than in a run by `execute`.
 
         Parameters
         ----------
         executable : Executable
-            What to run; made by `sim.compiler.program.driver.compile_graph`.
+            The executable, made by `sim.compiler.program.driver.compile_graph`.
         arrays : arrays
             As in `execute`.
 
         Returns
         -------
         tuple of arrays, and Report
-            The outputs; the report has no cycles on the golden backend.
+            The outputs, as from `execute`, and the cycles of each kernel; on the golden backend,
+            which has no clock, the report has no cycles.
 
         Raises
         ------
         TypeError, ValueError, MemoryError, CoreFaultError, RuntimeError
-            As `execute`; TypeError if the executable was made otherwise.
+            As `execute`; TypeError also if `compile_graph` did not make the executable.
         """
         compiled = compiled_of(executable)
         with self._open():
@@ -166,9 +169,9 @@ class Execution(Cores):
 
     @contextmanager
     def _allocated(self, what: str, specs: Sequence[BufferSpec]) -> Iterator[dict[str, Buffer]]:
-        """Allocate buffers of an executable, by name, and free them at the end.
+        """Allocate buffers of an executable, by name, and free them when the context ends.
 
-        If its programs may still run then, the next reset frees them.
+        If the executable's programs may still run at that time, the next reset frees the buffers.
         """
         sizes = {spec.name: spec.layout.rows * self._config.row_bytes for spec in specs}
         buffers: dict[str, Buffer] = {}
@@ -190,7 +193,7 @@ class Execution(Cores):
                     self._heap.free(buffer)
 
     def _prepare(self, backend: Backend) -> None:
-        """Make sure that the cores are stopped and hold nothing of the user's programs."""
+        """Make sure that all cores are stopped and that nothing of the user's programs remains."""
         for core in range(self._config.cores):
             self._require_stopped(backend, core)
         if self._used:
@@ -203,7 +206,7 @@ class Execution(Cores):
 
     def _run_programs(self, executable: Executable, programs: Mapping[int, Program],
                       progress: Progress | None) -> None:
-        """Run an executable's programs to their end, loading those that are not loaded."""
+        """Run an executable's programs to their end; load those that are not in memory already."""
         started = time.perf_counter()
         new = {core: program for core, program in programs.items()
                if self._loaded.get(core) is not program}
@@ -225,7 +228,7 @@ class Execution(Cores):
             raise
 
     def _continue(self, spans: list[tuple[int, dict[str, int]]]) -> None:
-        """Continue a program that stops before each kernel, and note what each one costs."""
+        """Run a program that halts before each kernel; append (kernel, counters) to ``spans``."""
         overhead: dict[str, int] | None = None
         while kernel := int(self.read_scalars(0)[STAMP.number]):
             if overhead is None:
@@ -235,14 +238,14 @@ class Execution(Cores):
                                    in self._span(self.state(0).pc + 1).items()}))
 
     def _span(self, pc: int) -> dict[str, int]:
-        """Run core 0 from a bundle to its next halt, and return what it counted."""
+        """Run core 0 from bundle ``pc`` to its next halt, and return the counters of this run."""
         before = self.counters(0)
         self.start(0, pc)
         self.wait([0])
         return {name: count - before[name] for name, count in self.counters(0).items()}
 
     def _follow(self, bar: tqdm) -> Progress:
-        """Return a callable that shows in a bar how many rows have entered the arrays."""
+        """Return a callable that shows in ``bar`` how many rows have entered the arrays."""
         first = self.counters()["mxu_active_cycles"]
         last = time.monotonic()
 
@@ -257,7 +260,7 @@ class Execution(Cores):
 
 
 def _difference(wanted: Config, given: Config) -> str:
-    """Say why an executable does not suit a device: presets, or the parameters that differ."""
+    """Describe how two configurations differ: by their presets, or by single parameters."""
     names = {config: name for name, config in PRESETS.items()}
     if wanted in names and given in names:
         return f"executable must be compiled for {names[wanted]}, not {names[given]}"

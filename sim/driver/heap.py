@@ -9,12 +9,12 @@ __all__ = ["Buffer", "Heap"]
 
 @dataclass(eq=False)
 class Buffer:
-    """A piece of HBM, from `Device.allocate`.
+    """A contiguous part of HBM, from `Device.allocate`.
 
     Attributes
     ----------
     address : int
-        Byte address of its beginning; a multiple of ``config.row_bytes``.
+        Byte address of the first byte; a multiple of ``config.row_bytes``.
     size : int
         Size in bytes, as requested.
     """
@@ -24,14 +24,14 @@ class Buffer:
 
 
 class Heap:
-    """Free and allocated rows of HBM. It allocates the first free piece that is large enough.
+    """Allocator of the rows of HBM: it takes the first free block that is large enough.
 
     Parameters
     ----------
     rows : int
         Number of rows.
     row_bytes : int
-        Bytes of a row. Pieces consist of whole rows.
+        Bytes of a row. Blocks consist of whole rows.
     """
 
     def __init__(self, rows: int, row_bytes: int) -> None:
@@ -46,16 +46,16 @@ class Heap:
 
     @property
     def largest_free_bytes(self) -> int:
-        """Bytes of the largest free piece."""
+        """Size of the largest free block, in bytes."""
         return max((count for _, count in self._free), default=0) * self._row_bytes
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate ``size`` bytes.
+        """Allocate a block of at least ``size`` bytes.
 
         Raises
         ------
         MemoryError
-            If no free piece is large enough.
+            If no free block is large enough.
         """
         rows = -(-size // self._row_bytes)
         for index, (first, count) in enumerate(self._free):
@@ -64,12 +64,12 @@ class Heap:
                 buffer = Buffer(first * self._row_bytes, size)
                 self._used[buffer] = first, rows
                 return buffer
-        raise MemoryError(f"HBM must have {rows * self._row_bytes} bytes in one piece, but only "
-                          f"{self.largest_free_bytes} of {self.free_bytes} that are free are in "
-                          f"one")
+        raise MemoryError(f"HBM must have {rows * self._row_bytes} contiguous free bytes, but the "
+                          f"largest free block has {self.largest_free_bytes} of {self.free_bytes} "
+                          "free bytes")
 
     def free(self, buffer: Buffer) -> None:
-        """Free a piece; errors as `check`."""
+        """Free a buffer; errors as `check`."""
         self.check(buffer)
         pieces = sorted([*self._free, self._used.pop(buffer)])
         merged = pieces[:1]
@@ -82,12 +82,12 @@ class Heap:
         self._free = merged
 
     def check(self, buffer: object) -> None:
-        """Check that a buffer is allocated here.
+        """Check that a buffer is allocated in this heap.
 
         Raises
         ------
         TypeError, ValueError
-            If it is not a buffer, or not one of this memory, or was freed.
+            If it is not a buffer, or belongs to another heap, or was freed.
         """
         instance("buffer", buffer, Buffer)
         if buffer not in self._used:

@@ -1,4 +1,4 @@
-"""The device's memories and registers: buffers in HBM, and what each core holds."""
+"""The device's memories and registers: buffers in HBM, and memories and registers of each core."""
 
 import math
 from collections.abc import Iterable
@@ -32,11 +32,11 @@ class Memory(Session):
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of HBM that can be allocated, not always in one piece.
+        """Number of free bytes of HBM, which need not be contiguous.
 
         Initially ``config.hbm_bytes`` minus the last 1,024 rows (16 KiB of 1 MiB at `tiny`, 32 KiB
-        of 16 MiB at `small`, 512 KiB of 4 GiB at `v2`; at most a quarter). Through these rows the
-        device loads programs, and reads and writes vector memory, even while other cores run.
+        of 16 MiB at `small`, 512 KiB of 4 GiB at `v2`; at most a quarter of HBM). The device uses
+        these rows to load programs and to read and write vector memory, even while other cores run.
 
         Raises
         ------
@@ -48,25 +48,25 @@ class Memory(Session):
 
     @property
     def largest_free_bytes(self) -> int:
-        """Bytes of the largest piece of HBM that can be allocated; errors as `free_bytes`."""
+        """Largest number of bytes that one buffer can have now; errors as `free_bytes`."""
         with self._open():
             return self._heap.largest_free_bytes
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate a piece of HBM. Its contents are undefined.
+        """Allocate a buffer in HBM. Its contents are undefined.
 
         Parameters
         ----------
         size : int
-            In bytes, 1 or more. The buffer begins at a multiple of ``config.row_bytes``, and the
-            rest of its last row belongs to it.
+            Size in bytes, 1 or more. The buffer begins at a multiple of ``config.row_bytes``, and
+            no other buffer uses the rest of its last row.
 
         Raises
         ------
         TypeError, ValueError
             If the size is not an integer, or not positive.
         MemoryError
-            If no free piece is large enough; the message says how much is free.
+            If no free part of HBM is large enough; the message says how much is free.
         RuntimeError
             If the device is closed.
         """
@@ -74,12 +74,12 @@ class Memory(Session):
             return self._heap.allocate(checks.integer("size", size, 1, 1 << 62))
 
     def free(self, buffer: Buffer) -> None:
-        """Free a buffer. Nothing may use it any more.
+        """Free a buffer. Afterwards neither programs nor the host may use it.
 
         Raises
         ------
         TypeError, ValueError
-            If it is not a buffer of this device, or was freed before.
+            If ``buffer`` is not a buffer of this device, or was freed before.
         RuntimeError
             If the device is closed.
         """
@@ -92,8 +92,8 @@ class Memory(Session):
         Raises
         ------
         TypeError, ValueError
-            If the array is not an array of numbers, or does not fit; if the buffer is not one of
-            this device.
+            If ``array`` is not a numpy array of numbers, or does not fit in the buffer; if
+            ``buffer`` is not a buffer of this device.
         RuntimeError
             If the device is closed.
         """
@@ -110,19 +110,19 @@ class Memory(Session):
         Parameters
         ----------
         buffer : Buffer
-            Where to read.
+            The buffer to read.
         dtype : dtype of numbers
             Type of the array's elements.
         shape : int or tuple of int
             Shape of the array.
         offset : int
-            Byte of the buffer at which the array begins.
+            Offset in bytes of the array from the beginning of the buffer.
 
         Raises
         ------
         TypeError, ValueError
-            If the type or the shape is not one of an array of numbers, or the array does not lie in
-            the buffer; if the buffer is not one of this device.
+            If ``dtype`` is not a type of numbers, ``shape`` is not a shape, or the array does not
+            lie within the buffer; if ``buffer`` is not a buffer of this device.
         RuntimeError
             If the device is closed.
         """
@@ -147,12 +147,12 @@ class Memory(Session):
     # ---- Memories and registers of a core
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
-        """Read words of a core's scalar memory, even while the core runs.
+        """Read ``count`` words of a core's scalar memory from address ``at``, even while it runs.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such core, or the words do not lie in its memory.
+            If there is no such core, or the words do not lie within its scalar memory.
         RuntimeError
             If the device is closed.
         """
@@ -161,24 +161,29 @@ class Memory(Session):
             return backend.read_smem(self._core(core), first, count)
 
     def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
-        """Write words of a core's scalar memory, even while it runs; errors as `read_smem`."""
+        """Write words to a core's scalar memory from address ``at`` on, even while it runs.
+
+        Errors as `read_smem`.
+        """
         given = _words(words)
         with self._open() as backend:
             first = self._first("words", "scalar memory", self._config.smem_words, at, len(given))
             backend.write_smem(self._core(core), first, given)
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
-        """Read vectors of a core's vector memory by a transfer, even while the core runs.
+        """Read ``count`` vectors of a core's vector memory, from address ``at`` on.
+
+        They move by a transfer, which the host may start even while the core runs.
 
         Returns
         -------
         array of uint32, shape (count, sublanes, lanes)
-            View it as float32 for numbers.
+            The bits of the elements; ``.view(np.float32)`` makes them numbers.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such core, or the vectors do not lie in its memory.
+            If there is no such core, or the vectors do not lie within its vector memory.
         RuntimeError
             If the transfer fails, or the device is closed.
         """
@@ -187,7 +192,7 @@ class Memory(Session):
             return backend.read_vmem(self._core(core), first, count)
 
     def write_vmem(self, core: int, at: int, vectors: npt.NDArray[Any]) -> None:
-        """Write vectors of a core's vector memory; otherwise as `read_vmem`.
+        """Write vectors to a core's vector memory by a transfer; errors as `read_vmem`.
 
         Parameters
         ----------
@@ -235,7 +240,7 @@ class Memory(Session):
 
 
 def _dtype(given: npt.DTypeLike) -> np.dtype[Any]:
-    """Check a type of elements."""
+    """Check that a type is one of numbers, and return it as a numpy dtype."""
     try:
         if given is None:
             raise TypeError
@@ -248,14 +253,14 @@ def _dtype(given: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def _shape(given: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Check a shape: a size, or a sequence of sizes."""
+    """Check a shape (a size or a sequence of sizes), and return it as a tuple."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         return (checks.integer("shape", given, 0),)
     return tuple(checks.integer("a size of shape", size, 0) for size in given)
 
 
 def _words(given: npt.ArrayLike) -> Words:
-    """Check a list of 32-bit words."""
+    """Check a sequence of 32-bit words, and return it as an array of uint32."""
     words = np.asarray(given)
     if words.ndim != 1 or (words.dtype.kind not in "ui" and words.size):
         raise TypeError(f"words must be a list of integers, not {given!r}")

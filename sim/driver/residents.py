@@ -22,16 +22,16 @@ __all__ = ["Resident", "Residents"]
 
 @dataclass(frozen=True, eq=False)
 class _Addresses:
-    """Words of a constant to which the address of a core's part of a buffer is added.
+    """Words of a constant to which `run_placed` adds the address of one core's part of a buffer.
 
     Attributes
     ----------
     relocations : Relocations
-        The words, and the buffer.
+        Which words, and the address of which buffer.
     begin : int
-        Byte at which that part begins in the buffer of both cores.
+        Offset in bytes of that part in the buffer that the compiler planned for both cores.
     offsets : array of uint64
-        Contents of the words without an address, counted from the buffer of both cores.
+        Contents of the words before an address is added: offsets in that buffer.
     """
 
     relocations: Relocations
@@ -41,7 +41,7 @@ class _Addresses:
 
 @dataclass(eq=False)
 class Resident:
-    """An executable in a device's memory. Made by `Device.place`.
+    """An executable whose constants are in a device's HBM. Made by `Device.place`.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Resident:
     cores : tuple of int
         The cores that run its programs, in order.
     buffers : dict of str to Buffer
-        Its constants.
+        The buffers of its constants, by name.
     programs : mapping of int to Program
         The programs, by core.
     displaced : bool
@@ -70,8 +70,8 @@ class Resident:
 class Residents(Execution):
     """Part of `Device`: keeps executables in HBM, and runs them on buffers.
 
-    Unlike `execute`, a run copies no array between host and device: inputs are in buffers, in the
-    layout that the executable names, and outputs are written to buffers.
+    Unlike `execute`, `run_placed` copies no array between host and device: it reads inputs from
+    buffers, in the layouts that the executable specifies, and writes outputs to buffers.
     """
 
     def place(self, executable: Executable, core: int = 0) -> Resident:
@@ -80,18 +80,18 @@ class Residents(Execution):
         Parameters
         ----------
         executable : Executable
-            What to run; made by `sim.compiler.program.driver.compile_graph`, with
-            ``standard_inputs`` if it has large products. If it is for two cores, each of its
-            inputs and outputs has a part for each core.
+            The executable, made by `sim.compiler.program.driver.compile_graph`, with
+            ``standard_inputs`` if it has large products. If it runs on two cores, each of its
+            inputs and outputs must have a part for each core.
         core : int
-            The core that runs it, if it is for one.
+            The core that runs the executable, if it was compiled for one core.
 
         Raises
         ------
         TypeError, ValueError
-            If the executable or the core is wrong, or the code contains addresses of buffers.
+            If the executable or the core is invalid, or the code contains addresses of buffers.
         MemoryError
-            If the constants do not fit in what is free of HBM.
+            If the constants do not fit in the free part of HBM.
         RuntimeError
             If the device is closed.
         """
@@ -132,7 +132,7 @@ class Residents(Execution):
         return made
 
     def pack(self, buffer: Buffer, layout: Layout, array: npt.NDArray[Any]) -> None:
-        """Write an array to a buffer, as a layout says.
+        """Write an array to a buffer in the given layout.
 
         Raises
         ------
@@ -145,12 +145,12 @@ class Residents(Execution):
             layout.pack(array, self._place_of(backend, buffer, layout))
 
     def unpack(self, buffer: Buffer, layout: Layout) -> npt.NDArray[Any]:
-        """Return a new array of what a buffer holds, as a layout says; errors as `pack`."""
+        """Read the array that a buffer holds in the given layout; errors as `pack`."""
         with self._open() as backend:
             return layout.unpack(self._place_of(backend, buffer, layout))
 
     def displace(self, resident: Resident) -> None:
-        """Free the HBM of a placed executable, which cannot run any more."""
+        """Free the HBM of a placed executable; afterwards it cannot run any more."""
         instance("resident", resident, Resident)
         with self._open():
             for buffer in resident.buffers.values():
@@ -164,19 +164,20 @@ class Residents(Execution):
         Parameters
         ----------
         resident : Resident
-            What to run.
+            The placed executable.
         inputs, outputs : sequences of sequences of Buffer
-            For each of its cores, the buffers with that core's inputs, and those to write its
-            outputs to.
+            For each core of the executable, in order, the buffers that hold the core's inputs, and
+            the buffers that receive its outputs.
         progress : callable, optional
-            Called now and then; an exception that it raises ends the run.
+            Called without arguments at least every 1,024 cycles (golden backend: bundles); an
+            exception that it raises ends the run.
 
         Raises
         ------
         ValueError
             If there are too few or too many buffers, or one is too small or not of this device.
         MemoryError
-            If values that the program keeps in HBM do not fit in what is free.
+            If the program's temporary values do not fit in the free part of HBM.
         CoreFaultError
             If a program has a fault.
         RuntimeError
@@ -202,7 +203,7 @@ class Residents(Execution):
 
     def _places(self, resident: Resident, what: str, specs: Sequence[BufferSpec],
                 given: Sequence[Sequence[Buffer]]) -> list[tuple[int, str, Buffer]]:
-        """Check buffers; return for each the core that uses it, its name, and itself."""
+        """Check the buffers of a run; return (core, name in the executable, buffer) of each."""
         if [len(buffers) for buffers in given] != [len(specs)] * len(resident.cores):
             raise ValueError(f"{what} must be {len(specs)} buffers for each of "
                              f"{len(resident.cores)} cores, not "
@@ -220,7 +221,7 @@ class Residents(Execution):
 
     def _point(self, backend: Backend, resident: Resident, key: tuple[int, str],
                buffer: Buffer) -> None:
-        """Write a buffer's address to the code of a core's program."""
+        """Write a buffer's address to all words of a core's constants that need it."""
         if resident._written.get(key) == buffer.address:
             return
         for addresses in resident._addresses.get(key, ()):
@@ -231,7 +232,7 @@ class Residents(Execution):
 
     def _relocations(self, executable: Executable,
                      constants: Sequence[BufferSpec]) -> list[_Addresses]:
-        """The addresses in an executable's constants."""
+        """Return the words of an executable's constants that need addresses of buffers."""
         values = {spec.name: spec.value for spec in constants}
         layouts = {spec.name: spec.layout for spec in executable.buffers}
         cores = 1 + max((relocation.core for relocation in executable.relocations), default=0)
@@ -250,7 +251,7 @@ class Residents(Execution):
 
     def _place_of(self, backend: Backend, buffer: Buffer,
                   layout: Layout) -> npt.NDArray[np.uint32]:
-        """The rows of a buffer that a layout takes."""
+        """Return a view of the rows of a buffer that a layout occupies."""
         self._heap.check(buffer)
         if layout.rows * self._config.row_bytes > buffer.size:
             raise ValueError(f"buffer must have {layout.rows * self._config.row_bytes} bytes, not "

@@ -13,9 +13,9 @@ __all__ = ["Session"]
 
 
 class Session(Closeable):
-    """A backend, one thread at a time, until it is closed.
+    """Base class of all parts of a `Device`: gives one thread at a time access to the backend.
 
-    The other parts of a `Device` build on this class. `Device` sets ``_backend``.
+    `Device` sets ``_backend``; `close` clears it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -44,11 +44,11 @@ class Session(Closeable):
             yield self._backend
 
     def _core(self, core: int) -> int:
-        """Check a core's number."""
+        """Check a core's number, and return it as an integer."""
         return integer("core", core, 0, self._config.cores - 1)
 
     def _cores(self, core: int | None) -> Sequence[int]:
-        """Return the numbers of one core, or of all."""
+        """Return the checked number of one core as a sequence; without a number, all cores."""
         return range(self._config.cores) if core is None else [self._core(core)]
 
     @staticmethod

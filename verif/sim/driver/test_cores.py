@@ -103,7 +103,7 @@ def test_a_wait_that_nothing_ends_is_told_at_once_and_the_host_can_end_it(device
                                                                           poll: bool) -> None:
     device.load(1, assemble("{ misc.wait sem2, 3 } { s1.halt }", TINY))
     device.start(1)
-    with pytest.raises(DeviceTimeoutError, match="for semaphores to which nothing adds: core 0 "
+    with pytest.raises(DeviceTimeoutError, match="semaphores that only the host can signal: core 0 "
                                                  "is stopped; core 1 waits at bundle 0") as raised:
         device.wait(poll=poll)
     assert raised.value.stuck

@@ -65,8 +65,8 @@ def test_free_memory_is_counted(device: Device) -> None:
 
 def test_too_much_memory_is_named(device: Device) -> None:
     device.allocate(FREE - 160)
-    with pytest.raises(MemoryError, match=r"HBM must have 176 bytes in one piece, but only 160 of "
-                                          r"160 that are free are in one"):
+    with pytest.raises(MemoryError, match=r"HBM must have 176 contiguous free bytes, but the "
+                                          r"largest free block has 160 of 160 free bytes"):
         device.allocate(161)
     one = np.ones((4, 4), np.float32)
     with pytest.raises(MemoryError, match=r"a product of \(4, 4\) and \(4, 4\) needs 704 bytes of "
