@@ -1,1 +1,1 @@
-"""The core: fetch and issue of bundles, and the connections between the units."""
+"""The core: fetches and issues bundles, and connects the units."""

@@ -43,18 +43,18 @@ class Core(wiring.Component):
     ----------
     start, start_pc, stop, watchdog, running, fault, pc, request, response, word_write, signal
     other_signal, dma, bus_error
-        As of `hdl.core.sequencer.Sequencer`.
+        Same as in `hdl.core.sequencer.Sequencer`.
     waiting : Out(1)
-        The bundle at ``pc`` waits for a semaphore and for nothing else.
+        The bundle at ``pc`` waits only for a semaphore.
     idle : Out(1)
-        No operation is in progress, except that the array may hold results for later pops. In a
-        core that is ``idle`` and not ``running``, only such results still move.
+        No operation is in progress. Results in the array that await a pop do not count: they may
+        still move while the core is ``idle`` and not ``running``.
     host_read, host_rows, host_write, host_busy
-        As of `hdl.vpu.vpu.Vpu`: the host's access to vector memory and vector registers.
+        Same as in `hdl.vpu.vpu.Vpu`: the host's access to vector memory and vector registers.
     clear_counters : In(1)
         Clears the counters.
     cycles, {counter} : Out(COUNTER_BITS)
-        As of `hdl.core.counters.CoreCounters`.
+        Same as in `hdl.core.counters.CoreCounters`.
 
     Raises
     ------
@@ -140,7 +140,10 @@ class Core(wiring.Component):
 
     def _feed(self, m: Module, sequencer: Sequencer, vpu: Vpu, mxu: Mxu, feeder: RowFeeder,
               name: str) -> None:
-        """Connect pushes to the array's stream ``name``, through the chain of the same name."""
+        """Connect pushes to the array's stream ``name``, through the chain ``name``.
+
+        ``name`` is "x" for activations or "w" for weights.
+        """
         rows = getattr(mxu, name)
         connect(m, getattr(sequencer, f"push_{name}"), feeder.push)
         connect(m, feeder.pending, getattr(sequencer, f"{name}_pending"))

@@ -11,7 +11,7 @@ __all__ = ["COUNTERS", "CoreCounters"]
 
 COUNTERS = ("mxu_active_cycles", "weight_load_cycles", *(f"{wait}_wait_cycles" for wait in WAITS),
             "idle_cycles")
-"""Causes of a cycle: the first one that applies is counted. The sum of all is ``cycles``."""
+"""Causes to which a cycle is charged: the first one that applies. Their sum is ``cycles``."""
 
 
 class CoreCounters(wiring.Component):
@@ -22,9 +22,9 @@ class CoreCounters(wiring.Component):
     clear : In(1)
         Clears all counters from the next cycle on; this cycle is not counted.
     x_accepted, w_accepted : In(1)
-        The array takes an activation row or a weight row in this cycle.
+        The array accepts an activation row or a weight row in this cycle.
     waiting_{wait} : In(1)
-        From the sequencer, one for each of `WAITS`.
+        Outputs of the sequencer of the same names, one for each of `WAITS`.
     cycles : Out(COUNTER_BITS)
         Cycles since reset or ``clear``.
     {counter} : Out(COUNTER_BITS)

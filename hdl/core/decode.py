@@ -1,7 +1,7 @@
 """Decoders of a bundle: its registers, its faults, and its operations for the units.
 
-They contain no list of operations: the codes of each slot, and the meaning of its fields, come from
-`hdl.isa.OPERATIONS`.
+This module lists no operations: the codes of each slot, and the meanings of its fields, are taken
+from `hdl.isa.OPERATIONS`.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ _NOP = 0
 
 
 def kind_codes(slot: Slot, field: str, *kinds: Kind) -> list[int]:
-    """Codes of the slot's operations whose ``field`` is an operand of one of these kinds."""
+    """Codes of the slot's operations whose ``field`` is an operand of one of ``kinds``."""
     return [operation.op.value for operation in OPERATIONS if slot in operation.slots
             for operand in operation.operands
             if operand.field == field and operand.kind in kinds]
@@ -79,16 +79,16 @@ def scalar_codes(slot: Slot, field: str) -> list[int]:
 SCALAR_PORTS: tuple[tuple[Slot, str], ...] = tuple(
     (slot, field) for slot, fields in SLOTS.items() for field in fields
     if scalar_codes(slot, field))
-"""Fields that hold a scalar operand of some operation: read ports of the scalar registers."""
+"""(slot, field) of each field that can hold a scalar operand, and so needs a register read port."""
 
 
 def _beyond(number: Value, count: int) -> Value:
-    """Whether ``number`` is ``count`` or more."""
+    """Return a value that is 1 if ``number`` >= ``count``."""
     return number >= count if 1 << len(number) > count else Const(0)
 
 
 class _Sets:
-    """Registers of one kind that the slots of a bundle name, as bit vectors."""
+    """The registers of one kind that the slots of a bundle use, as bit vectors."""
 
     def __init__(self, m: Module, name: str, size: int) -> None:
         self._m = m
@@ -98,13 +98,13 @@ class _Sets:
         self._members: list[tuple[Slot, Signal]] = []
 
     def add(self, slot: Slot, used: Value, number: Value) -> None:
-        """Add register ``number`` for a slot, if ``used``."""
+        """Record that ``slot`` uses register ``number`` if the signal ``used`` is set."""
         member = Signal(self._size, name=f"{slot}_{self._name}_{len(self._members)}")
         self._m.d.comb += member.eq(used << number[:self._bits])
         self._members.append((slot, member))
 
     def union(self, without: Slot | None = None) -> Value:
-        """The registers of all slots, optionally without one slot."""
+        """Registers that the slots use, except slot ``without``."""
         union: Value = Const(0, self._size)
         for slot, member in self._members:
             if slot != without:
@@ -124,36 +124,37 @@ class _Sets:
 
 
 def unit_ports(config: Config) -> dict[str, wiring.Signature]:
-    """Ports through which operations go to the units, by name."""
+    """Signatures of the ports for operations from sequencer to units, by port name."""
     return {"v0": VectorIssue(), "v1": VectorIssue(),
             "load": LoadIssue(config), "store": StoreIssue(config),
             "push_x": RowPush(), "push_w": RowPush(), "pop": RegisterWrite(), "xlu": XluIssue()}
 
 
 class BundleDecoder(wiring.Component):
-    """Finds the registers that a bundle reads and writes, and encoding faults; combinational.
+    """Finds a bundle's encoding faults, and the registers that it reads and writes; combinational.
 
-    A set of registers is a bit vector: bit i is register i. A field counts only if the operation of
-    its slot uses it.
+    A set of registers is a bit vector: bit i is register i. A field is examined only if the
+    operation of its slot uses the field.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     illegal : Out(1)
-        Fault ILLEGAL: an invalid operation, source or register number, or a reserved bit set.
+        Fault ILLEGAL: an invalid operation, source or register number, or a reserved bit that is 1.
     conflict : Out(1)
         Fault CONFLICT: two operations write the same register.
     vector_reads, vector_writes : Out(VECTOR_REGISTERS)
-        Vector registers.
+        Vector registers that the bundle reads, and that it writes.
     vector_loads : Out(VECTOR_REGISTERS)
-        Those of ``vector_writes`` that a vector load writes.
+        The vector register that a vector load writes; a subset of ``vector_writes``.
     mask_reads, mask_writes : Out(MASKS)
-        Masks.
+        Masks that the bundle reads, and that it writes.
     scalar_reads, scalar_writes : Out(SCALAR_REGISTERS)
-        Scalar registers; s0 may be in both, but never causes a ``conflict``.
+        Scalar registers that the bundle reads, and that it writes. s0 may be in both sets, but
+        never causes a ``conflict``.
     push_overwritten, misc_overwritten : Out(1)
-        Another slot's operation writes the vector register that this slot reads.
+        The vector register that slot `push`, or slot `misc`, reads is written by another slot.
     """
 
     combinational = True
@@ -204,7 +205,10 @@ class BundleDecoder(wiring.Component):
         return m
 
     def _operand(self, slot: Slot, kind: Kind, used: Value, field: Value) -> None:
-        """Enter the field of a slot; ``used`` is set if it is an operand of this kind."""
+        """Add the operand in ``field`` to the sets and faults for operands of ``kind``.
+
+        The signal ``used`` is set if the slot's operation has such an operand in this field.
+        """
         match kind:
             case Kind.SCALAR_IN:
                 self._scalar_reads.add(slot, used, field)
@@ -260,20 +264,20 @@ class BundleDecoder(wiring.Component):
 
 
 class BundleFaults(wiring.Component):
-    """The lowest fault that a bundle would have at issue; combinational.
+    """Finds the fault that a bundle would have at issue: the lowest number; combinational.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     s0_address, ld_address, st_address : In(32)
-        Full addresses of these slots.
+        Memory addresses that these slots compute, before truncation.
     misc_scalar : In(32)
         Value of the scalar operand b of slot `misc`.
     illegal, conflict, weight_load, fifo_overflow, fifo_underflow, semaphore : In(1)
-        Faults that other parts find.
+        Faults that other components have found.
     fault : Out(4)
-        The `Fault`, or `NONE`.
+        The lowest `Fault` of the bundle, or `NONE`.
     """
 
     combinational = True
@@ -327,7 +331,7 @@ class BundleFaults(wiring.Component):
 
 
 class UnitDecoder(wiring.Component):
-    """Operations of a bundle for the units, with their operands; combinational.
+    """Decodes a bundle into operations for the units, with their operands; combinational.
 
     Attributes
     ----------
@@ -338,9 +342,9 @@ class UnitDecoder(wiring.Component):
     v0_scalar, v1_scalar, misc_scalar : In(32)
         Values of the scalar operands b of these slots.
     ld_address, st_address : In(32)
-        Full addresses, in range if the bundle issues.
+        Addresses of load and store before truncation; they are in range if the bundle issues.
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
-        As those of `Sequencer` (`unit_ports`).
+        Operations for the units, see `unit_ports`; same as in `Sequencer`.
     """
 
     combinational = True

@@ -1,4 +1,4 @@
-"""Row feeder and collector: between vector registers and the array's streams of rows."""
+"""Row feeder and row collector: connect vector registers to the array's streams of rows."""
 
 from amaranth import Module, Signal
 from amaranth.lib import wiring
@@ -15,31 +15,31 @@ __all__ = ["RowCollector", "RowFeeder"]
 class RowFeeder(wiring.Component):
     """Feeds pushed vector registers to a stream, one row a cycle, without gaps between pushes.
 
-    It controls a chain of the vector unit: it loads a register into the chain in one cycle, and
-    shifts the chain by one row for each row that the stream takes. The rows themselves do not pass
-    through this module. One push can wait while the chain still holds rows.
+    The feeder controls a chain of the vector unit: it loads a register into the chain in one cycle,
+    and shifts the chain by one row for each row that the stream accepts. The rows themselves do not
+    pass through this component. One push can wait while the chain still holds rows.
 
     Attributes
     ----------
     push : In(RowPush)
-        A register to feed, at issue; only while ``ready``. It is loaded in a later cycle.
+        A push at issue, allowed only while ``ready``. Its register is loaded in a later cycle.
     ready : Out(1)
         A push may issue in this cycle.
     free : Out(1)
-        A push that issues in this cycle is loaded in the next one. A bundle that overwrites the
-        register it pushes needs this instead of ``ready``.
+        The register of a push that issues in this cycle would be loaded in the next one. A bundle
+        that overwrites the register it pushes may issue only while ``free``, not just ``ready``.
     pending : Out(RegisterWrite)
-        A register that is still to be read, in a later cycle: it must not be written before. A push
-        that issues in this cycle is not shown yet.
+        A register that the feeder will load in a later cycle, and that must not be written before.
+        A push that issues in this cycle is not included yet.
     grant : In(1)
-        The chain may be loaded in this cycle; only if ``issue_cycles`` is 2.
+        The chain may be loaded in this cycle; present only if ``issue_cycles`` is 2.
     chain : Out(ChainControl)
-        To the vector unit.
+        Control of the chain.
     row_valid, row_first, row_flag : Out(1)
-        The chain's southmost row is offered to the stream; it is the first row of its register; the
-        flag of its push.
+        ``row_valid``: the chain's southmost row is offered to the stream. ``row_first``: it is the
+        first row of its register. ``row_flag``: the flag of its push.
     row_ready : In(1)
-        The stream takes the row in this cycle, if ``row_valid``.
+        The stream accepts the row in this cycle, if ``row_valid`` is set.
     idle : Out(1)
         No row and no push is pending.
     """
@@ -96,28 +96,28 @@ class RowFeeder(wiring.Component):
 
 
 class RowCollector(wiring.Component):
-    """Gathers rows of a stream into vector registers, one row a cycle, without gaps.
+    """Collects rows of a stream into vector registers, one row a cycle, without gaps.
 
-    It controls the pop chain. Rows enter the chain as they arrive, even before their pop; one full
-    register can wait there. One pop can wait for its rows.
+    The collector controls the pop chain. Rows enter the chain as they arrive, even before their
+    pop: the rows of one register can wait in the chain. One pop can wait for its rows.
 
     Attributes
     ----------
     pop : In(RegisterWrite)
-        The register that takes the next rows, at issue; only while ``ready``.
+        A pop at issue, into register ``d``; allowed only while ``ready``.
     ready : Out(1)
         A pop may issue in this cycle.
     row_valid : In(1)
         The stream offers a row.
     row_ready : Out(1)
-        The row is taken in this cycle, if ``row_valid``.
+        The row is accepted in this cycle, if ``row_valid`` is set.
     shift : Out(1)
         The row enters the chain at the end of this cycle.
     write : Out(RegisterWrite)
-        Writes the chain's rows to register ``d``, at the end of a cycle with ``grant``; it is held
-        until then.
+        Requests a write of the chain's rows to register ``d``. The request is held until a cycle
+        with ``grant``, at the end of which the register is written.
     grant : In(1)
-        Nothing else uses the chains' write port in this cycle.
+        The collector may use the write port of the chains in this cycle.
     idle : Out(1)
         No pop is pending.
     """

@@ -16,21 +16,22 @@ __all__ = ["Examination", "InstructionMemory", "ProgramControl"]
 
 
 class InstructionMemory(wiring.Component):
-    """Instruction memory: a bundle is read, and up to a bundle written, in each cycle.
+    """Instruction memory: in each cycle, one bundle can be read, and up to one bundle written.
 
     Attributes
     ----------
     read, read_address : In(1), In(log2 imem_bundles)
-        Fetch of a bundle.
+        Fetches the bundle at this address.
     bundle : Out(BUNDLE_BITS)
         The bundle fetched last, from the cycle after ``read`` on.
     write, write_address, write_word, write_data
-        In(1), In(log2 imem_bundles), In(4), In(32 * write_words): writes `write_words` words of a
-        bundle, from ``write_word`` on, which is a multiple of their number. Word 0 of a bundle has
-        its lowest bits; words beyond `BUNDLE_WORDS` are ignored. A fetch in the same cycle returns
-        the old words.
+        In(1), In(log2 imem_bundles), In(4), In(32 * write_words): writes `write_words` words of the
+        bundle at ``write_address``, from word ``write_word`` on, a multiple of `write_words`. Word
+        0 of a bundle is its lowest 32 bits; words beyond `BUNDLE_WORDS` are ignored. A fetch in the
+        same cycle returns the old words.
     write_one : In(1)
-        Writes only word ``write_word``, which may be any, with the lowest word of ``write_data``.
+        Writes only word ``write_word``, which may be any word of the bundle, with the lowest word
+        of ``write_data``.
     """
 
     def __init__(self, config: Config) -> None:
@@ -71,26 +72,26 @@ class ProgramControl(wiring.Component):
     Attributes
     ----------
     start, start_pc, stop, watchdog : In(1), In(32), In(1), In(32)
-        As those of `Sequencer`.
+        Same as in `Sequencer`.
     issue : In(1)
         The bundle at ``pc`` issues in this cycle; only if ``valid``.
     next_pc, halt : In(32), In(1)
-        Address of the bundle that follows it; the program halts after it.
+        Address of the bundle to execute after this one; the program halts after this bundle.
     faulty : In(4)
-        The bundle has this `Fault`; `NONE` unless ``valid``. Not together with ``issue``.
+        The bundle's `Fault`; `NONE` unless ``valid``. Never a fault together with ``issue``.
     interrupt : In(1)
         A signal from outside the program would overflow a semaphore.
     bus_error : In(1)
         The HBM answered a transfer with an error.
     running, fault, pc : Out(1), Out(4), Out(32)
-        As those of `Sequencer`.
+        Same as in `Sequencer`.
     valid : Out(1)
         The bundle at ``pc`` has been fetched and can issue.
     fetching : Out(1)
-        Running, but the bundle has not been fetched yet.
+        A program runs, but the bundle at ``pc`` has not been fetched yet.
     read, read_address : Out(1), Out(log2 imem_bundles)
-        To instruction memory. The following bundle is fetched in the cycle in which a bundle
-        issues, so a taken branch costs no extra cycle.
+        Read port of instruction memory. While a bundle issues, the bundle at ``next_pc`` is
+        fetched, so a taken branch costs no extra cycle.
     """
 
     def __init__(self, config: Config) -> None:
@@ -150,7 +151,7 @@ class ProgramControl(wiring.Component):
         return m
 
     def _watch(self, m: Module, expired: Signal) -> None:
-        """Set ``expired`` after the number of cycles without an issue that the host allows."""
+        """Set ``expired`` when ``watchdog`` cycles have passed without an issue."""
         idle = Signal(32)
         m.d.comb += expired.eq(self.running & (self.watchdog != 0) & (idle >= self.watchdog))
         with m.If(~self.running | self.issue):
@@ -160,30 +161,31 @@ class ProgramControl(wiring.Component):
 
 
 class Examination(wiring.Component):
-    """Whether a bundle has been examined for faults, and the fault that was found.
+    """Keeps the fault of the current bundle, found in the cycle before the bundle can issue.
 
-    Once a bundle's operands are final, they stay as they are until it issues. Only a semaphore can
-    change, by a signal from outside: a bundle that adds to one is then examined again.
+    Used only if ``issue_cycles`` is 2. Once a bundle's operands are final, they do not change until
+    it issues. Only a semaphore can change, by a signal from outside the program: a bundle that adds
+    to a semaphore is then examined again.
 
     Attributes
     ----------
     valid : In(1)
-        There is a bundle.
+        A bundle has been fetched and can be examined.
     clear : In(1)
-        Nothing that it needs is outstanding, so its operands are final.
+        The bundle waits for no register or unit, so its operands are final.
     issue : In(1)
-        It issues in this cycle.
+        The bundle issues in this cycle.
     changed : In(1)
-        A semaphore changes in this cycle, and the bundle adds to one.
+        A semaphore changes in this cycle, and the bundle adds to a semaphore.
     fault : In(FAULT_BITS)
-        The fault that its operands cause.
+        The bundle's fault, or `NONE`; defined only if ``clear`` is set.
     examined : Out(1)
         ``known`` is the bundle's fault.
     known : Out(FAULT_BITS)
-        The fault found; `Fault.ILLEGAL` before.
+        The fault found; `Fault.ILLEGAL` while ``examined`` is not set.
     keep, late : Out(1)
-        To `ScalarOperands`: the examination reads the operands that it needs, and a later cycle the
-        others.
+        Control of `ScalarOperands`, which reads the operands that faults depend on during the
+        examination, and the others in a later cycle.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""The port for words: instruction memory, scalar memory, scalar registers and semaphores.
+"""The core's port for single words, and the arbiter of writes to its two scalar-side memories.
 
-Also the arbiter of the writes to the two memories.
+The port gives access to instruction memory, scalar memory, scalar registers and semaphores. The
+arbiter serves instruction memory and scalar memory.
 """
 
 from amaranth import Array, Module, Mux, Signal
@@ -26,13 +27,13 @@ __all__ = ["HostPort", "WriteArbiter"]
 
 
 class HostPort(wiring.Component):
-    """Executes requests of the host, and reads of transfers, one a cycle.
+    """Executes requests of the host, and reads by transfers, one a cycle.
 
-    A request is accepted in a cycle in which the program does not use the resource it needs. While
-    a program runs, scalar memory is accessible when the program's loads and stores leave its port
-    free, semaphores can be read at any time, and instruction memory can be written at any time, so
-    that a program can be changed where it does not currently execute. All other requests wait until
-    no program runs.
+    A request is accepted in a cycle in which the program does not use the required memory or
+    register. While a program runs, scalar memory is accessible in cycles in which the program's
+    loads and stores leave its port free. Semaphores can be read, and instruction memory can be
+    written, at any time: so code that is not being executed can be replaced. All other requests
+    wait until no program runs.
 
     Attributes
     ----------
@@ -43,10 +44,10 @@ class HostPort(wiring.Component):
     smem_read_free, smem_write_free : In(1)
         The program and the DMA engine leave this port of scalar memory free in this cycle.
     address : Out(20)
-        Address of the request: the number of the word, register or semaphore. In instruction
-        memory, ``bundle_address`` and ``bundle_word`` are used instead.
+        Address of the request: the number of the word, register or semaphore. Not used for
+        instruction memory.
     bundle_address, bundle_word : Out(log2 imem_bundles), Out(4)
-        See ``address``.
+        Address in instruction memory: the number of the bundle, and of the word in it.
     data : Out(32)
         Word to write.
     imem_read, imem_write, smem_read, smem_write, scalar_write, semaphore_write : Out(1)
@@ -116,7 +117,7 @@ class HostPort(wiring.Component):
         return m
 
     def _respond(self, m: Module, accept: Signal, read: Signal, exists: Signal) -> None:
-        """Drive the response, one cycle after the request for every space."""
+        """Drive the response, one cycle after the acceptance of a request to any space."""
         request = self.request.payload
         gives = Signal()
         space = Signal(SPACE_BITS, reset_less=True)
@@ -144,19 +145,19 @@ class HostPort(wiring.Component):
 
 
 class WriteArbiter(wiring.Component):
-    """Chooses the writes of a cycle to instruction memory and scalar memory; combinational.
+    """Chooses one write to instruction memory and one to scalar memory; combinational.
 
-    Of several writes to a memory, a bundle's store goes first, then the host's. A transfer's goes
-    last: the host cannot hold it up for long, because it does not write in every cycle.
+    For each memory, a bundle's store has the highest priority, then the host. A transfer has the
+    lowest: the host cannot delay it for long, because the host does not write in every cycle.
 
     Attributes
     ----------
     store, store_address, store_data : In(1), In(32), In(32)
         A bundle stores a word in scalar memory; the address is in range.
     host_imem_write, host_smem_write, host_address, host_bundle_address, host_bundle_word, host_data
-        In: the access of `HostPort`. It writes scalar memory only in cycles without ``store``.
+        In: the access of `HostPort`, which writes scalar memory only in cycles without ``store``.
     word_write : In(stream of word_write)
-        Writes of transfers.
+        Writes by transfers.
     imem, smem : Out
         The write ports of `InstructionMemory` and `ScalarMemory`.
     """

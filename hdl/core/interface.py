@@ -1,4 +1,8 @@
-"""Signatures and layouts of the ports between sequencer, feeders, units and host."""
+"""Signatures and layouts of the ports between sequencer, feeders, units and host.
+
+In each signature, `Out` members are outputs of the sender. "At issue" means in the cycle in which
+the sequencer issues the bundle. A number after a member's name is its width in bits.
+"""
 
 from enum import IntEnum
 
@@ -16,27 +20,27 @@ __all__ = ["AMOUNT_BITS", "FAULT_BITS", "REQUEST_ADDRESS_BITS", "REQUEST_WORD_BI
            "word_write", "write_words"]
 
 AMOUNT_BITS = 8
-"""Width of the cross-lane unit's operand: a lane, sublane, distance or group."""
+"""Width of the cross-lane unit's scalar operand: a lane, sublane, distance or group."""
 FAULT_BITS = 4
 """Width of a `hdl.isa.Fault`."""
 SEMAPHORE_BITS = ceil_log2(SEMAPHORES)
 """Width of a semaphore's number."""
 SMEM_ADDRESS_BITS = 16
-"""Width of a scalar memory address; the same for memories of every size."""
+"""Width of a scalar memory address in all configurations."""
 REQUEST_ADDRESS_BITS = 20
 """Width of the address in a request to the sequencer."""
 REQUEST_WORD_BITS = 4
-"""Low bits of an instruction memory address that select a word of the bundle."""
+"""Number of low bits of an instruction memory address that select a word of the bundle."""
 
 WAITS = ("vector", "memory", "semaphore", "instruction")
 """Reasons why the sequencer waits; at most one of its outputs ``waiting_{wait}`` is set."""
 
 
 class RowPush(wiring.Signature):
-    """A push of a vector register to the array, at issue; it flows out.
+    """A push of a vector register to the array at issue, from the sequencer to a `RowFeeder`.
 
-    ``valid`` 1; ``source`` 5, the register; ``flag`` 1: for activations, the next weight tile
-    becomes active first; for weights, the rows are columns.
+    ``valid`` 1; ``source`` 5, the register; ``flag`` 1. For activations, ``flag`` makes the next
+    weight tile active first; for weights, it loads the rows as columns of the array.
     """
 
     def __init__(self) -> None:
@@ -44,7 +48,7 @@ class RowPush(wiring.Signature):
 
 
 class XluIssue(wiring.Signature):
-    """An operation of the cross-lane unit, at issue; it flows out.
+    """An operation of the cross-lane unit at issue, from the sequencer to the unit.
 
     ``valid`` 1; ``op`` 5, a `MiscOp`; ``d``, ``a`` 5, the vector registers it writes and reads;
     ``amount`` 8: lane, sublane, distance or group, within its range.
@@ -57,7 +61,7 @@ class XluIssue(wiring.Signature):
 
 
 class SemaphoreSignal(wiring.Signature):
-    """Adds ``amount`` 32 to semaphore ``index`` 4 in a cycle with ``valid``; it flows out."""
+    """Adds ``amount`` 32 to semaphore ``index`` 4 in each cycle in which ``valid`` is set."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "index": Out(SEMAPHORE_BITS), "amount": Out(32)})
@@ -69,18 +73,18 @@ def semaphore_addition() -> data.StructLayout:
 
 
 class DmaIssue(wiring.Signature):
-    """The start of a transfer by a bundle; it flows out, from the sequencer to the DMA engine.
+    """The start of a transfer by a bundle, from the sequencer to the DMA engine.
 
-    ``valid`` 1: the bundle at issue starts a transfer, and its operands are final; it may still
-    wait for other conditions. ``address`` 32: where the descriptor begins; all of it lies in scalar
-    memory. The address is stable while ``valid``. If ``valid`` falls without ``taken``, the bundle
-    was abandoned.
+    ``valid`` 1: the current bundle starts a transfer, and its operands are final; the bundle may
+    still wait for other conditions. ``address`` 32: scalar memory address of the descriptor, all of
+    which lies in scalar memory. The address is stable while ``valid``. If ``valid`` falls without
+    ``taken``, the bundle was abandoned.
 
-    ``read`` 1, ``read_address`` 16, both in: the engine reads this word of scalar memory in this
+    ``read`` 1, ``read_address`` 16, both `In`: the engine reads this word of scalar memory in this
     cycle; ``data`` 32: the word, one cycle later. The engine never reads while ``ready``.
 
-    ``ready`` 1, ``fault`` 4, both in: the descriptor at ``address`` has been read and checked. If
-    ``fault`` is 0, the transfer can start in this cycle; otherwise it is the bundle's fault.
+    ``ready`` 1, ``fault`` 4, both `In`: the descriptor at ``address`` has been read and checked. If
+    ``fault`` is 0, the transfer can start in this cycle; otherwise ``fault`` is the bundle's fault.
     Neither depends on ``valid`` or ``taken`` of this cycle.
 
     ``taken`` 1: the bundle issues in this cycle and starts the transfer; only if ``ready``.
@@ -96,8 +100,9 @@ class DmaIssue(wiring.Signature):
 class Space(IntEnum):
     """Address spaces of requests to the sequencer.
 
-    An address is the number of a word, register or semaphore. In instruction memory it is the
-    number of a bundle and, in the low `REQUEST_WORD_BITS`, the number of the word in it.
+    An address is the number of a word, register or semaphore. In instruction memory, the low
+    `REQUEST_WORD_BITS` are the number of a word in its bundle, and the other bits the number of the
+    bundle.
     """
 
     IMEM = 0
@@ -110,29 +115,29 @@ SPACE_BITS = ceil_log2(len(Space))
 
 
 def core_request() -> data.StructLayout:
-    """Payload of a request: writes or reads the word at ``address`` of ``space``, a `Space`."""
+    """Payload of a request to write or read the word at ``address`` of ``space``, a `Space`."""
     return data.StructLayout({"write": 1, "space": SPACE_BITS, "address": REQUEST_ADDRESS_BITS,
                               "data": 32})
 
 
 def write_words(config: Config) -> int:
-    """Words that a transfer writes at once: a bundle's `BUNDLE_PITCH`, or a narrower row's."""
+    """Number of words that a transfer writes in a cycle: `BUNDLE_PITCH`, or a row's if fewer."""
     return min(BUNDLE_PITCH, 1 << config.lanes.bit_length() - 1)
 
 
 def word_write(config: Config) -> data.StructLayout:
     """Payload of a write by a transfer: `write_words` words from ``address`` of ``space`` on.
 
-    ``space`` is IMEM or SMEM of `Space`. All words exist, except that instruction memory ignores
-    those beyond a bundle's `hdl.isa.BUNDLE_WORDS`; there, ``address`` is a multiple of
-    `write_words`.
+    ``space`` is `Space.IMEM` or `Space.SMEM`. All words lie within the memory. In instruction
+    memory, ``address`` is a multiple of `write_words`, and words beyond the
+    `hdl.isa.BUNDLE_WORDS` words of a bundle are ignored.
     """
     return data.StructLayout({"space": SPACE_BITS, "address": REQUEST_ADDRESS_BITS,
                               "data": 32 * write_words(config)})
 
 
 class Response(wiring.Signature):
-    """The response to a request, one cycle after its acceptance; it flows out.
+    """The response to a request, one cycle after the acceptance of the request.
 
     ``valid`` 1; ``error`` 1: the address does not exist, and nothing was written; ``data`` 32: the
     word read, or zero after an error or a write.

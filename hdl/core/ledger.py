@@ -1,7 +1,7 @@
 """Accounts for a program's weights and results in the array.
 
 The limits are architectural: they depend only on the executed bundles, never on the progress of the
-array. So a program that exceeds them always does so at the same bundle.
+array. So a program that exceeds a limit always faults at the same bundle.
 """
 
 from amaranth import Module, Signal
@@ -16,23 +16,23 @@ __all__ = ["ROWS", "WEIGHTS", "ArrayLedger"]
 
 WEIGHTS = (PushOp.WEIGHTS.value, PushOp.WEIGHTS_T.value)
 ROWS = (PushOp.ROWS.value, PushOp.ROWS_SWAP.value)
-"""Codes of the pushes of weights and of activations."""
+"""`WEIGHTS` and `ROWS`: operation codes of the pushes of weights and of activations."""
 
 
 class ArrayLedger(wiring.Component):
-    """Checks a bundle's push and pop against the pushes and pops before it.
+    """Checks a bundle's push and pop against those of earlier bundles.
 
     Attributes
     ----------
     push, pop : In(3), In(1)
-        Operation codes of the bundle's slots.
+        Operation codes of the bundle's slots `push` and `pop`.
     issue : In(1)
         The bundle issues in this cycle.
     weight_load : Out(1)
-        Fault WEIGHT_LOAD: a push of weights that the next tile cannot take, or rows without the
-        weights they need.
+        Fault WEIGHT_LOAD: weights are pushed that cannot be part of the next tile, or rows are
+        pushed without the weights they need.
     overflow : Out(1)
-        Fault FIFO_OVERFLOW: a push of rows while the array holds as many results as it can.
+        Fault FIFO_OVERFLOW: rows are pushed while the array already holds ``result_vregs`` results.
     underflow : Out(1)
         Fault FIFO_UNDERFLOW: a pop while no result is outstanding.
     """

@@ -30,24 +30,25 @@ __all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarMemory", "ScalarO
            "ScalarSource"]
 
 SCALAR_WRITERS = ("s0", "s1", "misc", "late")
-"""Write ports of the scalar registers; ``late`` is for the host, and loads a cycle after issue."""
+"""Write ports of the scalar registers. Port ``late`` serves the host, and scalar loads, which write
+one cycle after issue."""
 
 _TURNS = (((Slot.S0, "a"), (Slot.S1, "a")), ((Slot.S0, "b"), (Slot.S1, "b")),
           ((Slot.LOAD, "a"), (Slot.S0, "d")), ((Slot.LOAD, "b"), (Slot.S1, "d")),
           ((Slot.STORE, "a"), (Slot.V0, "b")), ((Slot.STORE, "b"), (Slot.V1, "b")),
           ((Slot.MISC, "b"), None))
-"""Operands that share a read port: one that faults depend on, and one that only the issue needs.
-The last one shares it with the host."""
+"""Pairs of operands that share a read port: faults depend on the first, only the issue needs the
+second. None: the host shares this port."""
 assert {port for pair in _TURNS for port in pair if port} == set(SCALAR_PORTS)
 
 _OP_BITS = SLOTS[Slot.S0]["op"]
 
 
 class ScalarMemory(wiring.Component):
-    """Scalar memory: a word is read, and one or `write_words` of them written, in each cycle.
+    """Scalar memory: in each cycle, one word can be read, and one or `write_words` words written.
 
-    It consists of as many banks, over which consecutive words are spread. A read in the cycle of a
-    write to the same word returns the old value.
+    It consists of `write_words` banks: consecutive words lie in different banks. A read in the
+    cycle of a write to the same word returns the old value.
 
     Parameters
     ----------
@@ -58,11 +59,11 @@ class ScalarMemory(wiring.Component):
     read, read_address : In(1), In(log2 smem_words)
         Read port.
     read_data : Out(32)
-        Word of the last ``read``, held until the next.
+        The word that the last ``read`` selected, held until the next ``read``.
     write, write_address, write_data : In(1), In(log2 smem_words), In(32 * write_words)
-        Writes `write_words` words from any address on; all of them exist.
+        Writes `write_words` words from any address on; all of them must lie within the memory.
     write_one : In(1)
-        Writes only the first of them.
+        With ``write``: writes only the first word.
     """
 
     def __init__(self, config: Config) -> None:
@@ -108,14 +109,14 @@ class ScalarMemory(wiring.Component):
 
 
 class ScalarSource(wiring.Component):
-    """Value of a scalar source; combinational.
+    """Decodes a scalar source into its 32-bit value; combinational.
 
     Attributes
     ----------
     code : In(6)
         The encoded source.
     register : In(32)
-        Value of the scalar register in the low bits of ``code``.
+        Value of the scalar register whose number is in the low bits of ``code``.
     imm_{i} : In(32)
         Immediates.
     value : Out(32)
@@ -151,18 +152,20 @@ class ScalarOperands(wiring.Component):
     Parameters
     ----------
     shared : bool
-        Two operands share a read port. Those that faults depend on are read first, and kept.
+        If true, pairs of operands share a read port: operands that faults depend on are read first
+        and kept, the others are read in a later cycle.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     keep, late : In(1), In(1)
-        Only if ``shared``. ``keep`` keeps the first operands; only without ``late``. With ``late``,
-        they have the values kept, and the other operands and ``host_value`` are defined.
+        Present only if ``shared`` is true. ``keep``, never set together with ``late``, stores the
+        operands that are read first. ``late``: these operands have the stored values, and the other
+        operands and ``host_value`` are valid.
     {slot}_{field} : Out(32)
-        Value of the operand in that field, one port for each of `SCALAR_PORTS`; defined only if the
-        operation uses the field.
+        Value of the scalar operand in this field, one port for each of `SCALAR_PORTS`; defined only
+        if the slot's operation uses the field.
     write_{writer}, d_{writer}, value_{writer} : In(1), In(5), In(32)
         Write ports, one for each of `SCALAR_WRITERS`.
     host_register, host_value : In(5), Out(32)
@@ -199,7 +202,7 @@ class ScalarOperands(wiring.Component):
         return m
 
     def _read(self, m: Module, platform: object, registers: RegisterFile) -> None:
-        """Read each operand through its own port."""
+        """Read each operand through its own read port."""
         fields = data.View(BUNDLE_LAYOUT, self.bundle)
         for i, (slot, field) in enumerate(SCALAR_PORTS):
             number, register = registers.read_port(i)
@@ -214,7 +217,7 @@ class ScalarOperands(wiring.Component):
         m.d.comb += [number.eq(self.host_register), self.host_value.eq(register)]
 
     def _read_in_turn(self, m: Module, platform: object, registers: RegisterFile) -> None:
-        """Read two operands through each port, the first while not ``late``."""
+        """Read two operands through each read port: one while ``late`` is 0, then the other."""
         fields = data.View(BUNDLE_LAYOUT, self.bundle)
         for i, (first, second) in enumerate(_TURNS):
             slot, field = first
@@ -236,7 +239,7 @@ class ScalarOperands(wiring.Component):
 
     def _select(self, m: Module, platform: object, name: str, code: Value, register: Signal,
                 value: Signal) -> None:
-        """Drive ``value`` with that of the source ``code``."""
+        """Drive ``value`` with the value of the scalar source ``code``."""
         immediates = data.View(BUNDLE_LAYOUT, self.bundle).imm
         source = place(m, platform, f"{name}_source", "scalar_source", ScalarSource)
         m.d.comb += [source.code.eq(code), source.register.eq(register), value.eq(source.value)]
@@ -244,7 +247,7 @@ class ScalarOperands(wiring.Component):
 
 
 class ScalarAlu(wiring.Component):
-    """Result of a scalar operation of `hdl.isa.Unit.SCALAR`; combinational.
+    """Computes the result of a scalar operation of `hdl.isa.Unit.SCALAR`; combinational.
 
     Attributes
     ----------
@@ -301,7 +304,7 @@ class ScalarAlu(wiring.Component):
 
 
 class BranchUnit(wiring.Component):
-    """Next bundle and result of a branch; combinational.
+    """Computes the next bundle's address, and the result of a branch; combinational.
 
     Attributes
     ----------
@@ -310,7 +313,7 @@ class BranchUnit(wiring.Component):
     pc : In(32)
         Address of the bundle.
     a, b, d : In(32)
-        Values of the slot's operands.
+        Values of the operands of slot `s1`.
     next_pc : Out(32)
         Address of the next bundle: the target of a taken branch; ``pc`` itself for `HALT`.
     halt : Out(1)

@@ -20,13 +20,13 @@ __all__ = ["READERS", "VECTOR_LATENCIES", "Scoreboard", "WritePort"]
 
 VECTOR_LATENCIES = {unit: LATENCIES[unit]
                     for unit in (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)}
-"""Cycles from issue to write, by unit of a vector slot."""
+"""Cycles from issue to the write of the result, for each unit of the vector slots."""
 READERS = ("x", "w", "xlu")
 """Units that may read a register later than in the cycle after issue."""
 
 
 def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int) -> Value:
-    """The registers written on an interface's ports, as a bit vector."""
+    """Bit vector of ``size`` bits: the registers written through the ports ``names``."""
     union: Value = Const(0, size)
     for name in names:
         port = getattr(written, name)
@@ -37,8 +37,8 @@ def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int
 class WritePort(wiring.Component):
     """Reserves the write port of a vector slot for one operation in each cycle.
 
-    Operations have different latencies and results cannot wait, so an operation issues only if no
-    earlier one writes in the same cycle as it would.
+    Operations have different latencies, and results cannot wait. So an operation issues only if no
+    earlier operation of the slot writes its result in the same cycle.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class WritePort(wiring.Component):
     issue : In(1)
         The operation issues in this cycle.
     taken : Out(1)
-        An earlier operation has reserved its cycle: it must not issue.
+        An earlier operation has reserved the cycle in which ``op`` would write: ``op`` must wait.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -81,27 +81,28 @@ class Scoreboard(wiring.Component):
     """Tracks registers with outstanding writes or reads, and finds the bundle's hazards.
 
     A vector register or mask is outstanding from the issue of the operation that writes it until
-    the cycle of the write: a bundle that issues in that cycle reads it in the next one. The
-    register of a scalar load is outstanding for one cycle.
+    the cycle of the write. A bundle that issues in the cycle of the write reads the register in the
+    next cycle, and so gets the new value. The register of a scalar load is outstanding for one
+    cycle.
 
     Attributes
     ----------
     vector_reads, vector_writes, vector_loads : In(VECTOR_REGISTERS)
-        The bundle's registers, from `BundleDecoder`; likewise ``mask_reads``, ``mask_writes`` and
-        ``scalar_reads``, ``scalar_writes``.
+        The bundle's registers, from `BundleDecoder`; so are ``mask_reads``, ``mask_writes``,
+        ``scalar_reads`` and ``scalar_writes``.
     issue : In(1)
         The bundle issues in this cycle.
     scalar_load : In(1)
         The bundle has a scalar load, to register ``scalar_d`` In(5).
     written, mask_written : In(RegistersWritten), In(MasksWritten)
-        From the vector unit.
+        Registers and masks that the vector unit writes at the end of this cycle.
     {reader}_pending : In(RegisterWrite)
-        A register that the unit has yet to read, one port for each of `READERS`.
+        A register that the unit has not read yet, one port for each of `READERS`.
     load_lands, load_d : Out(1), Out(5)
         A scalar load writes this register at the end of this cycle.
     vector_hazard : Out(1)
         The bundle reads or writes an outstanding vector register or mask, or writes a register that
-        a unit has yet to read.
+        a unit has not read yet.
     memory_hazard : Out(1)
         The bundle reads or writes a vector or scalar register with an outstanding load.
     busy : Out(1)

@@ -1,4 +1,4 @@
-"""Counting semaphores, which bundles, the host, transfers and the other core change."""
+"""Counting semaphores, changed by bundles, by the host, by transfers and by the other core."""
 
 from collections.abc import Callable
 
@@ -14,35 +14,37 @@ from .interface import SEMAPHORE_BITS, SemaphoreSignal
 __all__ = ["BankedSemaphores", "Semaphores", "Storage"]
 
 Storage = tuple[Callable[[Value], Value], Callable[[int, Value, Value, Value], None]]
-"""Two functions. The first returns the semaphore of an index. The second writes one: port (0 or 1),
-enable, index, value. If both ports write one, that of port 1 counts."""
+"""Functions to read and to write semaphores. The first maps an index to the semaphore's value. The
+second has arguments port (0 or 1), enable, index and value. If both ports write the same semaphore
+in one cycle, port 1 wins."""
 
 
 class Semaphores(wiring.Component):
     """The semaphores of a core; all zero after reset.
 
-    A bundle and an external signal may both change a semaphore in one cycle; the bundle goes first.
+    A bundle and an external signal may both change a semaphore in one cycle; the bundle's change is
+    made first.
 
     Attributes
     ----------
     index, amount : In(4), In(32)
         Semaphore and amount of the bundle's operation.
     is_wait, is_signal : In(1)
-        The operation.
+        The bundle's operation is a wait, or a signal.
     issue : In(1)
         The bundle issues in this cycle.
     satisfied : Out(1)
-        The semaphore is at least ``amount``.
+        Semaphore ``index`` is at least ``amount``, so a wait can issue.
     overflow : Out(1)
-        The semaphore plus ``amount`` exceeds 32 bits.
+        Semaphore ``index`` plus ``amount`` exceeds 32 bits.
     external : In(SemaphoreSignal)
-        A signal from outside the program.
+        An addition from outside the program: by the host, a transfer or the other core.
     external_overflow : Out(1)
-        ``external`` would exceed 32 bits; it is not added.
+        The sum with ``external`` would exceed 32 bits; it is not added.
     write, write_index, write_value : In(1), In(4), In(32)
         Write by the host; not together with ``issue``.
     read_index, read_value, host_index, host_value : In(4), Out(32), In(4), Out(32)
-        Two read ports.
+        Two read ports, each with the number of a semaphore and its value.
     """
 
     def __init__(self) -> None:
@@ -56,12 +58,12 @@ class Semaphores(wiring.Component):
         })
 
     def variant(self, target: Target) -> "BankedSemaphores | None":
-        """The equivalent component that suits ``target`` better, if any."""
+        """An equivalent component that suits ``target`` better, or None."""
         return BankedSemaphores() if target is Target.ECP5 else None
 
     @staticmethod
     def storage(m: Module) -> Storage:
-        """Add the semaphores to ``m``."""
+        """Add the registers of the semaphores to ``m``; return functions to read and write them."""
         values = Array(Signal(32, name=f"semaphore_{i}") for i in range(SEMAPHORES))
 
         def write(port: int, enable: Value, index: Value, value: Value) -> None:
@@ -109,10 +111,10 @@ class Semaphores(wiring.Component):
 
 
 class BankedSemaphores(Semaphores):
-    """`Semaphores` in memories with one write port each, as LUT RAM has them.
+    """`Semaphores` made of memories with one write port each, such as LUT RAM.
 
-    Each write port has a bank of all semaphores. Two bits of each say whether it was written since
-    reset, and which bank has its newest value.
+    Each of the two write ports has its own bank, a copy of all semaphores. Two bits for each
+    semaphore record whether it was written since reset, and which bank holds its newest value.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The sequencer: issues bundles in order, at most one a cycle, each when its operands are ready."""
+"""The sequencer: issues bundles in order, at most one a cycle, once their operands are ready."""
 
 from functools import partial
 
@@ -55,16 +55,16 @@ __all__ = ["Sequencer"]
 
 
 class Sequencer(wiring.Component):
-    """Fetches bundles, executes their scalar operations, and issues the others to the units.
+    """Fetches bundles, executes their scalar operations, and issues other operations to the units.
 
     A bundle issues as a whole, in one cycle, when three conditions hold:
 
     1. No register or mask that it reads or writes has an outstanding write, no register that it
        writes has an outstanding read, the write ports of its vector operations are free, and the
-       units it needs are ready. Until then it waits.
+       units it needs are ready. Until then the bundle waits.
     2. It has no fault. Otherwise the core stops, and the bundle has no effect. If ``issue_cycles``
-       is 2, the bundle's faults are found in one cycle, in which the first condition holds, and the
-       bundle issues or faults in a later one.
+       is 2, the bundle's faults are found in a cycle in which the first condition holds, and the
+       bundle issues or faults in a later cycle.
     3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the
        descriptor of its transfer has been checked and the queue has room. Until then it waits.
 
@@ -73,9 +73,10 @@ class Sequencer(wiring.Component):
     Attributes
     ----------
     start, start_pc : In(1), In(32)
-        Runs from this bundle on, and clears ``fault``; ignored while running.
+        Starts the program at bundle ``start_pc``, and clears ``fault``; ignored while running.
     stop : In(1)
-        Stops after this cycle; ``pc`` is the next bundle to execute. Ignored while not running.
+        Stops the program after this cycle. ``pc`` is then the next bundle to execute. Ignored
+        while not running.
     watchdog : In(32)
         Number of cycles without an issue after which the core stops with a fault; 0: never.
     running : Out(1)
@@ -83,19 +84,19 @@ class Sequencer(wiring.Component):
     fault : Out(4)
         The reason for a stop: a `hdl.isa.Fault`.
     pc : Out(32)
-        The bundle that issues next, or that halted, or that has the fault.
+        Address of the bundle that issues next, or that halted, or that has the fault.
     request, response : In(stream of core_request), Out(Response)
-        Access of the host, and of transfers that read scalar memory, to instruction memory, scalar
-        memory, scalar registers and semaphores. `HostPort` says which requests wait while a program
-        runs.
+        Accesses to instruction memory, scalar memory, scalar registers and semaphores: by the host,
+        and by transfers that read scalar memory. `HostPort` defines which requests wait while a
+        program runs.
     word_write : In(stream of word_write)
-        Writes of transfers to instruction memory and scalar memory. They wait only in cycles in
+        Writes by transfers to instruction memory and scalar memory. A write waits only in cycles in
         which a request, or a bundle's store, writes the same memory.
     signal : In(SemaphoreSignal)
         Adds to a semaphore at any time. On overflow the semaphore keeps its value, and the core
         stops with a fault at the next bundle.
     other_signal : Out(stream of semaphore_addition)
-        Additions of bundles to semaphores of the other core.
+        Additions by bundles to semaphores of the other core.
     dma : Out(DmaIssue)
         Starts of transfers.
     bus_error : In(1)
@@ -103,19 +104,21 @@ class Sequencer(wiring.Component):
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
         Operations that issue in this cycle.
     x_ready, w_ready, pop_ready, xlu_ready : In(1)
-        The unit takes an operation in this cycle.
+        The unit can accept an operation in this cycle.
     x_free, w_free, xlu_free : In(1)
-        The unit would read its source register in the next cycle. A bundle that also overwrites
-        this register issues only then.
+        An operation that issues in this cycle would read its source register in the next one. A
+        bundle that also overwrites this register issues only in such a cycle.
     x_pending, w_pending, xlu_pending : In(RegisterWrite)
-        Registers that these units have yet to read, in a later cycle than this.
+        Registers that these units will read in a later cycle.
     urgent_read, urgent_write : In(1)
         The host needs a port of vector memory: no bundle with a vector load, or with a store, may
         issue in this cycle. Such a bundle counts as waiting for memory.
     written, mask_written : In(RegistersWritten), In(MasksWritten)
-        Writes of the vector unit. A bundle that needs the register may issue in the same cycle.
+        Registers and masks that the vector unit writes at the end of this cycle. A bundle that
+        reads one of them may issue in this cycle.
     waiting_{wait} : Out(1)
-        Why the bundle waits in this cycle, for each of `WAITS`; at most one is set.
+        The bundle waits in this cycle for this reason, one port for each of `WAITS`; at most one is
+        set.
     issue : Out(1)
         The bundle at ``pc`` issues in this cycle.
     busy : Out(1)
@@ -201,15 +204,15 @@ class Sequencer(wiring.Component):
         return m
 
     def _operand(self, slot: Slot, field: str) -> Value:
-        """Value of a scalar operand."""
+        """Value of the scalar operand in ``field`` of ``slot``."""
         return getattr(self._operands, f"{slot}_{field}")
 
     def _uses(self, slot: Slot, unit: Unit) -> Value:
-        """Whether the unit executes the slot's operation."""
+        """Return a value that is 1 if ``unit`` executes the slot's operation."""
         return self._bundle[slot].op.matches(*unit_codes(slot, unit))
 
     def _sum_addresses(self, m: Module) -> None:
-        """Compute the full addresses of loads and stores: they are checked before truncation."""
+        """Compute the 32-bit addresses of loads and stores, which are checked before truncation."""
         self._addresses = {}
         for slot in (Slot.S0, Slot.LOAD, Slot.STORE):
             address = Signal(32, name=f"{slot}_address")
@@ -217,7 +220,10 @@ class Sequencer(wiring.Component):
             self._addresses[slot] = address
 
     def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
-        """Whether the bundle must wait for registers or units; whether memory is the reason."""
+        """Find the bundle's hazards.
+
+        Return two signals: the bundle must wait for registers or units; the reason is memory.
+        """
         decoder, scoreboard = self._decoder, self._scoreboard
         for name in ("vector_reads", "vector_writes", "vector_loads", "mask_reads", "mask_writes",
                      "scalar_reads", "scalar_writes"):
@@ -261,7 +267,7 @@ class Sequencer(wiring.Component):
         return held_up, memory
 
     def _look_for_faults(self, m: Module, platform: object) -> Signal:
-        """The lowest fault of the bundle."""
+        """Return the bundle's fault with the lowest number, or `Fault.NONE`."""
         ledger, decoder, semaphores = self._ledger, self._decoder, self._semaphores
         faults = place(m, platform, "faults", "bundle_faults", lambda: BundleFaults(self._config))
         m.d.comb += [
@@ -283,7 +289,10 @@ class Sequencer(wiring.Component):
 
     def _examine(self, m: Module, platform: object, clear: Signal,
                  fault: Signal) -> tuple[Signal, Signal]:
-        """Keep the fault of a bundle; return whether it is known, and the fault."""
+        """Store the bundle's ``fault`` when the bundle is ``clear`` of hazards.
+
+        Return two signals: the fault is known; the fault. Used only if ``issue_cycles`` is 2.
+        """
         kept = place(m, platform, "examination", "examination", Examination)
         m.d.comb += [
             kept.valid.eq(self._control.valid), kept.clear.eq(clear), kept.issue.eq(self.issue),
@@ -294,7 +303,11 @@ class Sequencer(wiring.Component):
         return kept.examined, kept.known
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
-        """Transfers and signals to the other core: whether the bundle waits, and its fault."""
+        """Connect transfers, and signals to the other core.
+
+        ``sound``: the bundle has no hazard, and no ``fault`` of its own. Return two signals: the
+        bundle must wait for the DMA engine or the other core; the descriptor's fault.
+        """
         control, dma, misc = self._control, self.dma, self._bundle.misc
         starts = Signal()
         signals = Signal()
@@ -330,9 +343,9 @@ class Sequencer(wiring.Component):
         m.d.comb += control.interrupt.eq(self._semaphores.external_overflow)
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
-        """Execute scalar operations; return whether one of them stores.
+        """Execute scalar operations; return a signal that is set if a store issues in this cycle.
 
-        All but loads complete in the issue cycle.
+        All operations except loads complete in the issue cycle.
         """
         operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
         s0, s1 = self._bundle.s0, self._bundle.s1
@@ -393,7 +406,7 @@ class Sequencer(wiring.Component):
         wiring.connect(m, wiring.flipped(self.signal), semaphores.external)
 
     def _issue_operations(self, m: Module, platform: object) -> None:
-        """Give the units the operations of a bundle that issues."""
+        """Send the operations of a bundle that issues to the units."""
         units = place(m, platform, "units", "unit_decoder", lambda: UnitDecoder(self._config))
         m.d.comb += [
             units.bundle.eq(self._imem.bundle),
@@ -407,7 +420,7 @@ class Sequencer(wiring.Component):
             wiring.connect(m, getattr(units, name), wiring.flipped(getattr(self, name)))
 
     def _connect_host(self, m: Module) -> None:
-        """Connect the port for requests to the memories and registers."""
+        """Connect the port for requests to the memories, registers and semaphores."""
         control, imem, smem, host = self._control, self._imem, self._smem, self._host
         operands, semaphores, scoreboard = self._operands, self._semaphores, self._scoreboard
         wiring.connect(m, wiring.flipped(self.request), host.request)
@@ -435,7 +448,7 @@ class Sequencer(wiring.Component):
                          operands.d_late.eq(host.address), operands.value_late.eq(host.data)]
 
     def _write_words(self, m: Module, platform: object, stores: Signal) -> None:
-        """Write instruction and scalar memory."""
+        """Connect the writes of bundles, host and transfers to instruction and scalar memory."""
         host = self._host
         arbiter = place(m, platform, "writes", "write_arbiter", lambda: WriteArbiter(self._config))
         m.d.comb += [

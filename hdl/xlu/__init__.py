@@ -1,1 +1,1 @@
-"""The cross-lane unit: moves words between lanes and sublanes, and reduces over lanes."""
+"""The cross-lane unit: moves elements between lanes and sublanes, and reduces over lanes."""

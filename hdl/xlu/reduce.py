@@ -1,4 +1,4 @@
-"""Sum or maximum of a row of fp32 numbers: a pipelined binary tree of equal nodes."""
+"""Sum or maximum of a row of fp32 numbers, by a pipelined binary tree of equal nodes."""
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -26,15 +26,15 @@ def _levels(config: Config) -> int:
 
 
 def reduce_latency(config: Config) -> int:
-    """Cycles from a row at the input of `Reduce` to its result."""
+    """Cycles from a row at the input of `Reduce` to the row's result at the output."""
     return NODE_LATENCY * _levels(config)
 
 
 class FloatLarger(wiring.Component):
     """The larger of two fp32 numbers; combinational.
 
-    If either is NaN, the result is the NaN 7FC00000. A subnormal is the zero of its sign; +0 is
-    larger than -0.
+    If an operand is NaN, the result is the NaN 0x7FC00000. A subnormal operand counts as zero of
+    the same sign; +0 is larger than -0.
 
     Attributes
     ----------
@@ -83,14 +83,14 @@ class FloatLarger(wiring.Component):
 class ReduceNode(wiring.Component):
     """A node of the tree: the sum or the maximum of two numbers. All outputs are registered.
 
-    It keeps its state while nothing valid is at its input or in its stages.
+    A node keeps its state in a cycle in which neither its input nor any of its stages is valid.
 
     Attributes
     ----------
     valid, maximum, a, b : In(1), In(1), In(32), In(32)
-        Operands, if valid; whether to compute the maximum instead of the sum.
+        The operands, if ``valid``; ``maximum``: compute the maximum instead of the sum.
     result_valid, result_maximum, result : Out(1), Out(1), Out(32)
-        The result and the operation for the next node, `NODE_LATENCY` cycles later.
+        The result, and ``valid`` and ``maximum`` for the next node, `NODE_LATENCY` cycles later.
     """
 
     valid: In(1)
@@ -136,16 +136,20 @@ LINKS: tuple[Link, ...] = tuple(Each(port) for port in (
 
 
 def reduce_nodes(config: Config) -> TileGrid:
-    """All nodes of the tree as one row, module ``xlu_reduce_nodes``; `Reduce` connects them."""
+    """All nodes of the tree as a grid of one row, module ``xlu_reduce_nodes``.
+
+    The grid leaves the nodes unconnected; `Reduce` connects them to a tree.
+    """
     return TileGrid("xlu_reduce_nodes", "xlu_reduce_node", ReduceNode, 1,
                     (1 << _levels(config)) - 1, LINKS)
 
 
 class Reduce(wiring.Component):
-    """The sum or the maximum of a row, as a tree: neighbours in pairs, then results in pairs.
+    """The sum or the maximum of a row: neighbours are combined in pairs, then their results, etc.
 
-    One row a cycle; the result follows after `reduce_latency` cycles. Absent lanes, up to the next
-    power of two, count as -0 in a sum and as minus infinity in a maximum: they do not affect it.
+    Accepts one row a cycle; the result follows after `reduce_latency` cycles. If the number of
+    lanes is not a power of two, the missing inputs of the tree are -0 for a sum and minus infinity
+    for a maximum, so they do not affect the result.
 
     Parameters
     ----------
@@ -155,9 +159,9 @@ class Reduce(wiring.Component):
     Attributes
     ----------
     valid, maximum, row : In(1), In(1), In(32 * lanes)
-        A row, if valid; whether to compute its maximum instead of its sum.
+        The row, if ``valid``; ``maximum``: compute its maximum instead of its sum.
     result : Out(32)
-        The result, `reduce_latency` cycles after a valid row; otherwise undefined.
+        The result, `reduce_latency` cycles after a valid row; undefined in other cycles.
     """
 
     def __init__(self, config: Config) -> None:

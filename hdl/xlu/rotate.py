@@ -12,7 +12,7 @@ from ..vpu.interface import row_bits
 __all__ = ["DIGIT_BITS", "Rotator", "rotation_latency"]
 
 DIGIT_BITS = 2
-"""Bits of the distance per step: a choice of four needs one lookup table per bit."""
+"""Bits of the distance that a step handles: a 4-to-1 multiplexer needs one lookup table per bit."""
 
 
 def rotation_latency(config: Config) -> int:
@@ -23,9 +23,10 @@ def rotation_latency(config: Config) -> int:
 class Rotator(wiring.Component):
     """Moves lane l of a row to lane (l + distance) modulo the number of lanes.
 
-    It has a step for each digit of the distance in base 4, each with registers that load only valid
-    rows. One row a cycle; `rotation_latency` cycles from input to output. The number of lanes need
-    not be a power of two: successive steps of any size add up modulo that number.
+    The rotator has a step for each digit of the distance in base 4. Each step ends in registers
+    that load only valid rows. The rotator accepts one row a cycle, and takes `rotation_latency`
+    cycles from input to output. The number of lanes need not be a power of two: the distances of
+    the steps add up modulo the number of lanes.
 
     Parameters
     ----------
@@ -35,9 +36,9 @@ class Rotator(wiring.Component):
     Attributes
     ----------
     valid, row, distance : In(1), In(32 * lanes), In(log2 lanes)
-        A row, if valid, and its distance, less than ``lanes``.
+        The row, if ``valid``, and the distance of its rotation in lanes, less than ``lanes``.
     rotated : Out(32 * lanes)
-        The row, `rotation_latency` cycles after a valid one; otherwise undefined.
+        The rotated row, `rotation_latency` cycles after a valid row; undefined in other cycles.
     """
 
     def __init__(self, config: Config) -> None:
@@ -78,6 +79,6 @@ class Rotator(wiring.Component):
         return m
 
     def _turned(self, row: Value, lanes: int) -> Value:
-        """The row, rotated by a fixed number of lanes."""
+        """Return ``row`` rotated by the constant distance ``lanes``."""
         cut = 32 * (self._lanes - lanes % self._lanes)
         return Cat(row[cut:], row[:cut])

@@ -1,8 +1,8 @@
 """The transposer: a tile of lanes x lanes words, written by rows and read by columns.
 
 Row r is stored rotated by r lanes: element (r, c) lies in bank (c + r) modulo the number of lanes,
-at address r. So the elements of a row lie in different banks, as do those of a column, and either
-needs one access.
+at address r. So the elements of a row lie in different banks, and so do the elements of a column.
+A row is written, and a column read, in one access.
 """
 
 from amaranth import Module, Mux, Signal
@@ -18,7 +18,7 @@ __all__ = ["TransposeBank", "transpose_banks"]
 
 
 class TransposeBank(wiring.Component):
-    """The transposer's bank of one lane. All outputs are registered.
+    """One lane's memory bank of the transposer. All outputs are registered.
 
     Parameters
     ----------
@@ -30,12 +30,13 @@ class TransposeBank(wiring.Component):
     lane : In(log2 lanes)
         The number of the bank; constant.
     write, write_row, write_data : In(1), In(log2 lanes), In(32)
-        Stores a word of a row: the element of column ``lane - write_row``.
+        ``write`` stores the element at row ``write_row``, column ``lane - write_row`` (modulo
+        ``lanes``).
     read, read_column : In(1), In(log2 lanes)
-        Reads a word of a column: the element of row ``lane - read_column``. A read in the cycle of
-        a write returns the old value.
+        ``read`` reads the element at row ``lane - read_column`` (modulo ``lanes``), column
+        ``read_column``. A read in the cycle of a write to the same element returns the old value.
     read_data : Out(32)
-        The word of the last ``read``, from the next cycle on.
+        The element that was read last, from the cycle after ``read`` on.
     """
 
     def __init__(self, config: Config) -> None:

@@ -4,9 +4,9 @@
                                |-> tree ---------^
     transposer's banks --------^   rotator ----> transposer's banks
 
-An operation enters as S rows, one a cycle; these cycles are its slots. The slot determines the
-processing of its row: the row's attributes travel along with it, and later events do not affect
-it. Operations never overtake each other.
+With S sublanes, an operation enters the unit as S rows, one a cycle; these cycles are its slots.
+The attributes of a row are fixed in its slot and travel along with the row, so that later events do
+not affect its processing. Operations never overtake each other.
 """
 
 from itertools import pairwise
@@ -30,15 +30,16 @@ __all__ = ["Xlu", "XluControl"]
 
 
 def _operation(config: Config) -> data.StructLayout:
-    """An operation before its first slot.
+    """Layout of a decoded operation.
 
-    ``d``, ``a``: its registers. ``reads``: it has a source register. ``writes``: it has a result.
-    ``tree``: its rows go through the tree, otherwise through the rotator. ``maximum``: the tree
-    computes the maximum, otherwise the sum. ``hold``: all slots take the same row. ``spread``: lane
-    0 of the rotated row goes to all lanes. ``store``, ``fetch``: rotated rows go to the transposer,
-    or rows come from it. ``drop``: number of source rows to skip first. ``index``: distance of the
-    rotation; ``backward``: toward lower lanes. With ``store`` and ``fetch``, ``index`` counts up,
-    because it is also the transposer's row or column.
+    ``d``, ``a``: result and source register. ``reads``: there is a source register. ``writes``:
+    there is a result. ``tree``: the rows pass through the tree, otherwise through the rotator.
+    ``maximum``: the tree computes the maximum, otherwise the sum. ``hold``: all slots use the same
+    source row. ``spread``: lane 0 of the rotated row is copied to all lanes. ``store``: rotated
+    rows are written to the transposer. ``fetch``: rows are read from the transposer. ``drop``:
+    number of source rows to skip first. ``index``: distance of the rotation in lanes; ``backward``:
+    toward lower lanes. With ``store`` or ``fetch``, ``index`` is also the transposer's row or
+    column, and is incremented in each slot.
     """
     return data.StructLayout({
         "d": REGISTER_BITS, "a": REGISTER_BITS, "reads": 1, "writes": 1, "tree": 1, "maximum": 1,
@@ -48,10 +49,10 @@ def _operation(config: Config) -> data.StructLayout:
 
 
 class _Result(data.Struct):
-    """Attributes of a result row on its way through rotator or tree.
+    """Attributes of a result row that is in the rotator or in the tree.
 
-    ``last``: the last row of an operation that writes register ``d``. ``tree``, ``spread``: as in
-    `_operation`.
+    ``last``: this is the last row of its operation, which writes register ``d``. ``tree``,
+    ``spread``: as in `_operation`.
     """
 
     valid: unsigned(1)
@@ -64,8 +65,8 @@ class _Result(data.Struct):
 class XluControl(wiring.Component):
     """Accepts operations and assigns slots to their rows.
 
-    One operation can wait while the rows of another are in the chain. It is loaded in the cycle of
-    the other's last slot, so that slots follow each other without a gap.
+    One operation can wait while the chain holds the rows of another. The rows of the waiting
+    operation are loaded in the last slot of the other, so that slots follow without a gap.
 
     Parameters
     ----------
@@ -77,16 +78,16 @@ class XluControl(wiring.Component):
     start, ready, free, pending, chain
         As in `Xlu`.
     slot : Out(1)
-        A row enters in this cycle: the southmost row of the chain, or column ``index`` of the
-        transposer.
+        A row of ``operation`` enters the unit in this cycle: the southmost row of the chain, or
+        column ``index`` of the transposer.
     last : Out(1)
-        The last slot of its operation.
+        This is the last slot of ``operation``.
     operation : Out(_operation)
-        The operation that has slots, or skips rows.
+        The operation whose rows are entering the unit, or are being skipped.
     blocked : In(1)
-        The operation must not have a slot in this cycle. May depend on ``operation``.
+        ``operation`` must not have a slot in this cycle. May depend on ``operation``.
     busy : Out(1)
-        An operation waits, or has slots to come.
+        An operation waits, or has not had all of its slots.
     """
 
     def __init__(self, config: Config) -> None:
@@ -175,17 +176,17 @@ class XluControl(wiring.Component):
 
 
 class Xlu(wiring.Component):
-    """Cross-lane unit: the operations of `hdl.isa.Unit.XLU`.
+    """Cross-lane unit: executes the operations of `hdl.isa.Unit.XLU`.
 
     An operation waits in the unit until the chain is free. Then its source register is loaded into
-    the chain, and is no longer needed. With S sublanes, the operation has S slots in successive
-    cycles, the first one in the next cycle; rotation and broadcast of sublanes first skip up to
-    S - 1 rows, one a cycle. The first of S result rows follows ``latency`` cycles after the first
-    slot, or ``tree_latency`` for sums and maxima, and the register is written in the cycle after
-    the last row. Back-to-back operations take S cycles each.
+    the chain, and may be overwritten from then on. With S sublanes, the operation has S slots in
+    successive cycles, the first one in the cycle after the load; rotation and broadcast of sublanes
+    first skip up to S - 1 rows, one a cycle. The first of S result rows follows ``latency`` cycles
+    after the first slot, or ``tree_latency`` for sums and maxima. The result register is written in
+    the cycle after the last result row. Back-to-back operations take S cycles each.
 
     The first slot is delayed if results would otherwise overtake or collide with those of earlier
-    sums and maxima. A read of the transposer is delayed until all rows have been written to it.
+    sums and maxima. A read of the transposer is delayed until all earlier rows are stored in it.
 
     Parameters
     ----------
@@ -195,22 +196,23 @@ class Xlu(wiring.Component):
     Attributes
     ----------
     start : In(XluIssue)
-        An operation of this unit; it is accepted if ``ready``.
+        An operation of this unit at issue, which is accepted if ``ready`` is set.
     ready : Out(1)
         An operation can be accepted in this cycle. Does not depend on ``start``.
     free : Out(1)
         An operation accepted in this cycle would read its source register in the next one.
     pending : Out(RegisterWrite)
-        The source register that is still to be read, in a later cycle, if any.
+        A source register that the unit will read in a later cycle, if any.
     chain : Out(ChainControl)
-        To `Vpu.xlu_chain`, which recirculates. A load follows ``start`` by at least one cycle.
+        Control of `Vpu.xlu_chain`, which recirculates its rows. The load of a source register
+        follows ``start`` by at least one cycle.
     row : In(32 * lanes)
-        Southmost row of the chain.
+        The southmost row of the chain, `Vpu.xlu_row`.
     result : Out(RowShift)
-        To `Vpu.result_chain`.
+        Result rows, to `Vpu.result_chain`.
     write : Out(RegisterWrite)
-        Writes the last S result rows to this register at the end of this cycle; the next row may be
-        shifted in the same cycle.
+        Writes the last S result rows to this register at the end of this cycle. The next result row
+        may be shifted into the chain in the same cycle.
     busy : Out(1)
         An accepted operation is incomplete.
     """
@@ -227,12 +229,12 @@ class Xlu(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a slot to the result row, through the rotator."""
+        """Cycles from a slot to its result row, for operations that use the rotator."""
         return rotation_latency(self._config) + 2
 
     @property
     def tree_latency(self) -> int:
-        """Cycles from a slot to the result row, through the tree; more than ``latency``."""
+        """Cycles from a slot to its result row, for sums and maxima; more than ``latency``."""
         return reduce_latency(self._config) + 2
 
     def elaborate(self, platform: object) -> Module:
@@ -259,7 +261,10 @@ class Xlu(wiring.Component):
 
     def _rotate(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> tuple[Signal, Signal]:
-        """Place rotator and transposer; return rotated rows, and whether rows are to be stored."""
+        """Place rotator and transposer; return the rotated row, and a signal.
+
+        The signal is set while the rotator holds rows for the transposer.
+        """
         operation = control.operation
         rotator = place(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))
         banks = place(m, platform, "banks", "xlu_transpose", lambda: transpose_banks(self._config))
@@ -295,7 +300,7 @@ class Xlu(wiring.Component):
 
     def _reduce(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> Signal:
-        """Place the tree; return its results."""
+        """Place the tree; return its result."""
         reduce = place(m, platform, "reduce", "xlu_reduce", lambda: Reduce(self._config))
         m.d.sync += [
             reduce.valid.eq(control.slot & control.operation.tree),
@@ -305,10 +310,15 @@ class Xlu(wiring.Component):
         return reduce.result
 
     def _queue(self, m: Module, control: XluControl) -> tuple[data.View, Signal, Signal]:
-        """Shift register with the attributes of the results in rotator and tree.
+        """Place a shift register with the attributes of the result rows in rotator and tree.
 
-        It has a place for each cycle of the tree; a rotated row enters midway. Returns the last
-        place, whether a result is in the part that only the tree uses, and whether any is in all.
+        It has one stage for each cycle of the tree; a row for the rotator enters midway.
+
+        Returns
+        -------
+        tuple
+            The last stage; whether a stage before the rotator's entry is valid; whether any stage
+            is valid.
         """
         length = reduce_latency(self._config) + 1
         joins = length - 1 - rotation_latency(self._config)
@@ -338,7 +348,11 @@ class Xlu(wiring.Component):
         return line[-1], in_tree, in_queue
 
     def _deliver(self, m: Module, leaving: data.View, rotated: Signal, reduced: Signal) -> None:
-        """Drive the result chain, and after the last row of an operation the write."""
+        """Drive the result chain, and ``write`` after the last row of an operation.
+
+        ``leaving``: attributes of the row; ``rotated``: the row, from the rotator; ``reduced``: the
+        element that fills the row, from the tree.
+        """
         lanes = self._config.lanes
         row = Signal(row_bits(self._config), name="result_row", reset_less=True)
         last = Signal()
