@@ -1,4 +1,4 @@
-"""Arbiters: clients share a port of a core in turn."""
+"""Arbiters that let several clients share a port of a core in turn."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -19,7 +19,7 @@ __all__ = ["RequestArbiter", "RoundRobin", "SignalArbiter", "VectorPort"]
 
 
 def _chosen(choice: Signal, values: Iterable[ValueLike]) -> Value:
-    """The one of ``values`` whose bit is set in ``choice``; zero if none is."""
+    """Select the one of ``values`` whose bit is set in ``choice``; zero if no bit is set."""
     return reduce(or_, (Mux(choice[number], value, 0) for number, value in enumerate(values)))
 
 
@@ -37,9 +37,9 @@ class RoundRobin(wiring.Component):
     Attributes
     ----------
     wants : In(count)
-        Requests of the clients.
+        Requests, one bit for each client.
     choice : Out(count)
-        The chosen client: one bit of ``wants``, or none.
+        The chosen client, as one set bit; zero if there is no request.
     turn : In(1)
         The chosen client has its turn in this cycle.
 
@@ -56,7 +56,7 @@ class RoundRobin(wiring.Component):
 
     @staticmethod
     def module(count: int) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of an arbiter for ``count`` clients."""
         return f"round_robin_{count}"
 
     def elaborate(self, platform: object) -> Module:
@@ -90,9 +90,9 @@ class SignalArbiter(wiring.Component):
     Attributes
     ----------
     source : In(stream of semaphore_addition).array(sources)
-        Additions on offer; an offer may be withdrawn.
+        Additions offered by the sources. A source may withdraw its offer.
     signal : Out(SemaphoreSignal)
-        To the core, one cycle after the source was granted.
+        The addition, to the core, one cycle after it was accepted from the source.
 
     Raises
     ------
@@ -127,8 +127,8 @@ class SignalArbiter(wiring.Component):
 class RequestArbiter(wiring.Component):
     """Shares a core's port for words among several clients.
 
-    The turn passes on in each cycle, used or not, so a request that the core cannot accept yet does
-    not block others.
+    The turn passes to the next client in each cycle, whether it was used or not. So a request that
+    the core cannot accept yet does not block others.
 
     Parameters
     ----------
@@ -138,8 +138,8 @@ class RequestArbiter(wiring.Component):
     Attributes
     ----------
     request, response : In(stream of core_request).array, Out(Response).array
-        Ports of the clients. A request may be withdrawn. Only ``valid`` of a response is specific
-        to the client; the rest goes to all of them.
+        Ports of the clients. A client may withdraw its request. Only ``valid`` of a response is
+        specific to the client; the other members are the same for all clients.
     core_request, core_response : Out(stream of core_request), In(Response)
         The core's port, which responds one cycle after it accepts a request.
 
@@ -185,12 +185,13 @@ class RequestArbiter(wiring.Component):
 class VectorPort(wiring.Component):
     """Shares a core's port for rows of vectors among several clients.
 
-    The rows of one client's vector are not interleaved with those of another. Rows are returned in
-    the order of all reads. An offer to the core is held until the core accepts it, so clients must
-    not withdraw theirs.
+    The rows of one client's vector are not interleaved with those of another client's. Rows are
+    returned in the order of the reads of all clients. An offer to the core is held until the core
+    accepts it, so a client must not withdraw its offer.
 
     The core can be reset while the port is in use. Clients then complete their accesses, but
-    without effect: they read arbitrary rows, and the rows that complete a vector are dropped.
+    without effect: they read arbitrary rows, and the remaining rows of a vector that was being
+    written are dropped.
 
     Parameters
     ----------
@@ -211,7 +212,7 @@ class VectorPort(wiring.Component):
     host_read, host_rows, host_write
         The core's port.
     reset : In(1)
-        The core is reset in this cycle. The port itself is not reset with it.
+        The core is reset in this cycle. The port itself is not reset together with the core.
 
     Raises
     ------
@@ -242,7 +243,10 @@ class VectorPort(wiring.Component):
 
     def _choose(self, m: Module, platform: object, name: str,
                 ports: Iterable[wiring.PureInterface], ended: Signal) -> Signal:
-        """The client whose turn it is; it keeps the turn until ``ended``."""
+        """Return the client that has the turn, as one set bit; it keeps the turn until ``ended``.
+
+        ``ports`` are the clients' streams. No bit is set if no client has an offer.
+        """
         turns = _round_robin(m, platform, f"{name}_turns", self._clients)
         kept = Signal(self._clients, name=f"{name}_kept")
         choice = Signal(self._clients, name=f"{name}_choice")
@@ -256,7 +260,11 @@ class VectorPort(wiring.Component):
         return choice
 
     def _count(self, m: Module, name: str, given: Signal) -> tuple[Signal, Signal]:
-        """Count the rows of the vector so far; return also whether this is the last one."""
+        """Count the rows of the current vector: one in each cycle in which ``given`` is set.
+
+        Return two signals: the number of earlier rows of the vector; its last row is given in this
+        cycle.
+        """
         count = Signal(range(self._config.sublanes), name=f"{name}_count")
         last = Signal(name=f"{name}_last")
         m.d.comb += last.eq(given & (count == self._config.sublanes - 1))
@@ -286,7 +294,10 @@ class VectorPort(wiring.Component):
             m.d.sync += void.eq(0)
 
     def _read(self, m: Module, platform: object) -> Signal:
-        """Pass requests to the core; return the client whose request it accepts in this cycle."""
+        """Pass requests to the core.
+
+        Return the client whose request the core accepts in this cycle, as one set bit.
+        """
         self._void = Signal(name="read_void")  # the core was reset before it returned the rows
         passes = Signal()
         accepted = Signal()

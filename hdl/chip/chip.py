@@ -1,4 +1,4 @@
-"""The chip: its cores, their control by the host, and all pins."""
+"""The chip: its cores, the host's control of them, and all pins."""
 
 from amaranth import Cat, Const, Module
 from amaranth.lib import wiring
@@ -26,7 +26,7 @@ __all__ = ["Chip", "check_chip"]
 
 
 def check_chip(config: Config) -> None:
-    """Check that a chip can have this configuration; arrays and cores alone can have others.
+    """Check that a chip can have this configuration; an array or a core alone permits others.
 
     Raises
     ------
@@ -43,7 +43,7 @@ class Chip(wiring.Component):
     """One or two cores behind AXI: the top of the design.
 
     Ports have the conventional AXI names. There is one clock, ``clk``, and one synchronous,
-    active-high reset, ``rst``. It requires that memory is reset too, or that it is idle.
+    active-high reset, ``rst``. Memory must be reset together with the chip, or be idle.
 
     Parameters
     ----------
@@ -51,22 +51,23 @@ class Chip(wiring.Component):
         Parameters; ``array`` must be a power of two, and ``hbm_channels`` must divide a row into
         powers of two from 4 to 128 bytes.
     status : bool
-        Add the outputs ``status_{core}`` and ``pc_{core}``, with which a simulation sees the cores'
-        registers STATUS and PC without an access.
+        Whether the chip has the outputs ``status_{core}`` and ``pc_{core}``, from which a
+        simulation reads the cores' registers STATUS and PC without a bus access.
     probes : Component, optional
-        Place this component, which has only outputs, in the chip, and make its outputs the chip's.
+        A component with outputs only. It is placed in the chip, which gets the same outputs.
 
     Attributes
     ----------
     s_axil_* : In(Axi4Lite)
-        The host's access to the registers of `hdl.chip.registers`, one at a time.
+        The host's accesses to the registers of `hdl.chip.registers`, executed one at a time.
     m_axi_hbm{core}{channel}_* : Out(Axi4)
         Memory: ``hbm_channels`` masters for each core. All cores share one memory, in which row r
         lies at address r * channel_bytes of each channel.
     interrupt : Out(1)
-        Level-sensitive: a bit is set in both INTERRUPT_STATUS and INTERRUPT_ENABLE.
+        Level-sensitive: set while some bit is set in both INTERRUPT_STATUS and INTERRUPT_ENABLE.
     status_{core}, pc_{core} : Out(32)
-        Only with ``status``: the registers STATUS and PC of each core in this cycle.
+        Values of the registers STATUS and PC of each core in this cycle; present only if ``status``
+        is true.
 
     Raises
     ------

@@ -43,7 +43,7 @@ _COUNTERS = tuple(name.lower() for name in COUNTER_REGISTERS)
 
 
 class CoreSide(wiring.Signature):
-    """The host's control of one core; it flows out, from the control slave.
+    """The host's control of one core, from the control slave to the core's node.
 
     Commands to the core, one cycle each: ``start``, ``stop``, ``clear_counters``,
     ``reset_request``. Values: ``start_pc`` 32, ``watchdog`` 32. ``resetting`` must be set from the
@@ -51,14 +51,14 @@ class CoreSide(wiring.Signature):
 
     Status of the core: ``running``, ``waiting``, ``idle``, ``fault`` 4, ``pc`` 32 and the counters,
     as in `hdl.core.core.Core`; ``dma_busy`` 1: transfers are in progress or queued;
-    ``transfer_done`` 1: a transfer of the host ended in this cycle; ``transfer_failed`` 1: it
-    failed.
+    ``transfer_done`` 1: a transfer of the host ended in this cycle; ``transfer_failed`` 1: that
+    transfer failed.
 
     Offers to the core, one at a time: ``request``, with its ``response`` in a later cycle;
     ``signal``, an addition to a semaphore; ``host_descriptor`` 320 with ``host_valid``, which the
     engine answers with ``host_ready`` and a ``host_fault`` 4, like a `hdl.core.interface.DmaIssue`.
-    **The slave may withdraw an offer** that was not accepted within `WAIT_CYCLES`; the offer must
-    then have had no effect.
+    **The slave may withdraw an offer** that was not accepted within `WAIT_CYCLES`; a withdrawn
+    offer must have no effect.
     """
 
     def __init__(self) -> None:
@@ -92,9 +92,9 @@ class CoreControl(wiring.Component):
     Attributes
     ----------
     access : In(RegisterAccess)
-        Accesses; addresses are offsets.
+        Accesses; their addresses are offsets in the core's register block.
     core : Out(CoreSide)
-        The core.
+        Control of the core.
     events : Out(3)
         Events of this cycle, as listed in `EVENTS`.
     """
@@ -153,7 +153,7 @@ class CoreControl(wiring.Component):
         return expired
 
     def _access_words(self, m: Module, block: RegisterBlock, expired: Signal) -> None:
-        """ACCESS_ADDRESS and ACCESS_DATA: send a request to the core for each access."""
+        """Send the core a request for each access to ACCESS_DATA, and update ACCESS_ADDRESS."""
         core = self.core
         request = core.request.payload
         address = Signal(ACCESS_ADDRESS_BITS)
@@ -242,7 +242,7 @@ class CoreControl(wiring.Component):
                 m.d.sync += fault.eq(core.host_fault)
 
     def _take_counters(self, m: Module, block: RegisterBlock) -> None:
-        """A read of CYCLES_LO returns the counter, and captures all other counters."""
+        """Connect the counter registers: a read of CYCLES_LO captures all other counters."""
         m.d.comb += [
             block.cycles_lo.eq(self.core.cycles[:32]),
             block.cycles_lo_done.eq(1),
@@ -278,11 +278,11 @@ class ControlSlave(wiring.Component):
     Attributes
     ----------
     axi : In(Axi4Lite)
-        The host. `hdl.axi.lite.AxiLiteSlave` defines the responses.
+        Accesses of the host. `hdl.axi.lite.AxiLiteSlave` defines the responses.
     core : Out(CoreSide).array(cores)
-        The cores.
+        Control of each core.
     interrupt : Out(1)
-        Level-sensitive: an enabled event has occurred.
+        Level-sensitive: some bit is set in both INTERRUPT_STATUS and INTERRUPT_ENABLE.
 
     Raises
     ------

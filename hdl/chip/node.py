@@ -20,13 +20,13 @@ from .control import CoreSide
 __all__ = ["RESET_CYCLES", "CoreNode", "CoreReset", "NodeLink"]
 
 RESET_CYCLES = 4
-"""Cycles of a core's reset."""
+"""Number of cycles for which a core is reset."""
 _SETTLE_CYCLES = 4
 """Cycles from the start of an abort until the engine's ``busy`` is valid."""
 
 
 class NodeLink(wiring.Signature):
-    """Accesses of one core's node to the other core; it flows out.
+    """Accesses of one core's node to the other core, from the requester's node to the other node.
 
     ``read``, ``rows``, ``write``, ``busy``: the engine's accesses to vector memory, like
     ``other_*`` of `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphore numbers,
@@ -63,11 +63,13 @@ class CoreReset(wiring.Component):
     request : In(1)
         Requests a reset.
     at_rest : In(1)
-        Engine and port have finished; valid from `_SETTLE_CYCLES` after the rise of ``resetting``.
+        DMA engine and memory port have no access in progress. Valid from `_SETTLE_CYCLES` cycles
+        after the rise of ``resetting`` on.
     resetting : Out(1)
-        From the cycle after ``request`` until the core can be used again: nothing new may begin.
+        Set from the cycle after ``request`` until the core can be used again. Meanwhile no new
+        access may begin.
     reset : Out(1)
-        Reset of the core and its engine, in the last `RESET_CYCLES` of them.
+        Resets the core and its DMA engine, in the last `RESET_CYCLES` cycles of ``resetting``.
     """
 
     def __init__(self) -> None:
@@ -101,12 +103,12 @@ class CoreReset(wiring.Component):
 
 
 class CoreNode(wiring.Component):
-    """A core, its DMA engine and its AXI4 masters, shared with the host and the other core.
+    """A core, its DMA engine and its AXI4 masters; the host and the other core share its ports.
 
     When the host requests a reset, the program stops, the engine abandons its transfers, and memory
     completes all outstanding bursts. Then core and engine are reset; the AXI4 masters are not. The
-    other core continues; data that its engine reads here meanwhile are undefined, and its writes
-    may be lost.
+    other core continues. Data that its engine reads from this core during the reset are undefined,
+    and its writes to this core may be lost.
 
     Parameters
     ----------
@@ -117,12 +119,12 @@ class CoreNode(wiring.Component):
     Attributes
     ----------
     control : In(CoreSide)
-        The host.
+        Control of the core by the host.
     axi : Out(Axi4).array(hbm_channels)
-        Memory.
+        AXI4 masters to the memory channels.
     peer, guest : Out(NodeLink), In(NodeLink)
-        Accesses of this node to the other core, and of the other node to this core. Only with two
-        cores.
+        Accesses of this node to the other core, and of the other node to this core. Present only if
+        the chip has two cores.
 
     Raises
     ------
@@ -159,7 +161,7 @@ class CoreNode(wiring.Component):
         return m
 
     def _connect_control(self, m: Module, resets: CoreReset) -> None:
-        """Connect commands, status and reset; a reset stops the program and aborts transfers."""
+        """Connect commands, status and reset. A reset stops the program and aborts transfers."""
         control, core, engine = self.control, self._core, self._engine
         m.d.comb += [
             core.start.eq(control.start), core.start_pc.eq(control.start_pc),
@@ -191,7 +193,7 @@ class CoreNode(wiring.Component):
             connect(m, inside, flipped(outside))
 
     def _share_vectors(self, m: Module, platform: object) -> None:
-        """Share the core's vector memory between its engine and the other core's."""
+        """Share the core's vector memory between its own engine and the other core's engine."""
         config, core, engine = self._config, self._core, self._engine
         clients = 2 if self._two else 1
         port = place(m, platform, "vectors", "vector_port", lambda: VectorPort(config, clients))
@@ -213,9 +215,9 @@ class CoreNode(wiring.Component):
         m.d.comb += [self.guest.busy.eq(port.busy), engine.other_busy.eq(self.peer.busy)]
 
     def _share_requests(self, m: Module, platform: object) -> None:
-        """Share the core's port for words between the host and the engine.
+        """Share the core's port for single words between the host and the engine.
 
-        The engine alone writes several words at once.
+        The engine writes several words at once, through a port of its own.
         """
         core, engine, control = self._core, self._engine, self.control
         requests = place(m, platform, "requests", "request_arbiter", lambda: RequestArbiter(2))
@@ -230,8 +232,8 @@ class CoreNode(wiring.Component):
     def _share_semaphores(self, m: Module, platform: object) -> None:
         """Share the core's semaphores among the host, its engine and the other core's node.
 
-        The arbiter is reset with the core, but accepts additions meanwhile: the semaphores will be
-        zero anyway.
+        The arbiter is reset together with the core, but accepts additions even then: their loss
+        does not matter, because the reset clears the semaphores.
         """
         core, engine = self._core, self._engine
         sources = 4 if self._two else 2

@@ -29,20 +29,22 @@ __all__ = ["ACCESS_ADDRESS_BITS", "CORE_PITCH", "CORE_REGISTERS", "COUNTER_REGIS
 OFFSET_BITS = 12
 """Width of a register's offset within its block."""
 CORE_PITCH = 1 << OFFSET_BITS
-"""Bytes of address space of a register block; the block of core k begins at k + 1 times this."""
+"""Bytes of address space of a register block. The block of core k begins at (k + 1) * CORE_PITCH.
+"""
 MAX_CORES = 2
 IDENTITY = int.from_bytes(b"SYST", "big")
 """Value of register ID."""
 VERSION = (0, 1, 0)
-"""Version of this map: major (incompatible change), minor (addition), patch (correction)."""
+"""Version of the register map: major (incompatible change), minor (addition), patch (correction).
+"""
 WAIT_CYCLES = 1 << 10
 """Cycles that an access waits for a core to accept it, before it is refused."""
 ACCESS_ADDRESS_BITS = REQUEST_ADDRESS_BITS + 4
-"""Width of the address in ACCESS_ADDRESS; increments beyond all spaces do not wrap."""
+"""Width of the address in ACCESS_ADDRESS: enough that increments beyond all spaces do not wrap."""
 EVENTS = ("STOPPED", "FAULT", "TRANSFER_DONE", "TRANSFER_FAILED")
 """Events of a core that can cause an interrupt, from the lowest bit on."""
 EVENT_PITCH = 8
-"""Distance between the bits of two cores in the interrupt registers."""
+"""Distance in bits between the events of successive cores in the interrupt registers."""
 
 
 class Access(StrEnum):
@@ -57,16 +59,16 @@ class Access(StrEnum):
 
 @dataclass(frozen=True)
 class Field:
-    """Bits of a register.
+    """A field of a register: a range of its bits.
 
     Attributes
     ----------
     name : str
         Name, in capitals.
     low, width : int
-        Its lowest bit, and its number of bits.
+        Number of the field's lowest bit in the register, and the field's number of bits.
     description : str
-        Its meaning.
+        Meaning of the field.
     """
 
     name: str
@@ -76,12 +78,12 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.low < 0 or self.width < 1 or self.low + self.width > 32:
-            raise ValueError(f"field {self.name} must lie within 32 bits, not have {self.width} "
-                             f"from {self.low} on")
+            raise ValueError(f"field {self.name} must lie within bits 0 to 31, not have "
+                             f"{self.width} bits from bit {self.low} on")
 
     @property
     def mask(self) -> int:
-        """The field's bits within the register."""
+        """Mask of the register with ones in the field's bits."""
         return (1 << self.width) - 1 << self.low
 
     def get(self, word: int) -> int:
@@ -94,7 +96,7 @@ class Field:
         Raises
         ------
         ValueError
-            If ``value`` does not fit.
+            If ``value`` does not fit the field.
         """
         if not 0 <= value < 1 << self.width:
             raise ValueError(f"{self.name} must be from 0 to {(1 << self.width) - 1}, "
@@ -115,13 +117,13 @@ class Register:
     access : Access
         Permitted accesses.
     description : str
-        Its meaning.
+        Meaning of the register.
     fields : tuple of Field
-        From the lowest bit on. Empty: one field of all bits.
+        The fields, from the lowest bit on. Empty: the whole register is one field.
     reset : int or None
-        Value after a reset; None: not fixed, or the register cannot be read.
+        Value after a reset. None: the value is not fixed, or the register cannot be read.
     acts : bool
-        Whether an access has other effects than to read or store a value.
+        Whether an access has effects other than to read or store a value.
     """
 
     name: str
@@ -148,17 +150,17 @@ class Register:
 
     @property
     def mask(self) -> int:
-        """The bits of all fields."""
+        """Mask of the register with ones in the bits of all fields."""
         return sum(field.mask for field in self.fields) if self.fields else 0xFFFFFFFF
 
     @property
     def readable(self) -> bool:
-        """Whether it can be read."""
+        """Whether the register can be read."""
         return self.access not in (Access.WO, Access.W1)
 
     @property
     def writable(self) -> bool:
-        """Whether it can be written."""
+        """Whether the register can be written."""
         return self.access is not Access.RO
 
     def __getitem__(self, name: str) -> Field:
@@ -173,7 +175,7 @@ class Register:
         Raises
         ------
         KeyError, ValueError
-            If a field does not exist, or a value does not fit.
+            If a field does not exist, or a value does not fit its field.
         """
         return sum(self[name].put(value) for name, value in values.items())
 
@@ -319,7 +321,7 @@ CORE_REGISTERS = _table((
 
 
 def address(name: str, core: int | None = None) -> int:
-    """Address of a register of the chip, or of a core.
+    """Byte address of a register of the chip or, if ``core`` is given, of that core.
 
     Raises
     ------
@@ -339,7 +341,7 @@ assert CORE_PITCH * (MAX_CORES + 1) <= 1 << CONTROL_ADDRESS_BITS
 
 
 def parameters(config: Config) -> dict[str, int]:
-    """Values of the registers that describe the configuration, by name."""
+    """Values of the registers that describe the configuration, by register name."""
     return {
         "ARRAY": config.array, "SUBLANES": config.sublanes, "CORES": config.cores,
         "VMEM_VECTORS": config.vmem_vectors, "SMEM_WORDS": config.smem_words,
@@ -359,32 +361,35 @@ class RegisterBlock(wiring.Component):
     Attributes
     ----------
     access : In(RegisterAccess)
-        Accesses; addresses are offsets.
+        Accesses; their addresses are offsets in the block.
     {name} : In(32) or Out(32)
-        One port for each register, in lower case. In: the value to read, if the register is `RO`,
-        or if it ``acts`` and can be read. Out: the stored value.
+        One port for each register, named in lower case. `In`: the value to return to reads, if the
+        register is `RO`, or if it ``acts`` and can be read. `Out`: the stored value.
     {name}_set : In(32)
         For a `W1C` register: bits to set.
     {name}_read, {name}_write : Out(1)
-        For a register that ``acts``: a legal read, or a legal write of ``access.data``.
+        For a register that ``acts``: a legal read, or a legal write of ``access.data``, is
+        requested.
     {name}_done, {name}_error : In(1)
-        For a register that ``acts``: the answer, in the same cycle or later.
+        For a register that ``acts``: the access takes place, or is refused; in the cycle of the
+        request or later.
 
     Raises
     ------
     ValueError
-        If ``registers`` is empty, or a register must act because of its access but does not.
+        If ``registers`` is empty, or a `WO` or `W1` register does not act.
     """
 
     def __init__(self, registers: Mapping[str, Register]) -> None:
         if not registers:
-            raise ValueError(f"registers must be some, not {registers!r}")
+            raise ValueError(f"registers must not be empty, not {registers!r}")
         self._registers = dict(registers)
         ports: dict[str, wiring.Member] = {"access": In(RegisterAccess(OFFSET_BITS))}
         for register in self._registers.values():
             name = register.name.lower()
             if register.access in (Access.WO, Access.W1) and not register.acts:
-                raise ValueError(f"register {register.name} must act, or it is of no use")
+                raise ValueError(f"register {register.name} must act, because it cannot be read "
+                                 f"(access {register.access.value!r})")
             if register.acts:
                 ports |= {f"{name}_done": In(1), f"{name}_error": In(1)}
                 if register.readable:
@@ -413,7 +418,7 @@ class RegisterBlock(wiring.Component):
         return m
 
     def _access(self, m: Module, register: Register) -> None:
-        """Connect a register to the accesses at its offset."""
+        """Connect a register to ``access``, for accesses at the register's offset."""
         name = register.name.lower()
         access = self.access
         legal = Signal(name=f"{name}_legal")

@@ -1,10 +1,10 @@
-"""The front end: reads descriptors, checks them, and turns them into transfers.
+"""The front end of the DMA engine: reads descriptors, checks them, and makes transfers of them.
 
-All checks are exact: no number wraps. A side with runs requires a division, of its blocks by the
-length of a run, and a multiplication, of the quotient by the stride. One loop computes both, from
-the highest bit of the quotient down: if the bit is set, the stride is added to the offset; then the
-offset is doubled. The offset needs no more bits than an address, because a transfer with a larger
-offset is out of range.
+All checks are exact: no number wraps. For a side with runs, the number of blocks is divided by the
+length of a run, and the quotient is multiplied by the stride. One loop computes both, from the
+highest bit of the quotient down: the offset is doubled, and the stride is added if the bit is set.
+The offset needs no more bits than an address, because a transfer with a larger offset is out of
+range.
 """
 
 from collections.abc import Collection
@@ -48,18 +48,19 @@ DIVISION_CYCLES = BLOCK_BITS // _BITS_A_CYCLE
 assert DIVISION_CYCLES * _BITS_A_CYCLE == BLOCK_BITS
 
 _ORDER = (0, 1, 4, 8, 5, 9, 2, 3, 6, 7)
-"""Order in which the words are read: inputs of the division first, addresses last."""
+"""Order in which the words of a descriptor are read: inputs of the division first, addresses last.
+"""
 _DIVISIBLE = 6
-"""Number of words, in this order, that the division needs."""
+"""Number of words in `_ORDER` that must be read before the division starts."""
 assert sorted(_ORDER) == list(range(DESCRIPTOR_WORDS))
 
 
 class SideCheck(wiring.Component):
-    """Checks one side of a descriptor, and converts its units to those of a `side`.
+    """Checks one side (source or destination) of a descriptor, and converts it to a `side`.
 
-    ``start`` requires all fields except the address; ``finish`` requires the address and ``done``.
-    ``outside`` is valid from the cycle after ``finish`` on. The division takes `DIVISION_CYCLES`; a
-    side without a run needs none.
+    ``start`` requires all fields except the address to be valid; ``finish`` requires the address
+    and ``done``. ``outside`` is valid from the cycle after ``finish`` on. The division takes
+    `DIVISION_CYCLES`; a side without a run needs no division.
 
     Parameters
     ----------
@@ -72,16 +73,16 @@ class SideCheck(wiring.Component):
     space, rows, address, run, stride : In(4), In(32), In(64), In(32), In(signed(32))
         Fields of the descriptor.
     start, finish : In(1)
-        Begin the division; begin the last sums.
+        ``start`` begins the division. ``finish`` computes the range of the side.
     done : Out(1)
         The division is complete.
     malformed, misaligned : Out(1)
         Faults DMA_DESCRIPTOR and DMA_ALIGNMENT of this side; combinational. ``misaligned`` is valid
-        only if the side is not malformed, ``outside`` only if it is neither.
+        only if the side is not ``malformed``.
     outside : Out(1)
-        Fault DMA_RANGE.
+        Fault DMA_RANGE of this side; valid only if the side is not ``malformed`` or ``misaligned``.
     side : Out(side)
-        The side, if it has no fault; combinational.
+        The side in units of `space_size`, valid if it has no fault; combinational.
     """
 
     def __init__(self, config: Config, spaces: Collection[DmaSpace]) -> None:
@@ -103,7 +104,7 @@ class SideCheck(wiring.Component):
         return m
 
     def _look(self, m: Module) -> None:
-        """Faults that are visible in the fields themselves."""
+        """Find the faults that follow from the fields alone: ``malformed`` and ``misaligned``."""
         config = self._config
         runs = [space.value for space, info in DMA_SPACES.items() if info.runs]
         row_bits = exact_log2(config.row_bytes)
@@ -125,7 +126,11 @@ class SideCheck(wiring.Component):
         ]
 
     def _convert(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Convert to units of the space; find address, blocks and stride that exceed it."""
+        """Convert address, stride and blocks to units of the space.
+
+        Return three signals: the size of the space; address or blocks exceed all spaces; the stride
+        exceeds all spaces.
+        """
         config, bits = self._config, address_bits(self._config)
         row_bits = exact_log2(config.row_bytes)
         address = Signal(64, name="address_units")
@@ -160,9 +165,11 @@ class SideCheck(wiring.Component):
         return size, far, stride_far
 
     def _divide(self, m: Module) -> tuple[Signal, Signal, Signal, Signal]:
-        """Locate the last block: its run's number times the stride, and its position in the run.
+        """Locate the last block of the side, by a division of the blocks by the run length.
 
-        Also returns whether there are several runs, and whether the product exceeds all memories.
+        Return four signals: the offset of the last run from the first (number of the last run times
+        the stride); the last block's position in the last run; there are several runs; the offset
+        exceeds all spaces.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)
@@ -206,11 +213,11 @@ class SideCheck(wiring.Component):
 
     def _sum(self, m: Module, size: Signal, far: Signal, step_far: Signal, offset: Signal,
              remainder: Signal, several: Signal) -> None:
-        """Find the lowest and the highest block of the side.
+        """Drive ``outside``, from the lowest and the highest block of the side.
 
-        The lowest one is the start of the first or of the last run. The highest one is the last
-        block of the last run, or of a whole run: of the run before it, or of the first run if the
-        stride is negative.
+        The lowest block is the start of the first run or of the last run. Only the last run may be
+        incomplete. So the highest block is the end of the last run, or the end of the highest
+        complete run: the last but one or, if the stride is negative, the first.
         """
         stride, run, bits = self.side.stride, self.side.run, address_bits(self._config)
         place_shape = signed(max(bits, BLOCK_BITS) + 3)
@@ -233,11 +240,11 @@ class SideCheck(wiring.Component):
 
 
 class DescriptorFrontEnd(wiring.Component):
-    """Reads and checks a descriptor of the program or of the host, and offers the transfer.
+    """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
     If the queue has room, ``dma.ready`` follows ``dma.valid`` by `CYCLES`, or by `CYCLES_WITH_RUNS`
     if a side has a run of less than 2**24 - 1 blocks. Descriptors are processed one after the
-    other; the host's takes priority.
+    other; the host's has priority.
 
     Parameters
     ----------
@@ -246,18 +253,19 @@ class DescriptorFrontEnd(wiring.Component):
     Attributes
     ----------
     dma : In(DmaIssue)
-        Transfers of the program.
+        Starts of transfers by the program.
     host_descriptor : In(320)
         The host's descriptor, of `DESCRIPTOR_LAYOUT`.
     host_valid, host_ready : In(1), Out(1)
-        Requests to check the host's descriptor and start its transfer; done, or refused with a
-        fault. Descriptor and ``host_valid`` must be stable until ``host_ready``.
+        ``host_valid`` requests the check of the host's descriptor and the start of its transfer.
+        ``host_ready``: the transfer starts, or is refused with a fault. The descriptor and
+        ``host_valid`` must be stable until ``host_ready``.
     host_fault : Out(4)
         With ``host_ready``: the descriptor's `Fault`; no transfer was started unless it is `NONE`.
     room : In(1)
-        The queue can take a transfer.
+        The queue has room for a transfer.
     push, transfer : Out(1), Out(transfer)
-        A transfer that starts in this cycle.
+        If ``push`` is set, ``transfer`` starts in this cycle.
     busy : Out(1)
         A descriptor of the host is in progress.
     """
@@ -313,7 +321,7 @@ class DescriptorFrontEnd(wiring.Component):
 
     def _control(self, m: Module, words: Signal, fault: Signal, source: SideCheck,
                  destination: SideCheck) -> Signal:
-        """Sequence the checks; return the cycle in which all of them are complete."""
+        """Sequence the checks; return a signal that is set when all of them are complete."""
         from_host = Signal()
         given_up = Signal()
         can = Signal()
@@ -366,7 +374,7 @@ class DescriptorFrontEnd(wiring.Component):
         return compares
 
     def _keep(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
-        """Store the word that arrives: the one before the word requested now."""
+        """Store the word that arrives, which was requested in the cycle before."""
         for number, word in enumerate(_ORDER):
             with m.If(count == number + 1):
                 m.d.sync += words.word_select(word, 32).eq(

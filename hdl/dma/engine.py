@@ -29,17 +29,17 @@ __all__ = ["DmaEngine"]
 
 
 class DmaEngine(wiring.Component):
-    """Moves rows between memories, as descriptors of the program and of the host say.
+    """Moves rows between memories, according to descriptors of the program and of the host.
 
     Transfers wait in a queue of `QUEUE_DEPTH`. Rows are read and written in the order of the
     transfers, one a cycle; but scalar memory is read a word a cycle, and scalar and instruction
-    memory are written `hdl.core.interface.write_words` words a cycle. Transfers overlap: one is
-    read while the transfer before it is still written, and its rows are requested even earlier. So
-    a transfer sees what another one wrote only if it starts after that one has signalled. Transfers
-    complete, and signal, in order.
+    memory are written `hdl.core.interface.write_words` words a cycle. Transfers overlap: the rows
+    of a transfer are requested, and read, while earlier transfers are still being written. So a
+    transfer reads the data that another one wrote only if it starts after the other has signalled
+    its completion. Transfers complete, and signal, in order.
 
-    A failed read or write is a ``bus_error``: the rest of the transfer continues, but it does not
-    signal.
+    A failed read or write raises ``bus_error``. The transfer continues with its other rows, but
+    does not signal its completion.
 
     Parameters
     ----------
@@ -49,37 +49,37 @@ class DmaEngine(wiring.Component):
     Attributes
     ----------
     dma : In(DmaIssue)
-        Transfers of the program.
+        Starts of transfers by the program.
     host_descriptor, host_valid, host_ready, host_fault
-        Transfers of the host, see `DescriptorFrontEnd`.
+        Starts of transfers by the host, see `DescriptorFrontEnd`.
     busy : Out(1)
         A transfer or an ``abort`` is in progress.
     abort : In(1)
-        Abandons all transfers. Nothing more is requested, and rows that arrive are dropped. Vectors
-        and bursts that were begun are completed with arbitrary rows, which the HBM does not write.
-        When ``busy`` has fallen, nothing around the engine is in progress.
+        Abandons all transfers. No more rows are requested, and rows that arrive are dropped.
+        Vectors and bursts that were begun are completed with arbitrary rows, which the HBM does not
+        write. When ``busy`` has fallen, no access of the engine is in progress.
     bus_error : Out(1)
         For one cycle: the HBM answered with an error.
     host_done : Out(1)
         For one cycle: a transfer of the host has ended, successfully or not.
     host_failed : Out(1)
-        In that cycle: the HBM answered a part of it with an error.
+        In the cycle of ``host_done``: the HBM answered a part of that transfer with an error.
     vmem_read, vmem_rows, vmem_write
-        As ``host_read``, ``host_rows``, ``host_write`` of `Core`, of this core.
+        To ``host_read``, ``host_rows`` and ``host_write`` of this `Core`.
     vmem_busy : In(1)
         A vector whose rows have all been accepted is not yet written at the end of this cycle:
         ``host_write.ready`` of this core is not set.
     other_read, other_rows, other_write, other_busy
-        The same for the other core.
+        Like ``vmem_*``, for the other core.
     request, response : Out(stream of core_request), In(Response)
         Reads of words of this core. The response must follow the acceptance of a request by one
         cycle.
     word_write : Out(stream of word_write)
         Writes of words of this core.
     signal, other_signal : Out(stream of 4)
-        Numbers of semaphores to which 1 is added, of this core and of the other.
+        Numbers of semaphores of this core, and of the other core, to which 1 is added.
     hbm_read, hbm_rows, hbm_write, hbm_write_rows, discard, hbm_write_done
-        As of `hdl.axi.master.HbmPort`.
+        To the ports of the same names of `hdl.axi.master.HbmPort`.
 
     Raises
     ------
@@ -136,7 +136,10 @@ class DmaEngine(wiring.Component):
         return m
 
     def _abort(self, m: Module) -> Signal:
-        """Stop all stages until nothing is in progress; then clear their transfers."""
+        """Stop all stages until they are idle, and then clear their transfers.
+
+        Return a signal that is set while the stages must stop.
+        """
         stages = (self._reader, self._collector, self._issuer, self._writer, self._completion)
         aborting = Signal()
         stop = Signal()

@@ -39,17 +39,17 @@ class DmaSpaceInfo:
     Attributes
     ----------
     meaning : str
-        What the space is.
+        The memory that the space addresses, as a phrase for docs/isa.md.
     address : str
-        What its addresses count.
+        Unit of the addresses.
     vector : bool
-        Whether a block is a vector of sublanes rows; otherwise it is one row.
+        Whether a block is a vector, which has ``sublanes`` rows; otherwise it is one row.
     runs : bool
         Whether a side in this space may have runs.
     source, destination : bool
-        Whether a transfer can read it; whether a transfer can write it.
+        Whether a transfer can read the space, and whether a transfer can write it.
     cores : int
-        Cores that a chip needs for it.
+        Least number of cores of a chip that has the space.
     """
 
     meaning: str
@@ -95,11 +95,11 @@ class DescriptorField:
     Attributes
     ----------
     width : int
-        In bits.
+        Width in bits.
     meaning : str
-        What it means.
+        Meaning of the field, as a phrase for docs/isa.md.
     signed : bool
-        Whether it is a two's complement number.
+        Whether the field is a two's complement number; otherwise it is unsigned.
     """
 
     width: int
@@ -112,22 +112,25 @@ _STRIDE = ("distance between the starts of successive runs, signed: bytes in HBM
 
 DESCRIPTOR: dict[str, DescriptorField] = {
     "source_space": DescriptorField(4, "space of the source, a `DmaSpace`"),
-    "destination_space": DescriptorField(4, "space of the destination"),
+    "destination_space": DescriptorField(4, "space of the destination, a `DmaSpace`"),
     "semaphore": DescriptorField(4, "semaphore to signal at completion"),
-    "signal": DescriptorField(1, "add 1 to this core's semaphore at completion"),
-    "signal_other": DescriptorField(1, "add 1 to the other core's semaphore of that number"),
+    "signal": DescriptorField(1, "add 1 to that semaphore of this core at completion"),
+    "signal_other": DescriptorField(1, "add 1 to that semaphore of the other core at completion"),
     "reserved": DescriptorField(18, "0"),
     "rows": DescriptorField(32, f"number of rows, 1 to {DMA_MAX_ROWS}"),
     "source_address": DescriptorField(
         64, "first address of the source; the high word is 0 except in HBM"),
-    "source_run": DescriptorField(32, "consecutive blocks in a run of the source; 0: all"),
+    "source_run": DescriptorField(
+        32, "number of consecutive blocks in a run of the source; 0: all blocks"),
     "source_stride": DescriptorField(32, _STRIDE, signed=True),
-    "destination_address": DescriptorField(64, "the same for the destination"),
-    "destination_run": DescriptorField(32, "the same for the destination"),
-    "destination_stride": DescriptorField(32, "the same for the destination", signed=True),
+    "destination_address": DescriptorField(
+        64, "first address of the destination; the high word is 0 except in HBM"),
+    "destination_run": DescriptorField(
+        32, "number of consecutive blocks in a run of the destination; 0: all blocks"),
+    "destination_stride": DescriptorField(32, _STRIDE, signed=True),
 }
 """Fields of a descriptor, from the lowest bits of its first word up. Only the addresses are longer
-than a word: they are two words, the low one first."""
+than a word: each has two words, the low one first."""
 
 DESCRIPTOR_WORDS = sum(field.width for field in DESCRIPTOR.values()) // 32
 """32-bit words of a descriptor in scalar memory."""
@@ -135,7 +138,7 @@ DESCRIPTOR_WORDS = sum(field.width for field in DESCRIPTOR.values()) // 32
 DESCRIPTOR_LAYOUT = data.StructLayout({
     name: signed(field.width) if field.signed else unsigned(field.width)
     for name, field in DESCRIPTOR.items()})
-"""The descriptor in hardware: all its words, the first one in the lowest bits."""
+"""Layout of a descriptor in hardware: all its words, the first word in the lowest bits."""
 
 
 def pack_descriptor(fields: Mapping[str, int]) -> tuple[int, ...]:
@@ -146,7 +149,7 @@ def pack_descriptor(fields: Mapping[str, int]) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        If a field does not exist, or a value does not fit it.
+        If a field does not exist, or a value does not fit its field.
     """
     for name in fields:
         if name not in DESCRIPTOR:

@@ -1,4 +1,4 @@
-"""Layouts of transfers between the parts of the engine, and sizes of spaces."""
+"""Layouts of transfers inside the DMA engine, and sizes of the address spaces."""
 
 from amaranth import signed
 from amaranth.lib import data
@@ -14,12 +14,12 @@ __all__ = ["BLOCK_BITS", "MAX_BURST", "QUEUE_DEPTH", "SPACE_BITS", "VECTOR_SPACE
            "address_bits", "check_config", "row_words_log2", "side", "space_size", "transfer"]
 
 QUEUE_DEPTH = 4
-"""Transfers in the queue; a power of two."""
+"""Number of transfers that the queue can hold; a power of two."""
 MAX_BURST = 256
-"""Rows of the longest burst that the engine requests."""
+"""Number of rows in the longest burst that the engine requests."""
 SPACE_BITS = ceil_log2(len(DmaSpace))
 BLOCK_BITS = DMA_MAX_ROWS.bit_length()
-"""Width of a number of blocks: rows, vectors or words, as the space has it."""
+"""Width of a number of blocks, which are rows, vectors or words, depending on the space."""
 
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items() if info.vector)
 """Spaces whose blocks are vectors."""
@@ -29,7 +29,7 @@ assert all(not DMA_SPACES[DmaSpace(space)].runs for space in WORD_SPACES)
 
 
 def check_config(config: Config) -> None:
-    """Check that a row is a power of two of words.
+    """Check that the number of words in a row, which is ``array``, is a power of two.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def check_config(config: Config) -> None:
 
 
 def space_size(config: Config, space: DmaSpace) -> int:
-    """Size of a space: in rows for HBM, otherwise in vectors or words."""
+    """Size of ``space``: in rows for HBM, in words for `WORD_SPACES`, in vectors for the others."""
     return {
         DmaSpace.HBM: config.hbm_rows,
         DmaSpace.VMEM: config.vmem_vectors,
@@ -60,16 +60,16 @@ def address_bits(config: Config) -> int:
 
 
 def row_words_log2(config: Config) -> int:
-    """Binary logarithm of the words of a row."""
+    """Binary logarithm of the number of words in a row."""
     return exact_log2(config.lanes)
 
 
 def side(config: Config) -> data.StructLayout:
-    """A side of a transfer, all of whose blocks lie in its space.
+    """Layout of a checked side (source or destination) of a transfer: all blocks are in its space.
 
     ``space`` is a `DmaSpace`. ``address`` and ``stride`` are in units of `space_size`.
-    ``blocks`` 24 is the number of blocks, or of words in a word space. ``run`` 24 is at least 1,
-    even if the descriptor has no run.
+    ``blocks`` 24 is the number of blocks; in `WORD_SPACES`, a block is a word. ``run`` 24 is the
+    number of blocks in a run, at least 1 even if the descriptor has no run.
     """
     bits = address_bits(config)
     return data.StructLayout({"space": SPACE_BITS, "address": bits, "stride": signed(bits + 1),
@@ -77,9 +77,9 @@ def side(config: Config) -> data.StructLayout:
 
 
 def transfer(config: Config) -> data.StructLayout:
-    """A transfer: its two sides, its ``rows`` 24, and the semaphores that it signals.
+    """Layout of a transfer: two sides, the number of ``rows`` 24, and the semaphores to signal.
 
-    ``from_host`` 1: the host started it, not a program.
+    ``from_host`` 1: the host started the transfer, not a program.
     """
     return data.StructLayout({
         "source": side(config), "destination": side(config), "rows": BLOCK_BITS,

@@ -1,4 +1,4 @@
-"""The queue of started transfers; each stage of the engine takes them in order."""
+"""The queue of started transfers, from which each stage of the engine reads them in order."""
 
 from amaranth import Array, Module, Signal
 from amaranth.lib import wiring
@@ -11,11 +11,12 @@ from .interface import QUEUE_DEPTH, check_config, transfer
 __all__ = ["STAGES", "TransferQueue"]
 
 STAGES = ("reader", "collector", "issuer", "writer", "completion")
-"""Stages that each transfer passes through; the last one frees its place."""
+"""Stages that each transfer passes through. The last stage frees the transfer's place in the queue.
+"""
 
 
 class TransferQueue(wiring.Component):
-    """`QUEUE_DEPTH` transfers, which every stage takes in order, at its own pace.
+    """A queue of `QUEUE_DEPTH` transfers, which every stage reads in order, at its own pace.
 
     Parameters
     ----------
@@ -24,11 +25,11 @@ class TransferQueue(wiring.Component):
     Attributes
     ----------
     push, transfer, room : In(1), In(transfer), Out(1)
-        A new transfer; only with ``room``.
+        ``push`` adds ``transfer``; allowed only while ``room`` is set.
     {stage}_valid, {stage}_transfer, {stage}_place : Out(1), Out(transfer), Out(2)
-        For each of `STAGES`: the next transfer, and its place in the queue.
+        For each of `STAGES`: the stage's next transfer, and its place in the queue.
     {stage}_take : In(1)
-        The stage takes its next transfer; only if it is valid.
+        The stage takes its next transfer; allowed only if ``{stage}_valid`` is set.
     clear : In(1)
         Removes all transfers.
     """

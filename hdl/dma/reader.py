@@ -1,4 +1,4 @@
-"""The first half of a transfer: requests rows, and collects them."""
+"""The first half of a transfer: requests rows from the source, and collects them."""
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
@@ -27,29 +27,30 @@ __all__ = ["Collector", "Reader"]
 
 _HOST_SPACES = {DmaSpace.VMEM: HostSpace.VMEM, DmaSpace.VREG: HostSpace.VREG,
                 DmaSpace.MASK: HostSpace.MASK}
-"""Spaces that are read through this core's vector unit, and its names for them."""
+"""Spaces that are read through this core's vector unit, and the vector unit's code for each."""
 assert {space.value for space in _HOST_SPACES} == set(VECTOR_SPACES) - {DmaSpace.OTHER_VMEM}
 
 
 class Reader(wiring.Component):
     """Requests the rows of one transfer after the other from the HBM and the vector units.
 
-    It does not wait for the rows: those of the next transfer are requested while earlier rows still
-    arrive. Scalar memory is left to the `Collector`.
+    The reader does not wait for the rows: the rows of the next transfer are requested while earlier
+    rows are still arriving. The `Collector` reads scalar memory itself.
 
     Attributes
     ----------
     valid, source, take : In(1), In(side), Out(1)
-        The next transfer; it is taken in this cycle.
+        The source of the next transfer; ``take``: the reader begins this transfer in this cycle.
     hbm_read : Out(stream of hbm_burst)
+        Read requests to the HBM.
     vmem_read, other_read : Out(stream of host_read_request)
-        This core's vector unit, and the other's.
+        Read requests to this core's vector unit, and to the other core's.
     asked_rows : Out(9)
         Number of rows of the burst at ``hbm_read``.
     stop : In(1)
-        Abandons its transfer and takes no other; but a pending request is kept.
+        Abandons the current transfer and begins no other; but a pending request is kept.
     idle : Out(1)
-        It has no transfer.
+        The reader has no transfer.
     """
 
     def __init__(self, config: Config) -> None:
@@ -108,24 +109,26 @@ class Reader(wiring.Component):
 
 
 class Collector(wiring.Component):
-    """Takes rows in the order of the transfers, each from its source.
+    """Collects the requested rows in the order of the transfers, each from its source.
 
     Attributes
     ----------
     valid, source, rows, at, take : In(1), In(side), In(24), In(2), Out(1)
-        The next transfer, and its place in the queue; it is taken in this cycle.
+        The source, the rows and the place in the queue of the next transfer; ``take``: the
+        collector begins this transfer in this cycle.
     hbm_rows, vmem_rows, other_rows : In(stream of hbm_row), In(stream of row_bits) twice
-        Rows that the `Reader` asked for.
+        Rows that the `Reader` requested.
     asked_hbm, asked_rows, asked_vmem, asked_other : In(1), In(9), In(1), In(1)
-        Its requests of this cycle: a burst of rows, a vector of this core or of the other.
+        Requests of the `Reader` in this cycle: a burst of ``asked_rows`` rows from the HBM, a
+        vector of this core, or a vector of the other core.
     ask, ask_address, granted, word : Out(1), Out(address_bits), In(1), In(32)
-        Scalar memory, see `WordGatherer`.
+        Reads of scalar memory, see `WordGatherer`.
     output : Out(stream of hbm_row)
-        To a `RowBuffer`.
+        The rows, to a `RowBuffer`.
     failed, failed_at : Out(1), Out(2)
-        A row with an error leaves in this cycle; the place of its transfer.
+        A row with an error leaves in this cycle; ``failed_at``: the place of its transfer.
     stop : In(1)
-        Abandons its transfer and takes no other. Rows that arrive are dropped.
+        Abandons the current transfer and begins no other. Rows that arrive are dropped.
     idle : Out(1)
         All requested rows have arrived.
     """
@@ -181,7 +184,7 @@ class Collector(wiring.Component):
 
     def _choose(self, m: Module, active: Value, space: Signal,
                 gatherer: WordGatherer) -> None:
-        """Pass rows of the transfer's source on; with ``stop``, drop rows of all sources."""
+        """Pass rows from the transfer's source on; with ``stop``, drop rows from all sources."""
         for rows in (self.hbm_rows, self.vmem_rows, self.other_rows):
             m.d.comb += rows.ready.eq(self.stop)
         with m.If(active), m.Switch(space):
@@ -202,7 +205,7 @@ class Collector(wiring.Component):
                              self.vmem_rows.ready.eq(self.output.ready)]
 
     def _outstanding(self, m: Module) -> Value:
-        """Count the requested rows; return whether all have arrived."""
+        """Count the outstanding rows; return a value that is 1 if all have arrived."""
         none = []
         register = self._config.sublanes
         for name, asked in (("hbm", Mux(self.asked_hbm, self.asked_rows, 0)),

@@ -13,14 +13,15 @@ __all__ = ["RowBuffer", "WordGatherer"]
 
 
 class RowBuffer(wiring.Component):
-    """Buffer of two rows: one row a cycle, without combinational paths between its streams.
+    """Buffer of two rows: passes one row a cycle, without combinational paths between its streams.
 
     Attributes
     ----------
     input, output : In(stream of hbm_row), Out(stream of hbm_row)
-        ``input.ready`` falls only after a row has entered.
+        Rows, which leave in the order in which they entered. ``input.ready`` falls only after a row
+        has entered.
     clear : In(1)
-        Drops its rows; no row enters in this cycle.
+        Drops the buffered rows; no row may enter in this cycle.
     """
 
     def __init__(self, config: Config) -> None:
@@ -60,19 +61,21 @@ class WordGatherer(wiring.Component):
     Attributes
     ----------
     start, address, rows : In(1), In(address_bits), In(24)
-        Starts in the next cycle; only while not ``busy``, or with ``last``.
+        ``start``: from the next cycle on, gathers ``rows`` rows from ``address`` on. Allowed only
+        while not ``busy``, or with ``last``.
     stop : In(1)
         Requests no more words; but a pending request is kept.
     busy : Out(1)
-        Rows are still to come.
+        Not all rows have been delivered.
     ask, ask_address, granted : Out(1), Out(address_bits), In(1)
-        Requests this word; it is read in this cycle and arrives in the next one.
+        ``ask`` requests the word at ``ask_address``. If ``granted`` is set, the word is read in
+        this cycle and arrives in the next one.
     word : In(32)
         The word read in the previous cycle.
     row_valid, row : Out(1), Out(row_bits)
-        A row is complete, and must be taken in this cycle.
+        A row is complete, and must be accepted in this cycle.
     room : In(1)
-        A row would be taken. It falls only after a row.
+        A row would be accepted. ``room`` falls only after a row.
     """
 
     def __init__(self, config: Config) -> None:

@@ -11,22 +11,22 @@ __all__ = ["AddressWalk"]
 
 
 class AddressWalk(wiring.Component):
-    """Steps through the blocks of a side, in equal steps or in bursts that stay within a run.
+    """Steps through the blocks of a side, by equal steps or by bursts that stay within a run.
 
     Attributes
     ----------
     load, side : In(1), In(side)
-        Begins with this side in the next cycle; overrides ``step``.
+        ``load`` begins ``side`` in the next cycle, and overrides ``step``.
     bursts : In(1)
-        Steps in bursts of up to `MAX_BURST` blocks, otherwise by ``unit``.
+        A step is a burst of up to `MAX_BURST` blocks; otherwise it is ``unit`` blocks.
     unit : In(9)
-        Blocks of a step without ``bursts``; divides the blocks of each run.
+        Blocks of a step if ``bursts`` is not set; divides the number of blocks of each run.
     step : In(1)
         Advances by ``count`` blocks.
     address : Out(address_bits)
         Address of the current block.
     count : Out(9)
-        Number of blocks in the next step.
+        Number of blocks by which the next ``step`` advances.
     last : Out(1)
         The next step is the last one.
     """

@@ -1,4 +1,4 @@
-"""The second half of a transfer: writes rows, and signals completion."""
+"""The second half of a transfer: writes rows to the destination, and signals completion."""
 
 from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -25,28 +25,30 @@ from .walk import AddressWalk
 __all__ = ["BurstIssuer", "Completion", "Writer"]
 
 _AHEAD = 8
-"""Rows by which bursts may be requested ahead: as few as suffice for full rate."""
+"""Greatest number of undelivered rows at which another burst is requested: least for full rate."""
 _PENDING_BITS = 8
-"""Width of the number of a transfer's unanswered bursts."""
+"""Width of the count of a transfer's unanswered bursts."""
 _PLACE_BITS = exact_log2(QUEUE_DEPTH)
 
 
 class BurstIssuer(wiring.Component):
-    """Requests the bursts that write the HBM, slightly ahead of their rows.
+    """Requests the write bursts of transfers to the HBM, slightly ahead of their rows.
 
     Attributes
     ----------
     valid, destination, at, take : In(1), In(side), In(2), Out(1)
-        The next transfer, and its place in the queue; it is taken in this cycle.
+        The destination and the place in the queue of the next transfer; ``take``: the issuer begins
+        this transfer in this cycle.
     allow : In(1)
-        A burst may be requested. It falls only after a burst.
+        A burst may be requested. ``allow`` falls only after a burst.
     hbm_write : Out(stream of hbm_burst)
+        Write requests to the HBM.
     issued, issued_rows, issued_at : Out(1), Out(9), Out(2)
-        A burst is granted in this cycle; the number of its rows, and the place of its transfer.
+        A burst is accepted in this cycle; the number of its rows, and the place of its transfer.
     stop : In(1)
-        Abandons its transfer and takes no other; but a pending request is kept.
+        Abandons the current transfer and begins no other; but a pending request is kept.
     idle : Out(1)
-        It has no transfer.
+        The issuer has no transfer.
     """
 
     def __init__(self, config: Config) -> None:
@@ -91,24 +93,26 @@ class Writer(wiring.Component):
     Attributes
     ----------
     valid, destination, rows, take : In(1), In(side), In(24), Out(1)
-        The next transfer; it is taken in this cycle.
+        The destination and the rows of the next transfer; ``take``: the writer begins this transfer
+        in this cycle.
     row : In(stream of hbm_row)
+        The rows of the transfers, in order.
     vmem_write, other_write : Out(stream of host_write_row)
-        This core's vector unit, and the other's.
+        Rows for this core's vector unit, and for the other core's.
     hbm_write_rows, discard : Out(stream of row_bits), Out(1)
-        Rows of the issued bursts; with ``discard`` the row must not be written.
+        Rows of the issued bursts. If ``discard`` is set, the HBM must not write the row.
     issued, issued_rows, few : In(1), In(9), Out(1)
-        A burst is issued; the number of its rows. Few rows of issued bursts are still to be
-        delivered.
+        ``issued``: a burst of ``issued_rows`` rows is issued. ``few``: fewer than `_AHEAD` rows of
+        issued bursts have not been delivered yet.
     word_write : Out(stream of word_write)
         Words for scalar and instruction memory.
     done : Out(1)
         The transfer's last row is delivered in this cycle.
     stop : In(1)
-        Takes no transfer and no row. Vectors and bursts that were begun are completed with
+        Begins no transfer and accepts no row. Vectors and bursts that were begun are completed with
         arbitrary rows.
     clear : In(1)
-        Drops its transfer; only while ``stop`` and ``idle``.
+        Drops the current transfer; only while ``stop`` and ``idle``.
     idle : Out(1)
         No vector and no burst is incomplete.
     """
@@ -158,7 +162,11 @@ class Writer(wiring.Component):
         return m
 
     def _write_vectors(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Whether a vector unit takes the row; whether the walk advances; whether all is done."""
+        """Offer the row to the vector unit of the destination.
+
+        Return three signals: a vector unit accepts the row; the address walk advances; no vector is
+        incomplete.
+        """
         sublanes = self._config.sublanes
         sublane = Signal(range(sublanes))
         refused = Signal()
@@ -191,7 +199,10 @@ class Writer(wiring.Component):
         return row, step, idle
 
     def _write_hbm(self, m: Module) -> tuple[Signal, Signal]:
-        """Whether the HBM takes the row; whether all bursts have their rows."""
+        """Offer the row to the HBM.
+
+        Return two signals: the HBM accepts the row; no issued burst lacks rows.
+        """
         promised = Signal(range(_AHEAD + MAX_BURST + 1))
         given = Signal(name="hbm_given")
         row = Signal(name="hbm_row")
@@ -211,10 +222,13 @@ class Writer(wiring.Component):
         return row, idle
 
     def _write_words(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Whether the row's last words are written; whether the walk advances; whether none wait.
+        """Write the row to scalar or instruction memory, `write_words` words a cycle.
 
-        A wide row is written in several parts, each a whole bundle if it goes to instruction
-        memory; narrower rows are parts of a bundle.
+        A row of more words is written in several parts; in instruction memory, each part is a whole
+        bundle. A narrower row is a part of a bundle.
+
+        Return three signals: the row's last words are written; the address walk advances; no words
+        are offered.
         """
         write, walk = self.word_write, self._walk
         together = write_words(self._config)
@@ -253,30 +267,32 @@ class Completion(wiring.Component):
 
     Attributes
     ----------
-    valid, space, semaphore, signals, signals_other, from_host, at, take
-        The oldest transfer: In(1); In(3), its destination; In(4), In(1), In(1), In(1); In(2), its
-        place; Out(1), it is complete.
+    valid, space, at, take : In(1), In(3), In(2), Out(1)
+        The oldest transfer: the space of its destination, and its place in the queue. ``take``: the
+        transfer completes in this cycle.
+    semaphore, signals, signals_other, from_host : In(4), In(1), In(1), In(1)
+        Fields of the oldest transfer, as in `transfer`.
     written : In(1)
         The `Writer` has finished a transfer.
     issued, issued_at, crowded : In(1), In(2), Out(1)
-        A burst is issued, for the transfer in this place. No more bursts may be issued: the count
-        is almost full.
+        ``issued``: a burst is issued, for the transfer in place ``issued_at``. ``crowded``: no more
+        bursts may be issued, because the count of unanswered bursts is almost full.
     hbm_write_done : In(stream of hbm_done)
         The HBM's answers, one for each burst.
     failed, failed_at : In(1), In(2)
-        A row of this transfer could not be read.
+        ``failed``: a row of the transfer in place ``failed_at`` could not be read.
     vmem_busy, other_busy : In(1)
-        A vector whose rows have all been accepted is not yet written.
+        This core, or the other, has accepted all rows of a vector, but has not written the vector.
     signal, other_signal : Out(stream of 4)
-        Numbers of semaphores to which 1 is added: this core's, and the other's.
+        Numbers of semaphores of this core, and of the other core, to which 1 is added.
     bus_error : Out(1)
-        For one cycle: a transfer failed. It will not signal.
+        For one cycle: a transfer failed. That transfer will not signal its completion.
     host_done : Out(1)
         For one cycle: a transfer with ``from_host`` has ended.
     host_failed : Out(1)
-        In that cycle: it has failed.
+        In the cycle of ``host_done``: that transfer has failed.
     stop, clear : In(1), In(1)
-        No transfer completes; drops all transfers.
+        ``stop``: no transfer completes. ``clear``: drops all transfers.
     idle : Out(1)
         All bursts are answered, and all signals have been accepted.
     """
@@ -333,10 +349,11 @@ class Completion(wiring.Component):
         return m
 
     def _count_bursts(self, m: Module, failed: Array) -> tuple[Array, Signal]:
-        """Count the unanswered bursts of each place; return also whether all are answered.
+        """Count the unanswered bursts of the transfer in each place.
 
-        Answers arrive in the order of the bursts, so each belongs to the oldest transfer that still
-        awaits one.
+        Return the counts by place, and a signal that is set if all bursts are answered. Answers
+        arrive in the order of the bursts, so each belongs to the oldest transfer that still awaits
+        an answer. An error marks this transfer in ``failed``.
         """
         pending = Array(Signal(_PENDING_BITS, name=f"pending_{number}")
                         for number in range(QUEUE_DEPTH))

@@ -85,7 +85,8 @@ def test_parameters_are_registers(name: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: Field("F", 30, 3, ""), "field F must lie within 32 bits, not have 3 from 30 on"),
+    (lambda: Field("F", 30, 3, ""),
+     "field F must lie within bits 0 to 31, not have 3 bits from bit 30 on"),
     (lambda: Register("R", 6, Access.RW, ""), "offset of R must be a multiple of 4"),
     (lambda: Register("R", 0x1000, Access.RW, ""), "offset of R must be a multiple of 4 from 0 to"),
     (lambda: Register("R", 0, Access.RW, "", (Field("A", 0, 4, ""), Field("B", 3, 1, ""))),
@@ -95,7 +96,7 @@ def test_parameters_are_registers(name: str) -> None:
     (lambda: _table([Register("R", 0, Access.RW, "")] * 2), "not 'R' again"),
     (lambda: _table([Register("R", 0, Access.RW, ""), Register("S", 0, Access.RW, "")]),
      "offset of S must be unique, not 0x0"),
-    (lambda: RegisterBlock({}), "registers must be some"),
+    (lambda: RegisterBlock({}), "registers must not be empty"),
     (lambda: RegisterBlock({"R": Register("R", 0, Access.W1, "")}), "register R must act"),
     (lambda: AxiLiteSlave(2), "address_bits must be at least 3, not 2"),
 ])
