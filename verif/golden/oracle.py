@@ -1,7 +1,7 @@
-"""The array's arithmetic on single patterns, in exact rational numbers.
+"""The array's arithmetic on single bit patterns, in exact rational numbers.
 
-Written from the text of `docs/numerics.md` and from nothing else, slow and plain, so that the
-golden model has something to be compared with. No floating-point number occurs here.
+It is written from the text of `docs/numerics.md` alone, slowly and plainly, as an independent
+reference for the golden model. It uses no floating-point numbers.
 """
 
 from dataclasses import dataclass
@@ -13,30 +13,33 @@ __all__ = ["BF16", "F32", "Format", "Sum", "add", "column", "convert", "mac", "m
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format with 8 exponent bits and ``precision`` significant bits."""
+    """A binary floating-point format with 8 exponent bits and ``precision`` significant bits."""
 
     precision: int
 
     @property
     def fraction_bits(self) -> int:
-        """Bits of the fraction field."""
+        """Number of bits of the fraction field."""
         return self.precision - 1
 
     @property
     def nan(self) -> int:
-        """The pattern of every NaN result."""
+        """Pattern of every NaN result."""
         return (0xFF << self.fraction_bits) | (1 << (self.fraction_bits - 1))
 
     def zero(self, sign: int) -> int:
-        """The zero of a sign, 0 or 1."""
+        """Return the zero with this sign, 0 or 1."""
         return sign << (self.fraction_bits + 8)
 
     def infinity(self, sign: int) -> int:
-        """The infinity of a sign, 0 or 1."""
+        """Return the infinity with this sign, 0 or 1."""
         return self.zero(sign) | (0xFF << self.fraction_bits)
 
     def read(self, pattern: int) -> tuple[str, int, Fraction]:
-        """Kind (zero, finite, infinite or nan), sign and magnitude of a pattern."""
+        """Return the kind (zero, finite, infinite or nan), sign and magnitude of a pattern.
+
+        A subnormal number is a zero. The magnitude is 0 unless the kind is finite.
+        """
         sign = pattern >> (self.fraction_bits + 8)
         exponent = (pattern >> self.fraction_bits) & 0xFF
         fraction = pattern & ((1 << self.fraction_bits) - 1)
@@ -48,10 +51,10 @@ class Format:
         return "finite", sign, significand * Fraction(2) ** (exponent - 127)
 
     def deliver(self, value: Fraction) -> tuple[int, str]:
-        """The pattern for an exact result other than zero, and how it was rounded.
+        """Round an exact nonzero value; return its pattern, and how it was rounded.
 
-        The second is `exact`, `down` or `up` in magnitude, or `tie down`, `tie up`; followed by
-        ` infinity` or ` flush` if the range decided.
+        The latter is `exact`, `down` or `up` in magnitude, `tie down` or `tie up`, followed by
+        ` infinity` or ` flush` if the result is too large or too small.
         """
         sign, magnitude = int(value < 0), abs(value)
         exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
@@ -83,7 +86,7 @@ F32 = Format(24)
 
 
 def convert(pattern: int) -> int:
-    """The bf16 pattern of an fp32 pattern."""
+    """Convert an fp32 pattern to a bf16 pattern."""
     kind, sign, magnitude = F32.read(pattern)
     if kind == "nan":
         return BF16.nan
@@ -95,7 +98,7 @@ def convert(pattern: int) -> int:
 
 
 def widen(pattern: int) -> int:
-    """The fp32 pattern of a bf16 pattern."""
+    """Convert a bf16 pattern to an fp32 pattern."""
     kind, sign, magnitude = BF16.read(pattern)
     if kind == "nan":
         return F32.nan
@@ -108,9 +111,10 @@ def widen(pattern: int) -> int:
 
 @cache
 def multiply(x: int, w: int) -> tuple[int, str]:
-    """The product of bf16 patterns as an fp32 pattern, and what happened.
+    """Multiply two bf16 patterns; return the fp32 pattern, and how it was obtained.
 
-    The second is as of `Format.deliver`, or `nan operand`, `0 * inf`, `infinite` or `zero`.
+    The latter is one of the words of `Format.deliver`, or `nan operand`, `0 * inf`, `infinite` or
+    `zero`.
     """
     kind_x, sign_x, magnitude_x = BF16.read(x)
     kind_w, sign_w, magnitude_w = BF16.read(w)
@@ -129,10 +133,10 @@ def multiply(x: int, w: int) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum's fp32 pattern, and how it came about.
+    """The fp32 pattern of a sum, and how it was obtained.
 
-    ``how`` is as of `Format.deliver`, or `nan operand`, `inf - inf`, `infinite`, `zeros` or
-    `cancelled`.
+    ``how`` is one of the words of `Format.deliver`, or `nan operand`, `inf - inf`, `infinite`,
+    `zeros` or `cancelled`.
     """
 
     pattern: int
@@ -140,7 +144,7 @@ class Sum:
 
 
 def add(a: int, b: int) -> Sum:
-    """The sum of two fp32 patterns."""
+    """Add two fp32 patterns."""
     kind_a, sign_a, magnitude_a = F32.read(a)
     kind_b, sign_b, magnitude_b = F32.read(b)
     if "nan" in (kind_a, kind_b):
@@ -160,12 +164,12 @@ def add(a: int, b: int) -> Sum:
 
 
 def mac(acc: int, x: int, w: int) -> Sum:
-    """One cell's step on an fp32 and two bf16 patterns."""
+    """Compute one cell's step, acc + x * w, for an fp32 pattern and two bf16 patterns."""
     return add(acc, multiply(x, w)[0])
 
 
 def column(x: list[int], w: list[int]) -> int:
-    """The column sum of bf16 patterns, as an fp32 pattern."""
+    """Sum the products of bf16 patterns as a column of the array does; return an fp32 pattern."""
     total = F32.zero(0)
     for one, other in zip(x, w, strict=True):
         total = mac(total, one, other).pattern

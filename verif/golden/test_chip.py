@@ -146,7 +146,7 @@ ONE_DMA = "{ s0.add s1, s0, 7 | misc.dma s9 | s1.call s2, 5 | v0.move v1, 3 | st
 
 
 def unchanged_but_fault(golden: GoldenCore, fault: Fault) -> None:
-    """Tries the program's first bundle, which has that fault."""
+    """Execute the program's first bundle: it must raise this fault and change no other state."""
     golden.start()
     before = golden.read_state()
     program = list(golden.program)
@@ -247,7 +247,10 @@ def test_signal_other() -> None:
 
 
 def ping_pong(config: Config, rounds: int) -> tuple[Program, Program]:
-    """Core 0 sends a word to core 1, which adds one and sends it back, ``rounds`` times."""
+    """Return programs with which the cores pass a word back and forth, ``rounds`` times each.
+
+    Core 0 begins, and each core adds one to the word before it sends it.
+    """
     text = f"""
         {{ s0.add s1, s0, {rounds} }}
         again: {{ misc.wait sem6, 1 }}
@@ -283,7 +286,10 @@ def test_words_go_to_and_fro(config: Config, turn: int) -> None:
 
 @pytest.mark.parametrize("turn", [1, 5, 64])
 def test_a_pipeline_through_hbm_with_two_buffers(turn: int) -> None:
-    """Core 0 fills two buffers of HBM in turn, core 1 empties them; semaphores count them."""
+    """Core 0 fills two buffers of HBM alternately, and core 1 empties them.
+
+    Semaphores count the full and the free buffers.
+    """
     config = SMALL
     chip = GoldenChip(config)
     producer, consumer = chip.cores

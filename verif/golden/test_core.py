@@ -48,7 +48,7 @@ def vector(number: int) -> int:
 
 
 def do(slot: str, name: str, *operands: int) -> tuple[Slot, dict[str, int]]:
-    """An operation of a slot, its operands in the order of the instruction set."""
+    """Return an operation of a slot; ``operands`` are in the order of the instruction set."""
     for operation in OPERATIONS:
         if slot in operation.slots and operation.name == name:
             assert len(operands) == len(operation.operands), name
@@ -69,7 +69,7 @@ HALT = do("s1", "halt")
 
 
 def random_golden(config: Config = TINY, seed: int = SEED) -> GoldenCore:
-    """A core with random contents, a complete load of weights, active ones, and two results."""
+    """Return a core with random contents, active weights, another tile loaded, and two results."""
     rng = np.random.default_rng(seed)
     golden = GoldenCore(config)
     golden.scalars[1:] = rng.integers(0, 1 << 32, isa.SCALAR_REGISTERS - 1, np.uint32)
@@ -89,7 +89,7 @@ def random_golden(config: Config = TINY, seed: int = SEED) -> GoldenCore:
 
 
 def execute(golden: GoldenCore, one: int, pc: int = 0) -> bool:
-    """Execute a bundle at an address; return whether the core executed it."""
+    """Execute one bundle at address ``pc``; return whether the core executed it."""
     golden.stop()
     golden.load_program([one], at=pc)
     golden.start(pc)
@@ -97,7 +97,7 @@ def execute(golden: GoldenCore, one: int, pc: int = 0) -> bool:
 
 
 def everything(golden: GoldenCore) -> dict[str, Any]:
-    """All state, including what `read_state` omits."""
+    """Return the core's whole state, including the parts that `read_state` omits."""
     state = golden.read_state()
     state["transposer"] = golden.transposer.copy()
     state["next_weights"] = golden.next_weights.view(np.uint16).copy()
@@ -110,7 +110,7 @@ def everything(golden: GoldenCore) -> dict[str, Any]:
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any],
             ignored: Sequence[str] = ()) -> set[tuple[int | str, ...]]:
-    """Differences, as tuples of a name and an index along the first axis."""
+    """Return the differences of two states, as tuples (name, index along the first axis)."""
     found: set[tuple] = set()
     for name in before.keys() - set(ignored):
         old, new = np.asarray(before[name]), np.asarray(after[name])
@@ -378,7 +378,7 @@ def test_vector_operation_reads_and_writes_the_registers_that_it_names(operation
 
 def vector_result(operation: Operation, values: Mapping[str, int],
                   before: Mapping[str, Any]) -> Any:
-    """The file that an operation writes, and what."""
+    """Return the register file that a vector operation writes, and the value that it writes."""
     op, vectors, masks = operation.op, before["vectors"], before["masks"]
     assert isinstance(op, VectorOp)
     shape = vectors.shape[1:]
@@ -488,7 +488,7 @@ def test_an_empty_bundle_goes_to_the_next() -> None:
 
 
 def touched(operation: Operation, fields: Mapping[str, int]) -> set[tuple[str, int]]:
-    """What an operation may change, by the kinds of its operands."""
+    """Return the registers and semaphores that an operation may change, by its operands' kinds."""
     files = {Kind.SCALAR_OUT: "scalars", Kind.SCALAR_INOUT: "scalars", Kind.VECTOR_OUT: "vectors",
              Kind.MASK_OUT: "masks"}
     places = {(files[operand.kind], fields[operand.field]) for operand in operation.operands
@@ -505,7 +505,7 @@ CASES = [(slot, operation) for operation in OPERATIONS for slot in operation.slo
 
 
 def ready_for(operation: Operation) -> GoldenCore:
-    """A core on which the operation with `LEGAL` operands has no fault."""
+    """Return a core on which the operation with `LEGAL` operands raises no fault."""
     golden = random_golden()
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
         golden.loaded = 0
@@ -575,7 +575,7 @@ def assert_fault(golden: GoldenCore, one: int, fault: Fault, pc: int = 0) -> Non
 
 
 def with_valid_operations(part: tuple[Slot, dict[str, int]]) -> int:
-    """A bundle of an operation and all bystanders."""
+    """Return a bundle with this operation in its slot, and those of `BYSTANDERS` in other slots."""
     parts = dict(BYSTANDERS)
     parts[part[0]] = part[1]
     return pack(parts, (0, 0, 0))
@@ -670,7 +670,7 @@ def test_files_do_not_conflict_with_each_other() -> None:
 
 def at_fault(name: str,
              config: Config = TINY) -> tuple[GoldenCore, tuple[Slot, dict[str, int]], Fault]:
-    """A core and an operation that has a fault on it."""
+    """Return a core, an operation that raises a fault on it, and that fault."""
     golden = random_golden(config)
     golden.scalars[1:4] = 0xFFFFFFF0, config.vmem_vectors, config.smem_words
     golden.semaphores[4] = 0xFFFFFFFE
@@ -964,7 +964,10 @@ def test_program_calls_and_returns() -> None:
 
 
 def recursive_program() -> tuple[int, list[int]]:
-    """s1 = fib(s1) with the stack pointer in s2 and the return address in s31."""
+    """Return the start address and bundles of a program for s1 = fib(s1).
+
+    s2 is the stack pointer, and s31 holds the return address.
+    """
     fib, base = 10, 17
     return fib, [
         bundle(do("s1", "blt", 1, inline(2), 0), do("s0", "add", 2, 2, inline(3)), imm=(base,)),
@@ -1154,7 +1157,7 @@ def test_cross_lane_operations(config: Config) -> None:
 
 
 def random_bundle(rng: np.random.Generator) -> int:
-    """Mostly sensible operations in some slots, garbage in unused fields."""
+    """Return a bundle with mostly valid operations in some slots, and random unused fields."""
     slots = {}
     for slot, widths in SLOTS.items():
         if rng.random() < 0.5:
@@ -1178,7 +1181,7 @@ def random_bundle(rng: np.random.Generator) -> int:
 
 
 def written_by(one: int) -> set[tuple[str, ...] | tuple[str, int]]:
-    """Registers that a bundle may write, from its fields."""
+    """Return the state that a bundle may change, from its fields."""
     slots, _, _ = unpack(one)
     places: set[tuple[str, ...] | tuple[str, int]] = {("pc",), ("running",)}
     for slot, fields in slots.items():

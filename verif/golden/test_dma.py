@@ -1,6 +1,6 @@
-"""Transfers of the golden core: what they copy, and faults of descriptors.
+"""Transfers of the golden core: the words that they copy, and the faults of descriptors.
 
-What is expected is worked out here row by row and word by word, from the text of the manual.
+The expected results are computed here row by row and word by word, from the text of the manual.
 """
 
 import itertools
@@ -29,7 +29,7 @@ WRITABLE = ("HBM", "VMEM", "OTHER_VMEM", "SMEM", "IMEM")
 
 
 def pair(config: Config, rng: np.random.Generator) -> tuple[GoldenCore, GoldenCore]:
-    """Two cores with random contents."""
+    """Return two connected cores with random contents."""
     hbm = allocate_hbm(config)
     hbm[:] = rng.integers(0, 1 << 32, hbm.shape, np.uint32)
     cores = GoldenCore(config, hbm), GoldenCore(config, hbm)
@@ -44,7 +44,10 @@ def pair(config: Config, rng: np.random.Generator) -> tuple[GoldenCore, GoldenCo
 
 
 def flat(golden: Any) -> dict[str, dict[int, int]]:
-    """All words by the name of their space; those that instruction memory has not are absent."""
+    """Return all words of each space by address, by the name of the space.
+
+    A bundle has 9 words, but 16 addresses: the other 7 are absent.
+    """
     masks = sum(golden.masks[i].astype(np.int64) << i for i in range(8))
     return {
         "HBM": {i: int(word) for i, word in enumerate(golden.hbm.reshape(-1))},
@@ -59,7 +62,7 @@ def flat(golden: Any) -> dict[str, dict[int, int]]:
 
 
 def capacity(name: str, config: Config) -> int:
-    """Words of a space, counting those that bundles have not."""
+    """Return the number of word addresses of a space, including unused ones of bundles."""
     register = config.sublanes * config.lanes
     return {"HBM": config.hbm_bytes // (4 * config.lanes) * config.lanes,
             "VMEM": config.vmem_vectors * register, "OTHER_VMEM": config.vmem_vectors * register,
@@ -68,7 +71,7 @@ def capacity(name: str, config: Config) -> int:
 
 
 def first_word(name: str, address: int, run: int, stride: int, row: int, config: Config) -> int:
-    """Where a row of a side begins, in words."""
+    """Return the address, in words, at which a row of a transfer's source or destination begins."""
     lanes, sublanes = config.lanes, config.sublanes
     if name in ("SMEM", "IMEM"):
         return address + row * lanes
@@ -90,7 +93,7 @@ def sides(descriptor: Descriptor) -> list[tuple[str, int, int, int]]:
 
 
 def expected_fault(descriptor: Descriptor, config: Config, cores: int = 2) -> Fault:
-    """The first fault, by looking at every row."""
+    """Return the first fault of a descriptor; the ranges are checked row by row."""
     given = descriptor
     try:
         both = sides(given)
@@ -122,7 +125,7 @@ def expected_fault(descriptor: Descriptor, config: Config, cores: int = 2) -> Fa
 
 def expected_words(descriptor: Descriptor, before: Mapping[str, dict[int, int]],
                    config: Config) -> dict[str, dict[int, int]]:
-    """All words after a transfer."""
+    """Return all words after a transfer."""
     (source, *from_), (destination, *to) = sides(descriptor)
     after = {name: dict(words) for name, words in before.items()}
     for row in range(descriptor.rows):
@@ -135,7 +138,7 @@ def expected_words(descriptor: Descriptor, before: Mapping[str, dict[int, int]],
 
 
 def assert_done(golden: GoldenCore, descriptor: Descriptor, seed: int | None = None) -> Fault:
-    """Does the transfer, or finds its fault, and compares with what is expected."""
+    """Execute a transfer, and check its fault and all words against the expected ones."""
     config = golden.config
     before = flat(golden)
     fault = expected_fault(descriptor, config)
@@ -149,7 +152,7 @@ def assert_done(golden: GoldenCore, descriptor: Descriptor, seed: int | None = N
 
 def some_side(name: str, rows: int, config: Config,
               rng: np.random.Generator) -> tuple[int, int, int]:
-    """Address, run and stride, mostly legal."""
+    """Return a random address, run and stride, which are mostly valid."""
     lanes = config.lanes
     unit = 4 * lanes if name == "HBM" else 1
     if name in ("SMEM", "IMEM"):
@@ -329,7 +332,7 @@ def test_checks(fault: Fault, change: dict[str, Any]) -> None:
 
 
 def test_order_of_checks() -> None:
-    """A descriptor with two causes has the fault of the earlier check."""
+    """Of a descriptor with two faults, the one that is checked first is reported."""
     tried = 0
     order = [Fault.DMA_DESCRIPTOR, Fault.DMA_ALIGNMENT, Fault.DMA_RANGE]
     for earlier, later in itertools.combinations(order, 2):

@@ -1,4 +1,4 @@
-"""The golden matrix product: its order, its padding, its fast path, and its distance from truth."""
+"""The golden matrix product: its order, its padding, its fast path, and its accuracy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def b16(patterns: ArrayLike) -> np.ndarray:
 
 def scaled(rng: np.random.Generator, exponents: tuple[int, int],
            shape: int | tuple[int, int]) -> np.ndarray:
-    """Normal bf16 numbers of random exponents and signs, within the two exponents given."""
+    """Return random normal bf16 numbers whose exponents are in an inclusive range."""
     field = rng.integers(exponents[0] + 127, exponents[1] + 128, shape)
     return b16(field << 7 | rng.integers(0, 1 << 7, shape) | rng.integers(0, 2, shape) << 15)
 
@@ -46,7 +46,7 @@ def wide(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 
 
 def tiny_step(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Ordinary numbers, but for one place of each axis."""
+    """Return ordinary numbers, except for one row and one column of tiny ones."""
     x = normal(rng, shape)
     x[:, shape[1] // 2] = tiny(rng, shape[0])
     x[shape[0] // 3] = tiny(rng, shape[1])
@@ -79,13 +79,13 @@ def assert_same(got: NDArray[np.float32], expected: NDArray[np.float32]) -> None
 
 
 def columns(x: np.ndarray, w: np.ndarray) -> NDArray[np.float32]:
-    """The tile product by its definition."""
+    """Compute the tile product by its definition: the sum of each column."""
     return column_sum(x[:, None, :], w.T[None])
 
 
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Counts the flush passes of the tile product, one for each item."""
+    """Record the shape of each flush pass that the tile product makes."""
     calls = []
     original = mxu._flush_in_place
 

@@ -1,4 +1,4 @@
-"""The golden arithmetic against exact rational numbers, and against the examples of its text."""
+"""The golden arithmetic against exact rational numbers, and against the text's examples."""
 
 import re
 from collections import Counter
@@ -54,7 +54,7 @@ def b16(patterns: ArrayLike) -> np.ndarray:
 
 
 def assert_bits(got: np.ndarray, expected: ArrayLike, *operands: ArrayLike) -> None:
-    """Equal patterns; on failure shows the first operands that differ."""
+    """Check that all patterns are equal; a failure shows the first operands that differ."""
     got, expected = bits(got).ravel(), np.asarray(expected).ravel()
     assert got.shape == expected.shape
     assert got.size > 0
@@ -70,7 +70,7 @@ def assert_bits(got: np.ndarray, expected: ArrayLike, *operands: ArrayLike) -> N
 
 
 def examples(section: int) -> list[list[int]]:
-    """Rows of the worked examples in a section: the patterns that its cells begin with."""
+    """Return the patterns in each row of a section's worked examples."""
     text = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
     body = re.search(rf"^## {section}\. .*?(?=^## )", text, re.MULTILINE | re.DOTALL)
     assert body is not None
@@ -206,7 +206,10 @@ def test_mac_matches_oracle_on_random_operands_of_every_class() -> None:
 
 
 def assert_conversion_of_upper_halves(first: int, last: int, lower: NDArray[np.uint32]) -> None:
-    """The conversion, by cases of the lower half: sorted, with 0x0000 and 0x8000 among them."""
+    """Check the conversion for all upper halves in a range, and for the given lower halves.
+
+    ``lower`` is sorted, and has 0x0000 and 0x8000 among its values.
+    """
     upper = np.arange(first, last, dtype=np.uint32)[:, None]
     x = upper << 16 | lower
     got = bits(to_bf16(from_bits(x)))

@@ -39,7 +39,7 @@ def words(patterns: Sequence[int | tuple[int, int]]) -> NDArray[np.uint32]:
 
 
 def assert_words(got: np.ndarray, expected: ArrayLike, *operands: ArrayLike) -> None:
-    """Equal words; on failure shows the seed and the first operands that differ."""
+    """Check that all words are equal; a failure shows the first operands that differ."""
     got, expected = np.ravel(got), np.ravel(expected)
     assert got.shape == expected.shape
     assert got.size > 0
@@ -53,7 +53,7 @@ def assert_words(got: np.ndarray, expected: ArrayLike, *operands: ArrayLike) -> 
 
 def pairs(corners: Sequence[int],
           count: int = 3_000) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """All pairs of corners, uniform patterns, corners with uniform ones, and near equal ones."""
+    """Return pairs of operands: of corners, of random words, of both, and nearly equal ones."""
     rng = np.random.default_rng(SEED)
     a, b = words(list(product(corners, corners))).T
     u, v = rng.integers(0, 1 << 32, (2, count), np.uint32)
@@ -75,7 +75,7 @@ def signed(word: int) -> int:
 
 
 def examples(pattern: str) -> list[tuple[str, str, str]]:
-    """Rows of the worked examples of the vector unit whose cells begin with these patterns."""
+    """Return the rows of the vector unit's worked examples whose cells match a pattern."""
     text = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
     body = text[text.index("## 11. The vector unit: fp32"):text.index("## 12. ")]
     rows = re.findall(rf"^\| {pattern}", body, re.MULTILINE)
@@ -109,7 +109,7 @@ def test_worked_examples_of_operations_of_one_hold() -> None:
 
 
 def value(pattern: int) -> Fraction | None:
-    """A number that can be compared; None for NaN."""
+    """Convert a pattern to a number that can be compared; None for NaN."""
     kind, sign, magnitude = F32.read(pattern)
     if kind == "nan":
         return None
@@ -118,7 +118,7 @@ def value(pattern: int) -> Fraction | None:
 
 
 def multiply(a: int, b: int) -> tuple[int, str]:
-    """Pattern of a product, and how it came about."""
+    """Multiply two fp32 patterns; return the pattern, and how it was obtained."""
     kind_a, sign_a, magnitude_a = F32.read(a)
     kind_b, sign_b, magnitude_b = F32.read(b)
     kinds = {kind_a, kind_b}
@@ -132,7 +132,7 @@ def multiply(a: int, b: int) -> tuple[int, str]:
 
 
 def extreme(a: int, b: int, largest: bool) -> int:
-    """The larger or the smaller of two patterns; only a zero's sign tells equal ones apart."""
+    """Return the larger or smaller pattern; of zeros, +0 is the larger one."""
     if value(a) is None or value(b) is None:
         return F32.nan
     def key(pattern: int) -> tuple[Any, int]:
@@ -162,7 +162,10 @@ def near_pattern(exponent: int, significand: int) -> int:
 
 
 def small_products(count: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Factors whose product is within a few binades of 2**-126, many of them nearly 1 above it."""
+    """Return factors whose product is within a few binades of 2**-126.
+
+    In many pairs, the product is close to a power of two.
+    """
     rng = np.random.default_rng(SEED)
     exponent = rng.integers(-124, 0, count)
     other = rng.integers(-129, -124, count) - exponent
@@ -373,7 +376,7 @@ def test_threefry_gives_its_known_answers(counter: tuple[int, int], key: tuple[i
 
 
 def threefry(counter: tuple[int, int], key: tuple[int, int], rounds: int = 20) -> tuple[int, int]:
-    """The generator on Python integers, a round after the other."""
+    """Compute Threefry-2x32 on Python integers, round by round."""
     mask = 0xFFFFFFFF
     schedule = [*key, 0x1BD11BDA ^ key[0] ^ key[1]]
     x, y = (counter[0] + key[0]) & mask, (counter[1] + key[1]) & mask

@@ -31,7 +31,7 @@ SPECIALS = np.array([
 
 
 def registers(shape: tuple[int, int], seed: int = SEED) -> list[NDArray[np.uint32]]:
-    """Registers of all sorts: any patterns, numbers that cancel, specials, and one lane special."""
+    """Return test registers: random patterns, numbers that cancel, specials, and mixtures."""
     rng = np.random.default_rng(seed)
     any_pattern = rng.integers(0, 1 << 32, shape, np.uint32)
     near = rng.normal(size=shape).astype(np.float32).view(np.uint32)
@@ -72,7 +72,7 @@ def test_lanes_and_sublanes_move_where_the_text_says(shape: tuple[int, int]) -> 
 
 
 def tree_sum(patterns: Sequence[int]) -> int:
-    """The sum by recursion: of the lower and the upper half of a power of two."""
+    """Sum by recursion over the halves of the lanes, padded with -0 to a power of two."""
     def total(first: int, count: int) -> int:
         if count == 1:
             return patterns[first] if first < len(patterns) else 0x80000000
@@ -110,7 +110,7 @@ def test_padding_of_the_sum_keeps_minus_zero(lanes: int) -> None:
 
 
 def largest(patterns: Sequence[int]) -> int:
-    """The maximum from what the patterns stand for."""
+    """Return the maximum, computed from the numbers that the patterns represent."""
     best = None
     for pattern in patterns:
         kind, sign, magnitude = oracle.F32.read(pattern)

@@ -12,7 +12,7 @@ __all__ = ["Division", "layers_graph"]
 
 
 class Division(Enum):
-    """How two cores share layers: none, or the halves of which dimension each computes."""
+    """How two cores share layers: not at all, or each computes half of the rows or columns."""
 
     NONE = "none"
     ROWS = "rows"
@@ -20,23 +20,23 @@ class Division(Enum):
 
 
 def layers_graph(rows: int, depth: int, kinds: Sequence[LayerKind], division: Division) -> Graph:
-    """Write dense layers, each of which takes the result of the one before.
+    """Write the graph of dense layers; each layer's input is the result of the layer before.
 
     Parameters
     ----------
     rows, depth : int
-        Shape of the first layer's input; ``rows`` is rounded up to an even number if divided.
+        Shape of the first layer's input; with ``ROWS``, ``rows`` is rounded up to an even number.
     kinds : sequence of LayerKind
-        The layers; their numbers of columns are rounded up likewise.
+        The layers; with ``COLUMNS``, their numbers of columns are rounded up to even numbers.
     division : Division
-        With ``ROWS``, the cores need nothing from each other. With ``COLUMNS``, they exchange their
-        halves of each layer's result that another layer takes.
+        With ``ROWS``, the cores exchange nothing. With ``COLUMNS``, they exchange their halves of
+        each layer's result, except the last layer's.
 
     Returns
     -------
     Graph
-        Inputs are the first layer's input and for each layer its weights, and its bias if it has
-        one; outputs are the results of all layers. All are float32.
+        Inputs are the first layer's input, and for each layer its weights, followed by its bias if
+        it has one; outputs are the results of all layers. All are float32.
     """
     return _Writer(rows, depth, division).write(kinds)
 
@@ -50,7 +50,7 @@ class _Writer:
         self._x = self._input((self._rows, depth), 0 if division is Division.ROWS else None)
 
     def write(self, kinds: Sequence[LayerKind]) -> Graph:
-        """The graph of layers of these kinds."""
+        """Write the graph of layers of these kinds."""
         by_columns = self._division is Division.COLUMNS
         for number, kind in enumerate(kinds):
             result = self._layer(kind)
@@ -64,7 +64,7 @@ class _Writer:
         return self._graph
 
     def _layer(self, kind: LayerKind) -> Value:
-        """A layer; with ``COLUMNS``, the core's half of it."""
+        """Write a layer, and return its result; with ``COLUMNS``, the half of this core."""
         depth, by_columns = self._x.shape[1], self._division is Division.COLUMNS
         columns = -(-kind.columns // 2) if by_columns else kind.columns
         side = 0 if kind.transpose else 1
@@ -86,7 +86,7 @@ class _Writer:
         return result
 
     def _gathered(self, half: Value, columns: int) -> Value:
-        """All columns of a result of which the cores have halves."""
+        """Return all columns of a result of which each core has half."""
         other = self._add("exchange", (half, half), half.shape)
         halves = [self._add("by_device", pair, half.shape)
                   for pair in ((half, other), (other, half))]

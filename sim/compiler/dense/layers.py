@@ -1,4 +1,4 @@
-"""Dense layers as the user gives them, and checks of what they contain."""
+"""Dense layers as the user passes them, and their checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,16 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What the program of a dense layer depends on, in addition to the shape of its input.
+    """Properties of a dense layer on which its program depends, besides its input's shape.
 
     Attributes
     ----------
     columns : int
-        Columns of the result.
-    transpose, bias, relu : bool
-        As in `Dense`; whether there is a bias.
+        Number of columns of the result.
+    transpose, relu : bool
+        As in `Dense`.
+    bias : bool
+        Whether the layer has a bias.
     """
 
     columns: int
@@ -38,13 +40,14 @@ class Dense:
     Attributes
     ----------
     weights : array of float32 or bfloat16, shape (K, N); (N, K) if ``transpose``
-        float32 is rounded to bfloat16 at the array's edge.
+        The weights; float32 is rounded to bfloat16 as it enters the array.
     bias : array of float32, shape (N,), optional
-        Added in fp32.
+        Vector that is added to each row of the product, in fp32.
     relu : bool
-        Apply ``fmax`` with +0.0 at the end: NaN stays, -0.0 becomes +0.0.
+        Whether the maximum with +0.0 (the operation ``fmax``) is applied last: NaN stays NaN, and
+        -0.0 becomes +0.0.
     transpose : bool
-        Multiply by the transpose of ``weights``.
+        Whether ``x`` is multiplied by the transpose of ``weights``.
     """
 
     weights: npt.NDArray[Any]
@@ -54,7 +57,7 @@ class Dense:
 
     @property
     def kind(self) -> LayerKind:
-        """What the layer's program depends on."""
+        """The properties on which the layer's program depends."""
         return LayerKind(self.weights.shape[0 if self.transpose else 1], self.transpose,
                          self.bias is not None, self.relu)
 
@@ -65,7 +68,7 @@ def check_matrix(name: str, value: object) -> Float32:
     Raises
     ------
     TypeError, ValueError
-        If it is not a matrix of float32 or bfloat16; the message calls it ``name``.
+        If ``value`` is not a matrix of float32 or bfloat16; the message calls it ``name``.
     """
     # numpy counts a masked array as an array, but no product can leave out the masked elements.
     if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
@@ -84,7 +87,7 @@ def check_layers(layers: Sequence[object], depth: int) -> list[Dense]:
     Raises
     ------
     TypeError, ValueError
-        If there is no layer, or one is wrong or does not fit the one before.
+        If there is no layer, or a layer is invalid or does not match the columns of its input.
     """
     if isinstance(layers, Dense):
         raise TypeError("layers must be a sequence of Dense, not one Dense")
@@ -104,7 +107,7 @@ def check_layers(layers: Sequence[object], depth: int) -> list[Dense]:
 
 
 def _check_layer(name: str, layer: object, depth: int, before: str) -> Dense:
-    """Check a layer that takes the ``depth`` columns of ``before``."""
+    """Check a layer whose input, called ``before``, has ``depth`` columns."""
     if not isinstance(layer, Dense):
         raise TypeError(f"{name} must be a Dense, not {layer!r}")
     for flag in ("relu", "transpose"):

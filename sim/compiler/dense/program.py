@@ -1,4 +1,4 @@
-"""Dense layers as an executable: how the cores share the work, and its arrays."""
+"""Dense layers as an executable: how the cores share the work, and the arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +20,20 @@ __all__ = ["DenseProgram", "compile_layers", "divisions"]
 Float32 = npt.NDArray[np.float32]
 
 _EXCHANGE_CYCLES = 200
-"""About how many cycles an exchange takes in addition to its rows."""
+"""Approximate cycles of an exchange, in addition to one for each of its rows."""
 
 
 @dataclass(frozen=True)
 class DenseProgram:
-    """Compiled layers.
+    """Compiled dense layers.
 
-    What the cores share has an even number of rows or columns, so arrays of an odd number are
-    padded by one.
+    Rows or columns that the cores share are even in number: arrays with an odd number are padded by
+    one.
 
     Attributes
     ----------
     executable : Executable
+        The compiled graph.
     division : Division
         How the cores share the work.
     rows : int
@@ -47,7 +48,7 @@ class DenseProgram:
     kinds: tuple[LayerKind, ...]
 
     def arrays(self, x: Float32, layers: Sequence[Dense]) -> list[Float32]:
-        """The executable's inputs: ``x``, then each layer's weights and bias, all float32."""
+        """Return the executable's inputs: ``x``, then each layer's weights and bias, as float32."""
         found = [_even(x, 0) if self.division is Division.ROWS else x]
         for layer in layers:
             for array, along in ((layer.weights, 0 if layer.transpose else 1), (layer.bias, 0)):
@@ -57,14 +58,14 @@ class DenseProgram:
         return found
 
     def results(self, outputs: Sequence[Float32]) -> list[Float32]:
-        """The layers' results, without what is padding."""
+        """Return the layers' results, without padding."""
         return [output if output.shape == (self.rows, kind.columns)
                 else output[:self.rows, :kind.columns].copy()
                 for output, kind in zip(outputs, self.kinds, strict=True)]
 
 
 def _even(array: Float32, along: int) -> Float32:
-    """An array of an even size along a dimension."""
+    """Pad a dimension of an array by one if its size is odd."""
     if array.shape[along] % 2 == 0:
         return array
     return np.pad(array, [(0, int(number == along)) for number in range(array.ndim)])
@@ -73,14 +74,15 @@ def _even(array: Float32, along: int) -> Float32:
 @lru_cache(maxsize=32)
 def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind, ...]
                    ) -> DenseProgram:
-    """Compile dense layers, each of which takes the result of the one before.
+    """Compile dense layers; each layer's input is the result of the layer before.
 
-    Equal arguments give the same program, so that it stays loaded between runs.
+    Recent programs are cached: equal arguments give the same object, which stays loaded between
+    runs.
 
     Parameters
     ----------
     config : Config
-        The chip.
+        Configuration of the chip.
     rows, depth : int
         Shape of the first layer's input, 1 or more.
     kinds : tuple of LayerKind
@@ -112,7 +114,7 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
 
 
 def _named(name: str, config: Config, failure: MemoryError) -> MemoryError:
-    """An error that names the product, and says what to do."""
+    """Return an error that names the product, and says what to do."""
     if isinstance(failure, VectorMemoryError):
         return MemoryError(f"{name} must fit vector memory, which has {config.vmem_vectors} "
                            "vectors: choose a chip with more vector memory")
@@ -121,9 +123,9 @@ def _named(name: str, config: Config, failure: MemoryError) -> MemoryError:
 
 def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
               ) -> list[Division]:
-    """The ways in which the cores can share layers, that with the least estimated cycles first.
+    """Return the ways in which the cores can share layers, with the fewest estimated cycles first.
 
-    Columns come first where both take as many: 1024 x 1024 x 1024 then takes 0.8% less at `v2`.
+    Of equal estimates, columns come first: 1024 x 1024 x 1024 then takes 0.8% less at `v2`.
     """
     ways = [Division.NONE]
     if config.cores > 1:
@@ -136,7 +138,7 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
 
 def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
             division: Division) -> int:
-    """Estimate the cycles of a core: those of its array, and of its transfers, a row in each."""
+    """Estimate the cycles of a core, for its array and its transfers, at a row a cycle."""
     by_columns = division is Division.COLUMNS
     height = ceil(rows / 2) if division is Division.ROWS else rows
     total = height * ceil(depth / config.lanes)
@@ -152,7 +154,7 @@ def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
 
 
 def _array_rows(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]) -> int:
-    """About how many rows the arrays take: the measure of progress."""
+    """Estimate how many rows the arrays process: the measure of a run's progress."""
     total, height = 0, ceil(rows / config.sublanes) * config.sublanes
     for kind in kinds:
         total += height * ceil(depth / config.array) * ceil(kind.columns / config.array)

@@ -1,8 +1,8 @@
 """Reductions: any reducer, over any dimensions.
 
-Outer dimensions and tiles are combined by vector operations, in several accumulators; then the
-sublanes, by rotations, and the lanes, by the cross-lane unit's tree or by rotations. The order is
-fixed.
+First, outer dimensions and tiles are combined by vector operations, in several accumulators. Then
+the sublanes are combined by rotations, and the lanes by the cross-lane unit's tree or by rotations.
+The order of operations is fixed.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from sim.compiler.tiling import Tiling, standard
 __all__ = ["Reducer", "identity"]
 
 _ACCUMULATORS = 4
-"""Accumulators of a reduction of one operand: the latency of an addition."""
+"""Accumulators of a reduction of one operand: the latency of an addition, in cycles."""
 
 
 def identity(kind: str, dtype: DType) -> int:
-    """The word that a reducer of that kind combines with any other without effect."""
+    """Return the neutral word of a kind of reducer: combining it with any word gives that word."""
     one = 0x3F800000 if dtype.is_float else 1
     low, high = {DType.S32: (0x80000000, 0x7FFFFFFF), DType.U32: (0, 0xFFFFFFFF)}.get(
         dtype, (0xFF800000, 0x7F800000) if dtype.is_float else (0, 1))
@@ -41,14 +41,15 @@ def identity(kind: str, dtype: DType) -> int:
 
 
 class Reducer:
-    """The reducer of an operation, as code on tuples of vectors, one for each operand.
+    """Writes the reducer of an operation, as code on tuples with a vector for each operand.
 
-    Sums and products of bf16 numbers are fp32 until `finish` rounds them.
+    Sums and products of bf16 numbers are computed in fp32, until `finish` rounds them.
 
     Parameters
     ----------
     op : Operation
-        Its operands are the inputs, then as many initial values; its first region is the reducer.
+        The operation. Its operands are the inputs, followed by an initial value for each; its first
+        region is the reducer.
     at : Lowering
     """
 
@@ -61,9 +62,9 @@ class Reducer:
         self._wide = self.dtype is DType.BF16 and self.kind in ("add", "multiply")
         self.initial: list[VReg] = [self._b.load(at.place(value).buffer, 0)
                                     for value in op.operands[count:]]
-        """The initial values, in all elements."""
+        """The initial values, as vectors with all elements equal."""
         self.neutral = self.initial
-        """Neutral values: by definition the initial values, unless the reducer is known."""
+        """The neutral values; for a reducer of no known kind, the initial values."""
         if self.kind is not None:
             self.neutral = [self._b.splat(identity(self.kind, self.dtype))]
 
@@ -75,12 +76,12 @@ class Reducer:
         return emit_region(self._b, self._region, [*left, *right])
 
     def finish(self, total: Sequence[VReg]) -> list[VReg]:
-        """Combine the initial values with everything else, as numbers of the result's type."""
+        """Combine the initial values with ``total``, and round bf16 results."""
         combined = self(self.initial, total)
         return [self._b.vector("bf16", vector) for vector in combined] if self._wide else combined
 
     def where(self, mask: MReg | None, vectors: Sequence[VReg]) -> list[VReg]:
-        """The vectors where the mask is set, and what has no effect elsewhere."""
+        """Replace elements for which the mask is clear by neutral values."""
         if mask is None:
             return list(vectors)
         return [self._b.vector("select", vector, neutral, mask)
@@ -123,7 +124,7 @@ class Reducer:
 
 
 def result_tiling(operand: Tiling, dimensions: Sequence[int]) -> Tiling:
-    """The tiling in which a reduction leaves its result."""
+    """Return the tiling that the result has after a reduction of these dimensions."""
     kept = [d for d in range(len(operand.shape)) if d not in dimensions]
     order = tuple(kept.index(d) for d in operand.order if d in kept)
     return replace(operand, shape=tuple(operand.shape[d] for d in kept), order=order,
@@ -145,7 +146,7 @@ def _reduce(op: Operation, at: Lowering) -> None:
 
 
 class _Reduction:
-    """The loops of a reduction."""
+    """Writes the loops of a reduction."""
 
     def __init__(self, op: Operation, at: Lowering) -> None:
         self._b = b = at.builder
@@ -169,12 +170,12 @@ class _Reduction:
 
     @property
     def _scattered(self) -> bool:
-        """An outer dimension runs along the result's sublanes."""
+        """Whether an outer dimension of the operand runs along the result's sublanes."""
         new = self._new.sublane_dimension
         return new is not None and self._kept[new] != self._old.sublane_dimension
 
     def write(self) -> None:
-        """Write the loops over what is kept, and in them those over what is reduced."""
+        """Write loops over the kept dimensions around loops over the reduced ones."""
         old, new = self._old, self._new
         outer = [d for d in old.outer_dimensions if d in self._kept]
         lane_kept = old.lane_dimension is not None and old.lane_dimension in self._kept
@@ -203,7 +204,7 @@ class _Reduction:
                 self._b.store(vector, place.buffer, destination, mask)
 
     def _value(self, first: Index) -> list[VReg]:
-        """The reduction of everything that belongs to one vector of the result."""
+        """Reduce all elements that belong to one vector of the result."""
         old, reducer = self._old, self._reducer
         loops = [(old.shape[d], (stride, stride)) for d, stride in outer_strides(old).items()
                  if d in self._dimensions]
@@ -226,7 +227,7 @@ class _Reduction:
 
     def _pieces(self, dimension: int | None, size: int,
                 unit: int) -> list[tuple[int, int, bool]]:
-        """Tiles of a reduced dimension: (first, number, beyond the end there is padding)."""
+        """Divide a reduced dimension into tiles: (first, number, whether the tile has padding)."""
         if dimension not in self._dimensions:
             return [(0, 1, False)]
         full, rest = divmod(size, unit)
@@ -234,7 +235,7 @@ class _Reduction:
 
     def _accumulate(self, first: Index,
                     loops: list[tuple[int, tuple[int, int]]]) -> list[VReg]:
-        """Combine the vectors that loops (count, stride) reach, element by element."""
+        """Combine the vectors that the loops (count, strides) visit, element by element."""
         b, reducer = self._b, self._reducer
         loops = coalesce(loops)
         if not loops:

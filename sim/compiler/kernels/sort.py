@@ -1,7 +1,8 @@
 """Sort: a bitonic network along the lanes (K. E. Batcher, AFIPS 1968).
 
-Operands are copied to a tiling whose lanes are the sorted dimension. The number of each element
-goes along: it makes the order total, so the sort is stable, and puts padding last.
+Operands are copied to a tiling in which the sorted dimension runs along the lanes. The index of
+each element is sorted along with it: it decides between equal elements, so that the sort is stable,
+and it puts padding last.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def _sort(op: Operation, at: Lowering) -> None:
 
 
 class _Sort:
-    """The network; a position is the number of an element's lane, through all tiles."""
+    """Writes the network; the position of an element is lanes * tile + lane."""
 
     def __init__(self, op: Operation, at: Lowering) -> None:
         self._op, self._at, self._b = op, at, at.builder
@@ -32,7 +33,7 @@ class _Sort:
         self._steps = (self._length - 1).bit_length()
         lanes = at.config.lanes
         if lanes & (lanes - 1):
-            raise ValueError(f"lanes must be a power of two to sort, not {lanes!r}")
+            raise ValueError(f"lanes must be a power of two for a sort, not {lanes!r}")
         wide = [1 << self._steps if d == dimension else size for d, size in enumerate(shape)]
         order = [d for d in range(len(shape)) if d != dimension] + [dimension]
         self._tiling = Tiling(tuple(wide), tuple(order), True, at.config.sublanes, lanes)
@@ -43,7 +44,7 @@ class _Sort:
         self._lane = self._b.vector("lane")
 
     def write(self) -> None:
-        """Write the code."""
+        """Write the code of the sort."""
         axes = [Axis(size, d, d) for d, size in enumerate(self._op.operands[0].shape)]
         for value, place in zip(self._op.operands, self._places, strict=False):
             copy(self._at, self._at.place(value), place, axes)
@@ -66,7 +67,10 @@ class _Sort:
         return first * tiling.row_tiles
 
     def _merge(self, step: SReg) -> None:
-        """Merge runs of 2**(step - 1) elements to runs of 2**step, by turns up and down."""
+        """Merge runs of 2**(step - 1) elements to runs of 2**step.
+
+        The new runs are alternately ascending and descending.
+        """
         b = self._b
         run = b.scalar("shl", b.value(1), step)
         if self._steps > self._within:
@@ -87,7 +91,10 @@ class _Sort:
             self._b.store(vector, place.buffer, index)
 
     def _across(self, distance: SReg, run: SReg) -> None:
-        """Compare and exchange elements of tiles that are ``distance`` tiles apart."""
+        """Compare and exchange elements of tiles that are ``distance`` tiles apart.
+
+        Both elements are at the same lane.
+        """
         b, tiling = self._b, self._tiling
         pairs = b.value(tiling.lane_tiles // 2)
         with nest(b, [tiling.outer], {}) as (o,), b.loop(pairs) as pair:
@@ -108,7 +115,7 @@ class _Sort:
                              for x, y in zip(left, right, strict=True)], second)
 
     def _inside(self, distance: SReg, run: SReg) -> None:
-        """Compare and exchange elements of a tile that are ``distance`` lanes apart."""
+        """Compare and exchange elements of the same tile that are ``distance`` lanes apart."""
         b, tiling = self._b, self._tiling
         upper = b.compare("ne", b.vector("and", self._lane, distance), 0)
         back = b.value(tiling.lanes - Index.of(distance))
@@ -126,7 +133,7 @@ class _Sort:
                              for x, y in zip(mine, other, strict=True)], index)
 
     def _before(self, left: list[VReg], right: list[VReg]) -> MReg:
-        """Where the left element comes before the right one."""
+        """Return the mask of elements for which the left one precedes the right one."""
         b, region = self._b, self._op.regions[0]
 
         def less(x: list[VReg], y: list[VReg]) -> MReg:

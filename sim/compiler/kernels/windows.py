@@ -1,13 +1,13 @@
 """Operations on windows: `reduce_window` and `select_and_scatter`.
 
-A reduction over windows goes dimension by dimension. Along outer dimensions, it adds up whole
-vectors. Along sublanes and lanes, windows of 2, 4, 8, ... elements are combined from two halves,
-and others from these, at all positions: so a cumulative sum takes as many steps as the logarithm of
-its length. Strides are taken last.
+A reduction over windows is computed one dimension at a time. Along outer dimensions, whole vectors
+are combined. Along sublanes and lanes, windows of 2, 4, 8, ... elements at all positions are
+combined from two windows of half the size, and windows of other sizes from these. So the number of
+steps of a cumulative sum is the logarithm of its length. Strides are applied last.
 
-A scatter to windows that do not overlap takes a window in registers, if windows are of whole
-vectors, for which their dimensions are made outer. Otherwise it goes through all windows once for
-each element of a window.
+For `select_and_scatter`, windows that do not overlap are processed one by one in registers, if they
+consist of whole vectors; the windows' dimensions are made outer for that. Otherwise, the kernel
+passes over all windows once for each element of a window.
 """
 
 import math
@@ -34,7 +34,7 @@ __all__: list[str] = []
 _TOGETHER = 8
 """Most elements of a window that are combined in registers."""
 _MORE = 2
-"""Most vectors of the tiling with windows along outer dimensions, for one of the standard one."""
+"""Largest ratio of the vectors of a tiling with outer windows to those of the standard tiling."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class _Axis:
     Attributes
     ----------
     around, inner : int
-        Indices of the dimensions outside of it, and vectors of an index.
+        Number of indices of all dimensions outside this one, and vectors for an index of this one.
     size, many : int
-        Elements of the operand, and windows.
+        Number of elements of the operand, and of windows.
     step : int
-        Elements from window to window.
+        Elements from the start of a window to that of the next.
     """
 
     around: int
@@ -58,39 +58,40 @@ class _Axis:
     step: int
 
     def span(self, shift: int) -> tuple[int, int, int]:
-        """``shift``, and the windows, from first to before last, that have an element there.
+        """Return ``shift``, and the range (first, end) of windows whose element there exists.
 
-        Window i has it at i * step + shift.
+        That element of window i is at i * step + shift.
         """
         first = min(max(0, -(shift // self.step)), self.many)
         last = min(self.many, (self.size - 1 - shift) // self.step + 1)
         return shift, first, max(first, last)
 
     def source(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
-        """A vector of the operand."""
+        """Number of the operand's vector at indices around, along, and within the dimension."""
         return Index.of(a) * (self.size * self.inner) + Index.of(i) * self.inner + v
 
     def target(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
-        """A vector of the result."""
+        """Number of the result's vector at indices around, along, and within the dimension."""
         return Index.of(a) * (self.many * self.inner) + Index.of(i) * self.inner + v
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """Windows over a shape.
+    """Windows over an operand.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the operand.
+        Shape of the operand.
     result : tuple of int
         Number of windows in each dimension.
     sizes, strides, dilations, base : tuple of int
-        Of windows, between windows, between elements of a window, between elements of the operand.
+        For each dimension: elements of a window, and the distances between windows, between
+        elements of a window, and between elements of the operand (its dilation).
     padding : tuple of (int, int)
-        Before and behind the operand.
+        Elements of padding before and after the operand, for each dimension.
     owned : bool
-        The operand lies in scratch of the kernel.
+        Whether the operand lies in scratch of the kernel.
     """
 
     shape: tuple[int, ...]
@@ -103,22 +104,22 @@ class _Windows:
     owned: bool = False
 
     def trivial(self, d: int) -> bool:
-        """Whether windows along a dimension are its elements."""
+        """Whether each window is one element of the operand along a dimension."""
         return (self.sizes[d], self.strides[d], self.base[d], self.padding[d]) == (1, 1, 1, (0, 0))
 
     @property
     def apart(self) -> bool:
-        """Whether windows are few elements of the operand alone, and none is in two of them."""
+        """Whether windows have few elements, without padding, and do not overlap."""
         return math.prod(self.sizes) <= _TOGETHER and not any(map(any, self.padding)) and all(
             size <= step for size, step in zip(self.sizes, self.strides, strict=True))
 
     @property
     def covers(self) -> bool:
-        """Whether each element of the operand is in a window that is `apart` from others."""
+        """Whether each element of the operand is in a window, if windows do not overlap."""
         return math.prod(self.result) * math.prod(self.sizes) == math.prod(self.shape)
 
     def after(self, d: int) -> "_Windows":
-        """The place of the result of reducing the windows along a dimension."""
+        """Return the windows that remain after those along a dimension have been reduced."""
         def with_item(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:
             return (*items[:d], item, *items[d + 1:])
 
@@ -129,7 +130,7 @@ class _Windows:
 
     @staticmethod
     def of(op: Operation, result: tuple[int, ...]) -> "_Windows":
-        """The windows of an operation with so many windows."""
+        """Return the windows of an operation; ``result`` is their number in each dimension."""
         a, shape = op.attributes, op.operands[0].shape
         ones = (1,) * len(shape)
         return _Windows(shape, result, a["window_dimensions"], a["window_strides"],
@@ -143,7 +144,7 @@ class _Windows:
                      in zip(self.shape, self.base, self.padding, strict=True))
 
     def pad(self, at: Lowering, source: Place, padded: Place) -> None:
-        """Copy the operand into its place between the padding."""
+        """Copy the operand to its place within the padded operand."""
         axes, starts, ends = [], [], []
         for d, (size, step, (low, _), whole) in enumerate(zip(
                 self.shape, self.base, self.padding, self.padded, strict=True)):
@@ -157,7 +158,7 @@ class _Windows:
 
     def corners(self, at: Lowering, padded: Place, result: Place,
                 offset: Sequence[IndexLike]) -> None:
-        """Copy the element at ``offset`` of each window."""
+        """Copy the element at ``offset`` of each window to the result."""
         copy(at, padded, result, [Axis(size, d, d, self.strides[d])
                                   for d, size in enumerate(self.result)],
              (offset, [0] * len(offset)))
@@ -175,17 +176,18 @@ def _tiled(shape: tuple[int, ...], like: Tiling) -> Tiling:
 
 
 def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
-    """Scratch for a value of another shape, with the same order of dimensions."""
+    """Allocate scratch for a value of another shape, with the same order of dimensions."""
     tiling = _tiled(shape, like)
     return Place(at.scratch(tiling.vectors), tiling)
 
 
 @chooses("reduce_window", "select_and_scatter")
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Standard, but no strides along the lanes: a stride moves one lane at a time.
+    """Choose standard tilings, except where a strided dimension would run along the lanes.
 
-    Windows that a scatter can take in registers are along outer dimensions, unless that takes many
-    more vectors.
+    Strides along the lanes are slow, because they move one lane at a time. For a scatter, windows
+    run along outer dimensions, so that they can be held in registers, unless this takes many more
+    vectors.
     """
     rank = len(op.operands[0].shape)
     a = op.attributes
@@ -212,7 +214,7 @@ def _reduce_window(op: Operation, at: Lowering) -> None:
 
 
 class _Reduction:
-    """A reduction over windows, of several operands at once."""
+    """Writes a reduction over windows, of several operands at once."""
 
     def __init__(self, op: Operation, at: Lowering) -> None:
         self._at, self._b = at, at.builder
@@ -222,9 +224,9 @@ class _Reduction:
         self._windows = _Windows.of(op, op.results[0].shape)
         self._reducer = Reducer(op, at)
         self._spare: list[Place] = []
-        """Scratch that holds nothing."""
+        """Scratch buffers that are free."""
         self._weight = 1
-        """Elements of the operand that are combined in each by now."""
+        """Number of the operand's elements that each element has combined so far."""
 
     def write(self) -> None:
         """Write the code: outer dimensions first, because they make the value smaller."""
@@ -247,9 +249,9 @@ class _Reduction:
                 b.store(vector, result.buffer, i)
 
     def _space(self, tiling: Tiling, least: int = 1) -> list[Place]:
-        """Scratch for each operand, preferably what was used before.
+        """Return scratch for each operand, preferably buffers that are free again.
 
-        A new buffer has at least ``least`` vectors, for its later uses.
+        A new buffer has at least ``least`` vectors, so that it fits later uses.
         """
         found = []
         for _ in self._places:
@@ -288,7 +290,7 @@ class _Reduction:
 
     def _inside(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], first: int, last: int) -> None:
-        """Combine windows that lie within the operand, each at once."""
+        """Reduce windows that lie within the operand, each in registers."""
         b = self._b
         with nest(b, [axis.around, last - first, axis.inner], {}) as (a, i, v):
             vectors = self._reducer.neutral
@@ -302,7 +304,7 @@ class _Reduction:
     def _border(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], part: tuple[int, int],
                 padding: list[VReg]) -> None:
-        """Combine windows by a pass for each of their elements, which may be padding."""
+        """Reduce windows with padding, in a pass for each of their elements."""
         b, (begin, end) = self._b, part
         with nest(b, [axis.around, end - begin, axis.inner], {}) as (a, i, v):
             for place, vector in zip(totals, self._reducer.neutral, strict=True):
@@ -339,7 +341,7 @@ class _Reduction:
         self._places = padded
 
     def _padding(self) -> list[VReg]:
-        """The initial values, combined as often as outer dimensions combined elements."""
+        """Return the initial values, each combined `_weight` times as elements were."""
         b, initial = self._b, self._reducer.initial
         if self._weight == 1:
             return initial
@@ -352,7 +354,7 @@ class _Reduction:
     def _along(self, dimension: int, size: int, dilation: int) -> None:
         """Combine windows of ``size`` elements along a dimension, at all positions.
 
-        Positions whose window does not fit hold anything.
+        Where a window does not fit within the operand, the value is undefined.
         """
         length = 1
         if self._reducer.kind in ("maximum", "minimum", "and", "or"):
@@ -390,7 +392,7 @@ class _Reduction:
         return copies
 
     def _combine(self, totals: list[Place], dimension: int, distance: int) -> None:
-        """Combine each element of totals with the operands' ``distance`` behind it."""
+        """Combine each element of ``totals`` with the operands' element ``distance`` further on."""
         b, places, tiling = self._b, self._places, self._places[0].tiling
         if distance >= tiling.shape[dimension]:
             return
@@ -412,7 +414,10 @@ class _Reduction:
 
 
 def _scatters_vectors(op: Operation, order: tuple[int, ...], config: Config) -> bool:
-    """Whether windows are apart, and along outer dimensions with this order, with few vectors."""
+    """Whether windows do not overlap, and consist of whole vectors of a tiling with this order.
+
+    The tiling must not have many more vectors than the standard one.
+    """
     shape = op.operands[0].shape
     tiling = Tiling(shape, order, True, config.sublanes, config.lanes)
     windows = _Windows.of(op, op.operands[1].shape)
@@ -451,7 +456,7 @@ def _select_and_scatter(op: Operation, at: Lowering) -> None:
 
 
 def _scatter_vectors(op: Operation, at: Lowering, windows: _Windows) -> None:
-    """Select and scatter where windows are apart, and along outer dimensions."""
+    """Select and scatter for windows that do not overlap, and consist of whole vectors."""
     b = at.builder
     operand, source, initial = map(at.place, op.operands)
     result = at.place(op.result)
@@ -483,7 +488,7 @@ def _scatter_vectors(op: Operation, at: Lowering, windows: _Windows) -> None:
 
 
 def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:
-    """Number of an element of a window, from 1; in row-major order."""
+    """Number of an element within its window, from 1, in row-major order."""
     number = Index(0)
     for size, part in zip(sizes, offset, strict=True):
         number = number * size + part
@@ -491,7 +496,7 @@ def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:
 
 
 def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """The number of the element that each window selects; 0 if it has none."""
+    """Return the number of the element that each window selects; 0 if it selects none."""
     b = at.builder
     padded = _space(at, windows.padded, tiling)
     windows.pad(at, at.place(op.operands[0]), padded)
@@ -519,7 +524,7 @@ def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> P
 
 
 def _inside(at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """1 for elements of the padded operand that are not padding, otherwise 0."""
+    """Return 1 for elements of the padded operand that are not padding, 0 for the others."""
     b = at.builder
     place = _space(at, windows.padded, tiling)
     with b.loop(place.tiling.vectors) as i:

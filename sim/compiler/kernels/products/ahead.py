@@ -1,4 +1,7 @@
-"""Pieces made ahead: each number is split once, not in each step that uses it."""
+"""Splits the operands of a product into pieces before the product.
+
+Each number is then split once, not in each step that uses it.
+"""
 
 from dataclasses import replace
 
@@ -10,22 +13,23 @@ from sim.compiler.machine.ir import VmemBuffer
 __all__ = ["split_ahead"]
 
 _START = 80
-"""Cycles of the loops that split the operands, besides those of their vectors."""
+"""Cycles to start the loops that split the operands; each vector stored takes one more."""
 
 
 def split_ahead(product: Product, at: Lowering) -> Product:
-    """Write code that splits a product's operands, if there is room and it pays.
+    """Write code that splits a product's operands, if there is room and it saves cycles.
 
     Parameters
     ----------
     product : Product
-        Its operands are in vector memory where the code is written.
+        The product; its operands must be in vector memory when the code runs.
     at : Lowering
 
     Returns
     -------
     Product
-        The product of the stored pieces, with the same bits; or the same product.
+        The product of the stored pieces, whose result has the same bits; or ``product`` itself, if
+        the operands are not split.
     """
     scheme = product.scheme
     if not isinstance(scheme, Split):

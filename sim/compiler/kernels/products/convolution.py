@@ -1,12 +1,12 @@
 """Convolutions on the array, as products over shifted rows.
 
-A convolution is a product with as many more steps for each sum as the kernel has offsets: an offset
-moves the place of the rows that a step pushes. Input features run along the lanes. Along the
-sublanes runs the batch, or a spatial dimension that the kernel neither extends along nor strides
-over; all other dimensions are outer, where a shift or a stride is a distance of whole vectors.
+A convolution is a product in which each sum also runs over the offsets within the kernel: a step
+for an offset pushes the input's rows shifted by that offset. Input features run along the lanes.
+The batch runs along the sublanes, or else a spatial dimension in which the kernel has size and
+stride 1; all other dimensions are outer, where a shift or a stride is a distance of whole vectors.
 
-The rule takes convolutions without padding, dilated inputs, reversed kernels and groups:
-`sim.compiler.passes` writes all others in terms of these and of copies.
+The rule supports convolutions that have no padding, dilated inputs, reversed kernels or groups;
+`sim.compiler.passes` expands all others into such convolutions and copies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ __all__ = ["Convolution", "is_plain"]
 
 
 def is_plain(operation: Operation) -> bool:
-    """Whether a convolution is one that the rule takes."""
+    """Whether the rule supports a convolution directly."""
     attributes = operation.attributes
     return (not any(map(any, attributes["padding"]))
             and all(step == 1 for step in attributes["lhs_dilation"])
@@ -45,13 +45,13 @@ def is_plain(operation: Operation) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A way to compute a convolution on the array.
+    """One way to compute a convolution on the array.
 
     Attributes
     ----------
     operation : Operation
     rows, weights, result : Tiling
-        Tilings of input, kernel and result.
+        Tilings of the input, the kernel and the result.
     """
 
     operation: Operation
@@ -61,7 +61,7 @@ class Convolution:
 
     def product(self, config: Config, rows: VmemBuffer, weights: VmemBuffer, results: VmemBuffer,
                 finish: Finish | None = None) -> Product:
-        """The steps of the array, on these buffers."""
+        """Return the product that computes the convolution on these buffers."""
         operation, attributes = self.operation, self.operation.attributes
         kernel = operation.operands[1].shape
         tile = config.tile_vregs
@@ -102,7 +102,7 @@ class Convolution:
 
 def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
           ) -> Iterator[tuple[int, Convolution]]:
-    """All ways to compute a convolution, with the cycles of the copies that they need."""
+    """Yield all ways to compute a convolution, each with the cycles of the copies that it needs."""
     attributes = operation.attributes
     lhs, rhs = (value.shape for value in operation.operands)
     shape = operation.result.shape

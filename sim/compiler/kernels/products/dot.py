@@ -2,11 +2,12 @@
 
 One operand goes through the array as rows, with a contracted dimension along the lanes; the other
 one is loaded as weights, with the same dimension along the sublanes, or along the lanes if the
-array transposes it. Either operand can take either part; the one with the fewest estimated cycles,
-copies to other tilings included, is taken. The result has a free dimension of the weights along the
-lanes, and one of the rows along the sublanes.
+array transposes it. Either operand can be the rows; the way with the fewest estimated cycles,
+including copies to other tilings, is chosen. In the result, a free dimension of the weights runs
+along the lanes, and one of the rows along the sublanes.
 
-All other dimensions are loops around a step of the array: contracted ones add to the same sums.
+All other dimensions are loops around a step of the array; iterations of contracted ones add to the
+same sums.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,8 +31,10 @@ __all__ = ["COPY_CYCLES", "TRANSPOSE_CYCLES", "Dot", "Dots", "cheapest", "dot_cy
 
 TRANSPOSE_CYCLES = 16
 COPY_CYCLES = 64
-"""About how many cycles a vector takes to be copied to another tiling: with lanes and sublanes
-exchanged, and with the same lanes; otherwise twice as many."""
+"""Approximate cycles to copy a vector to another tiling.
+
+``TRANSPOSE_CYCLES`` if lanes and sublanes are exchanged, ``COPY_CYCLES`` if the same dimension
+stays along the lanes, and twice that otherwise."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Dots:
     shapes : pair of tuple of int
         Shapes of both operands.
     batch, contracting : pair of tuple of int
-        For both operands, dimensions that correspond in this order.
+        For each operand, its batch and contracted dimensions; those at the same position
+        correspond.
     """
 
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -52,7 +56,7 @@ class Dots:
 
     @classmethod
     def of(cls, operation: Operation) -> "Dots":
-        """The dimensions of an operation."""
+        """Return the dimensions of an operation."""
         lhs, rhs = operation.operands
         attributes = operation.attributes
         pairs = [(tuple(attributes[f"lhs_{name}_dimensions"]),
@@ -71,27 +75,28 @@ class Dots:
 
     @cached_property
     def result_shape(self) -> tuple[int, ...]:
-        """Shape of the result: batch, free dimensions of the left and of the right operand."""
+        """Shape of the result: batch dimensions, then free ones of the left and right operand."""
         lhs, rhs = self.shapes
         return (*(lhs[dimension] for dimension in self.batch[0]),
                 *(lhs[dimension] for dimension in self.free[0]),
                 *(rhs[dimension] for dimension in self.free[1]))
 
     def result_dimension(self, side: int, dimension: int) -> int:
-        """The result's dimension for a free dimension of an operand."""
+        """Return the result's dimension for a free dimension of operand ``side``, 0 or 1."""
         place = len(self.batch[0]) + self.free[side].index(dimension)
         return place + (len(self.free[0]) if side else 0)
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A way to compute a `dot_general` on the array.
+    """One way to compute a `dot_general` on the array.
 
     Attributes
     ----------
     dots : Dots
     rows : int
-        Which operand goes through the array as rows, 0 or 1; the other one is loaded as weights.
+        Number, 0 or 1, of the operand that goes through the array as rows; the other one is loaded
+        as weights.
     tilings : pair of Tiling
         Tilings of both operands.
     result : Tiling
@@ -111,19 +116,21 @@ class Dot:
 
     def product(self, config: Config, operands: Sequence[VmemBuffer], results: VmemBuffer,
                 dtypes: Sequence[DType], accuracy: str, finish: Finish | None = None) -> Product:
-        """The steps of the array.
+        """Return the product that computes the `dot_general` on these buffers.
 
         Parameters
         ----------
         config : Config
         operands : pair of VmemBuffer
+            Buffers of the operands.
         results : VmemBuffer
+            Buffer of the result.
         dtypes : pair of DType
             Types of the operands.
         accuracy : str
             The precision: DEFAULT, HIGH or HIGHEST.
         finish : callable or None
-            Makes what is stored from a sum.
+            Converts a sum to the vector that is stored; see `Finish`.
         """
         dots, side, other = self.dots, self.rows, 1 - self.rows
         rows, weights = self.tilings[side], self.tilings[other]
@@ -164,7 +171,10 @@ class Dot:
 
 
 def cheapest(product: Product, many: Sequence[Level]) -> Product:
-    """The product with the best one of some levels of rows as its block, and the others around."""
+    """Return the product whose block is the level of ``many`` that gives the fewest cycles.
+
+    ``many`` are levels of rows; those that are not the block become loops around it.
+    """
     levels = merged(many)
     return min((replace(product, block=block,
                         others=tuple(merged([*product.others, *levels[:number],
@@ -173,7 +183,7 @@ def cheapest(product: Product, many: Sequence[Level]) -> Product:
 
 
 def strides(tiling: Tiling) -> dict[int, int]:
-    """For each outer dimension, the distance of its indices in vectors."""
+    """Return the distance in vectors between consecutive indices of each outer dimension."""
     found, stride = {}, tiling.lane_tiles * tiling.row_tiles
     for dimension in reversed(tiling.outer_dimensions):
         found[dimension] = stride
@@ -182,12 +192,12 @@ def strides(tiling: Tiling) -> dict[int, int]:
 
 
 def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
-    """The outer ones of some dimensions."""
+    """Yield those of some dimensions that are outer dimensions of the tiling."""
     return (dimension for dimension in dimensions if dimension in tiling.outer_dimensions)
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
-    """The same steps in fewer levels: those that continue each other become one."""
+    """Merge levels: two levels of which one continues the other become one."""
     found: list[Level] = []
     for level in levels:
         if level.count == 1:
@@ -206,7 +216,7 @@ def merged(levels: Sequence[Level]) -> list[Level]:
 
 def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int | None,
             config: Config) -> tuple[Tiling, int]:
-    """A tiling with these dimensions along sublanes and lanes, and the cycles of the copy."""
+    """Return a tiling with these dimensions along sublanes and lanes, and the copy's cycles."""
     if tiling.sublane_dimension == sublane and tiling.lane_dimension == lane:
         return tiling, 0
     last = tuple(dimension for dimension in (sublane, lane) if dimension is not None)
@@ -219,10 +229,10 @@ def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int 
 
 
 def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tuple[int, Dot]]:
-    """All ways to compute a product, with the cycles of the copies that they need.
+    """Yield all ways to compute a product, each with the cycles of the copies that it needs.
 
     There is none if the product has no contracted dimension, or if an operand without a free
-    dimension has other dimensions than one contracted one.
+    dimension has more than one dimension.
     """
     for side, other in ((0, 1), (1, 0)):
         for depth, depth_other in zip(dots.contracting[side], dots.contracting[other], strict=True):
@@ -246,7 +256,7 @@ def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tup
 
 def _result(dots: Dots, side: int, row: int | None, column: int | None, config: Config
             ) -> tuple[Tiling | None, int]:
-    """The result's tiling, if there is one, and the cycles of a copy to the standard one."""
+    """Return the result's tiling, if one exists, and the cycles of a copy to the standard one."""
     shape = dots.result_shape
     sublane = None if row is None else dots.result_dimension(side, row)
     lane = None if column is None else dots.result_dimension(1 - side, column)
@@ -263,14 +273,14 @@ def _result(dots: Dots, side: int, row: int | None, column: int | None, config: 
 
 
 def precision(operation: Operation) -> str:
-    """The precision of a product: the highest that its operands ask for."""
+    """Return the precision of a product: the highest that is requested for an operand."""
     names = ("DEFAULT", "HIGH", "HIGHEST")
     asked = operation.attributes.get("precision_config") or ("DEFAULT",)
     return max(asked, key=names.index)
 
 
 def finisher(b: Builder, dtype: DType) -> Finish | None:
-    """The conversion from a sum to a result of a type; None if the sum is the result."""
+    """Return the conversion from a sum to the result's type; None if none is needed."""
     if dtype is DType.BF16:
         return lambda b, value, index: b.vector("bf16", value)
     if dtype is DType.PRED:
@@ -288,7 +298,7 @@ def _narrow(b: Builder, value: VReg, dtype: DType) -> VReg:
 
 def _choose(operation: Operation, tilings: Sequence[Tiling], config: Config
             ) -> tuple[int, Dot] | None:
-    """The way with the fewest estimated cycles, and these."""
+    """Return the fewest estimated cycles, and the way that takes them; None if there is no way."""
     dtypes = [value.dtype for value in operation.operands]
     nowhere = VmemBuffer("", 0, 0)
     best = None
@@ -300,9 +310,9 @@ def _choose(operation: Operation, tilings: Sequence[Tiling], config: Config
 
 
 def dot_cycles(operation: Operation, operands: Sequence[Tiling], config: Config) -> int:
-    """Estimated cycles of a product with operands of these tilings in vector memory.
+    """Estimate the cycles of a product whose operands have these tilings in vector memory.
 
-    The copies that the choice of `dot_general` asks for are not included.
+    Only ways that copy neither operands nor the result are considered; there must be one.
     """
     dtypes = [value.dtype for value in operation.operands]
     nowhere = VmemBuffer("", 0, 0)
@@ -315,8 +325,9 @@ def dot_cycles(operation: Operation, operands: Sequence[Tiling], config: Config)
 def _choose_dot(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     best = _choose(operation, operands, config)
     if best is None:
-        raise ValueError("dot_general must have a contracted dimension, and free dimensions of "
-                         f"operands that have more, not {Dots.of(operation)}")
+        raise ValueError("dot_general must have a contracted dimension, and a free dimension in "
+                         "each operand with more than one dimension, not "
+                         f"{Dots.of(operation)}")
     return Choice(best[1].tilings, (best[1].result,))
 
 
@@ -340,9 +351,9 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
 
 def _with_transfers(product: Product, values: tuple[Value, Value, Value], at: Lowering
                     ) -> tuple[Product, range, Transfers | None]:
-    """The product that loads its operands itself, if that is possible and faster.
+    """Let a product load its operands itself, if that is possible and faster.
 
-    Its values are those of the rows, of the weights, and the result.
+    ``values`` are the rows, the weights, and the result. Returns the arguments of `write_product`.
     """
     by_depth = replace(product, by_depth=True)
     loads = at.can_transfer(values[0]), at.can_transfer(values[1])

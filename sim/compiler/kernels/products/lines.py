@@ -1,9 +1,9 @@
 """Convolutions of few features: columns run along the lanes, and the input is loaded as weights.
 
-Where an input has few features, its rows would fill few of the array's lanes. So the parts are
-exchanged: the kernel's outputs are the rows, and a weight tile holds features, for several offsets
-of the kernel, of a whole line. `sim.compiler.passes.convolutions.split_lines` writes such
-convolutions.
+Where an input has few features, its rows would fill few of the array's lanes. So the roles are
+exchanged: the kernel's outputs are the rows, and a weight tile holds the features of a whole line
+of the input, for several offsets of the kernel. `sim.compiler.passes.convolutions.split_lines`
+writes such convolutions.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ __all__ = ["LineConvolution"]
 
 @dataclass(frozen=True, eq=False)
 class LineConvolution:
-    """How a `line_convolution` is computed.
+    """The computation of a `line_convolution` on the array.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class LineConvolution:
 
     @property
     def tilings(self) -> tuple[Tiling, Tiling]:
-        """Tilings of lines and kernel: features, and outputs, run along the sublanes.
+        """Tilings of lines and kernel: features and outputs, respectively, run along the sublanes.
 
-        All that one sum takes of the lines of an image is consecutive.
+        All vectors of an image's lines that a sum needs are consecutive.
         """
         lines, kernel = (value.shape for value in self.operation.operands)
         config = self.config
@@ -50,7 +50,7 @@ class LineConvolution:
 
     def product(self, lines: VmemBuffer, kernel: VmemBuffer, results: VmemBuffer,
                 finish: Finish | None = None) -> Product:
-        """The steps of the array, on these buffers."""
+        """Return the product that computes the convolution on these buffers."""
         operation, config = self.operation, self.config
         (left, right), tile = operation.operands, config.tile_vregs
         images, count, features, offsets, _ = left.shape
@@ -72,8 +72,8 @@ class LineConvolution:
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     features, columns = operation.operands[0].shape[2], operation.operands[0].shape[4]
     if features % config.sublanes or columns > config.lanes:
-        raise ValueError(f"features must be whole vectors, not {features}, and columns "
-                         f"{config.lanes} or fewer, not {columns}")
+        raise ValueError(f"features must be a multiple of {config.sublanes}, not {features}, "
+                         f"and columns at most {config.lanes}, not {columns}")
     return Choice(LineConvolution(operation, config).tilings,
                   (standard(operation.result.shape, config),))
 

@@ -1,20 +1,20 @@
 """Convolutions over two dimensions whose columns are split into phases.
 
-Column *p* · *Q* + *q* of a line of *P* · *Q* columns is in *phase q*, at place *p*. With the places
-along the sublanes and the phases outer, a step to the next column is one to the next phase, a whole
-vector; only from the last phase to the first one, places move by one. A stride takes some of the
-phases. So the rows of all offsets of a kernel are made by few rotations, and those of a result fill
-vectors as far as *P* fills the sublanes.
+In a line of *P* · *Q* columns, column *p* · *Q* + *q* is at *place* *p* of *phase* *q*. Places run
+along the sublanes, and phases are an outer dimension. So the next column is at the same place of
+the next phase, which is another vector; only after the last phase, the place increases by one. A
+strided kernel uses some of the phases. The rows for all offsets of a kernel are therefore made by
+few rotations, and in vectors of a result, *P* of the sublanes are in use.
 
-Values are of shape (lines, images, phases, places, features): lines are outer to images, so that an
-offset of lines is one distance for all rows of all images, and these follow each other.
+Values have the shape (lines, images, phases, places, features). Lines are outer to images, so that
+the rows of all images are consecutive, and an offset of lines is the same distance for all of them.
 
-The kernel's outputs may be those of several adjacent columns, as for an input whose features are:
-then a row has several phases of the result, which follow each other in vectors, too.
+The kernel's output features may be those of several adjacent columns, as may be the input's. Then
+a row of results holds several phases of the result, which are consecutive vectors, too.
 
-The kernel first copies the rows of each offset of columns to scratch, with zeros around, and then
-multiplies (`sim.compiler.kernels.products.product`). Where few features leave lanes free, several
-offsets are put side by side in them.
+The code first copies the rows for each offset of columns to scratch, with zeros around them, and
+then multiplies (`sim.compiler.kernels.products.product`). If an input with few features leaves
+lanes free, several offsets share a vector, next to each other in its lanes.
 """
 
 from collections.abc import Iterator
@@ -38,14 +38,14 @@ __all__ = ["PhaseConvolution"]
 
 @dataclass(frozen=True, eq=False)
 class PhaseConvolution:
-    """How a `phase_convolution` is computed.
+    """The computation of a `phase_convolution` on the array.
 
     Attributes
     ----------
     operation : Operation
     config : Config
     weights : Tiling
-        Of the kernel.
+        Tiling of the kernel.
     """
 
     operation: Operation
@@ -54,30 +54,30 @@ class PhaseConvolution:
 
     @cached_property
     def windows(self) -> tuple[int, int]:
-        """Sizes of the kernel: lines and columns."""
+        """Lines and columns of the kernel."""
         attributes, shape = self.operation.attributes, self.operation.operands[1].shape
         lines, columns = attributes["kernel_spatial_dimensions"]
         return shape[lines], shape[columns]
 
     @cached_property
     def features(self) -> int:
-        """Features of the input."""
+        """Number of the input's features."""
         return self.operation.operands[0].shape[4]
 
     @cached_property
     def columns(self) -> int:
-        """Adjacent columns whose features one row of results has."""
+        """Number of adjacent columns whose features one row of results holds."""
         found: int = self.operation.attributes["columns"]
         return found
 
     @cached_property
     def phases(self) -> int:
-        """Phases of rows."""
+        """Number of phases of the rows."""
         return self.operation.result.shape[2] // self.columns
 
     @cached_property
     def is_direct(self) -> bool:
-        """Whether the rows are those of the input, without a copy."""
+        """Whether the rows are those of the input, so that no copy is needed."""
         attributes = self.operation.attributes
         return (self.windows == attributes["window_strides"] == attributes["lhs_dilation"] == (1, 1)
                 and not any(map(any, attributes["padding"])))
@@ -90,7 +90,7 @@ class PhaseConvolution:
 
     @cached_property
     def together(self) -> int:
-        """Offsets of columns that share a vector's lanes."""
+        """Number of offsets of columns that share the lanes of a vector."""
         columns = self.operation.attributes["kernel_spatial_dimensions"][1]
         fits = (not self.transposed and self.weights.lane_tiles == 1
                 and self.features % self.config.sublanes == 0
@@ -101,27 +101,27 @@ class PhaseConvolution:
 
     @cached_property
     def copies(self) -> int:
-        """Copies of the rows, for the offsets of columns."""
+        """Number of copies of the rows for the offsets of columns."""
         return -(-self.windows[1] // self.together)
 
     @cached_property
     def lane_tiles(self) -> int:
-        """Tiles of the input's features."""
+        """Number of tiles of the input's features along the lanes."""
         return -(-self.features // self.config.lanes)
 
     @cached_property
     def line(self) -> int:
-        """Vectors of a line of the scratch, of all images."""
+        """Number of vectors that a line of all images takes in the scratch."""
         return self.operation.result.shape[1] * self.phases
 
     @cached_property
     def by_offset(self) -> bool:
-        """Whether each offset of lines has its own copy; else all offsets use the same lines."""
+        """Whether each offset of lines has its own copy; otherwise, all offsets share one."""
         return self.operation.attributes["window_strides"][0] > 1
 
     @cached_property
     def lines(self) -> int:
-        """Lines of a copy."""
+        """Number of lines of a copy."""
         count = self.operation.result.shape[0]
         if self.by_offset:
             return count
@@ -129,21 +129,24 @@ class PhaseConvolution:
 
     @cached_property
     def parts(self) -> int:
-        """Copies of lines for each offset of columns and tile of features."""
+        """Number of copies of lines for each offset of columns and tile of features."""
         return self.windows[0] if self.by_offset else 1
 
     @cached_property
     def vectors(self) -> int:
-        """Vectors of the scratch."""
+        """Number of vectors of the scratch."""
         return self.copies * self.parts * self.lane_tiles * self.lines * self.line
 
     def place(self, copy: int, part: int) -> int:
-        """First vector of the first tile of a copy."""
+        """Return the first vector of a copy: that of its first tile of features.
+
+        ``copy`` is the number among `copies`, and ``part`` that among `parts`.
+        """
         return (copy * self.parts + part) * self.lane_tiles * self.lines * self.line
 
     def product(self, rows: VmemBuffer, weights: VmemBuffer, results: VmemBuffer,
                 finish: Finish | None = None) -> Product:
-        """The steps of the array, on these buffers."""
+        """Return the product that computes the convolution on these buffers."""
         operation, config, tiling = self.operation, self.config, self.weights
         attributes, tile = operation.attributes, config.tile_vregs
         lhs, rhs = operation.operands
@@ -180,7 +183,7 @@ class PhaseConvolution:
 
 
 class _Copies:
-    """Writes the copies of the input that a convolution multiplies."""
+    """Writes the copies of the input that the product multiplies."""
 
     def __init__(self, b: Builder, way: PhaseConvolution, source: VmemBuffer, target: VmemBuffer
                  ) -> None:
@@ -197,7 +200,7 @@ class _Copies:
                        for slot in range(1, way.together)}
 
     def write(self) -> None:
-        """Write all lines."""
+        """Write the code that copies all lines."""
         way, attributes = self._way, self._attributes
         low, dilation = attributes["padding"][0][0], attributes["lhs_dilation"][0]
         if dilation > 1:
@@ -232,7 +235,11 @@ class _Copies:
                         (end - first) * way.line)
 
     def _copy(self, part: int, lines: list[int], source: int, stride: int) -> None:
-        """Copy lines that are equally far apart, from a line of the input on."""
+        """Copy equally spaced lines of the input.
+
+        ``source`` is the first of them, ``stride`` their distance if ``lines``, the lines to which
+        they are copied, are consecutive; otherwise, lines of the input are consecutive.
+        """
         b, way, images = self._b, self._way, self._lhs[1]
         phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1
         vectors = phases * way.lane_tiles
@@ -250,7 +257,7 @@ class _Copies:
                     + image * vectors, base + line * (step * way.line) + image * inner)
 
     def _rows(self, source: Index, target: Index) -> None:
-        """Copy the vectors of a line of an image, to all copies."""
+        """Copy the vectors of one line of an image to all copies."""
         b, way = self._b, self._way
         pieces: dict[tuple[int, int, int], VReg] = {}
         loaded: dict[int, VReg] = {}
@@ -274,9 +281,11 @@ class _Copies:
                 b.store(vector, self._target, target + way.place(copy, 0) + place)
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """All vectors of a line: offset of columns, phase of the result, and what is there.
+        """Yield all vectors of a line, as (offset, place, phase, shift).
 
-        That is a phase of the input, or -1 for zeros, and by how many places it is moved.
+        ``offset`` is that of columns, ``place`` the phase of the result, ``phase`` the phase of the
+        input that belongs there, or -1 for zeros, and ``shift`` the number of places by which it is
+        moved.
         """
         way, attributes = self._way, self._attributes
         phases = way.phases
@@ -293,7 +302,7 @@ class _Copies:
                     yield offset, place, phase // dilation, shift
 
     def _moved(self, vector: VReg, shift: int, slot: int) -> VReg:
-        """Places moved by ``shift``, features moved to the lanes of a slot."""
+        """Move places by ``shift``, and features to the lanes of a slot."""
         b = self._b
         if shift:
             sublanes = self._way.config.sublanes
@@ -304,7 +313,7 @@ class _Copies:
         return vector
 
     def _mask(self, shift: int) -> MReg:
-        """The places to which others are moved."""
+        """Return the mask of the places that have a source after a move by ``shift``."""
         if shift and shift not in self._masks:
             self._masks[shift] = (self._b.compare("lt", self._sublane, self._lhs[3] - shift)
                                   if shift > 0 else self._b.compare("ge", self._sublane, -shift))
@@ -315,7 +324,8 @@ class _Copies:
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     attributes, made = operation.attributes, operation.result.shape[4]
     if attributes["columns"] > 1 and made % config.lanes:
-        raise ValueError(f"features of each of several columns must fill the lanes, not {made}")
+        raise ValueError(f"output features of a column must be a multiple of {config.lanes}, not "
+                         f"{made}, if rows have several columns")
     kernel = operation.operands[1].shape
     pair = (attributes["kernel_input_feature_dimension"],
             attributes["kernel_output_feature_dimension"])

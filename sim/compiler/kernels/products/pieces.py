@@ -1,16 +1,17 @@
 """Pieces: how the array multiplies numbers that are not bf16, in several passes.
 
-The array rounds its operands to bf16 and adds in fp32. A number of more bits is the sum of *pieces*
-that bf16 holds, and a product of two such numbers is the sum of the products of their pieces, a
-*pass* each. A scheme says which pieces meet in each pass, makes them, and adds the results.
+The array rounds its operands to bf16 and adds in fp32. A number with more bits is a sum of *pieces*
+that bf16 holds. A product of two such numbers is the sum of the products of their pieces, and each
+product of pieces takes a *pass*. A scheme selects the pieces that are multiplied in each pass,
+computes them, and adds the results.
 
 - fp32, DEFAULT: one pass, rounded to bf16 by the array.
 - fp32, HIGH and HIGHEST: an operand x is h + l + m with h = bf16(x), l = bf16(x - h) and
-  m = x - h - l, all three exact unless they underflow. HIGH takes the products hl, lh and hh;
-  HIGHEST also hm, ll and mh. Passes are added in the order of their size, the smallest first.
-  Only the last pass sees infinities and NaN; to the others they are 0, so that no product of an
-  infinity and the 0 of a low piece arises. Numbers that round to an infinity count as infinite.
-- Integers of 32 bits: four bytes each. The products of bytes *a* and *b* have the weight
+  m = x - h - l, all three exact unless they underflow. HIGH computes the products hl, lh and hh;
+  HIGHEST also hm, ll and mh. The products of the smallest magnitude are added first. Only the last
+  pass multiplies infinities and NaN. The other passes replace them by 0, so that no infinity is
+  multiplied by a low piece that is 0. Numbers that round to an infinity count as infinite.
+- Integers of 32 bits: the pieces are four bytes. The products of bytes *a* and *b* have the weight
   2^(8a + 8b); ten of them matter modulo 2^32. A column adds at most `lanes` (256 or less) products
   below 2^16, which is exact in fp32, and the tiles' results are added as integers.
 - Integers that bf16 holds: one pass.
@@ -30,7 +31,7 @@ Number = SReg | int
 _NEGATIVE_ZERO = 0x80000000
 _MAGNITUDE = 0x7FFFFFFF
 _OVERFLOW = 0x7F7F8000
-"""The least magnitude that rounds to an infinity in bf16."""
+"""Bits of the smallest magnitude that rounds to an infinity in bf16."""
 _LEVELS = {"DEFAULT": 1, "HIGH": 2, "HIGHEST": 3}
 
 
@@ -38,7 +39,8 @@ _LEVELS = {"DEFAULT": 1, "HIGH": 2, "HIGHEST": 3}
 class Side:
     """An operand of the array: its rows, or its weights.
 
-    ``number`` is 0 or 1; ``padding`` is the word that stands for a term that does not exist.
+    ``number`` is 0 for rows and 1 for weights. ``padding`` is the word that is pushed for a missing
+    element.
     """
 
     number: int
@@ -50,7 +52,7 @@ WEIGHTS = Side(1, _NEGATIVE_ZERO)
 
 
 class Scheme(Protocol):
-    """How operands are pushed, and results are added."""
+    """Interface of the schemes: how operands are pushed, and how results are added."""
 
     @property
     def passes(self) -> int:
@@ -58,21 +60,21 @@ class Scheme(Protocol):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations for a vector of rows, of weights, and of results."""
+        """Vector operations that a vector of rows, of weights, and of results takes."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute what `piece` needs in a pass; the list's length does not depend on the pass."""
+        """Compute the scalars that `piece` needs in pass ``number``; as many in each pass."""
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """The piece of an operand for a pass: padding where the mask is clear."""
+        """Compute an operand's piece for a pass; the side's padding where ``mask`` is clear."""
 
     def tag(self, b: Builder, number: Number) -> Number | None:
-        """Compute what `total` needs in a pass, from 0 to 31; None if nothing."""
+        """Compute the setting, 0 to 31, that `total` needs in pass ``number``; None if none."""
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               tag: Number | None, into: VReg | None) -> VReg:
-        """Add a result to a sum, or to nothing where the mask ``started`` is clear."""
+        """Add a result to a sum; where the mask ``started`` is clear, the sum starts with it."""
 
 
 def _masked(b: Builder, side: Side, vector: VReg, mask: MReg | None) -> VReg:
@@ -90,32 +92,32 @@ def _add(b: Builder, operation: str, neutral: int, result: VReg, sum: VReg | Non
 
 @dataclass(frozen=True)
 class Rounded:
-    """One pass of fp32 numbers, rounded to bf16 by the array."""
+    """One pass: the array rounds fp32 numbers to bf16."""
 
     passes: int = 1
     work: tuple[int, int, int] = (0, 0, 2)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """An empty list."""
+        """Return an empty list: `piece` needs no settings."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """The number itself."""
+        """Return the number itself: the array rounds it."""
         return _masked(b, side, vector, mask)
 
     def tag(self, b: Builder, number: Number) -> Number | None:
-        """Nothing."""
+        """Return None: `total` needs no setting."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               tag: Number | None, into: VReg | None) -> VReg:
-        """The sum in fp32."""
+        """Add the result to the sum in fp32."""
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
 
 def _bit(b: Builder, table: int, number: Number) -> Number:
-    """All ones if bit ``number`` of the table is set, otherwise 0."""
+    """Return all ones if bit ``number`` of the table is set, otherwise 0."""
     if isinstance(number, int):
         return -(table >> number & 1) & 0xFFFFFFFF
     return b.scalar("sub", 0, b.scalar("and", b.scalar("shr", b.value(table), number), 1))
@@ -128,7 +130,7 @@ class Split:
     Attributes
     ----------
     pairs : tuple of (int, int)
-        For each pass, the pieces of rows and weights: 0 for h, 1 for l, 2 for m.
+        For each pass, the piece of the rows and that of the weights: 0 for h, 1 for l, 2 for m.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -140,11 +142,15 @@ class Split:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations for a vector of rows, of weights, and of results."""
+        """Vector operations that a vector of rows, of weights, and of results takes."""
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """The first magnitude that counts as 0, and for each piece above: whether to subtract."""
+        """Compute the settings of `piece`.
+
+        The first is the magnitude from which on an operand counts as 0. The others are a word for
+        each higher piece: all ones if it is subtracted, otherwise 0.
+        """
         return [self._limit(b, number), *(_bit(b, self._table(side, level), number)
                                           for level in range(1, 1 + self.most(side)))]
 
@@ -157,7 +163,7 @@ class Split:
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """The operand minus the pieces above."""
+        """Subtract the higher pieces from the operand; the array rounds the difference."""
         limit, *levels = settings
         rest = _limited(b, vector, limit, mask)
         for level in levels:
@@ -166,44 +172,44 @@ class Split:
         return rest
 
     def tag(self, b: Builder, number: Number) -> Number | None:
-        """Nothing."""
+        """Return None: `total` needs no setting."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               tag: Number | None, into: VReg | None) -> VReg:
-        """The sum in fp32."""
+        """Add the result to the sum in fp32."""
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
     def most(self, side: Side) -> int:
-        """The highest number of a piece of an operand."""
+        """Return the largest number of a piece that any pass uses of an operand."""
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
-        """The passes whose piece is ``level`` or a lower one, as bits."""
+        """Return a bit for each pass: set if the operand's piece has number ``level`` or more."""
         return sum(1 << number for number, pair in enumerate(self.pairs)
                    if pair[side.number] >= level)
 
 
 @dataclass(frozen=True)
 class Stored(Split):
-    """The same passes, with pieces that `split` has stored."""
+    """The passes of `Split`, with pieces that the function `split` has stored."""
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations for a vector of rows, of weights, and of results."""
+        """Vector operations that a vector of rows, of weights, and of results takes."""
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Nothing."""
+        """Return an empty list: `piece` needs no settings."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """The stored number; padding of either operand is 0, as that of other pieces."""
+        """Return the stored piece; where ``mask`` is clear, 0 for either operand."""
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """The place of the piece that a pass needs among those of `split`."""
+        """Return the position, among the pieces that `split` stores, of the one a pass needs."""
         places = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
             return places[number]
@@ -212,9 +218,10 @@ class Stored(Split):
 
 
 def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None:
-    """Store numbers, for the last pass, and their pieces h, l and m up to that of number ``most``.
+    """Store the numbers themselves, for the last pass, and then their pieces up to ``most``.
 
-    In the pieces, what rounds to an infinity, and NaN, are 0. The array rounds h.
+    The pieces are h, l and m, numbered from 0; h is stored without rounding, which the array does.
+    In the pieces, NaN and numbers that round to an infinity are 0.
     """
     with b.loop(source.vectors) as number:
         vector = b.load(source, number)
@@ -227,7 +234,7 @@ def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None
 
 
 def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg:
-    """A vector with 0 where the magnitude is not below a limit, or the mask is clear."""
+    """Replace elements by 0 whose magnitude is not below a limit, or whose mask bit is clear."""
     valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
     if mask is not None:
         valid = b.mask("mand", valid, mask)
@@ -242,32 +249,32 @@ class Integers:
     work: tuple[int, int, int] = (1, 1, 3)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """An empty list."""
+        """Return an empty list: `piece` needs no settings."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """The integer as a number."""
+        """Convert the integers to fp32, which the array rounds to bf16 exactly."""
         return b.vector("i2f", _masked(b, Side(side.number, 0), vector, mask))
 
     def tag(self, b: Builder, number: Number) -> Number | None:
-        """Nothing."""
+        """Return None: `total` needs no setting."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               tag: Number | None, into: VReg | None) -> VReg:
-        """The sum of integers."""
+        """Add the result, as an integer, to the sum."""
         return _add(b, "add", 0, b.vector("f2i", result), sum, started, into)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes of the bytes of integers of 32 bits.
+    """Passes over pairs of bytes of 32-bit integers.
 
     Attributes
     ----------
     pairs : tuple of (int, int)
-        For each pass, the bytes of rows and weights, from 0.
+        For each pass, the byte of the rows and that of the weights; byte 0 has the lowest bits.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -279,26 +286,26 @@ class Passes:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations for a vector of rows, of weights, and of results."""
+        """Vector operations that a vector of rows, of weights, and of results takes."""
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """The distance by which the byte is shifted down."""
+        """Compute by how many bits `piece` shifts right to get the pass's byte."""
         return [self._shift(b, [pair[side.number] for pair in self.pairs], number)]
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """A byte as a number."""
+        """Extract a byte, as an fp32 number."""
         byte = b.vector("and", b.vector("shr", vector, settings[0]), 255)
         return b.vector("i2f", _masked(b, Side(side.number, 0), byte, mask))
 
     def tag(self, b: Builder, number: Number) -> Number | None:
-        """The distance by which a result is shifted up."""
+        """Compute by how many bits `total` shifts a result left."""
         return self._shift(b, [sum(pair) for pair in self.pairs], number)
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               tag: Number | None, into: VReg | None) -> VReg:
-        """The sum of integers, modulo 2^32."""
+        """Add the shifted result to the sum, modulo 2^32."""
         assert tag is not None
         return _add(b, "add", 0, b.vector("shl", b.vector("f2i", result), tag), sum, started, into)
 
@@ -316,24 +323,24 @@ def _bytes(dtype: DType) -> int:
 
 
 def scheme(rows: DType, weights: DType, precision: str) -> Scheme:
-    """The scheme for operands of two types.
+    """Return the scheme for operands of two types.
 
     Parameters
     ----------
     rows, weights : DType
-        Both floating-point types, or neither.
+        Types of the operands: both floating-point, or neither.
     precision : str
-        DEFAULT, HIGH or HIGHEST; it only matters for fp32.
+        DEFAULT, HIGH or HIGHEST; it has an effect on fp32 only.
 
     Raises
     ------
     ValueError
-        If the precision is another one, or the types do not go together.
+        If the precision is another string, or only one type is floating-point.
     """
     if precision not in _LEVELS:
         raise ValueError(f"precision must be one of {', '.join(_LEVELS)}, not {precision!r}")
     if rows.is_float != weights.is_float:
-        raise ValueError(f"types must be both floating-point or both not, not {rows.value} and "
+        raise ValueError(f"types must both be floating-point, or neither, not {rows.value} and "
                          f"{weights.value}")
     if rows.is_float:
         levels = [1 if dtype is DType.BF16 else _LEVELS[precision] for dtype in (rows, weights)]

@@ -1,16 +1,17 @@
 """The array's loop: sums of products of tiles of rows and weights, in vector memory.
 
-A *step* multiplies a block of rows, some vectors, by one weight tile. `Product` says how many steps
-there are and where each finds its operands: a nest of levels, as in a loop nest. Levels of *depth*
-add to the same results; they are the innermost ones, so that the sums of a block can stay in vector
-registers. Every step stores them. `sim.compiler.kernels.products.steps` writes the code.
+A *step* multiplies a block of rows, which is a few vectors, by one weight tile. `Product` describes
+all steps and the addresses of their operands by *levels*, which are like the loops of a loop nest.
+Levels of *depth* add to the same results; they are the innermost ones, so that the sums of a block
+can stay in vector registers. Every step stores its sums. `sim.compiler.kernels.products.steps`
+writes the code.
 
-A weight tile takes lanes + 1 cycles, and a block of tile_vregs vectors hides it: the array takes a
-row in all other cycles.
+Loading a weight tile takes lanes + 1 cycles. A block of tile_vregs vectors hides that: the array
+then accepts a row in every cycle but one.
 
 Rows of the padding of an operand's depth are pushed as +0, and weights there as -0, which changes
-no bit (docs/numerics.md, section 7). All other padding may hold anything: it ends in the padding of
-the results.
+no bit (docs/numerics.md, section 7). All other padding may have any value, because it only affects
+the padding of the results.
 """
 
 from collections.abc import Callable
@@ -25,31 +26,34 @@ from sim.compiler.machine.ir import Index, VmemBuffer, VReg
 __all__ = ["Finish", "Level", "Product"]
 
 _SUMS = 19
-"""Most vectors of a block whose sums are in registers."""
+"""Most vectors of a block whose sums are held in registers."""
 _FEW = 32
-"""Most steps of a product whose results are taken as soon as they are ready."""
+"""Products of at most this number of steps pop results as soon as they are ready."""
 _PER_OPERATION = 0.85
-"""Cycles of a vector operation, about, where they take longer than the array."""
+"""Approximate cycles of each vector operation in a step whose operations outlast the array."""
 
 Finish = Callable[[Builder, VReg, Index], VReg]
-"""Writes code that turns a sum into what is stored: an epilogue. It is given the number of the
-vector among the results, by which it can load other operands of their tiling. It is applied to
-incomplete sums too, which are stored and then overwritten."""
+"""Writes code, an epilogue, that converts a sum to the vector that is stored.
+
+Its arguments are the builder, the sum, and the number of the vector among the results, by which it
+can load other operands with the results' tiling. It is applied to incomplete sums as well, which
+are stored and later overwritten."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A loop around a step: iterations, and by how many vectors the operands advance in each.
+    """A loop around a step, with the distances by which operands advance in each iteration.
 
     Attributes
     ----------
     count : int
+        Number of iterations.
     rows, weights, results : int
-        Distances in vectors.
+        Vectors by which rows, weights and results advance.
     weight_row : int
-        By how many vectors the weights advance along their sublanes, in addition.
+        Vectors by which the weights advance along their sublanes, in addition to ``weights``.
     depth : int
-        By how many elements the step advances along the depth that is in tiles, or 0.
+        Elements by which the step advances along ``Product.depth``; 0 if it does not.
     """
 
     count: int
@@ -62,36 +66,36 @@ class Level:
 
 @dataclass(frozen=True)
 class Product:
-    """Steps of the array, and where they find their operands.
+    """All steps of a product on the array, and the addresses of their operands.
 
     Attributes
     ----------
     config : Config
     rows, weights, results : VmemBuffer
-        Operands and results.
+        Buffers of the operands and results.
     scheme : Scheme
-        How numbers are multiplied.
+        How numbers are split into pieces, multiplied and added.
     sums : tuple of Level
         Levels whose steps add to the same results, from the innermost.
     others : tuple of Level
         All other levels, from the innermost.
     block : Level
-        The vectors of rows that follow each other; they are cut into blocks.
+        The level of consecutive vectors of rows that is divided into blocks.
     depth : int
-        Size of the dimension along the lanes of the rows.
+        Size of the contracted dimension that runs along the lanes of the rows.
     transposed : bool
-        The weights' depth runs along the lanes, not along the sublanes.
+        Whether the contracted dimension runs along the lanes of the weights, not the sublanes.
     weight_rows : int
-        Vectors of the weights along their sublanes.
+        Number of vectors of the weights along their sublanes.
     finish : callable or None
-        Makes what is stored from a sum.
+        Converts a sum to the vector that is stored.
     first_row : int
-        The vector of the rows that the first step pushes first.
+        Number of the vector of the rows that the first step pushes first.
     apart : tuple of (int, int)
         Vectors from one stored piece of the rows, and of the weights, to the next (`split_ahead`).
     by_depth : bool
-        All blocks and columns of a tile of the depth come before the next tile, so that operands
-        are needed late; sums stay in vector memory.
+        Whether the steps of all blocks and columns for one tile of the depth precede those for the
+        next tile. Operands are then needed as late as possible, and sums stay in vector memory.
     """
 
     config: Config
@@ -112,7 +116,7 @@ class Product:
 
     @cached_property
     def block_rows(self) -> int:
-        """Vectors of a block: the number that takes the fewest cycles."""
+        """Number of vectors of a block: the one that takes the fewest cycles."""
         config = self.config
         most = min(self.block.count, config.result_vregs, _SUMS,
                    config.tile_vregs + max(1, config.tile_vregs // 5))
@@ -122,18 +126,21 @@ class Product:
         return min(sizes, key=lambda rows: (self.blocks(rows) * self.step_cycles(rows), rows))
 
     def blocks(self, rows: int) -> int:
-        """Number of blocks of so many vectors."""
+        """Return the number of blocks of ``rows`` vectors each."""
         return -(-self.block.count // rows)
 
     def step_cycles(self, rows: int) -> int:
-        """Cycles of a step with so many vectors of rows: those of the array or the vector unit."""
+        """Return the cycles of a step with ``rows`` vectors of rows.
+
+        The array or the vector unit determines them, whichever takes longer.
+        """
         pushed, weight, result = self.scheme.work
         work = pushed * rows + weight * self.config.tile_vregs + result * rows
         return max(rows * self.config.sublanes, self.config.array + 1, round(work * _PER_OPERATION))
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """All levels with more than one iteration, from the innermost, except passes and blocks."""
+        """Levels of more than one iteration, from the innermost; passes and blocks are excluded."""
         return tuple(level for level in (*self.sums, *self.others) if level.count > 1)
 
     @cached_property
@@ -151,13 +158,13 @@ class Product:
 
     @property
     def in_place(self) -> bool:
-        """Whether sums are added where they are stored, which leaves registers to the scheme."""
+        """Whether sums are added in vector memory, so that the scheme has more registers."""
         many = self.scheme.passes > 1 or self.by_depth
         return self.adds and many and self.finish is None
 
     @cached_property
     def lag(self) -> int:
-        """Steps from the rows to their results."""
+        """Number of steps between a step's push of rows and the pop of their results."""
         config, rows = self.config, self.block_rows
         # Results that are just ready make each step a little longer, and the end shorter.
         spare = 2 if self.steps > _FEW else -1
@@ -167,7 +174,7 @@ class Product:
 
     @property
     def cycles(self) -> int:
-        """Estimated cycles, of all bundles, with operands in vector memory."""
+        """Estimated cycles of all bundles, with the operands in vector memory."""
         config, rows = self.config, self.block_rows
         first = config.array + 16
         drain = config.array_latency + 2 * config.sublanes

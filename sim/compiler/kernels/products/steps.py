@@ -4,12 +4,12 @@ An iteration of the loop
 
 - pushes the rows of a step, with the swap to the step's weights,
 - pushes the weights of the next step, spread between the rows,
-- pops the results of an earlier step (`Product.lag` steps ago, by then they are ready), adds them
-  to their sums, and stores the sums.
+- pops the results of the step `Product.lag` steps before, which are ready by then, adds them to
+  their sums, and stores the sums.
 
-Scalar code between the pushes counts the levels, without branches. So that the array need not wait
-between iterations, the first vectors of rows and weights are loaded in the iteration before, and
-the last results are added in the iteration after.
+Scalar code between the pushes advances the levels' counters, without branches. The first vectors of
+rows and weights are loaded one iteration ahead, and the last results are added one iteration later,
+so that the array need not wait between iterations.
 """
 
 from collections.abc import Iterator
@@ -25,9 +25,11 @@ from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
 __all__ = ["write_product"]
 
 _COUNTERS = 4
-"""Most counters that are kept in registers."""
+"""Most counters that are held in registers."""
 _TAG_BITS = 6
-"""A tag holds a result's place, the scheme's setting of 5 bits, and whether its sum has begun."""
+"""Low bits of a tag: whether the sum has begun (bit 0), and the scheme's setting (5 bits).
+
+The bits above are the address of the results."""
 
 
 def write_product(b: Builder, product: Product, smem: range,
@@ -37,20 +39,20 @@ def write_product(b: Builder, product: Product, smem: range,
     Parameters
     ----------
     b : Builder
-        Takes the code.
+        Builder to which the code is written.
     product : Product
     smem : range
-        Words of scalar memory that it may use.
+        Words of scalar memory that the code may use.
     transfers : Transfers, optional
-        Operands that the kernel loads itself, and results that it stores.
+        Transfers of the operands that the kernel loads itself, and of results that it stores.
     """
     _Writer(b, product, smem, transfers).write()
 
 
 class _Counters:
-    """The levels' counters, and what follows from them.
+    """The counters of the levels, and the addresses that follow from them.
 
-    Between steps they are in scalar registers, or in scalar memory if they are many.
+    Between steps, they are held in scalar registers, or in scalar memory if there are many.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range) -> None:
@@ -68,13 +70,13 @@ class _Counters:
             b.smem_store(0, at)
 
     def read(self) -> None:
-        """Take the counters from scalar memory, if they are there."""
+        """Load the counters from scalar memory, if they are held there."""
         if self._smem:
             self.levels = [(kind, level, self.b.smem_load(at)) for (kind, level, _), at in zip(
                 self.levels, self._smem, strict=True)]
 
     def advance(self) -> None:
-        """Go to the next step. Behind the last one, only the outermost counter is out of range."""
+        """Advance to the next step; after the last, only the outermost counter is out of range."""
         b, carry = self.b, None
         for number, (kind, level, counter) in enumerate(self.levels):
             into = None if self._smem else counter
@@ -89,7 +91,7 @@ class _Counters:
                 b.smem_store(following, self._smem[number])
 
     def place(self, name: str) -> Index:
-        """Sum of the counters times the levels' distances."""
+        """Return the sum of the counters times the levels' distances, for operand ``name``."""
         total = Index(0)
         for kind, level, counter in self.levels:
             if kind == "block":
@@ -99,7 +101,10 @@ class _Counters:
         return total
 
     def _block(self) -> Index:
-        """Number of the block's first vector; the last block ends at the last vector."""
+        """Return the number of the block's first vector.
+
+        The last block ends at the last vector, and may overlap the block before.
+        """
         product, b = self.product, self.b
         counter = next(counter for kind, _, counter in self.levels if kind == "block")
         rows = product.block_rows
@@ -109,11 +114,11 @@ class _Counters:
 
     @property
     def number(self) -> Number:
-        """Number of the pass."""
+        """Number of the current pass."""
         return next((counter for kind, _, counter in self.levels if kind == "pass"), 0)
 
     def started(self) -> Number:
-        """Not 0 where the sum has begun."""
+        """Return a scalar that is 0 only in the first step of a sum."""
         counters = [counter for kind, _, counter in self.levels if kind in ("sum", "pass")]
         total: Number = 0
         for counter in counters:
@@ -122,10 +127,10 @@ class _Counters:
 
 
 class _Writer:
-    """Writes a product.
+    """Writes the code of a product.
 
-    While a step runs, ``_rows`` describes that step, ``_weights`` the next one, and ``_tags[n]``
-    the step n before.
+    During a step, ``_rows`` has the address of its rows, ``_weights`` that of the next step's
+    weights, and ``_tags[n]`` the tag of the step n steps before.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range,
@@ -144,7 +149,7 @@ class _Writer:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Compute what no step changes."""
+        """Compute values that all steps use: masks, and padding for weights."""
         b, product = self._b, self._product
         first = min(self._tile, product.weight_rows)
         # Columns beyond the last are its copies: where there is one, all are to be equal.
@@ -164,7 +169,7 @@ class _Writer:
         self._sums: list[VReg] | None = None
 
     def write(self) -> None:
-        """Write the code."""
+        """Write the code of the whole product."""
         b, product, transfers = self._b, self._product, self._transfers
         if transfers is not None:
             transfers.begin()
@@ -200,7 +205,10 @@ class _Writer:
             transfers.end()
 
     def _steps(self, steps: range, results: "_Results | None") -> None:
-        """Write steps, those behind one that waits with it, in a loop for several alike."""
+        """Write steps, of which some wait for a transfer at their ends.
+
+        Each of these is written together with the steps after it, in a loop if several are alike.
+        """
         transfers = self._transfers
         if transfers is None:
             self._plain(len(steps), results)
@@ -227,13 +235,13 @@ class _Writer:
                     self._plain(part.stop - transfers.stops[several[-1]] - 1, results, stores)
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Steps that store no results, and those that do."""
+        """Divide steps into those before the first store of results, and those from it on."""
         borders = {steps.start, steps.stop, *({self._first_store} & set(steps))}
         return (range(first, end) for first, end in pairwise(sorted(borders)))
 
     def _plain(self, count: "int | SReg", results: "_Results | None",
                stores: bool = False) -> None:
-        """Write steps that start no transfer of operands."""
+        """Write steps that start no transfers of operands."""
         if isinstance(count, int):
             if count:
                 with self._b.loop(count):
@@ -244,7 +252,7 @@ class _Writer:
 
     @property
     def _first_store(self) -> int:
-        """The first step that stores a block of results, one behind its last addition."""
+        """First step that stores a block of results, one step after the block's last addition."""
         stored = self._transfers.stored_blocks if self._transfers is not None else 0
         return self._product.steps - stored + self._product.lag + 1
 
@@ -257,7 +265,7 @@ class _Writer:
             self._transfers.store(results.at)
 
     def _take(self, steps: int, results: "_Results") -> None:
-        """Take the results of the last steps."""
+        """Pop and store the results of the last steps."""
         with self._b.loop(steps):
             self._decoded(results)
             self._results(results)
@@ -265,7 +273,7 @@ class _Writer:
             self._shift_tags()
 
     def _begin_sums(self) -> None:
-        """Allocate the sums: no earlier than they are needed, because registers are scarce."""
+        """Allocate the sums, as late as possible because registers are scarce."""
         if self._product.adds:
             self._zero = self._b.splat(0)
         if self._product.adds and not self._product.in_place:
@@ -284,7 +292,7 @@ class _Writer:
         self._first_weight = b.variable(self._weight(0, self._weight_mask()))
 
     def _advance(self) -> None:
-        """Go to the next step."""
+        """Advance the state to the next step."""
         b = self._b
         self._counters.read()
         rows = _Operand(self._counters.place("rows") + self._piece(ROWS, self._counters.number),
@@ -307,7 +315,7 @@ class _Writer:
                         product.scheme.settings(b, WEIGHTS, counters.number))
 
     def _piece(self, side: Side, number: Number) -> Index:
-        """Vectors from an operand's first piece to the one that a pass needs."""
+        """Return the distance in vectors from an operand's first piece to the one a pass needs."""
         product = self._product
         if not product.apart[side.number]:
             return Index(0)
@@ -319,7 +327,7 @@ class _Writer:
             self._b.assign(older, newer)
 
     def _tag(self) -> SReg | Index:
-        """Encode what the results of the counters' step need."""
+        """Return the tag of the counters' step: what its results will need (`_TAG_BITS`)."""
         b, product, counters = self._b, self._product, self._counters
         place = counters.place("results")
         if not product.adds:
@@ -331,10 +339,11 @@ class _Writer:
 
     def _step(self, results: "_Results | None", *, last: bool = False, starts: bool = False,
               waits: bool = False, stores: bool = False) -> None:
-        """Write a step, with the weights of the next one, and results of an earlier one.
+        """Write a step: its rows, the weights of the next one, and the results of an earlier one.
 
-        It may start transfers, of a chunk of operands and of a block of results, and wait for what
-        the next step needs.
+        With ``starts``, it starts the transfer of a chunk of operands; with ``stores``, that of a
+        block of results; with ``waits``, it waits for the operands of the next step. ``last`` is
+        for the last step, which has no next one.
         """
         b, product = self._b, self._product
         rows = product.block_rows
@@ -371,7 +380,10 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _transfer(self, number: int, starts: bool, complete: SReg | None) -> None:
-        """Start transfers behind a vector of rows: not all at once, because the core waits."""
+        """Start transfers after vector ``number`` of the rows.
+
+        They do not start all at once, because each start holds the core.
+        """
         transfers, rows = self._transfers, self._product.block_rows
         if transfers is None:
             return
@@ -390,7 +402,7 @@ class _Writer:
                 b.push("rows", self._row(number + 1, mask))
 
     def _depth_mask(self, operand: "_Operand") -> MReg | None:
-        """The lanes within the depth."""
+        """Return the mask of the lanes within the depth; None for all."""
         if not self._counts_depth:
             return self._lane_mask
         assert self._lane is not None
@@ -401,16 +413,16 @@ class _Writer:
         return self._depth_mask(self._weights) if self._product.transposed else None
 
     def _row(self, number: int | Index, mask: MReg | None) -> VReg:
-        """The vector that is pushed for a vector of a step's rows."""
+        """Load vector ``number`` of a step's rows, and convert it to the piece that is pushed."""
         b, product = self._b, self._product
         vector = b.load(product.rows,
                         self._rows.at + number * product.block.rows + product.first_row)
         return product.scheme.piece(b, ROWS, vector, self._rows.settings, mask)
 
     def _weight(self, number: int, mask: MReg | None, *, last: bool = False) -> VReg:
-        """The vector that is pushed for a vector of the next step's weights.
+        """Load vector ``number`` of the next step's weights, as the piece that is pushed.
 
-        With ``last``, there may be no such step: then it can be anything.
+        With ``last``, there may be no next step; then the value does not matter.
         """
         b, product = self._b, self._product
         place: Number = number
@@ -465,12 +477,12 @@ class _Writer:
                     b.push(self._kind, self._constant)
 
     def _results(self, results: "_Results") -> None:
-        """Take all results of a step."""
+        """Pop and add all results of a step."""
         for number in range(self._product.block_rows):
             self._add(self._b.pop(), number, results)
 
     def _decoded(self, into: "_Results | None" = None) -> "_Results":
-        """Contents of the oldest tag, in registers."""
+        """Decode the oldest tag into registers: new ones, or those of ``into``."""
         b, product, tag = self._b, self._product, self._tags[-1]
         found = into or _Results(b.scalar_variable(0), None, None)
         if not product.adds:
@@ -483,7 +495,7 @@ class _Writer:
         return found
 
     def _add(self, result: VReg, number: int, results: "_Results") -> None:
-        """Add a vector of results to its sum, and store it."""
+        """Add a vector of results to its sum, and store the sum."""
         b, product = self._b, self._product
         at = Index.of(results.at + number * product.block.results)
         into = None if self._sums is None else self._sums[number]
@@ -496,7 +508,11 @@ class _Writer:
 
 @dataclass
 class _Results:
-    """Where a step's results go, the scheme's setting for them, and where their sums have begun."""
+    """Registers for a step's results.
+
+    ``at`` is the address of the results, ``setting`` the scheme's setting, and ``started`` the mask
+    that is set if their sums have begun.
+    """
 
     at: SReg
     setting: SReg | None
@@ -505,10 +521,11 @@ class _Results:
 
 @dataclass
 class _Operand:
-    """Where a step finds an operand.
+    """The address of a step's operand, and what depends on it.
 
-    ``depth`` is the number of elements along the depth that are left, and ``most`` the number of
-    the last vector that the operand has; None if nothing depends on it.
+    ``depth`` is the number of elements along the depth from the address on, and ``most`` the offset
+    of the operand's last vector from the address; either is None if no code needs it. ``settings``
+    are those of `Scheme.piece`.
     """
 
     at: Number | Index
@@ -517,14 +534,14 @@ class _Operand:
     settings: list[Number]
 
     def variables(self, b: Builder) -> "_Operand":
-        """The same in variables."""
+        """Copy the values to new variables."""
         depth, most = (None if value is None else b.scalar_variable(value)
                        for value in (self.depth, self.most))
         return _Operand(b.scalar_variable(self.at), depth, most,
                         [b.scalar_variable(value) for value in self.settings])
 
     def assign(self, b: Builder, other: "_Operand") -> None:
-        """Assign the other's numbers to the variables that this one holds."""
+        """Assign the values of ``other`` to the variables of this operand."""
         for variable, value in zip((self.at, self.depth, self.most, *self.settings),
                                    (other.at, other.depth, other.most, *other.settings),
                                    strict=True):

@@ -1,14 +1,15 @@
 """Transfers within a product: operands arrive while the array runs, and results leave.
 
-The code of a product starts the transfers of its operands from HBM itself, in *chunks*, in the
-order in which steps need them (`Product.by_depth`: tiles of the depth from the first to the last).
-What the first tile of the depth needs arrives in small chunks, so that the array starts early; what
-comes behind in larger ones, because each start holds the core; and the weights of the last tile in
-small ones, because nothing else is left to do for the array.
+The code of a product itself starts the transfers of its operands from HBM, in *chunks*, in the
+order in which steps need them (`Product.by_depth`: from the first to the last tile of the depth).
+Chunks for the first tile of the depth are small, so that the array starts early. Later chunks are
+larger, because each start of a transfer holds the core. The weights of the last tile of the depth
+arrive in small chunks again, because the array has nothing else left to do.
 
-A few chunks are in flight. The last step before one that needs a chunk starts another one and then
-waits. Descriptors lie in a table of scalar memory, which is written while the first chunks arrive.
-In the last tile of the depth, each block of results leaves as soon as its sums are complete.
+A few chunks are in flight at a time. The step before the one that needs a chunk ends with the start
+of another transfer and a wait for that chunk. Descriptors lie in a table in scalar memory, which is
+written while the first chunks arrive. In the last tile of the depth, each block of results leaves
+as soon as its sums are complete.
 """
 
 from collections.abc import Iterator
@@ -25,27 +26,27 @@ from sim.compiler.machine.ir import Fence, SReg, VmemBuffer
 __all__ = ["Chunk", "Homes", "Plan", "Transfers", "plan_transfers"]
 
 _LOADED, _STORED = 0, 1
-"""Semaphores of the transfers of operands, and of results."""
+"""Numbers of the semaphores that count transfers of operands, and of results."""
 _FLIGHT = 3
-"""Chunks in flight while the array runs; the queue of transfers has room for one more."""
+"""Chunks in flight while the array runs; the DMA queue has room for one more."""
 _ENTRY = DESCRIPTOR_WORDS + 1
-"""Words of the table for a chunk: its descriptor, and the steps from its start to the next."""
+"""Words of a chunk in the table: its descriptor, and the number of steps until the next wait."""
 _STATE = 1
 _SPARE = 8
-"""Words of scalar memory: of state, and for the product's counters."""
+"""Words of scalar memory that are reserved for the product's counters."""
 _DEPTHS = (1, 2, 4)
-"""Tiles of the depth in a chunk."""
+"""Numbers of tiles of the depth in a chunk that are tried."""
 _SIGNAL = 1 << 12
 
 
 @dataclass(frozen=True)
 class Homes:
-    """Where operands and results lie in HBM.
+    """Positions of operands and results in HBM.
 
     Attributes
     ----------
     rows, weights, results : SReg or None
-        The numbers of their first rows of HBM; None for one whose transfer is not the product's.
+        Number of the first row of HBM; None if the product does not transfer this value.
     """
 
     rows: SReg | None
@@ -55,16 +56,16 @@ class Homes:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Vectors of an operand, in runs of consecutive ones.
+    """Vectors of an operand that one transfer loads, in runs of consecutive vectors.
 
     Attributes
     ----------
     step : int
-        The first step that needs them; weights are needed in the step before they are used.
+        The first step that needs the vectors; weights are needed one step before they are used.
     weights : bool
-        Of the weights, or else of the rows.
+        Whether the vectors are of the weights; otherwise, of the rows.
     first, run, runs, stride : int
-        First vector, vectors of a run, number of runs, distance of the runs' first vectors.
+        First vector, vectors of a run, number of runs, vectors from one run's start to the next.
     """
 
     step: int
@@ -90,11 +91,11 @@ class Plan:
     loads : tuple of (bool, bool)
         Whether the product loads its rows, and its weights.
     group : int
-        Tiles of the depth that a chunk has, but for the first and the last ones.
+        Number of tiles of the depth in a chunk, except in the first and the last chunks.
     columns_together : int
-        Tiles of columns that a chunk of weights has, likewise.
+        Number of tiles of columns in a chunk of weights, with the same exceptions.
     fine_end : bool
-        The last tile of the depth has a chunk for each tile of weights.
+        Whether each tile of weights of the last tile of the depth is a chunk of its own.
     """
 
     product: Product
@@ -105,27 +106,27 @@ class Plan:
 
     @property
     def blocks(self) -> int:
-        """Blocks of rows."""
+        """Number of blocks of rows."""
         return self.product.blocks(self.product.block_rows)
 
     @property
     def columns(self) -> int:
-        """Tiles of columns."""
+        """Number of tiles of columns."""
         return self.product.others[0].count
 
     @property
     def depths(self) -> int:
-        """Tiles of the depth."""
+        """Number of tiles of the depth."""
         return self.product.sums[0].count
 
     @property
     def depth_steps(self) -> int:
-        """Steps of a tile of the depth."""
+        """Number of steps for a tile of the depth."""
         return self.blocks * self.columns
 
     @property
     def can_store(self) -> bool:
-        """Whether results can leave block by block: none changes behind its step."""
+        """Whether results can leave block by block, because no later step changes them."""
         return self.depth_steps > self.product.lag
 
     @cached_property
@@ -136,7 +137,7 @@ class Plan:
                             key=lambda chunk: (chunk.step, not chunk.weights)))
 
     def _first(self) -> Iterator[Chunk]:
-        """Chunks of the first tile of the depth: blocks and columns in parts that grow."""
+        """Yield the chunks of the first tile of the depth: more and more blocks and columns."""
         size, count = self.product.block_rows, self.product.block.count
         for block, blocks in _growing(self.blocks):
             first = block * size
@@ -165,7 +166,7 @@ class Plan:
             yield self._weights(column, 1, depth, 1)
 
     def _weights(self, column: int, columns: int, depth: int, depths: int) -> Chunk:
-        """Tiles of weights."""
+        """Return the chunk of some tiles of weights: ranges of columns and of the depth."""
         product = self.product
         levels = ((column, columns, product.others[0]), (depth, depths, product.sums[0]))
         first = sum(at * (level.weights + level.weight_row) for at, _, level in levels)
@@ -178,12 +179,12 @@ class Plan:
 
     @cached_property
     def early(self) -> int:
-        """Number of chunks that are awaited before the first step."""
+        """Number of chunks that must arrive before the first step."""
         return len(self.chunks) - len(self.stops)
 
     @cached_property
     def stops(self) -> tuple[int, ...]:
-        """Steps at whose ends the later chunks are awaited, one each, in rising order."""
+        """Steps that end with a wait for one of the later chunks, in increasing order."""
         found: list[int] = []
         for chunk in reversed(self.chunks):
             found.append(min(chunk.step - 1, found[-1] - 1 if found else chunk.step))
@@ -196,7 +197,7 @@ class Plan:
 
     @property
     def started_at_once(self) -> int:
-        """Chunks that are started first of all: as many as the queue of transfers takes."""
+        """Number of chunks whose transfers are started first: at most what the DMA queue holds."""
         return min(self.started_first, QUEUE_DEPTH)
 
     @property
@@ -207,14 +208,14 @@ class Plan:
 
     @property
     def apart(self) -> int:
-        """Estimated cycles of the transfers alone, before the product and after it."""
+        """Estimated cycles of the same transfers if they do not overlap with the product."""
         product = self.product
         vectors = sum(chunk.vectors for chunk in self.chunks) + product.results.vectors
         return vectors * product.config.sublanes + 3 * _LATENCY
 
     @cached_property
     def cycles(self) -> int:
-        """Estimated cycles, of transfers, steps and results."""
+        """Estimated cycles of the product with its transfers."""
         config, product = self.product.config, self.product
         step_cycles = product.step_cycles(product.block_rows)
         arrived, arrivals = _LATENCY, []
@@ -231,11 +232,11 @@ class Plan:
 
 
 _LATENCY, _START_CYCLES = 110, 16
-"""Cycles from the start of a program to its first row of an operand, and that a chunk costs."""
+"""Cycles from a program's start to the first row of an operand, and cycles to start a transfer."""
 
 
 def _growing(count: int) -> Iterator[tuple[int, int]]:
-    """Parts of a count: first and number, in sizes 1, 1, 1, 1, 2, 3, ..."""
+    """Divide a count into parts (first, size) of sizes 1, 1, 1, 1, 2, 3, ..."""
     first = 0
     while first < count:
         size = min(max(1, first // 2), count - first)
@@ -250,15 +251,15 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
     ----------
     product : Product
     loads : tuple of (bool, bool)
-        Whether it loads its rows, and its weights.
+        Whether the product loads its rows, and its weights.
     smem : range
-        Words of scalar memory that it may use.
+        Words of scalar memory that the product may use.
 
     Returns
     -------
     Plan or None
-        None if the product cannot do it: it must have one pass, its levels must be those of two
-        matrices, and there must be enough steps and enough words.
+        None if the product cannot transfer its operands. It must have one pass, no `Finish`, the
+        levels of a product of two matrices, and enough steps; and ``smem`` must have enough words.
     """
     matrices = (len(product.sums) == 1 and len(product.others) == 1
                 and product.block.rows == 1 and product.block.results == 1
@@ -284,7 +285,7 @@ class Transfers:
     plan : Plan
     homes : Homes
     smem : range
-        Words of scalar memory that it may use, from the end.
+        Words of scalar memory; the last `Plan.words` of them are used.
     """
 
     def __init__(self, b: Builder, plan: Plan, homes: Homes, smem: range) -> None:
@@ -296,21 +297,21 @@ class Transfers:
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Steps that wait at their ends; all but the last few start a transfer before."""
+        """Steps that end with a wait; all but the last few of them start a transfer first."""
         return self._plan.stops
 
     @property
     def starts(self) -> int:
-        """How many of the steps that wait start a transfer."""
+        """Number of the steps in `stops` that start a transfer."""
         return len(self._plan.chunks) - self._plan.started_first
 
     @property
     def stored_blocks(self) -> int:
-        """Blocks of results that are stored: the last ones."""
+        """Number of blocks of results that are stored, all in the last steps; 0 if none are."""
         return self._plan.depth_steps if self._homes.results is not None else 0
 
     def begin(self) -> None:
-        """Start the transfers of what the first steps need, and write the table of the others."""
+        """Start the first transfers, and write the table of descriptors for the later ones."""
         b, plan = self._b, self._plan
         for chunk in plan.chunks[:plan.started_at_once]:
             self._describe(chunk, self._table.start)
@@ -332,7 +333,7 @@ class Transfers:
                 b.smem_store(word, at)
 
     def _describe(self, chunk: Chunk, at: int) -> None:
-        """Write the descriptor of a chunk."""
+        """Write the descriptor of a chunk to address ``at`` of scalar memory."""
         b, config = self._b, self._config
         home = self._homes.weights if chunk.weights else self._homes.rows
         buffer: VmemBuffer = self._product.weights if chunk.weights else self._product.rows
@@ -349,7 +350,7 @@ class Transfers:
             b.smem_store(value, at + word)
 
     def _address(self, row: SReg) -> tuple[SReg, SReg | int]:
-        """Both halves of a row's address."""
+        """Return both words of the byte address of a row of HBM."""
         b, shift = self._b, self._config.row_bytes.bit_length() - 1
         high = b.scalar("shr", row, 32 - shift) if self._config.hbm_bytes > 1 << 32 else 0
         return b.scalar("shl", row, shift), high
@@ -365,12 +366,12 @@ class Transfers:
         return self._plan.chunks[self._plan.started_at_once:self._plan.started_first]
 
     def start_more(self) -> None:
-        """Start the other transfers of what the first steps need."""
+        """Start the transfers of `_more`."""
         for number in range(self.starts, self.starts + len(self._more)):
             self._b.dma(self._table[number * _ENTRY], fence=Fence())
 
     def wait_first_rows(self) -> None:
-        """Wait for everything else that the first step needs."""
+        """Wait for all other chunks that the first step needs."""
         if self._plan.early > self._plan.loads[1]:
             self._b.wait(_LOADED, self._plan.early - self._plan.loads[1])
 
@@ -379,18 +380,18 @@ class Transfers:
         self._b.dma(self._pointer, fence=Fence())
 
     def wait(self) -> None:
-        """Wait for what the next step needs."""
+        """Wait for the chunk that the next step needs."""
         self._b.wait(_LOADED, 1, fence=Fence(before=True))
 
     def next_stop(self) -> SReg:
-        """Advance in the table; how many steps come before the next one that waits."""
+        """Advance in the table, and return the number of steps before the next one that waits."""
         b = self._b
         found = b.smem_load(self._pointer + DESCRIPTOR_WORDS)
         b.assign(self._pointer, self._pointer + _ENTRY)
         return found
 
     def store(self, at: SReg) -> None:
-        """Start the transfer of a block of results."""
+        """Start the transfer of a block of results, from vector ``at`` of the results on."""
         b, config = self._b, self._config
         row = b.value(b.smem_load(self._result_row) + at * config.sublanes)
         low, high = self._address(row)
@@ -401,6 +402,6 @@ class Transfers:
         b.dma(self._result.start, fence=Fence(after=(self._product.results,)))
 
     def end(self) -> None:
-        """Wait until all results have left."""
+        """Wait until all transfers of results are complete."""
         if self.stored_blocks:
             self._b.wait(_STORED, self.stored_blocks)

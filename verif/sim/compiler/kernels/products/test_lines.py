@@ -46,7 +46,7 @@ def test_convolutions(case: tuple[int, ...]) -> None:
 
 def test_features_must_fill_vectors() -> None:
     operation = lines(1, 4, 3, 1, 4, 2, 2, 1)
-    with pytest.raises(ValueError, match="features must be whole vectors, not 3"):
+    with pytest.raises(ValueError, match="features must be a multiple of 4, not 3"):
         build(operation)
 
 
