@@ -1,11 +1,11 @@
-"""Passes: they transform a graph into an equal one.
+"""Passes: each transforms a graph into an equivalent one.
 
-`PASSES` lists all of them, in order. Between two passes the graph is verified. An environment
-variable overrides a default:
+`PASSES` lists all passes in order. The graph is verified after each pass. One environment variable
+is read:
 
 ``SYSTOLITH_DUMP``
-    The folder to which each graph is written as text, before the first pass and after each, in a
-    folder of its own. Default: none.
+    Folder to which the graph is written as text, before the first pass and after each pass. Each
+    compiled graph gets a subfolder. If the variable is not set, nothing is written.
 """
 
 import os
@@ -35,14 +35,14 @@ _Pass = Callable[[Graph, Config], None]
 
 
 def _plain(apply: Callable[[Graph], None]) -> tuple[str, _Pass]:
-    """A pass that is the same for all chips, with its name."""
+    """Make an entry of `PASSES` for a pass that does not depend on the chip: (name, function)."""
     return apply.__name__, lambda graph, config: apply(graph)
 
 
 SIMPLIFICATIONS: tuple[tuple[str, _Pass], ...] = (
     _plain(fold_constants), _plain(canonicalize), _plain(share_common), _plain(drop_dead),
     _plain(drop_empty))
-"""Passes that remove what need not be computed: before and after others write operations anew."""
+"""Passes that remove redundant operations; they run before and after the expanding passes."""
 
 PASSES: tuple[tuple[str, _Pass], ...] = (
     *SIMPLIFICATIONS,
@@ -54,7 +54,7 @@ PASSES: tuple[tuple[str, _Pass], ...] = (
     *SIMPLIFICATIONS,
     ("fuse", fuse),
 )
-"""All passes by name, in order. Each changes the graph."""
+"""All passes in order, as (name, function); each function changes the graph in place."""
 
 
 def run_passes(graph: Graph, config: Config) -> None:
@@ -63,14 +63,14 @@ def run_passes(graph: Graph, config: Config) -> None:
     Parameters
     ----------
     graph : Graph
-        The graph; it is changed.
+        The graph; it is changed in place.
     config : Config
         The chip.
 
     Raises
     ------
     ValueError
-        If the graph is not valid, or a pass makes it so.
+        If the graph is invalid, before the first pass or after one; the message names the pass.
     """
     dump = _Dump(graph.name)
     verify(graph)
@@ -85,13 +85,13 @@ def run_passes(graph: Graph, config: Config) -> None:
 
 
 def dump_folder() -> pathlib.Path | None:
-    """The folder that ``SYSTOLITH_DUMP`` names, or None."""
+    """Return the folder that ``SYSTOLITH_DUMP`` names; None if the variable is not set."""
     chosen = os.environ.get("SYSTOLITH_DUMP")
     return pathlib.Path(chosen) if chosen else None
 
 
 class _Dump:
-    """Writes a graph's text after each pass, if ``SYSTOLITH_DUMP`` says where."""
+    """Writes a graph's text after each pass, if ``SYSTOLITH_DUMP`` is set."""
 
     def __init__(self, name: str) -> None:
         self._folder: pathlib.Path | None = None
@@ -109,7 +109,7 @@ class _Dump:
                 break
 
     def write(self, name: str, graph: Graph) -> None:
-        """Write the graph as it is after a pass."""
+        """Write the graph's text to a file that is named after the pass."""
         if self._folder is not None:
             path = self._folder / f"{next(self._numbers):02}-{name}.txt"
             path.write_text(to_text(graph) + "\n", encoding="utf-8")

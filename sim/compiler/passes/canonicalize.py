@@ -1,6 +1,7 @@
-"""Removes operations that change nothing, and joins chains of those that only move elements.
+"""Removes operations that have no effect, and merges chains of operations that move elements.
 
-Every rule keeps all bits: x + 0 stays, since it turns -0 into +0, and x + -0 goes.
+Every rule preserves results bit by bit. For example, ``x + 0`` stays, because it turns -0 into +0,
+and ``x + -0`` is replaced by ``x``.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ _Rule = Callable[[Operation, Expansion], _Result]
 
 
 def canonicalize(graph: Graph) -> None:
-    """Apply all rules once to each operation, in order, in regions too."""
+    """Apply the rule for its kind once to each operation, in order, including those in regions."""
     expand(graph, _apply)
 
 
@@ -37,7 +38,7 @@ def _producer(value: Value, at: Expansion, kind: str) -> Operation | None:
 
 
 def _scalar(value: Value, at: Expansion) -> Any:
-    """The number that all elements of a constant are; None if it is no such constant."""
+    """Return the element of a constant whose elements are all equal; None for other values."""
     while (broadcast := _producer(value, at, "broadcast_in_dim")) is not None:
         [value] = broadcast.operands
     constant = _producer(value, at, "constant")
@@ -49,7 +50,7 @@ def _scalar(value: Value, at: Expansion) -> Any:
 
 
 def _splat(operation: Operation, at: Expansion) -> _Result:
-    """A constant of equal elements: a scalar, broadcast."""
+    """Replace a constant whose elements are all equal by a broadcast of a scalar constant."""
     result = operation.result
     if not result.shape or not result.type.size:
         return None
@@ -178,7 +179,10 @@ def _select(operation: Operation, at: Expansion) -> _Result:
 
 
 def _neutral(number: Any, kind: str, side: int) -> bool:
-    """Whether an operation with the number on a side (0 left, 1 right) changes no bit."""
+    """Return whether ``kind`` with ``number`` as one operand always returns the other operand.
+
+    ``side`` is the position of ``number``: 0 is left, 1 is right.
+    """
     if number.dtype == np.bool_:
         return bool(number) == (kind in ("and", "multiply")) and kind in (
             "and", "or", "multiply", "add")
@@ -214,7 +218,7 @@ def _barrier(operation: Operation, at: Expansion) -> _Result:
 
 
 def _case(operation: Operation, at: Expansion) -> _Result:
-    """A conditional whose branch is known: its operations."""
+    """Replace a conditional whose branch is known by the operations of that branch."""
     index = _scalar(operation.operands[0], at)
     if index is None and len(operation.regions) > 1:
         return None
@@ -229,25 +233,25 @@ def _case(operation: Operation, at: Expansion) -> _Result:
 
 
 def _initial(operation: Operation, at: Expansion) -> _Result:
-    """A reduction of no elements: what it begins with."""
+    """Replace a reduction of no elements by its initial values."""
     starts = operation.operands[len(operation.operands) // 2:]
     return [at.broadcast(start, result.shape, ())
             for start, result in zip(starts, operation.results, strict=True)]
 
 
 def _filling(operation: Operation, at: Expansion) -> _Result:
-    """An operation whose last operand is what fills the result if nothing else does."""
+    """Replace an operation on no elements by a broadcast of its last operand, the filler."""
     return at.broadcast(operation.operands[-1], operation.result.shape, ())
 
 
 def _zeros(operation: Operation, at: Expansion) -> _Result:
-    """A product without terms."""
+    """Replace a product that sums no terms by zeros."""
     result = operation.result
     return at.broadcast(at.constant(0, result.dtype), result.shape, ())
 
 
 def _unchanged(operation: Operation, at: Expansion) -> _Result:
-    """An update by nothing; what the indices are does not matter."""
+    """Replace an update without elements by its operand, whatever the indices are."""
     *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
     if update.type.size:
         return _at_origin(operation, at) if operation.kind == "scatter" else None
@@ -255,9 +259,10 @@ def _unchanged(operation: Operation, at: Expansion) -> _Result:
 
 
 def _at_origin(operation: Operation, at: Expansion) -> _Result:
-    """A gather or scatter with index vectors of no elements: all windows begin at the origin.
+    """Rewrite a gather or scatter whose index vectors have no elements.
 
-    Its operands get a dimension of size 1, whose index is 0.
+    All its windows begin at the origin. So the operands get another dimension of size 1, whose
+    index is 0.
     """
     scatter, attributes = operation.kind == "scatter", operation.attributes
     count = len(operation.results)
@@ -284,7 +289,7 @@ _EMPTY_RULES: dict[str, _Rule] = {
     "dynamic_update_slice": _unchanged, "scatter": _unchanged, "gather": _at_origin,
     "concatenate": _concatenate, "case": _case,
 }
-"""Rules for operations that have operands without elements, and results with elements."""
+"""Rules for operations that have an operand without elements, but results with elements."""
 
 _RULES: dict[str, _Rule] = {
     "constant": _splat, "reshape": _reshape, "transpose": _transpose,

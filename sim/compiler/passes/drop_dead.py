@@ -1,4 +1,4 @@
-"""Drops what nothing uses: operations, values that loops carry, results of conditionals."""
+"""Removes unused operations, carried values of loops, and results of conditionals."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ __all__ = ["drop_dead"]
 
 
 def drop_dead(graph: Graph) -> None:
-    """Remove operations whose results nothing uses, in regions too.
+    """Remove operations whose results are not used, including operations in regions.
 
-    Uses of a loop's results that it does not change become uses of its operands.
+    If a loop does not change a carried value, uses of its result become uses of its operand.
     """
     for operation in graph.operations:
         if operation.kind == "while":
@@ -33,7 +33,7 @@ def drop_dead(graph: Graph) -> None:
 
 
 def _bypass(operation: Operation, graph: Graph) -> None:
-    """Use the operand instead of a result that a loop's body returns as it took it."""
+    """Replace uses of each loop result that the body returns unchanged by the loop's operand."""
     _, body = operation.regions
     same = {result: operand for result, operand, before, after in zip(
         operation.results, operation.operands, body.inputs, body.outputs, strict=True)
@@ -44,7 +44,7 @@ def _bypass(operation: Operation, graph: Graph) -> None:
 
 
 def _reached(graph: Graph, outputs: Sequence[Value]) -> set[Value]:
-    """Values that outputs depend on, themselves included."""
+    """Return all values on which ``outputs`` depend, and ``outputs`` themselves."""
     reached = set(outputs)
     for operation in reversed(graph.operations):
         if reached.intersection(operation.results):
@@ -53,7 +53,10 @@ def _reached(graph: Graph, outputs: Sequence[Value]) -> set[Value]:
 
 
 def _narrow_loop(operation: Operation, live: set[Value]) -> None:
-    """Keep what a loop carries for its condition, for results that are used, and for these."""
+    """Keep the carried values of a loop that its condition or used results need, and drop others.
+
+    Values that the kept values depend on in an earlier iteration are kept as well.
+    """
     condition, body = operation.regions
     needed = _reached(condition, condition.outputs)
     keep = {i for i, (result, value) in enumerate(
@@ -75,7 +78,7 @@ def _narrow_loop(operation: Operation, live: set[Value]) -> None:
 
 
 def _narrow_case(operation: Operation, live: set[Value]) -> None:
-    """Keep results that are used, and operands that a branch reads."""
+    """Keep the results of a conditional that are used, and the operands that a branch reads."""
     order = [i for i, value in enumerate(operation.results) if value in live]
     operation.results = tuple(operation.results[i] for i in order)
     for region in operation.regions:

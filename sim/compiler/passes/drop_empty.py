@@ -1,4 +1,4 @@
-"""Drops what computes values without elements: nothing depends on them but other such values."""
+"""Removes operations that compute only values without elements, and such values from loops."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,8 @@ __all__ = ["drop_empty"]
 def drop_empty(graph: Graph) -> None:
     """Drop operations whose results have no elements, and empty values from control flow.
 
-    Inputs and outputs of the graph itself stay; an empty output that is no input is a constant.
+    The inputs and outputs of the graph itself stay. An empty output that is not an input becomes a
+    constant.
     """
     wanted = {value for value in graph.outputs if _empty(value)} - set(graph.inputs)
     kept = [Operation("constant", (), (value,),
@@ -39,7 +40,10 @@ def _full(values: Sequence[Value]) -> list[Value]:
 
 
 def _narrow(operation: Operation, first: int) -> None:
-    """Drop empty values of a loop or conditional, whose regions take operands from ``first`` on."""
+    """Drop empty values from a loop or conditional.
+
+    ``first`` is the number of the first operand that is passed to the regions.
+    """
     operation.operands = (*operation.operands[:first], *_full(operation.operands[first:]))
     operation.results = tuple(_full(operation.results))
     for region in operation.regions:

@@ -1,4 +1,4 @@
-"""Writes maps, and bitcasts between types of different widths, as operations on whole arrays."""
+"""Rewrites ``map``, and bitcasts between types of different widths, as whole-array operations."""
 
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
@@ -7,11 +7,11 @@ from sim.compiler.passes.expansion import Expansion, expand
 __all__ = ["expand_elements"]
 
 _SCALAR = frozenset({"constant", "reshape", "broadcast_in_dim"})
-"""Kinds that a region on scalars may contain, too; what they make of a scalar is the scalar."""
+"""Other kinds that the region of a ``map`` may contain; the latter two leave a scalar unchanged."""
 
 
 def expand_elements(graph: Graph) -> None:
-    """Expand the ``map`` and ``bitcast_convert`` operations of a graph."""
+    """Expand each ``map``, and each ``bitcast_convert`` between different widths, of a graph."""
     expand(graph, _expanded)
 
 
@@ -25,7 +25,7 @@ def _expanded(operation: Operation, to: Expansion) -> Value | None:
 
 
 def _mapped(operation: Operation, to: Expansion) -> Value | None:
-    """The region's operations on whole arrays; None if it has others than elementwise ones."""
+    """Apply the region's operations to whole arrays; None if any of them is not elementwise."""
     [region], shape = operation.regions, operation.result.shape
     if any(inner.kind not in ELEMENTWISE | _SCALAR for inner in region.operations):
         return None
@@ -56,19 +56,19 @@ def _unsigned(dtype: DType) -> DType:
 
 
 def _bits(x: Value, to: Expansion) -> Value:
-    """The bits of an array's elements, as uint32."""
+    """Return the bits of each element as uint32."""
     same = to.add("bitcast_convert", (x,), TensorType(x.shape, _unsigned(x.dtype)))
     return to.convert(same, DType.U32)
 
 
 def _as(bits: Value, dtype: DType, to: Expansion) -> Value:
-    """Elements of a type whose bits are the low ones of uint32 numbers."""
+    """Return elements of type ``dtype`` whose bits are the low bits of uint32 numbers."""
     narrow = to.convert(bits, _unsigned(dtype))
     return to.add("bitcast_convert", (narrow,), TensorType(bits.shape, dtype))
 
 
 def _split(bits: Value, result: Value, to: Expansion) -> Value:
-    """The parts of each element along a new last dimension, the lowest first."""
+    """Split each element into narrower ones along a new last dimension, the lowest bits first."""
     whole = to.broadcast(bits, result.shape, range(len(bits.shape)))
     type = TensorType(result.shape, DType.U32)
     part = to.add("iota", (), type, iota_dimension=len(bits.shape))
@@ -78,7 +78,7 @@ def _split(bits: Value, result: Value, to: Expansion) -> Value:
 
 
 def _joined(bits: Value, result: Value, to: Expansion) -> Value:
-    """Elements whose parts are the last dimension, the lowest first."""
+    """Join the elements along the last dimension into one wider element, the lowest bits first."""
     last = len(bits.shape) - 1
     count = bits.shape[last]
     whole = None

@@ -1,10 +1,10 @@
-"""Writes the products that the array's kernel does not take in terms of those that it takes.
+"""Rewrites products that the array's kernel does not support.
 
-- Without contracted dimensions, a product is a multiplication of broadcast operands.
-- Where neither operand has a free dimension, it is a multiplication and a sum.
-- Otherwise an operand without a free dimension gets one of size 1.
+- A product without contracted dimensions becomes a multiplication of broadcast operands.
+- A product of operands without free dimensions becomes a multiplication and a sum.
+- In other products, an operand without a free dimension gets one of size 1.
 
-Multiplications of floats are in fp32, whatever the precision.
+These multiplications of floats are in fp32, whatever precision the product requests.
 """
 
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
@@ -15,20 +15,23 @@ __all__ = ["expand_products", "finished", "widened"]
 
 
 def expand_products(graph: Graph) -> None:
-    """Replace each ``dot_general`` of a graph by operations that have kernels."""
+    """Rewrite each ``dot_general`` of a graph that has no kernel by operations that have kernels.
+
+    The graph is changed in place.
+    """
     expand(graph, lambda operation, to: (
         _product(operation, to) if operation.kind == "dot_general" else None))
 
 
 def widened(value: Value, to: Expansion) -> Value:
-    """A value in the type in which products are added: fp32, or integers of 32 bits."""
+    """Convert a value to the type in which products are summed: fp32, u32 or s32."""
     dtype = value.dtype
     wide = DType.F32 if dtype.is_float else DType.U32 if dtype is DType.U32 else DType.S32
     return to.convert(value, wide)
 
 
 def finished(value: Value, dtype: DType, to: Expansion) -> Value:
-    """A sum in the type of the result; a sum of predicates is set if it is not 0."""
+    """Convert a sum to the type of the result; a predicate is true if its sum is not 0."""
     if dtype is not DType.PRED:
         return to.convert(value, dtype)
     zero = to.broadcast(to.constant(0, value.dtype), value.shape, ())
@@ -56,7 +59,7 @@ def _product(operation: Operation, to: Expansion) -> Value | None:
 
 
 def _multiplied(operation: Operation, dots: Dots, to: Expansion) -> Value:
-    """A product by multiplication of operands that are broadcast to all dimensions, and a sum."""
+    """Write a product as a multiplication of broadcast operands and a sum over contracted ones."""
     batch = len(dots.batch[0])
     shape = (*operation.result.shape,
              *(dots.shapes[0][dimension] for dimension in dots.contracting[0]))

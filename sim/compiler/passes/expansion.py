@@ -1,4 +1,4 @@
-"""Helps passes that write an operation in terms of others."""
+"""Helpers for passes that replace operations by others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +15,26 @@ __all__ = ["Expansion", "expand"]
 
 @dataclass
 class Expansion:
-    """Appends operations to a graph, with the location of the one that they replace."""
+    """Appends operations to a graph, with the source location of the operation they replace.
+
+    All methods append at most one operation, unless they say otherwise, and return its result.
+
+    Attributes
+    ----------
+    graph : Graph
+        The graph that receives the operations.
+    location : Location or None
+        Source location of all appended operations.
+    """
 
     graph: Graph
     location: Location | None
     producers: dict[Value, Operation] = field(default_factory=dict)
-    """Operations of the graph by their results, as far as it is done; inputs have none."""
+    """The operation that computes each value, for the part of the graph that has been rewritten."""
 
     def add(self, kind: str, operands: Sequence[Value], type: TensorType,
             regions: Sequence[Graph] = (), **attributes: Any) -> Value:
-        """Append an operation of any kind and return its result."""
+        """Append an operation of any kind with one result of type ``type``; return the result."""
         operation = self.graph.add(kind, operands, type, attributes, regions, self.location)
         self.producers[operation.result] = operation
         return operation.result
@@ -35,19 +45,19 @@ class Expansion:
                         value=np.asarray(number, array_dtype(dtype)))
 
     def convert(self, value: Value, dtype: DType) -> Value:
-        """Convert a value to another type of elements, if it has another one."""
+        """Convert a value's elements to ``dtype``; return the value itself if they have it."""
         if value.dtype is dtype:
             return value
         return self.add("convert", (value,), TensorType(value.shape, dtype))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """The same elements in another shape."""
+        """Reshape a value; return the value itself if it has that shape."""
         if value.shape == tuple(shape):
             return value
         return self.add("reshape", (value,), TensorType(tuple(shape), value.dtype))
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """Dimension n of the result is dimension ``permutation[n]`` of the value."""
+        """Transpose a value: dimension n of the result is dimension ``permutation[n]`` of it."""
         if list(permutation) == list(range(len(value.shape))):
             return value
         shape = tuple(value.shape[dimension] for dimension in permutation)
@@ -55,12 +65,12 @@ class Expansion:
                         permutation=tuple(permutation))
 
     def broadcast(self, value: Value, shape: Sequence[int], dimensions: Sequence[int]) -> Value:
-        """Dimension n of the value is dimension ``dimensions[n]`` of the result."""
+        """Broadcast a value to ``shape``: its dimension n is ``dimensions[n]`` of the result."""
         return self.add("broadcast_in_dim", (value,), TensorType(tuple(shape), value.dtype),
                         broadcast_dimensions=tuple(dimensions))
 
     def slice(self, value: Value, dimension: int, start: int, count: int, step: int = 1) -> Value:
-        """Every ``step``-th index of a dimension, ``count`` of them from ``start`` on."""
+        """Slice one dimension: ``count`` indices from ``start`` on, ``step`` apart."""
         limit = start + (count - 1) * step + 1
         if (start, limit, step) == (0, value.shape[dimension], 1):
             return value
@@ -74,7 +84,7 @@ class Expansion:
                         strides=tuple(steps))
 
     def concatenate(self, values: Sequence[Value], dimension: int) -> Value:
-        """The values behind each other."""
+        """Concatenate values along a dimension."""
         if len(values) == 1:
             return values[0]
         shape = list(values[0].shape)
@@ -83,15 +93,15 @@ class Expansion:
                         dimension=dimension)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """An operation on two values of one type."""
+        """Append an operation on two values of one type, whose result has the same type."""
         return self.add(kind, (a, b), a.type)
 
     def total(self, values: Sequence[Value]) -> Value:
-        """The sum of values of one type, added in this order."""
+        """Add values of one type, in the order given; this appends an ``add`` for all but one."""
         return reduce(partial(self.binary, "add"), values)
 
     def sum(self, value: Value, dimensions: Sequence[int]) -> Value:
-        """The sum over dimensions."""
+        """Sum a value over dimensions, which are removed from its shape."""
         if not dimensions:
             return value
         scalar = TensorType((), value.dtype)
@@ -105,15 +115,16 @@ class Expansion:
 
 def expand(graph: Graph,
            rule: Callable[[Operation, Expansion], Value | Sequence[Value] | None]) -> None:
-    """Replace operations, those of regions too.
+    """Apply a rewriting rule to all operations of a graph and of their regions, in order.
 
     Parameters
     ----------
     graph : Graph
-        Is changed.
+        The graph; it is changed in place.
     rule : callable
-        Takes an operation, and returns what replaces its result (or each of its results), or None
-        to keep it. Its operands are replaced before.
+        Receives an operation, whose operands and regions have been rewritten, and an `Expansion`
+        for new operations. Returns the value that replaces the operation's result (or one value for
+        each result), or None to keep the operation.
     """
     replaced: dict[Value, Value] = {}
     producers: dict[Value, Operation] = {}

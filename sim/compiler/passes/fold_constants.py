@@ -1,7 +1,8 @@
-"""Computes what depends only on constants.
+"""Evaluates operations whose operands are all constants.
 
-The interpreter computes it, so a folded float is the correctly rounded one. Products stay, because
-their precision is a matter of the device's passes, and loops, because they may be long.
+The interpreter evaluates them, so a folded float is correctly rounded. Products are not folded,
+because their result depends on the passes in which the device computes them. Loops are not folded
+either, because they may run long.
 """
 
 import numpy as np
@@ -14,17 +15,18 @@ from sim.compiler.passes.expansion import Expansion, expand
 __all__ = ["fold_constants"]
 
 _LARGEST = 1 << 16
-"""Elements of the largest value that is computed."""
+"""Most elements of an operand or result of an operation that is folded."""
 _KEPT = 1 << 12
-"""Elements of the largest constant that is made, unless all its elements are equal."""
+"""Most elements of a new constant, unless all its elements are equal."""
 _STAY = frozenset({"constant", "iota", "broadcast_in_dim", "while", "dot_general", "convolution",
                    "fusion", "relayout", "by_device", "exchange"})
 _CHEAP = frozenset({"iota", "broadcast_in_dim"})
-"""Made where they are needed: they stay operations, but operations on them are folded."""
+"""Kinds that are cheap to compute where they are used: they stay operations, but operations on
+their results are folded."""
 
 
 def fold_constants(graph: Graph) -> None:
-    """Replace operations on constants by their results, in regions too."""
+    """Replace operations on constants by their results, including operations in regions."""
     expand(graph, _fold)
 
 
@@ -54,7 +56,7 @@ def _fold(operation: Operation, at: Expansion) -> list[Value] | None:
 
 
 def _known(value: Value, at: Expansion) -> Array | None:
-    """The array of a value that is constant."""
+    """Return the array of a value that is constant; None for other values."""
     producer = at.producers.get(value)
     if producer is None or value.type.size > _LARGEST:
         return None
@@ -68,6 +70,6 @@ def _known(value: Value, at: Expansion) -> Array | None:
 
 
 def _equal(array: Array) -> bool:
-    """Whether all elements have the same bits."""
+    """Return whether all elements have the same bits."""
     raw = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
     return bool((raw == raw[0]).all())

@@ -1,8 +1,8 @@
 """Groups elementwise operations into fusions, each of which becomes one loop nest.
 
-A group grows from producers to consumers of one shape, without a path that leaves it and returns.
-What costs nothing inside a loop nest is copied into each group that uses it: constants of equal
-elements, iotas, and broadcasts of operands that can be read repeatedly.
+A group joins producers and consumers of one shape. No path may leave a group and return to it.
+Values that cost nothing inside a loop nest are copied into each group that uses them: constants of
+equal elements, iotas, and broadcasts of operands that can be read repeatedly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,18 +25,18 @@ _TYPES = (DType.F32, DType.BF16, DType.S32, DType.U32, DType.PRED, DType.S8, DTy
           DType.U16)
 _MOST_NODES = 256
 _MOST_VECTORS, _MOST_MASKS = 20, 5
-"""Registers that may be live at once, of 32 and 7."""
+"""Most vector registers (of 32) and mask registers (of 7) that may be live at once in a fusion."""
 _MOST_VALUES = 12
-"""Operands and results, each of which needs an address."""
+"""Most operands and results of a fusion together; each of them needs an address."""
 
 
 def fuse(graph: Graph, config: Config) -> None:
-    """Fuse the operations of a graph, and of the regions of its loops and branches.
+    """Fuse the elementwise operations of a graph, and of the regions of its loops and conditionals.
 
     Parameters
     ----------
     graph : Graph
-        Changed in place.
+        The graph; it is changed in place.
     config : Config
         The chip, whose instruction memory bounds the size of a fusion.
     """
@@ -47,21 +47,22 @@ def fuse(graph: Graph, config: Config) -> None:
     _Fusion(graph, config).apply()
 
 
-# What costs nothing.
+# Values that cost nothing inside a loop nest.
 
 
 @dataclass(frozen=True)
 class _View:
-    """A value that is a constant, an iota, or a broadcast of another one.
+    """A value that costs nothing in a loop nest: a splat constant, an iota, or a broadcast.
 
     Attributes
     ----------
     source : Value or None
-        What is broadcast.
+        The value that is broadcast; None for a constant or an iota.
     dimensions : tuple of int
-        The result's dimension for each of the source's; of an iota, its dimension.
+        For a broadcast, the result's dimension for each dimension of the source. For an iota, the
+        dimension along which it counts.
     element : array or None
-        Of a constant, its only element.
+        The element that a constant repeats; None for an iota or a broadcast.
     """
 
     source: Value | None
@@ -69,7 +70,10 @@ class _View:
     element: Any = None
 
     def write(self, region: Graph, type: TensorType, operand: Value | None) -> Value:
-        """Append the operation to a region."""
+        """Append the view to a region as an operation; return its result.
+
+        ``operand`` is the region's value for ``source``.
+        """
         if self.element is not None:
             return region.add("constant", (), type,
                               {"value": np.broadcast_to(self.element, type.shape)}).result
@@ -81,7 +85,7 @@ class _View:
 
 
 def _views(graph: Graph, config: Config) -> dict[Value, _View]:
-    """The values of a graph that cost nothing."""
+    """Return the values of a graph that cost nothing inside a loop nest, with their views."""
     found: dict[Value, _View] = {}
     for operation in graph.operations:
         view = _view(operation, found)
@@ -123,21 +127,25 @@ def _view(operation: Operation, views: dict[Value, _View]) -> _View | None:
 
 @dataclass(eq=False)
 class _Group:
-    """Operations that become one; ``ancestors`` are the bits of groups before it."""
+    """Operations that become one fusion.
+
+    ``ancestors`` is a set of groups, as a mask of their bits: those whose results this one needs,
+    directly or indirectly.
+    """
 
     number: int
     operations: list[Operation]
     ancestors: int = 0
-    nodes: int = 0  # 0: it cannot be part of a fusion
+    nodes: int = 0  # number of nodes; 0: the group cannot be part of a fusion
 
     @property
     def bit(self) -> int:
-        """The group's bit in sets of groups."""
+        """The group's bit in masks that represent sets of groups."""
         return 1 << self.number
 
 
 class _Fusion:
-    """Forms groups of a graph's operations, and replaces the operations by them."""
+    """Groups a graph's operations, and replaces each group by a fusion."""
 
     def __init__(self, graph: Graph, config: Config) -> None:
         self._graph = graph
@@ -152,7 +160,7 @@ class _Fusion:
         self._sizes: dict[tuple[int, ...], int] = {}
 
     def apply(self) -> None:
-        """Replace the graph's operations."""
+        """Replace the graph's operations by their fusions."""
         for number, operation in enumerate(self._graph.operations):
             group = self._groups[number] = _Group(number, [operation])
             for producer in self._producers(operation):
@@ -167,7 +175,7 @@ class _Fusion:
         self._graph.operations[:] = self._used(list(_sorted(operations)))
 
     def _producers(self, operation: Operation) -> Iterator[_Group]:
-        """Groups whose results an operation reads."""
+        """Yield the groups whose results an operation reads."""
         for value in operation.operands:
             view = self._views.get(value)
             for read in (value, None if view is None else view.source):
@@ -184,7 +192,10 @@ class _Fusion:
             value.shape in ((), operation.result.shape) for value in operation.operands)
 
     def _merged(self, first: _Group, second: _Group) -> _Group:
-        """The group of two, the second of which reads the first; the second if that cannot be."""
+        """Merge two groups, the second of which reads the first, and return the merged group.
+
+        If they cannot be merged, return the second group.
+        """
         if first is second or not first.nodes or (
                 first.operations[0].result.shape != second.operations[0].result.shape):
             return second
@@ -209,7 +220,7 @@ class _Fusion:
                 group.ancestors = (group.ancestors & ~second.bit) | first.bit | first.ancestors
 
     def _count(self, operation: Operation) -> int:
-        """Nodes of an operation; 0 if it cannot be part of a fusion."""
+        """Return the number of nodes that an operation expands to; 0 if it cannot be fused."""
         if not self._fits([operation]):
             return 0
         elements, outputs = expand_region(self._region([operation])[0])
@@ -220,7 +231,7 @@ class _Fusion:
         if len(fused.operands) + len(fused.results) > _MOST_VALUES or not is_readable(
                 fused, self._config):
             return False
-        # What vector memory does not hold, is computed block by block, in any case.
+        # A fusion that exceeds all of vector memory is computed block by block, whatever its size.
         if len(operations) > 1 and self._room(operations) < self._vectors(fused) <= (
                 self._config.vmem_vectors):
             return False
@@ -228,7 +239,11 @@ class _Fusion:
         return vectors <= _MOST_VECTORS and masks <= _MOST_MASKS
 
     def _room(self, operations: Sequence[Operation]) -> int:
-        """Most vectors of a fusion: half of what there is, or little more than a part takes."""
+        """Return the most vectors that a fusion's operands and results may take.
+
+        This is half of vector memory; or, if one of the operations alone takes more than that,
+        slightly more than that operation takes.
+        """
         half = self._config.vmem_vectors // 2
         return max([half, *(self._vectors(operation) + half // 64 for operation in operations)])
 
@@ -236,15 +251,15 @@ class _Fusion:
         return sum(self._size(value.shape) for value in (*fused.operands, *fused.results))
 
     def _size(self, shape: tuple[int, ...]) -> int:
-        """Vectors of a value; asked for very often, of few shapes."""
+        """Return the vectors of a value of that shape; cached, because it is needed very often."""
         if shape not in self._sizes:
             self._sizes[shape] = standard(shape, self._config).vectors
         return self._sizes[shape]
 
-    # What comes of them.
+    # The fusions.
 
     def _region(self, operations: Sequence[Operation]) -> tuple[Graph, list[Value], list[Value]]:
-        """The region of a fusion of operations, its operands, and its results."""
+        """Make the region of a fusion of operations; return it, its operands, and its results."""
         region = Graph(name="fusion")
         inside: dict[Value, Value] = {}
         operands: dict[Value, Value] = {}
@@ -260,7 +275,7 @@ class _Fusion:
             if value in inside or view is None:
                 return inside[value] if value in inside else outer(value)
             if view.source in inside:
-                return inside[view.source]  # of the same shape
+                return inside[view.source]  # it has the same shape
             source = None if view.source is None else outer(view.source)
             inside[value] = view.write(region, value.type, source)
             return inside[value]
@@ -291,7 +306,7 @@ class _Fusion:
         return self._fused(group.operations)
 
     def _used(self, operations: list[Operation]) -> list[Operation]:
-        """Operations without the constants, iotas and broadcasts that only fusions read."""
+        """Return the operations without the constants, iotas and broadcasts that are not read."""
         read, kept = set(self._returned), []
         for operation in reversed(operations):
             if not operation.results or operation.results[0] not in self._views or (
@@ -302,7 +317,7 @@ class _Fusion:
 
 
 def _sorted(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """Operations in an order in which each follows what it reads, near to the one they have."""
+    """Yield operations after all operations that they read, otherwise in the given order."""
     made_by = {result: operation for operation in operations for result in operation.results}
     done: set[Operation] = set()
     for operation in operations:

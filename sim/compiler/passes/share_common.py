@@ -1,4 +1,4 @@
-"""Computes equal operations on equal operands once."""
+"""Common subexpression elimination: equal operations on the same operands are computed once."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["share_common"]
 
 
 def share_common(graph: Graph) -> None:
-    """Replace an operation by an earlier equal one of its graph, in regions too."""
+    """Replace each operation by an equal earlier one of the same graph or region, if any."""
     known: dict[tuple[int, Any], Operation] = {}
 
     def rule(operation: Operation, at: Expansion) -> tuple[Value, ...] | None:
@@ -38,14 +38,14 @@ def _attribute(value: Any) -> Any:
 
 
 def _region(region: Graph) -> Any:
-    """Its text; constants, which the text shortens, by their elements."""
+    """Return a key of a region: its text, and the elements of constants that the text shortens."""
     return to_text(_bare(region)), tuple(
         _attribute(operation.attributes["value"]) for operation in region.walk()
         if operation.kind == "constant")
 
 
 def _bare(graph: Graph) -> Graph:
-    """The graph without locations."""
+    """Return a copy of a graph without source locations and name."""
     return Graph(graph.inputs, [
         Operation(operation.kind, operation.operands, operation.results, operation.attributes,
                   tuple(map(_bare, operation.regions))) for operation in graph.operations],

@@ -1,4 +1,4 @@
-"""Moves transposes of operands and results into products."""
+"""Removes transposes of products' operands and results; the product's dimensions change instead."""
 
 from collections import Counter
 
@@ -9,16 +9,19 @@ __all__ = ["sink_transposes"]
 
 
 def sink_transposes(graph: Graph) -> None:
-    """Take the operand of a transpose for the transpose, where the order of free dimensions, which
-    a product's result keeps, is the same; and exchange the operands of a product, if a transpose
-    that exchanges their free dimensions is its only use.
+    """Remove transposes of operands and results of ``dot_general``.
+
+    - A product of a transposed operand becomes a product of the operand itself, if the order of the
+      free dimensions is the same, since the result's dimensions have that order.
+    - A transpose that swaps the free dimensions of both operands in a product's result is replaced
+      by the product with swapped operands, if the transpose is the only use of the product.
     """
     uses = _uses(graph)
     expand(graph, lambda operation, at: _sink(operation, at, uses))
 
 
 def _uses(graph: Graph) -> Counter[Value]:
-    """How often each value is used, in regions too."""
+    """Count the uses of each value, including those in regions."""
     uses = Counter(graph.outputs)
     for operation in graph.operations:
         uses.update(operation.operands)
@@ -53,14 +56,14 @@ def _sink(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | 
 
 
 def _exchange(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | None:
-    """The product with its operands exchanged that a transpose of a product is."""
+    """Return the product with swapped operands that equals a transposed product; None if none."""
     [value] = operation.operands
     product = at.producers.get(value)
     if product is None or product.kind != "dot_general" or uses[value] != 1:
         return None
     attributes, rank = product.attributes, len(value.shape)
     if set(attributes.get("precision_config", ())) - {"DEFAULT"}:
-        # The order in which the terms of several passes are added would be another one.
+        # With several passes, swapped operands would change the order in which terms are added.
         return None
     batch = len(attributes["lhs_batching_dimensions"])
     left = len(product.operands[0].shape) - len(attributes["lhs_contracting_dimensions"])

@@ -1,1 +1,1 @@
-"""Convolutions in terms of those that the kernels take."""
+"""Passes that rewrite convolutions in the forms that have kernels."""

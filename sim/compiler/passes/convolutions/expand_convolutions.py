@@ -1,15 +1,15 @@
-"""Writes all convolutions in terms of plain ones, which the array's kernel takes.
+"""Rewrites all convolutions as plain convolutions, which the array's kernel supports.
 
-Padding, dilation of the input, and reversal of the kernel become copies. A convolution in groups
-becomes one for each group, or, where a group has one feature, multiplications and sums.
+Padding, dilation of the input, and reversal of the kernel become copies. A grouped convolution
+becomes one convolution for each group, or, if a group has one feature, multiplications and sums.
 
-The rows of a plain convolution fill the sublanes with the batch, or with a spatial dimension that
-the kernel does not extend along. Where the batch is small, a spatial dimension is *packed*: its
-offsets become features, in the lanes, by slices that are laid side by side. Further dimensions are
-packed where that fills the array's depth better.
+In a plain convolution, the sublanes hold the batch, or a spatial dimension along which the kernel
+has size 1. If the batch is small, a spatial dimension is *packed*: slices of the input, one for
+each offset of the kernel along that dimension, are concatenated along the features, which lie in
+the lanes. Further dimensions are packed if that fills the array's depth better.
 
-A convolution whose result has fewer places than its kernel, as in the gradient of a kernel, becomes
-a product for each place.
+A convolution whose result has fewer spatial positions than its kernel, such as the gradient of a
+kernel, becomes one product for each position.
 """
 
 import math
@@ -27,15 +27,15 @@ from sim.compiler.passes.expansion import Expansion, expand
 __all__ = ["expand_convolutions"]
 
 _FULL = 0.8
-"""Share of the sublanes from which on no dimension is packed to fill them."""
+"""If at least this share of the sublanes is used, no dimension is packed to fill them."""
 _PLACES = 64
-"""Most places of a result that are computed one after the other."""
+"""Most spatial positions of a result for which there is one product each."""
 _GAIN = 1.4
-"""Factor of weight tiles saved from which on another dimension is packed."""
+"""Another dimension is packed if the number of weight tiles falls by at least this factor."""
 
 
 def expand_convolutions(graph: Graph, config: Config) -> None:
-    """Expand the convolutions of a graph for a chip."""
+    """Rewrite each ``convolution`` of a graph as operations that have kernels."""
     expand(graph, lambda operation, to: (
         _Convolution.of(operation, to).expanded(config)
         if operation.kind == "convolution" else None))
@@ -43,7 +43,10 @@ def expand_convolutions(graph: Graph, config: Config) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Convolution:
-    """A convolution under transformation: operands, and attributes by StableHLO's names."""
+    """A convolution that is being rewritten.
+
+    StableHLO's attributes, such as ``window_strides``, are attributes of the object.
+    """
 
     to: Expansion
     lhs: Value
@@ -63,7 +66,7 @@ class _Convolution:
             raise AttributeError(name) from None
 
     def changed(self, lhs: Value, rhs: Value, **attributes: Any) -> "_Convolution":
-        """The same with other operands and attributes."""
+        """Return a copy with other operands and some other attributes."""
         return replace(self, lhs=lhs, rhs=rhs, attributes={**self.attributes, **attributes})
 
     def expanded(self, config: Config) -> Value:
@@ -79,7 +82,7 @@ class _Convolution:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Sizes of the kernel."""
+        """Spatial sizes of the kernel."""
         return tuple(self.rhs.shape[dimension] for dimension in self.kernel_spatial_dimensions)
 
     @property
@@ -97,7 +100,7 @@ class _Convolution:
         return self.changed(self.lhs, rhs, window_reversal=(False,) * len(reverse))
 
     def _without_padding(self) -> "_Convolution":
-        """Pad and dilate the input."""
+        """Pad and dilate the input by a ``pad`` operation; return the convolution of the result."""
         rank, count = len(self.lhs.shape), len(self.padding)
         low, high, interior = [0] * rank, [0] * rank, [0] * rank
         shape = list(self.lhs.shape)
@@ -115,7 +118,7 @@ class _Convolution:
         return self.changed(lhs, self.rhs, padding=((0, 0),) * count, lhs_dilation=(1,) * count)
 
     def _without_groups(self, write: "Callable[[_Convolution], Value]") -> Value:
-        """Write a convolution for each group, or the groups of one feature by multiplications."""
+        """Write one convolution for each group; groups of one feature become multiplications."""
         features, batches = self.feature_group_count, self.batch_group_count
         groups = max(features, batches)
         if groups == 1:
@@ -140,14 +143,14 @@ class _Convolution:
 
     def _shifted(self, value: Value, offsets: tuple[int, ...], counts: tuple[int, ...],
                  steps: tuple[int, ...]) -> Value:
-        """A part of the input: ``counts`` places with these steps, from ``offsets`` on."""
+        """Slice the spatial dimensions: ``counts`` indices, ``steps`` apart, from ``offsets``."""
         for dimension, offset, count, step in zip(self.input_spatial_dimensions, offsets, counts,
                                                   steps, strict=True):
             value = self.to.slice(value, dimension, offset, count, step)
         return value
 
     def _depthwise(self, outputs: int) -> Value:
-        """Each input feature by its own kernels, an offset of the kernel after the other."""
+        """Multiply each input feature by its own ``outputs`` kernels; sum over kernel offsets."""
         to = self.to
         lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
         features = rhs.shape[self.kernel_output_feature_dimension]
@@ -173,7 +176,7 @@ class _Convolution:
         return finished(total, self.type.dtype, to)
 
     def _repeated(self, value: Value, along: int, times: int) -> Value:
-        """Every index of a dimension so many times."""
+        """Repeat each index of dimension ``along`` ``times`` times, in place."""
         if times == 1:
             return value
         before, size, behind = value.shape[:along], value.shape[along], value.shape[along + 1:]
@@ -183,7 +186,10 @@ class _Convolution:
                                (*before, size * times, *behind))
 
     def _depthwise_gradient(self, outputs: int) -> Value:
-        """A sum over the kernel's places and features for each place of the result."""
+        """Write a gradient of a depthwise kernel.
+
+        Each spatial position of the result is a sum over the kernel's positions and features.
+        """
         to = self.to
         lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
         order = [0] * len(self.rhs.shape)
@@ -208,16 +214,19 @@ class _Convolution:
 
     @property
     def _has_few_places(self) -> bool:
-        """Whether the result has fewer places than the kernel, as a gradient of a kernel has."""
+        """Whether the result has fewer spatial positions than the kernel, as in its gradient."""
         places = math.prod(self.results)
         return places < math.prod(self.windows) and places <= _PLACES
 
     def _by_places(self) -> Value:
-        """A product over the kernel's places and features for each place of the result."""
+        """Write one product for each spatial position of the result.
+
+        Each product sums over the kernel's positions and features.
+        """
         to = self.to
         deep = (self.input_feature_dimension, *self.input_spatial_dimensions)
         kernel = (self.kernel_input_feature_dimension, *self.kernel_spatial_dimensions)
-        # Features and places in the order in which the input has them: then only one moves.
+        # Features and positions stay in the input's order, so that only the batch moves.
         order = sorted(range(len(deep)), key=deep.__getitem__)
         batch, outputs = self.input_batch_dimension, self.kernel_output_feature_dimension
         depth = math.prod(self.rhs.shape) // self.rhs.shape[outputs]
@@ -242,7 +251,7 @@ class _Convolution:
         return self._joined(places)
 
     def _spread(self, product: Value) -> Value:
-        """A product of (batch, outputs) as a place of the result."""
+        """Reshape a product of shape (batch, outputs) to one spatial position of the result."""
         shape = [1] * len(self.type.shape)
         for dimension, size in zip((self.output_batch_dimension, self.output_feature_dimension),
                                    product.shape, strict=True):
@@ -252,7 +261,7 @@ class _Convolution:
         return self.to.reshape(product, shape)
 
     def _joined(self, places: dict[tuple[int, ...], Value]) -> Value:
-        """All places of the result, put together."""
+        """Concatenate the results for all spatial positions, given by position."""
         for level in reversed(range(len(self.results))):
             parts: dict[tuple[int, ...], list[Value]] = {}
             for place, value in places.items():
@@ -262,7 +271,7 @@ class _Convolution:
         return places[()]
 
     def _packed(self, config: Config) -> "_Convolution":
-        """Pack spatial dimensions until rows and depth of the array are well used."""
+        """Pack spatial dimensions until the sublanes and the array's depth are well filled."""
 
         def filled(size: int) -> float:
             return size / (-(-size // config.sublanes) * config.sublanes)
@@ -285,7 +294,10 @@ class _Convolution:
             packed = packed._with_packed(max(gains)[1])
 
     def _with_packed(self, number: int) -> "_Convolution":
-        """Make the offsets along a spatial dimension features, outer to the others."""
+        """Pack spatial dimension ``number``: turn the kernel's offsets along it into features.
+
+        In the new feature dimension, the offset is the major index and the old feature the minor.
+        """
         to, window = self.to, self.windows[number]
         along = self.input_spatial_dimensions[number]
         step, dilation = self.window_strides[number], self.rhs_dilation[number]

@@ -1,13 +1,15 @@
-"""Two adjacent columns in a row: for convolutions whose features fill half of the lanes.
+"""Pairs of adjacent image columns in one row, for convolutions that fill only half of the lanes.
 
-A kernel that is wider than one column, of 64 features for 64, say, fills half of the array's 128
-columns. A kernel that is one column wider can make the outputs of two adjacent columns at once: the
-rows are half as many, and their offsets fill the lanes better. If only elementwise operations and
-convolutions of one offset use the result, its columns stay in pairs until then, and the kernel of
-such a convolution gets two blocks on its diagonal.
+For example, a kernel of 3 x 3 offsets with 64 input and 64 output features fills half of the
+array's 128 columns. A kernel that is one image column wider, padded with zeros, computes the
+outputs of two adjacent image columns at once: there are half as many rows, and offsets fill the
+lanes better.
+This is done if only elementwise operations and 1 x 1 convolutions use the result. Until then its
+columns stay in pairs; the kernel of such a 1 x 1 convolution becomes block diagonal, with two
+copies of itself.
 
-The zeros in these kernels meet numbers that the convolution itself does not multiply: an infinity
-or a NaN in a column makes a NaN of the other result of a pair, too.
+The zeros in these kernels are multiplied by numbers that the original convolution does not use: an
+infinity or a NaN in one column of a pair makes the result of the other column NaN, too.
 """
 
 import math
@@ -24,18 +26,19 @@ _REPEATED = frozenset({"broadcast_in_dim", "constant"})
 
 
 class Pairing:
-    """Which convolutions of a graph make two columns at once.
+    """Chooses the convolutions of a graph that compute two columns at once.
 
     Parameters
     ----------
     graph : Graph
-        With plain convolutions.
+        The graph, before its convolutions are rewritten.
     config : Config
+        The chip.
 
     Attributes
     ----------
     made : frozenset of Value
-        Results of these convolutions.
+        Results of the chosen convolutions.
     """
 
     def __init__(self, graph: Graph, config: Config) -> None:
@@ -47,7 +50,7 @@ class Pairing:
                               if self._gains(operation) and self._stays_paired(operation.result))
 
     def _gains(self, operation: Operation) -> bool:
-        """Whether a convolution needs fewer tiles if it makes two columns at once."""
+        """Return whether a convolution needs fewer tiles if it computes two columns at once."""
         if operation.kind != "convolution":
             return False
         a, kernel, lanes = operation.attributes, operation.operands[1].shape, self._config.lanes
@@ -64,7 +67,7 @@ class Pairing:
         return -(-(width + 1) // together) < 2 * -(-width // together)
 
     def _stays_paired(self, result: Value) -> bool:
-        """Whether all that uses a result takes pairs of columns."""
+        """Return whether all users of a result, up to 1 x 1 convolutions, accept paired columns."""
         values, convolutions = [result], 0
         for value in values:
             if value in self._outputs:
@@ -85,7 +88,10 @@ class Pairing:
         return convolutions > 0
 
     def takes_pairs(self, operation: Operation) -> bool:
-        """Whether an operation is a convolution of one offset, whose results fill the lanes."""
+        """Return whether an operation is a 1 x 1 convolution whose outputs fill whole lanes.
+
+        Such a convolution accepts paired columns as its input.
+        """
         if operation.kind != "convolution":
             return False
         a, kernel = operation.attributes, operation.operands[1].shape
@@ -98,7 +104,7 @@ class Pairing:
 
 def for_two_columns(kernel: Value, attributes: dict[str, Any], to: Expansion
                     ) -> tuple[Value, dict[str, Any]]:
-    """A kernel that makes the outputs of two columns, and attributes of its convolution."""
+    """Return a kernel that computes the outputs of two adjacent columns, and changed attributes."""
     plain = _in_order(kernel, attributes, to)
     strides = attributes["window_strides"]
     return (to.concatenate([_padded(plain, 1, 0, 1, to), _padded(plain, 1, 1, 0, to)], 3),
@@ -107,7 +113,7 @@ def for_two_columns(kernel: Value, attributes: dict[str, Any], to: Expansion
 
 def block_diagonal(kernel: Value, attributes: dict[str, Any], to: Expansion
                    ) -> tuple[Value, dict[str, Any]]:
-    """A kernel of one offset, twice on the diagonal, and attributes of its convolution."""
+    """Return a block diagonal kernel, with a 1 x 1 kernel twice, and changed attributes."""
     plain = _in_order(kernel, attributes, to)
     outputs = plain.shape[3]
     return (to.concatenate([_padded(plain, 3, 0, outputs, to), _padded(plain, 3, outputs, 0, to)],
@@ -115,7 +121,7 @@ def block_diagonal(kernel: Value, attributes: dict[str, Any], to: Expansion
 
 
 def repeated_twice(value: Value, to: Expansion) -> Value:
-    """A broadcast, with its last dimension twice."""
+    """Return a broadcast value whose last dimension contains its elements twice."""
     producer = to.producers[value]
     [source], dimensions = producer.operands, producer.attributes["broadcast_dimensions"]
     last = len(value.shape) - 1
@@ -129,14 +135,14 @@ _ORDER = {"kernel_spatial_dimensions": (0, 1), "kernel_input_feature_dimension":
 
 
 def _in_order(kernel: Value, attributes: dict[str, Any], to: Expansion) -> Value:
-    """A kernel as (lines, columns, inputs, outputs)."""
+    """Transpose a kernel to dimensions (lines, columns, inputs, outputs)."""
     return to.transpose(kernel, (*attributes["kernel_spatial_dimensions"],
                                  attributes["kernel_input_feature_dimension"],
                                  attributes["kernel_output_feature_dimension"]))
 
 
 def _padded(value: Value, dimension: int, low: int, high: int, to: Expansion) -> Value:
-    """A value with zeros before and behind a dimension."""
+    """Pad one dimension of a value with ``low`` zeros before and ``high`` zeros after it."""
     rank = range(len(value.shape))
     pads = [tuple(pad * (number == dimension) for number in rank) for pad in (low, high)]
     shape = tuple(size + before + behind for size, before, behind in zip(

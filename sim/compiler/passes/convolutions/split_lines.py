@@ -1,12 +1,13 @@
-"""Convolutions of few features, with columns along the lanes.
+"""Convolutions of few features, computed with image columns along the lanes.
 
-`sim.compiler.kernels.products.lines` has their kernel.
+Their kernel is in `sim.compiler.kernels.products.lines`.
 
-The columns of the result are in the order of their phases: lane *q* · *S* + *p* is column
-*p* · *Q* + *q*, for *S* sublanes. So a transpose of the tiled dimensions gives a value in phases.
-The input's columns are brought to that order, one copy for each distance that the kernel and the
-stride ask for, by products with constant matrices of ones and zeros; the array rounds the input to
-bf16 in any case.
+The columns of the result are sorted by phase. With *S* sublanes and *Q* phases, lane *q* · *S* +
+*p* holds column *p* · *Q* + *q*: place *p* of phase *q*. So a transpose of the tiled dimensions
+gives a value split into phases (`split_phases`).
+Products with constant matrices of ones and zeros bring the input's columns to that order, one copy
+for each column distance that the kernel and the stride require. This loses no precision, because
+the array rounds the input to bf16 in any case.
 """
 
 import math
@@ -23,11 +24,23 @@ from sim.compiler.passes.expansion import Expansion
 __all__ = ["Order", "as_phases", "few_features", "line_convolution", "pooled", "pooled_phases"]
 
 Order = tuple[int, int, int, int]
-"""Dimensions of a value: lines, images, columns, features."""
+"""Numbers of a value's dimensions for image lines, images, image columns, and features."""
 
 
 def few_features(operation: Operation, takes: Order, places: int, config: Config) -> bool:
-    """Whether a convolution is one for which columns along the lanes are better."""
+    """Return whether a convolution has so few features that columns should lie along the lanes.
+
+    Parameters
+    ----------
+    operation : Operation
+        The convolution.
+    takes : Order
+        Dimensions of its input.
+    places : int
+        Columns in each phase of the result.
+    config : Config
+        The chip.
+    """
     a, (lhs, rhs) = operation.attributes, operation.operands
     window = rhs.shape[a["kernel_spatial_dimensions"][1]]
     lines = [operation.result.shape[i] for i in a["output_spatial_dimensions"]]
@@ -43,7 +56,15 @@ def few_features(operation: Operation, takes: Order, places: int, config: Config
 
 def line_convolution(operation: Operation, takes: Order, places: int, config: Config,
                      to: Expansion) -> Value:
-    """The result, of shape (lines, images, outputs, phases * sublanes)."""
+    """Write a convolution with columns along the lanes.
+
+    Parameters are those of `few_features`, which must be true.
+
+    Returns
+    -------
+    Value
+        The result, shape (lines, images, outputs, phases * sublanes).
+    """
     a, (lhs, rhs) = operation.attributes, operation.operands
     columns = operation.result.shape[a["output_spatial_dimensions"][1]]
     size = rhs.shape[a["kernel_spatial_dimensions"][1]]
@@ -69,7 +90,7 @@ def line_convolution(operation: Operation, takes: Order, places: int, config: Co
 
 
 def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) -> Value:
-    """The input as (images, padded lines, stride * features, columns of the result)."""
+    """Reshape the input to (images, padded lines, stride * features, columns of the result)."""
     a, (lhs, rhs) = operation.attributes, operation.operands
     stride = a["window_strides"][1]
     lines, images, columns, features = (lhs.shape[dimension] for dimension in takes)
@@ -85,7 +106,11 @@ def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) ->
 
 
 def _kernel(operation: Operation, low: int, columns: int, features: int, to: Expansion) -> Value:
-    """The kernel as (outputs, lines * columns / stride * features), with zeros for padding."""
+    """Reshape the kernel to (outputs, lines * (columns / stride) * features).
+
+    ``low`` zero columns are added before the kernel's columns, others after them, up to
+    ``columns``. ``features`` is the stride times the input features, padded by zeros.
+    """
     a, rhs = operation.attributes, operation.operands[1]
     order = (*a["kernel_spatial_dimensions"], a["kernel_input_feature_dimension"],
              a["kernel_output_feature_dimension"])
@@ -100,7 +125,10 @@ def _kernel(operation: Operation, low: int, columns: int, features: int, to: Exp
 
 def _padded(value: Value, pads: dict[int, tuple[int, int]], to: Expansion,
             fill: Value | None = None) -> Value:
-    """A value with elements before and behind some dimensions; zeros, unless ``fill`` is given."""
+    """Pad dimensions of a value with zeros, or with ``fill``.
+
+    ``pads`` maps a dimension to the numbers of elements before and after it.
+    """
     if not any(map(any, pads.values())):
         return value
     low, high = ([pads.get(number, (0, 0))[side] for number in range(len(value.shape))]
@@ -113,7 +141,10 @@ def _padded(value: Value, pads: dict[int, tuple[int, int]], to: Expansion,
 
 def _selection(columns: int, places: int, sublanes: int, distances: Sequence[int]
                ) -> "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]":
-    """Ones where a lane takes a column, shape (distances, lanes, columns)."""
+    """Return matrices that select columns, shape (distances, lanes, columns).
+
+    An element is 1 where the lane receives the column: the lane's own column plus the distance.
+    """
     phases = columns // places
     found = np.zeros((len(distances), phases * sublanes, columns), np.float32)
     for number, distance in enumerate(distances):
@@ -125,7 +156,24 @@ def _selection(columns: int, places: int, sublanes: int, distances: Sequence[int
 
 
 def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
-    """A value with columns along the lanes as (lines, images, phases, places, features)."""
+    """Convert a value with columns along the lanes to phases.
+
+    Parameters
+    ----------
+    value : Value
+        Shape (lines, images, features, phases * sublanes).
+    places : int
+        Columns in each phase.
+    sublanes : int
+        Sublanes of the chip.
+    to : Expansion
+        Receives the operations.
+
+    Returns
+    -------
+    Value
+        Shape (lines, images, phases, places, features).
+    """
     lines, images, features, lanes = value.shape
     rows = to.reshape(to.transpose(value, (0, 1, 3, 2)),
                       (lines, images, lanes // sublanes, sublanes, features))
@@ -134,9 +182,20 @@ def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
 
 def pooled(operation: Operation, value: Value, dimension: int, along: int, to: Expansion,
            padding: tuple[int, int] | None = None) -> Value:
-    """Reduce the windows along one dimension, ``along`` of the operation.
+    """Reduce the windows of a ``reduce_window`` along one dimension only.
 
-    ``dimension`` is that of the value; its padding is the operation's, if none is given.
+    Parameters
+    ----------
+    operation : Operation
+        The ``reduce_window``.
+    value : Value
+        The operand, in another layout.
+    dimension, along : int
+        The same dimension, as numbered in ``value`` and in the operation's attributes.
+    to : Expansion
+        Receives the operation.
+    padding : tuple of (int, int), optional
+        Padding of the dimension; by default that of the operation.
     """
     a, rank = operation.attributes, len(value.shape)
     pads = a["padding"][along] if padding is None else padding
@@ -155,7 +214,24 @@ def pooled(operation: Operation, value: Value, dimension: int, along: int, to: E
 
 
 def pooled_phases(operation: Operation, value: Value, along: int, to: Expansion) -> Value | None:
-    """Reduce the windows along the columns of a value in phases; None if they do not fit."""
+    """Reduce the windows of a ``reduce_window`` along the columns of a value in phases.
+
+    Parameters
+    ----------
+    operation : Operation
+        The ``reduce_window``.
+    value : Value
+        The operand, shape (lines, images, phases, places, features).
+    along : int
+        The dimension of columns, as numbered in the operation's attributes.
+    to : Expansion
+        Receives the operations.
+
+    Returns
+    -------
+    Value or None
+        The result in phases; None if the windows do not match the phases.
+    """
     a, (_, _, phases, places, _) = operation.attributes, value.shape
     window, stride = a["window_dimensions"][along], a["window_strides"][along]
     low, high = a["padding"][along]

@@ -1,9 +1,10 @@
-"""Splits the columns of images into phases, for convolutions that gain by it.
+"""Splits the columns of images into phases, for convolutions that become faster by it.
 
-A convolution over two dimensions becomes a `phase_convolution`
-(`sim.compiler.kernels.products.phases`) of values whose columns are split. Elementwise operations
-and reductions of its result are applied to the split value, so that a chain of convolutions never
-puts the columns together; what needs them gets a copy.
+With *Q* phases, column *p* · *Q* + *q* of an image becomes place *p* of phase *q*. A convolution
+over two dimensions becomes a ``phase_convolution`` (`sim.compiler.kernels.products.phases`) of
+values whose columns are split in this way. Elementwise operations and reductions of its result are
+applied to the split value, so a chain of convolutions never joins the columns again. Operations
+that need the joined columns get a copy.
 """
 
 import math
@@ -35,20 +36,22 @@ from sim.compiler.tiling import standard
 __all__ = ["split_phases"]
 
 _FULL = 0.75
-"""Share of the sublanes from which on all convolutions have the same number of places."""
+"""If one number of places per phase suits all convolutions and fills at least this share of the
+sublanes, all of them use it."""
 _LEAST = 0.6
-"""Least share of the sublanes that places fill, unless a whole line does not."""
+"""Least share of the sublanes that the places of a phase must fill, unless a phase holds a whole
+line."""
 
 _ROOM = 0.5
-"""Part of vector memory from which on a convolution takes one image at a time."""
+"""A convolution that needs more than this share of vector memory is computed image by image."""
 _SHARE = 0.4
-"""Part of vector memory from which on the lines of a kernel are multiplied one by one."""
+"""A kernel that takes at least this share of vector memory is multiplied line by line."""
 _OFFSETS = 9
-"""Offsets of a kernel that may be more than the places of its result, as in a gradient's."""
+"""A kernel may have up to this many offsets even if its result has fewer spatial positions."""
 
 
 def split_phases(graph: Graph, config: Config) -> None:
-    """Split the columns of the convolutions of a graph for a chip."""
+    """Split the columns of a graph's convolutions into phases, where a chip gains by it."""
     shapes = [shape for operation in graph.walk() if (shape := _Shape.of(operation)) is not None]
     common = _places(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
     splitter = _Splitter(config, common if common >= _FULL * config.sublanes else None,
@@ -59,7 +62,10 @@ def split_phases(graph: Graph, config: Config) -> None:
 
 
 def _order_by_use(graph: Graph) -> None:
-    """Put each operation right before what first needs it, so that images follow each other."""
+    """Move each operation right before the first one that needs it.
+
+    As a result, separate images are computed one after the other.
+    """
     producers, users = graph.producers(), graph.users()
     done: set[Operation] = set()
     ordered: list[Operation] = []
@@ -72,7 +78,7 @@ def _order_by_use(graph: Graph) -> None:
             stack.extend(reversed(waiting))
             continue
         stack.pop()
-        # With one slice of a value come all of them, so that the value need not stay.
+        # All slices of a value are computed together, so that the value itself need not stay.
         for each in [operation] if operation.kind != "slice" else [
                 operation, *(user for user in users[operation.operands[0]]
                              if user.kind == "slice")]:
@@ -83,19 +89,20 @@ def _order_by_use(graph: Graph) -> None:
 
 
 def _places(columns: int, most: int) -> int:
-    """The greatest divisor of a number of columns that is ``most`` or less."""
+    """Return the largest divisor of ``columns`` that is at most ``most``."""
     return max((n for n in range(1, most + 1) if columns % n == 0), default=1)
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Geometry of a convolution that can be split.
+    """Geometry of a convolution whose columns can be split.
 
     Attributes
     ----------
     attributes : dict
+        Attributes of the convolution.
     inputs, results : int
-        Columns of the input and of the result.
+        Number of columns of the input and of the result.
     """
 
     attributes: dict[str, Any]
@@ -104,7 +111,7 @@ class _Shape:
 
     @classmethod
     def of(cls, operation: Operation) -> "_Shape | None":
-        """The shape of an operation, or None if it is none that can be split."""
+        """Return the geometry of an operation; None if it cannot be split."""
         if operation.kind != "convolution":
             return None
         a, (lhs, rhs) = operation.attributes, operation.operands
@@ -126,14 +133,14 @@ class _Shape:
 
     @property
     def takes(self) -> Order:
-        """Dimensions of the input."""
+        """Numbers of the input's dimensions."""
         a = self.attributes
         lines, columns = a["input_spatial_dimensions"]
         return lines, a["input_batch_dimension"], columns, a["input_feature_dimension"]
 
     @property
     def makes(self) -> Order:
-        """Dimensions of the result."""
+        """Numbers of the result's dimensions."""
         a = self.attributes
         lines, columns = a["output_spatial_dimensions"]
         return lines, a["output_batch_dimension"], columns, a["output_feature_dimension"]
@@ -141,14 +148,15 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Split:
-    """A value with split columns.
+    """A value with columns split into phases.
 
     Attributes
     ----------
     parts : tuple of Value
-        The value, of shape (lines, images, phases, places, features), or each image by itself.
-    order : tuple of int
-        The dimensions of the value as it was.
+        One value of shape (lines, images, phases, places, features), or one such value for each
+        image.
+    order : Order
+        Dimensions of the value before its columns were split.
     """
 
     parts: tuple[Value, ...]
@@ -156,22 +164,22 @@ class _Split:
 
     @property
     def form(self) -> tuple[Order, int]:
-        """Dimensions and phases: the values of an elementwise operation must share them."""
+        """Dimensions and number of phases; all operands of an elementwise operation must agree."""
         return self.order, self.parts[0].shape[2]
 
 
 @dataclass(frozen=True)
 class _Lines:
-    """A value with columns along the lanes, in the order of phases.
+    """A value with columns along the lanes, sorted by phase.
 
     Attributes
     ----------
     value : Value
-        Of shape (lines, images, features, phases * sublanes).
-    order : tuple of int
-        The dimensions of the value as it was.
+        Shape (lines, images, features, phases * sublanes).
+    order : Order
+        Dimensions of the value before it was converted to this layout.
     places : int
-        Places of each phase that are columns.
+        Number of columns in each phase; further lanes of a phase are padding.
     """
 
     value: Value
@@ -180,18 +188,18 @@ class _Lines:
 
 
 def _pair(type: TensorType) -> TensorType:
-    """The type of a value in phases with two adjacent columns' features in a row."""
+    """Return the type of a value in phases if each row holds the features of two columns."""
     lines, images, phases, places, features = type.shape
     return TensorType((lines, images, phases // 2, places, 2 * features), type.dtype)
 
 
 class _Splitter:
-    """Splits columns, and remembers the values that are split."""
+    """Splits columns of values into phases, and remembers the split form of each value."""
 
     def __init__(self, config: Config, places: int | None, pairing: Pairing) -> None:
         self._config = config
         self._pairing = pairing
-        # Parts of values in phases whose features are those of two adjacent columns.
+        # For each value in paired columns, its parts: rows hold the features of two columns.
         self._pairs: dict[Value, tuple[Value, ...]] = {}
         self._sublanes = config.sublanes
         self._common = places
@@ -199,10 +207,10 @@ class _Splitter:
         self._lines: dict[Value, _Lines] = {}
         self._wholes: dict[tuple[Value, ...], Value] = {}
         self.has_parts = False
-        """Whether images were separated."""
+        """Whether values have been split into separate images."""
 
     def rule(self, operation: Operation, to: Expansion) -> Value | None:
-        """Replacement of an operation, or None."""
+        """Return the value that replaces an operation's result; None to keep the operation."""
         if operation.kind == "convolution":
             return self._convolution(operation, to)
         if operation.kind in ELEMENTWISE:
@@ -267,9 +275,10 @@ class _Splitter:
 
     def _kernels(self, kernel: Value, type: TensorType, attributes: dict[str, Any], to: Expansion
                  ) -> list[tuple[Value, dict[str, Any]]]:
-        """The kernel, or its lines, and the attributes of each, if it fills much of vector memory.
+        """Return the kernel; or, if it fills much of vector memory, its lines one by one.
 
-        Lines are read from HBM while those before are multiplied.
+        Each comes with the attributes that change. A line of the kernel is read from HBM while the
+        line before is multiplied.
         """
         spatial, config = attributes["kernel_spatial_dimensions"], self._config
         along, size = spatial[0], kernel.shape[spatial[0]]
@@ -286,7 +295,7 @@ class _Splitter:
 
     def _is_large(self, lhs: Value, rhs: Value, type: TensorType, attributes: dict[str, Any]
                   ) -> bool:
-        """Whether a convolution of all images takes most of vector memory."""
+        """Return whether a convolution of all images needs more than `_ROOM` of vector memory."""
         def vectors(elements: int, features: int, places: int) -> int:
             return elements // features // places * -(-features // self._config.lanes)
 
@@ -304,7 +313,7 @@ class _Splitter:
         return total > self._config.vmem_vectors * _ROOM
 
     def _gains(self, images: int, features: int, places: int, columns: int) -> bool:
-        """Whether places fill the sublanes well enough, and better than images would."""
+        """Return whether places fill the sublanes well enough, and at least as well as images."""
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)
 
@@ -341,7 +350,7 @@ class _Splitter:
         return self._merged(_Split(tuple(results), order), to)
 
     def _elementwise_pairs(self, operation: Operation, to: Expansion) -> Value | None:
-        """An operation on two columns at a time, if an operand has such parts."""
+        """Apply an elementwise operation to paired columns; None if an operand cannot be paired."""
         paired = [value for value in operation.operands if value in self._pairs]
         if not paired:
             return None
@@ -363,7 +372,7 @@ class _Splitter:
                              for part in zip(*sources, strict=True)], order, to)
 
     def _paired(self, parts: list[Value], order: Order, to: Expansion) -> Value:
-        """The value as it was, of parts whose features are those of two adjacent columns."""
+        """Record a value in paired columns; return the value in its original layout."""
         split = []
         for part in parts:
             lines, images, phases, places, features = part.shape
@@ -376,7 +385,7 @@ class _Splitter:
         return value
 
     def _reduce(self, operation: Operation, to: Expansion) -> Value | None:
-        """Reduce phases and places, where columns are reduced."""
+        """Reduce a split value over its columns, that is over phases and places."""
         split = self._splits.get(operation.operands[0])
         dimensions = operation.attributes["dimensions"]
         if split is None or len(operation.operands) != 2 or split.order[2] not in dimensions:
@@ -390,12 +399,12 @@ class _Splitter:
         result = to.add("reduce", (whole, operation.operands[1]),
                         TensorType(shape, operation.result.dtype), operation.regions,
                         dimensions=tuple(reduced))
-        # The dimensions that are left, in the order in which the value had them.
+        # The remaining dimensions, in their original order.
         was = [split.order[number] for number in kept]
         return to.transpose(result, sorted(range(len(was)), key=was.__getitem__))
 
     def _reduce_window(self, operation: Operation, to: Expansion) -> Value | None:
-        """Reduce windows of lines and columns."""
+        """Reduce windows over lines and columns of a split value."""
         a, operand = operation.attributes, operation.operands[0]
         if len(operation.operands) != 2 or operand not in self._splits or any(
                 step > 1 for step in (*a["base_dilations"], *a["window_dilations"])):
@@ -413,17 +422,17 @@ class _Splitter:
         result = pooled_phases(operation, value, width, to)
         return None if result is None else self._merged(_Split((result,), split.order), to)
 
-    # Splitting, and putting together.
+    # Splitting and joining values.
 
     def _from_lines(self, lines: _Lines, to: Expansion) -> Value:
-        """The value as it was, of one with columns along the lanes."""
+        """Record a value with columns along the lanes; return it in its original layout."""
         rows = as_phases(lines.value, lines.places, self._sublanes, to)
         value = self._merged(_Split((rows,), lines.order), to)
         self._lines[value] = lines
         return value
 
     def _as_lines(self, value: Value, form: _Lines, to: Expansion) -> Value | None:
-        """A value with columns along the lanes, if that takes no copy."""
+        """Return a value with columns along the lanes, like ``form``; None if it needs a copy."""
         known = self._lines.get(value)
         if not value.shape:
             return value
@@ -437,14 +446,14 @@ class _Splitter:
         return known.value if same else None
 
     def _whole(self, split: _Split, to: Expansion) -> Value:
-        """All images of a value."""
+        """Return a split value with all images in one part."""
         if split.parts not in self._wholes:
             self._wholes[split.parts] = to.concatenate(split.parts, 1)
         return self._wholes[split.parts]
 
     def _split(self, value: Value, order: Order, phases: int, count: int, to: Expansion
                ) -> tuple[Value, ...]:
-        """A value with split columns, in so many parts."""
+        """Return a value with columns split into phases, as one part or ``count`` images."""
         known = self._splits.get(value)
         if known is not None and known.form == (order, phases):
             if len(known.parts) == count:
@@ -462,7 +471,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """The same images in one part, or each by itself."""
+        """Join parts into one, or split them into single images, so that there are ``count``."""
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)
@@ -474,10 +483,11 @@ class _Splitter:
     @staticmethod
     def _repeated(value: Value, order: Order, shape: tuple[int, ...], columns: int,
                   to: Expansion) -> Value | None:
-        """A constant or a broadcast in another shape, if its columns are equal.
+        """Write a constant or a broadcast anew in another layout; None if its columns differ.
 
-        Dimension ``order[n]`` of the value is dimension n of the shape, ``columns`` that of the
-        columns; if the shape has one more, that is the next one.
+        Dimension ``order[n]`` of the value becomes dimension n of ``shape``, and ``columns`` is the
+        number of the columns' dimension in ``shape``. If ``shape`` has five dimensions, the columns
+        take two: ``columns`` and the next one.
         """
         producer = to.producers.get(value)
         if producer is not None and producer.kind == "constant":
@@ -498,7 +508,7 @@ class _Splitter:
         return to.broadcast(source, shape, places)
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
-        """The value with its columns together, which is dropped if nothing uses it."""
+        """Record a split value; return it in its original layout, which may remain unused."""
         whole = self._whole(split, to)
         lines, images, phases, places, features = whole.shape
         flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),

@@ -1,4 +1,4 @@
-"""Writes operations that vector memory does not hold as streams of blocks."""
+"""Rewrites operations whose values do not fit vector memory as streams of blocks."""
 
 from sim.compiler.passes.streaming.stream_large import stream_large
 

@@ -4,8 +4,9 @@
     def negate(operation: Operation) -> Iterator[Axis]:
         ...
 
-An axis has a number of indices. A block is a range of them; it needs a part of each operand, and is
-a part of each result, or changes a result that is carried from block to block.
+An axis is a range of indices, for example those of one dimension of the result. A block is a
+subrange. To compute a block, a part of each operand is needed; the block yields a part of each
+result, or updates a result that is carried from block to block.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +21,17 @@ __all__ = ["Axis", "Block", "Part", "Write", "axes", "axes_of", "resized", "same
 
 @dataclass(frozen=True)
 class Part:
-    """Part of an operand that a block needs.
+    """The part of an operand that a block needs: a range of indices of one dimension.
 
-    An index of the axis needs ``window`` indices of the operand, from ``start + stride * index``.
+    Index i of the axis needs ``window`` indices of the operand, from ``start + stride * i`` on.
+    Indices outside of the operand are padding.
 
     Attributes
     ----------
     along : int
-        Dimension of the operand that is cut.
+        Dimension of the operand.
     start, stride, window : int
-        As above; indices outside of the operand are padding.
+        Numbers of the formula above.
     """
 
     along: int
@@ -38,25 +40,26 @@ class Part:
     window: int = 1
 
     def range(self, first: int, size: int) -> tuple[int, int]:
-        """First index, and one past the last, that ``size`` indices of the axis need."""
+        """Return the operand's range (first, end) for ``size`` axis indices from ``first`` on."""
         ends = self.start + self.stride * first, self.start + self.stride * (first + size - 1)
         return min(ends), max(ends) + self.window
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block, as the code that computes it sees it.
+    """A block, as described to the function that writes its operations.
 
     Attributes
     ----------
     size : int
-        Indices of the axis.
+        Number of axis indices in the block.
     padding : tuple of (int, int)
-        For each operand, how many of the indices that the block needs lie before and after it.
+        For each operand, how many of the indices that the block needs lie before the operand's
+        first index, and how many after its last.
     first : Value or None
-        Its first index, if the axis is `numbered`.
+        First axis index of the block, a scalar of type s32; None unless the axis is `numbered`.
     carried : tuple of Value
-        Values that are carried, as they are before this block.
+        Values of the carried results before this block.
     """
 
     size: int
@@ -66,7 +69,8 @@ class Block:
 
 
 Write = Callable[[Expansion, Sequence[Value], Block], Sequence[Value]]
-"""Writes the operations of a block; takes the parts of operands, and returns those of results."""
+"""Writes the operations of a block. Receives the parts of the operands, and returns the parts of
+the results or new values of carried ones."""
 
 
 @dataclass(frozen=True)
@@ -76,25 +80,26 @@ class Axis:
     Attributes
     ----------
     size : int
-        Number of indices.
+        Number of indices of the axis.
     inputs : tuple of (Value, Part or None)
-        Operands, and the part that a block needs; None for all of it.
+        Each operand, with the part that a block needs; None if it needs the whole operand.
     results : tuple of (int or None)
-        The dimension along which each result is cut; None if it is carried.
+        For each result, the dimension along which blocks are concatenated; None if it is carried.
     write : callable
-        Writes a block.
+        Writes the operations of a block (`Write`).
     initial : callable, optional
-        Writes the initial values of carried results; takes an `Expansion`.
+        Writes the initial values of carried results, in an `Expansion`, and returns them.
     numbered : bool
-        Blocks need the number of their first index.
+        Whether the operations of a block need the number of its first index (`Block.first`).
     scale : int
-        Indices of a result for one of the axis.
+        Number of indices of each result for one index of the axis.
     unit : int
-        Sizes of blocks are multiples of it.
+        Sizes of blocks must be multiples of this number.
     outside : bool
-        A block may need only padding; then it gets one element, which it must not use.
+        Whether a block may need nothing but padding of an operand. It then receives one element of
+        the operand, which it must not use.
     smallest : bool
-        Blocks are no larger than one unit.
+        Whether blocks must be as small as possible: one unit.
     """
 
     size: int
@@ -114,11 +119,17 @@ _RULES: dict[str, Rule] = {}
 
 
 def axes(*kinds: str) -> Callable[[Rule], Rule]:
-    """Register the axes of kinds of operations."""
+    """Register the decorated function, which yields an operation's axes, for kinds of operations.
+
+    Raises
+    ------
+    ValueError
+        If a kind has a rule already.
+    """
     def register(function: Rule) -> Rule:
         for kind in kinds:
             if kind in _RULES:
-                raise ValueError(f"{kind} must have one rule, not two")
+                raise ValueError(f"{kind} must have one rule of axes, not two")
             _RULES[kind] = function
         return function
 
@@ -126,13 +137,13 @@ def axes(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def axes_of(operation: Operation) -> list[Axis]:
-    """All ways to compute an operation block by block."""
+    """Return all ways to compute an operation block by block; empty if there is none."""
     rule = _RULES.get(operation.kind)
     return [] if rule is None else list(rule(operation))
 
 
 def resized(kind: TensorType, along: int | None, size: int) -> TensorType:
-    """A type with another size of a dimension."""
+    """Return a type whose dimension ``along`` has another size; the same type if it is None."""
     if along is None:
         return kind
     return TensorType((*kind.shape[:along], size, *kind.shape[along + 1:]), kind.dtype)
@@ -141,7 +152,19 @@ def resized(kind: TensorType, along: int | None, size: int) -> TensorType:
 def same_kind(operation: Operation, results: Sequence[int | None],
               change: Callable[[Block], dict[str, Any]] = lambda block: {},
               scale: int = 1) -> Write:
-    """Write a block as the same operation, with some other attributes."""
+    """Make a `Write` function that applies the same operation to the parts of the operands.
+
+    Parameters
+    ----------
+    operation : Operation
+        The operation to compute block by block.
+    results : sequence of (int or None)
+        As in `Axis`.
+    change : callable
+        Returns the attributes that differ for a block.
+    scale : int
+        As in `Axis`.
+    """
     def write(at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:
         types = [resized(value.type, along, scale * block.size)
                  for value, along in zip(operation.results, results, strict=True)]

@@ -1,4 +1,4 @@
-"""Axes of elementwise operations, their fusions, and what only moves elements."""
+"""Axes of elementwise operations, of fusions, and of operations that only move elements."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, resized,
 __all__: list[str] = []
 
 _WHOLE = 256
-"""A multiple of the lanes of every chip."""
+"""A multiple of the number of lanes of every chip."""
 
 
 @axes(*sorted(ELEMENTWISE))
@@ -35,7 +35,7 @@ def _fusion(operation: Operation) -> Iterator[Axis]:
 
 
 class _FusionAxis:
-    """Cuts a fusion along a dimension of its results."""
+    """Divides a fusion into blocks along a dimension of its results."""
 
     def __init__(self, operation: Operation, along: int) -> None:
         self._operation = operation
@@ -43,7 +43,7 @@ class _FusionAxis:
         self._shape = operation.results[0].shape
         [self._region] = operation.regions
         self._outer = dict(zip(self._region.inputs, operation.operands, strict=True))
-        # An input that is used in several ways is an input for each of them.
+        # An input that is divided in several ways becomes one operand for each way.
         self._inputs: dict[tuple[Value, int | None], int] = {}
         self._numbered = False
         for inner in self._region.operations:
@@ -63,7 +63,7 @@ class _FusionAxis:
                     numbered=self._numbered)
 
     def _cut(self, inner: Operation, value: Value) -> int | None:
-        """The dimension of an input that is cut where an operation reads it."""
+        """Return the dimension to divide an input along where ``inner`` reads it; None: whole."""
         if inner.kind == "broadcast_in_dim":
             dimensions = inner.attributes["broadcast_dimensions"]
             if self._along not in dimensions:
@@ -104,7 +104,7 @@ class _FusionAxis:
 
 
 def _shifted(at: Expansion, numbers: Value, first: Value) -> Value:
-    """Numbers plus a scalar of type s32."""
+    """Add a scalar of type s32 to all numbers of an array."""
     first = at.broadcast(first, numbers.shape, ())
     if numbers.dtype is DType.S32:
         return at.binary("add", numbers, first)
@@ -146,7 +146,10 @@ def _transpose(operation: Operation) -> Iterator[Axis]:
 
 @axes("reshape")
 def _reshape(operation: Operation) -> Iterator[Axis]:
-    """Shapes agree up to a dimension of each; from there to where they agree again, it is major."""
+    """Yield axes of a reshape: pairs of dimensions before which both shapes have the same product.
+
+    Both dimensions are then the outermost ones of a group that holds the same elements.
+    """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
     for along in range(result.type.rank):
@@ -157,7 +160,7 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
             cut += 1
         if cut == value.type.rank:
             continue
-        # Elements of an index of each, in the group of dimensions that has the same elements.
+        # Number of elements of one index of either dimension, within the group.
         mine, other = _group(result.shape, along, value.shape, cut)
         both = lcm(mine, other)
         if both // other > value.shape[cut] or value.shape[cut] * other != (
@@ -167,7 +170,11 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
 
 
 def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tuple[int, int]:
-    """Sizes behind two dimensions up to where the products from there on agree."""
+    """Return the elements of one index of dimension ``at`` and of ``cut``, within their group.
+
+    The group is the shortest range of dimensions, from ``at`` in one shape and from ``cut`` in the
+    other, with the same product.
+    """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1
     while a != b:
@@ -179,7 +186,10 @@ def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tup
 
 
 def _reshape_axis(operation: Operation, along: int, cut: int, mine: int, other: int) -> Axis:
-    """An index of the axis is ``mine`` of the result and ``other`` of the operand."""
+    """Make the axis of a reshape that divides ``along`` of the result and ``cut`` of the operand.
+
+    One index of the axis covers ``mine`` indices of the result and ``other`` of the operand.
+    """
     [value] = operation.operands
     count = operation.result.shape[along] // mine
     return Axis(count, ((value, Part(cut, 0, other, other)),), (along,),
@@ -192,7 +202,7 @@ def _slice(operation: Operation) -> Iterator[Axis]:
     names = "start_indices", "limit_indices", "strides"
     for along, size in enumerate(operation.result.shape):
         start, _, stride = (attributes[name][along] for name in names)
-        # Blocks begin at whole vectors, and leave out what is before the slice.
+        # Blocks begin at whole vectors; the elements before the slice's start are skipped.
         extra = start % _WHOLE if along == value.type.rank - 1 else 0
 
         def change(block: Block, along: int = along, stride: int = stride, extra: int = extra

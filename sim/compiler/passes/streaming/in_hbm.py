@@ -1,4 +1,4 @@
-"""Operations that are transfers of rows of values in HBM."""
+"""Finds operations that transfers of rows within HBM can compute."""
 
 from math import prod
 
@@ -10,20 +10,22 @@ from sim.compiler.tiling import standard
 __all__ = ["leave_in_hbm"]
 
 _MOST_CUTS = 4
-"""Dimensions in which a slice in HBM may be cut: words of scalar memory for indices."""
+"""Most dimensions in which a slice in HBM may be smaller than its operand: each needs a word of
+scalar memory for its index."""
 
 
 def leave_in_hbm(graph: Graph, config: Config) -> None:
-    """Mark operations on values that vector memory does not hold, if transfers compute them.
+    """Mark operations on values that do not fit vector memory and that transfers can compute.
 
     They get the attribute ``in_hbm``: gathers along a table's first dimension, concatenations, and
-    slices whose place is computed. A gather gets a line of indices. A slice, or an update, of part
-    of the lanes becomes one of whole rows, and one within these.
+    dynamic slices and their updates. The indices of such a gather are reshaped to one dimension. A
+    slice or update of part of the lanes is split into one of whole rows, in HBM, and one within
+    these rows.
 
     Parameters
     ----------
     graph : Graph
-        Is changed.
+        The graph; it is changed in place.
     config : Config
         The chip.
     """
@@ -34,8 +36,8 @@ def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | No
     if operation.kind == "gather":
         return _line(operation, at, config)
     values = dict.fromkeys((*operation.operands, *operation.results))
-    # A value of which only slices are read need not fit: what has half of vector memory would be
-    # evicted for other operations and come back as a whole.
+    # A value of which only slices are read need not be in vector memory. One that takes half of it
+    # would be evicted for other operations, and then be read again as a whole.
     room = config.vmem_vectors // (2 if operation.kind == "dynamic_slice" else 1)
     if any(0 in value.shape for value in values) or sum(
             standard(value.shape, config).vectors for value in values) <= room:
@@ -49,7 +51,7 @@ def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | No
 
 
 def _slice(operation: Operation, at: Expansion) -> Value | None:
-    """Mark a slice or an update of whole rows; write another one as several."""
+    """Mark a slice or an update of whole rows; split one of parts of rows into two operations."""
     updates = operation.kind == "dynamic_update_slice"
     value, starts = operation.operands[0], operation.operands[2 if updates else 1:]
     part = operation.operands[1] if updates else operation.result
@@ -92,7 +94,7 @@ def _line(operation: Operation, at: Expansion, config: Config) -> Value | None:
 
 
 def _takes_rows(operation: Operation) -> bool:
-    """Whether each index chooses all of an index of the first dimension."""
+    """Return whether each index of a gather selects ``table[index]`` as a whole."""
     (table, indices), attributes = operation.operands, operation.attributes
     rank, result = table.type.rank, operation.result
     batch = result.type.rank - rank + 1

@@ -43,7 +43,10 @@ def _sizes(sizes: tuple[int, ...], cut: int, block: Block) -> dict[str, object]:
 
 
 def _table_axis(operation: Operation, number: int, cut: int) -> Axis:
-    """Blocks of the operand along a dimension that is indexed: each gives the elements it has."""
+    """Divide a gather's operand along a dimension that is indexed.
+
+    Each block supplies the elements that it contains; the result is carried.
+    """
     operand, indices = operation.operands
 
     def write(at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:
@@ -70,7 +73,7 @@ def _table_axis(operation: Operation, number: int, cut: int) -> Axis:
 
 
 def _vector(at: Expansion, operation: Operation, indices: Value, numbers: Sequence[int]) -> Value:
-    """A number for each place of the vectors of indices, in their shape."""
+    """Broadcast ``numbers``, one for each component of an index vector, to the indices' shape."""
     along = operation.attributes["index_vector_dim"]
     if along == indices.type.rank:
         return at.broadcast(at.constant(numbers[0], indices.dtype), indices.shape, ())
@@ -86,7 +89,7 @@ def _length(operation: Operation, indices: Value) -> int:
 
 def _clamped(at: Expansion, operation: Operation, indices: Value, number: int,
              last: int) -> Value:
-    """Indices of which one is between 0 and ``last``; the others are as they are."""
+    """Clamp component ``number`` of all index vectors to 0 … ``last``; keep other components."""
     ends = np.iinfo(array_dtype(indices.dtype))
     low = [int(ends.min)] * _length(operation, indices)
     high = [int(ends.max)] * len(low)
@@ -97,7 +100,7 @@ def _clamped(at: Expansion, operation: Operation, indices: Value, number: int,
 
 def _less(at: Expansion, operation: Operation, indices: Value, number: int,
           first: Value) -> Value:
-    """Signed indices, one of which is counted from ``first`` on."""
+    """Convert index vectors to s32, and subtract ``first`` from their component ``number``."""
     indices = at.convert(indices, DType.S32)
     chosen = [0] * _length(operation, indices)
     chosen[number] = 1
@@ -108,13 +111,13 @@ def _less(at: Expansion, operation: Operation, indices: Value, number: int,
 
 def _inside(at: Expansion, operation: Operation, indices: Value, number: int,
             size: int) -> Value:
-    """Whether one of the indices is from 0 to before ``size``, for each vector of them."""
+    """For each index vector, compute whether its component ``number`` is in 0 … ``size - 1``."""
     along = operation.attributes["index_vector_dim"]
     if along < indices.type.rank:
         indices = at.slice(indices, along, number, 1)
         shape = (*indices.shape[:along], *indices.shape[along + 1:])
         indices = at.reshape(indices, shape)
-    # Negative numbers are large without a sign.
+    # As unsigned numbers, negative ones are large.
     plain = at.convert(indices, DType.U32)
     limit = at.broadcast(at.constant(size, DType.U32), plain.shape, ())
     return at.add("compare", (plain, limit), TensorType(plain.shape, DType.PRED),
@@ -152,7 +155,10 @@ def _scatter(operation: Operation) -> Iterator[Axis]:
 
 
 def _target_axis(operation: Operation, number: int, cut: int) -> Axis:
-    """Blocks of the operand along a dimension that is indexed: updates elsewhere are ignored."""
+    """Divide a scatter's operand along a dimension that is indexed.
+
+    Each block ignores the updates of indices that it does not contain.
+    """
     operand, indices, updates = operation.operands
 
     def write(at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:

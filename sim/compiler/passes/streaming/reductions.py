@@ -38,16 +38,17 @@ def _reduce(operation: Operation) -> Iterator[Axis]:
 
 
 def _sum_type(dtype: DType, kind: str | None) -> DType:
-    """The type in which a reducer of that kind combines numbers, as its kernel does."""
+    """Return the type in which a reducer of that kind combines numbers, the same as its kernel."""
     return DType.F32 if dtype is DType.BF16 and kind in ("add", "multiply") else dtype
 
 
 def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
               block: Block) -> Sequence[Value]:
-    """Reduce a block, and combine it with what is carried.
+    """Reduce a block, and combine the result with the carried values.
 
-    The initial value is what is carried first, so blocks begin with what has no effect: that is
-    known of a simple reducer; for others, StableHLO demands it of the initial values.
+    The carried values begin as the operation's initial values. So that these count only once, the
+    reduction of a block begins with the reducer's identity. Simple reducers have a known identity;
+    for other reducers, StableHLO requires the initial values to be identities.
     """
     count, [region] = len(operation.results), operation.regions
     values, initial, types = operands[:count], operands[count:], [
@@ -67,7 +68,7 @@ def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
 
 
 def _mapped(at: Expansion, region: Graph, operands: Sequence[Value]) -> list[Value]:
-    """A region of scalars, applied to all elements of values of one shape."""
+    """Apply a region on scalars to all elements of values of one shape."""
     shape = operands[0].shape
     known = dict(zip(region.inputs, operands, strict=True))
     for inner in region.operations:
@@ -126,7 +127,7 @@ def _select_and_scatter(operation: Operation) -> Iterator[Axis]:
                        same_kind(operation, (along,), scale=stride), scale=stride)
 
 
-# Products: a contracted dimension is summed over blocks, floats in f32.
+# Products: a contracted dimension is summed over blocks; floats are summed in f32.
 
 
 def _summed(operation: Operation) -> tuple[Callable[..., Sequence[Value]],
@@ -200,13 +201,23 @@ def _convolution(operation: Operation) -> Iterator[Axis]:
 
 
 def _rows_of_windows(operation: Operation, number: int, along: int) -> Axis:
-    """Blocks of a spatial dimension."""
+    """Divide a convolution along spatial dimension ``number``."""
     cut = operation.attributes["input_spatial_dimensions"][number]
     return _windowed(operation, number, cut, along)
 
 
 def _windowed(operation: Operation, number: int, cut: int, along: int) -> Axis:
-    """Blocks of a dimension with windows: they share the elements at their edges."""
+    """Divide a convolution along a dimension with windows; blocks share elements at their edges.
+
+    Parameters
+    ----------
+    operation : Operation
+        The convolution.
+    number : int
+        Number of the dimension among the spatial ones.
+    cut, along : int
+        The same dimension, as numbered in the input and in the result.
+    """
     (lhs, rhs), attributes = operation.operands, operation.attributes
     taps = rhs.shape[attributes["kernel_spatial_dimensions"][number]]
     part = Part(cut, -attributes["padding"][number][0], attributes["window_strides"][number],

@@ -1,4 +1,4 @@
-"""Finds operations that vector memory does not hold, and writes them as streams of blocks."""
+"""Rewrites operations whose operands and results do not fit vector memory as streams of blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,39 +20,46 @@ from sim.compiler.tiling import standard
 __all__ = ["stream_large"]
 
 _RULES = elements, indexed, reductions
-"""Modules whose rules register themselves."""
+"""Modules that register rules of axes when they are imported."""
 _SCRATCH = {"sort": 3, "reduce_window": 3, "select_and_scatter": 3, "convolution": 2,
             "phase_convolution": 1, "gather": 1, "scatter": 1, "dot_general": 1,
             "reduce": 1, "reshape": 1, "transpose": 1}
-"""Vectors that a kernel needs for itself and for other tilings, in its largest values' sizes."""
+"""Estimated room for a kernel's scratch and for copies in other tilings, as a multiple of the
+kernel's largest operand or result."""
 _DENSER = frozenset({"dot_general", "line_convolution"})
-"""Kinds whose rules take and make tilings that may need fewer vectors than the standard ones."""
+"""Kinds whose rules choose tilings that may need fewer vectors than the standard tilings."""
 _BLOCKS = 16
-"""Blocks wanted: the first read and the last write of a stream are not hidden."""
+"""Preferred number of blocks. With few blocks, the first read and the last write of a stream, which
+do not overlap with computation, take a large share of the time."""
 _MOST_PARTS = 8
-"""Parts of a stream, each with code of its own."""
+"""Most parts of a stream: each has code of its own, for blocks of one shape."""
 _SMALLEST = 16
-"""Vector memory divided by the size of a block that is not made smaller for that."""
+"""Blocks of less than 1/16 of vector memory are not made smaller to get `_BLOCKS` blocks."""
 
 
 def stream_large(graph: Graph, config: Config, share: int = 1) -> None:
-    """Replace operations that vector memory does not hold by streams, in regions too.
+    """Replace operations that do not fit vector memory by streams, including those in regions.
 
     Parameters
     ----------
     graph : Graph
-        Is changed.
+        The graph; it is changed in place.
     config : Config
         The chip.
     share : int
-        Blocks take at most one part in ``share`` of vector memory; kernels need the rest.
+        Operations may use at most 1/``share`` of vector memory for operands and results; kernels
+        need the remaining vectors as scratch.
     """
     leave_in_hbm(graph, config)
     _Streams(config, config.vmem_vectors // share).apply(graph)
 
 
 class _Way(Enum):
-    """Whether vector memory holds a block twice, once, or only in blocks of its own."""
+    """How a block is held in vector memory.
+
+    STAGED: twice, so that transfers overlap with computation. PLAIN: once. NESTED: it does not fit,
+    and is divided into blocks again.
+    """
 
     STAGED = 0
     PLAIN = 1
@@ -61,7 +68,7 @@ class _Way(Enum):
 
 @dataclass(frozen=True)
 class _Plan:
-    """An axis and the size of its blocks; the plan with the least ``waste`` is taken."""
+    """An axis and the size of its blocks; the plan with the smallest ``waste`` is chosen."""
 
     axis: Axis
     size: int
@@ -74,7 +81,7 @@ class _Streams:
         self._vectors = vectors
 
     def apply(self, graph: Graph) -> None:
-        """Replace operations of a graph."""
+        """Replace the operations of a graph that do not fit."""
         operations, graph.operations = graph.operations, []
         replaced: dict[Value, Value] = {}
         for operation in [step for whole in operations for step in self._steps(whole)]:
@@ -91,7 +98,10 @@ class _Streams:
         graph.outputs = [replaced.get(value, value) for value in graph.outputs]
 
     def _steps(self, operation: Operation) -> list[Operation]:
-        """The operation; a reshape that cannot be cut becomes two, with whole rows between them."""
+        """Return the operation alone, or two operations for a reshape that cannot be divided.
+
+        The shape between these two has whole rows, (size / lanes, lanes), if possible.
+        """
         if operation.kind != "reshape" or self._needed(operation) <= self._vectors or (
                 self._plan(operation) is not None):
             return [operation]
@@ -106,7 +116,7 @@ class _Streams:
     # The choice of an axis.
 
     def _plan(self, operation: Operation) -> _Plan | None:
-        """How to compute an operation block by block; None to leave it as it is."""
+        """Choose how to compute an operation block by block; None if it fits or has no plan."""
         if operation.kind in ("while", "case", "constant", "stream") or (
                 operation.attributes.get("in_hbm")) or any(
                 0 in value.shape for value in (*operation.operands, *operation.results)):
@@ -123,7 +133,7 @@ class _Streams:
         return sum(self._size(value.type) for value in values)
 
     def _chosen(self, operation: Operation) -> int:
-        """Vectors of operands and results in the tilings that the rule takes."""
+        """Return the vectors of operands and results in the tilings that the rule chooses."""
         choice = choose(operation, tuple(standard(value.shape, self._config)
                                          for value in operation.operands), self._config)
         tilings = dict(zip((*operation.operands, *operation.results),
@@ -134,7 +144,7 @@ class _Streams:
         return standard(kind.shape, self._config).vectors
 
     def _sized(self, operation: Operation, axis: Axis, way: _Way) -> _Plan | None:
-        """The largest blocks of an axis that fit."""
+        """Choose the size of an axis's blocks so that they fit; None if no size does."""
         unit = self._unit(operation, axis)
         if unit is None or (unit >= axis.size and not _narrows(axis)):
             return None
@@ -170,12 +180,13 @@ class _Streams:
                 return None
         rest = axis.size % size
         runs = 0 if self._consecutive(operation, axis) else 1
-        # Prefer: no second loop, no sums over blocks, consecutive rows, no rest, few blocks.
+        # Prefer, in this order: no nested loop, no carried results, blocks that do not need their
+        # number, consecutive rows, no smaller last block, few blocks.
         return _Plan(axis, size, (way.value, carried, int(axis.numbered), runs, int(rest > 0),
                                   -(-axis.size // size)))
 
     def _pleasant(self, operation: Operation, axis: Axis, most: int, unit: int) -> int:
-        """A size of blocks up to ``most``: enough of them, and without a rest if possible."""
+        """Choose a block size up to ``most``: enough blocks, and all of one size if possible."""
         wanted = max(axis.size // _BLOCKS // unit * unit, unit)
         least = self._vectors // _SMALLEST
         while wanted < most and sum(self._blocks(operation, axis, wanted)) < least:
@@ -187,7 +198,7 @@ class _Streams:
         return size
 
     def _blocks(self, operation: Operation, axis: Axis, size: int) -> list[int]:
-        """Vectors of the blocks of operands and results."""
+        """Return the vectors of a block of each operand and result that is divided."""
         found = []
         for value, part in axis.inputs:
             if part is not None:
@@ -200,7 +211,7 @@ class _Streams:
         return found
 
     def _unit(self, operation: Operation, axis: Axis) -> int | None:
-        """Least common multiple of block sizes that are whole vectors."""
+        """Return the smallest block size with which all blocks begin at whole vectors, or None."""
         unit = axis.unit
         for value, along in zip(operation.results, axis.results, strict=True):
             if along is not None:
@@ -218,13 +229,13 @@ class _Streams:
         return int(unit)
 
     def _tile(self, kind: TensorType, along: int, sublanes: int) -> int:
-        """Alignment of the first index of a block."""
+        """Return the number of which a block's first index along a dimension must be a multiple."""
         if along == kind.rank - 1:
             return self._config.lanes
         return sublanes if along == kind.rank - 2 else 1
 
     def _consecutive(self, operation: Operation, axis: Axis) -> bool:
-        """Whether the rows of each block are consecutive."""
+        """Return whether the rows of each block are consecutive in HBM."""
         cut = [(value.type, part.along) for value, part in axis.inputs if part is not None]
         cut += [(value.type, along) for value, along
                 in zip(operation.results, axis.results, strict=True) if along is not None]
@@ -248,7 +259,7 @@ class _Streams:
             initial.append(at.constant(0, DType.S32))
         parts = _parts(axis, plan.size)
         regions = [self._region(operation, axis, initial, part) for part in parts]
-        # A carried result has the type in which it is summed.
+        # A carried result has the type of its initial value, in which it is summed.
         sums = iter(initial)
         types = [next(sums).type if along is None else value.type
                  for value, along in zip(operation.results, axis.results, strict=True)]
@@ -289,13 +300,13 @@ class _Streams:
 
 
 def _narrows(axis: Axis) -> bool:
-    """Whether all of an axis needs a part of an operand only."""
+    """Return whether the whole axis needs only a part of some operand."""
     return any(part is not None and part.range(0, axis.size)[1] - part.range(0, axis.size)[0]
                < value.shape[part.along] for value, part in axis.inputs)
 
 
 def _pads(axis: Axis) -> bool:
-    """Whether an axis needs indices outside of an operand."""
+    """Return whether an axis needs indices outside of an operand: padding."""
     return any(part is not None and (
         part.range(0, axis.size)[0] < 0 or part.range(0, axis.size)[1] > value.shape[part.along])
         for value, part in axis.inputs)
@@ -303,7 +314,20 @@ def _pads(axis: Axis) -> bool:
 
 @dataclass
 class _Blocks:
-    """Successive blocks of one shape."""
+    """Successive blocks of one shape, at equal distances.
+
+    Attributes
+    ----------
+    size, count : int
+        Number of axis indices in a block, and number of blocks.
+    starts, steps, widths : tuple of int
+        For each operand: the first index of the first block's part, the distance between the parts
+        of successive blocks, and the number of indices of a part; 0 for a whole operand.
+    padding : tuple of (int, int)
+        As in `Block`.
+    outside : bool
+        Whether the part of an operand is padding only.
+    """
 
     size: int
     count: int
@@ -315,7 +339,7 @@ class _Blocks:
 
 
 def _parts(axis: Axis, size: int) -> list[_Blocks]:
-    """Cut an axis into blocks, those of one shape and at equal distances together."""
+    """Divide an axis into blocks; group successive blocks of one shape at equal distances."""
     found: list[_Blocks] = []
     for first in range(0, axis.size, size):
         new = _block(axis, first, min(size, axis.size - first))
@@ -345,7 +369,7 @@ def _block(axis: Axis, first: int, size: int) -> _Blocks:
         low, high = part.range(first, size)
         extent = value.shape[part.along]
         inside = min(max(low, 0), extent - 1), max(min(high, extent), 1)
-        # A block of padding only takes an element that it does not use.
+        # A part that is padding only becomes one element, which the block does not use.
         out = high <= 0 or low >= extent
         outside |= out
         begin, end = (0, 1) if out else inside
