@@ -72,8 +72,8 @@ class LineConvolution:
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     features, columns = operation.operands[0].shape[2], operation.operands[0].shape[4]
     if features % config.sublanes or columns > config.lanes:
-        raise ValueError(f"features must be a multiple of {config.sublanes}, not {features}, "
-                         f"and columns at most {config.lanes}, not {columns}")
+        raise ValueError(f"features must be a multiple of {config.sublanes}, and columns at "
+                         f"most {config.lanes}, not {features} and {columns}")
     return Choice(LineConvolution(operation, config).tilings,
                   (standard(operation.result.shape, config),))
 

@@ -46,7 +46,7 @@ def test_convolutions(case: tuple[int, ...]) -> None:
 
 def test_features_must_fill_vectors() -> None:
     operation = lines(1, 4, 3, 1, 4, 2, 2, 1)
-    with pytest.raises(ValueError, match="features must be a multiple of 4, not 3"):
+    with pytest.raises(ValueError, match="multiple of 2, and columns at most 4, not 3 and 4"):
         build(operation)
 
 
