@@ -1,1 +1,1 @@
-"""Applications: `make sim` and `make softmax`."""
+"""Applications that run on the simulated chip, such as `make sim` and `make softmax`."""

@@ -1,9 +1,9 @@
 """``make digits``: a classifier of handwritten digits, trained on the host, run on the chip in RTL.
 
-The data are the 1,797 images of 8x8 pixels of the UCI optical recognition set, which come with
-scikit-learn. The host trains a network with one hidden layer in float32 with numpy. Then the test
-set runs through it on the simulated chip: both layers, with bias and ReLU, are one program on both
-cores. The host writes images and parameters to the chip's memory, and reads the logits from there.
+The data are the 1,797 images of 8x8 pixels of the UCI optical recognition set, which scikit-learn
+contains. The host trains a network with one hidden layer in float32 with numpy. Then the simulated
+chip classifies the test set: both layers, with bias and ReLU, are one program on both cores. The
+host writes images and parameters to the chip's memory, and reads the logits from there.
 """
 
 import argparse
@@ -36,7 +36,7 @@ RATE = 0.1
 MOMENTUM = 0.9
 DECAY = 1e-4
 TOLERANCE = 0.005
-"""Most accuracy that bfloat16 may lose."""
+"""Largest loss of accuracy, as a fraction of the images, that bfloat16 may cause."""
 
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Digits:
-    """Images as rows of 64 pixels from 0 to 1, and their labels, for training and for the test."""
+    """Training set and test set: images as rows of 64 pixels from 0 to 1, and their labels."""
 
     train_images: Array
     train_labels: Labels
@@ -53,7 +53,7 @@ class Digits:
 
 
 def load() -> Digits:
-    """Load the data set, and split it at random, but always in the same way.
+    """Load the data set, and split it at random with a fixed seed.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class Network:
         return [hidden, hidden @ self.w2 + self.b2]
 
     def golden_outputs(self, images: Array, array: int) -> list[Array]:
-        """Compute the same with the golden arithmetic of a systolic array of that size."""
+        """Compute each layer with the golden arithmetic of a systolic array of size ``array``."""
         outputs, x = [], images
         for layer in self.layers:
             x = dense(x, layer.weights, array, layer.bias, relu=layer.relu)
@@ -142,13 +142,13 @@ def _accuracy(predicted: Labels, labels: Labels) -> float:
 
 
 def _macs(net: Network, images: int) -> int:
-    """Count the multiply-accumulates of the products, without padding."""
+    """Count the multiply-accumulate operations of both layers for ``images`` images, unpadded."""
     return images * (net.w1.size + net.w2.size)
 
 
 def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | None = None
            ) -> tuple[dict[str, Any], Digits, Labels]:
-    """Train, run the test set on the chip in RTL and on the golden model, and compare.
+    """Train a network, classify the test set in RTL and on the golden model, and compare.
 
     With ``trace`` the run in RTL is traced, as in `Device.open`.
 
@@ -197,7 +197,7 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
 
 
 def _draw(digits: Digits, predicted: Labels, path: pathlib.Path) -> None:
-    """Draw some test digits with their predictions: the wrong ones first, then others."""
+    """Draw some test digits with their predicted classes: those with wrong predictions first."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -10,20 +10,18 @@ __all__ = ["parse", "print_trace"]
 
 def parse(parser: argparse.ArgumentParser, traced: str
           ) -> tuple[argparse.Namespace, pathlib.Path, pathlib.Path | None]:
-    """Parse the command line with an option ``--trace``; make the build folder.
+    """Add the option ``--trace``, parse the command line, and make the build folder.
 
     Parameters
     ----------
     parser : ArgumentParser
-        Gets the option.
+        Parser of the command, to which the option is added.
     traced : str
-        Noun for the help: "the run".
+        Noun phrase for the help text that says what is traced, such as "the run".
 
     Returns
     -------
-    arguments : Namespace
-        The command line.
-    folder : path
+    arguments : Namespace The parsed arguments. folder : path
         The build folder, which exists.
     trace : path, optional
         Common prefix of the files of a trace, as in `Device.open`; None without ``--trace``.
@@ -37,7 +35,7 @@ def parse(parser: argparse.ArgumentParser, traced: str
 
 
 def print_trace(trace: pathlib.Path | None) -> None:
-    """Print the paths of a trace's files, if there is one, and what opens them."""
+    """Print the paths of a trace's files and the programs that open them; nothing for None."""
     if trace is not None:
         print(f"trace:   {trace}.json (open it at https://ui.perfetto.dev)")
         print(f"waves:   {trace}.vcd (for a waveform viewer, such as GTKWave or Surfer)")

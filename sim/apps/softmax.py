@@ -1,7 +1,7 @@
 """``make softmax``: a layer ``softmax(relu(x @ W + b))`` as one program on the chip in RTL.
 
-`systolith.jit` compiles the layer for core 0. The golden model runs the same program, and every bit
-of the result, of vector memory and of scalar memory must agree.
+`systolith.jit` compiles the layer for core 0. The golden model runs the same program; all bits of
+the result, of vector memory and of scalar memory must be equal.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def operands(config: Config, rows: int, depth: int, seed: int = SEED
 
 
 def reference(x: Float32, w: Float32, b: Float32) -> npt.NDArray[np.float64]:
-    """Compute the layer in float64, with x and W rounded to bfloat16 as the array rounds them."""
+    """Compute the layer in float64, with x and W first rounded to bfloat16 as in the array."""
     hidden = np.maximum(to_bf16(x).astype(np.float64) @ to_bf16(w).astype(np.float64) + b, 0)
     power = np.exp(hidden - hidden.max(axis=1, keepdims=True))
     return np.asarray(power / power.sum(axis=1, keepdims=True))

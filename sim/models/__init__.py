@@ -1,1 +1,1 @@
-"""Simulated hardware in process: the matrix unit, a core, the chip with its memory."""
+"""Simulated hardware, run in this process: matrix unit, core, and chip with its memory."""

@@ -1,4 +1,4 @@
-"""The model of high-bandwidth memory (sim/models/cpp/hbm.hpp), set up from Python."""
+"""Python interface of the model of high-bandwidth memory (sim/models/cpp/hbm.hpp)."""
 
 import ctypes
 import pathlib
@@ -16,7 +16,7 @@ __all__ = ["HBM_SOURCES", "AxiPins", "Hbm", "HbmOptions", "hbm_library"]
 _CPP = pathlib.Path(__file__).with_name("cpp")
 
 HBM_SOURCES = {name: (_CPP / name).read_text() for name in ("hbm.cpp", "hbm.hpp")}
-"""C++ files by name, for a model whose C++ binds its ports to the memory."""
+"""C++ files by name, for models whose own C++ code connects their ports to the memory."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class HbmOptions:
         Minimum number of cycles from the handshake of a read's address to its first beat, and from
         a write's last beat to its response; 1 or more.
     beats, cycles : int
-        On average a channel moves at most ``beats`` beats in ``cycles`` cycles, reads and writes of
-        all cores together. 0 beats: no limit.
+        Bandwidth: on average a channel moves at most ``beats`` beats in ``cycles`` cycles, reads
+        and writes of all cores together. 0 beats: no limit.
     outstanding : int
-        Bursts in flight that a port accepts, in each direction.
+        Maximum number of bursts in flight that a port accepts in each direction.
     stalls : int
-        Number of cycles in 65,536 in which a handshake is delayed, at random; less than 65,536.
+        Probability, in units of 1/65,536, that a handshake is delayed in a cycle; less than 65,536.
     seed : int
         Seed of the random stalls: equal seeds and traffic give equal timing.
     """
@@ -73,7 +73,7 @@ class _Counters(ctypes.Structure):
 
 
 class AxiPins(ctypes.Structure):
-    """Variables for the pins of a port that is not connected to a verilated model.
+    """Variables that replace the pins of a port that is not connected to a verilated model.
 
     Mirrors ``Variables`` in hbm.cpp.
     """
@@ -89,7 +89,7 @@ class AxiPins(ctypes.Structure):
 
 
 def hbm_library() -> pathlib.Path:
-    """Returns the library of the memory alone; builds it unless it exists."""
+    """Returns the shared library with only the memory model; builds it unless it exists."""
     return build_library("hbm", HBM_SOURCES | {
         "export.hpp": (_CPP.parents[1] / "verilated" / "cpp" / "export.hpp").read_text()})
 
@@ -118,24 +118,24 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class Hbm(Closeable):
-    """A memory of zeros with AXI4 ports: ``channels`` for each of ``cores``.
+    """A memory, initially zero, with AXI4 ports: ``channels`` ports for each of ``cores`` cores.
 
-    A row has ``channels * channel_bytes`` bytes. Those from ``c * channel_bytes`` on of row ``r``
-    are at address ``r * channel_bytes`` of channel ``c``.
+    A row has ``channels * channel_bytes`` bytes. Channel ``c`` holds ``channel_bytes`` of each row,
+    from byte ``c * channel_bytes`` on: those of row ``r`` at address ``r * channel_bytes``.
 
     Parameters
     ----------
     library : ctypes.CDLL
         A library that contains `HBM_SOURCES`, such as `hbm_library`.
     cores, channels : int
-        Number of cores, and of ports of each core.
+        Number of cores, and number of ports of each core.
     channel_bytes : int
         Width of a port's data: 4, 8, ... 128 bytes.
     bytes : int
-        Size of the memory, a multiple of a row. Bytes that are never written take no space.
+        Size of the memory in bytes, a multiple of a row. Pages never written use no host memory.
     memory : array, optional
-        A contiguous array of this size, to be used as the memory. By default the model allocates
-        one.
+        A contiguous array of ``bytes`` bytes that holds the contents. By default the model
+        allocates one.
 
     Raises
     ------
@@ -162,19 +162,19 @@ class Hbm(Closeable):
 
     @property
     def handle(self) -> int:
-        """Address of the memory (a ``systolith::Hbm``), for other functions of its library.
+        """Address of the C++ object (a ``systolith::Hbm``), for other functions of its library.
 
         Raises
         ------
         RuntimeError
-            If it is closed.
+            If the memory is closed.
         """
         if self._handle is None:
             raise RuntimeError("the memory is closed")
         return self._handle
 
     def configure(self, options: HbmOptions) -> None:
-        """Changes the timing from the next cycle on."""
+        """Changes the memory's timing from the next cycle on."""
         self._check(self._library.systolith_hbm_configure(
             self.handle, _Options(**asdict(options))))
 
@@ -185,7 +185,7 @@ class Hbm(Closeable):
         Parameters
         ----------
         address, count : int
-            Bytes of the memory.
+            First byte address and number of bytes.
         response : int
             2 (SLVERR) or 3 (DECERR). A burst of writes gets the worst response of its beats.
         reads, writes : bool
@@ -202,13 +202,13 @@ class Hbm(Closeable):
 
     @property
     def memory(self) -> npt.NDArray[np.uint8]:
-        """All bytes, to be read and written between cycles, until the memory is closed."""
+        """All bytes of the memory, which may be read and written between cycles until `close`."""
         start = self._library.systolith_hbm_memory(self.handle)
         return np.ctypeslib.as_array((ctypes.c_uint8 * self._bytes).from_address(start))
 
     @property
     def counters(self) -> dict[str, int]:
-        """Cycles, and bursts and beats of all ports."""
+        """Number of cycles so far, and numbers of bursts and beats of all ports."""
         counters = _Counters()
         self._library.systolith_hbm_counters(self.handle, counters)
         return {name: int(getattr(counters, name)) for name in _COUNTERS}
@@ -219,11 +219,11 @@ class Hbm(Closeable):
         return bool(self._library.systolith_hbm_idle(self.handle))
 
     def reset(self) -> None:
-        """Drops all bursts, as the masters do in reset; the contents stay."""
+        """Drops all bursts in flight, as the masters do in reset; the contents remain."""
         self._library.systolith_hbm_reset(self.handle)
 
     def bind(self, core: int, channel: int) -> AxiPins:
-        """Connects a port to new variables, and returns them."""
+        """Connects the port of a core's channel to new variables, and returns these."""
         pins = AxiPins()
         self._check(self._library.systolith_hbm_bind(self.handle, core, channel, pins))
         self._pins.append(pins)
@@ -244,7 +244,7 @@ class Hbm(Closeable):
         self._library.systolith_hbm_drive(self.handle)
 
     def run(self, cycles: int) -> None:
-        """Runs cycles in which the masters' outputs stay; raises as `sample` does."""
+        """Runs ``cycles`` cycles, with constant outputs of the masters; errors as `sample`."""
         self._check(self._library.systolith_hbm_run(self.handle, cycles))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Sources of a model in which tile kernels simulate the grids."""
+"""Sources of a simulated model whose tile grids are replaced by kernels."""
 
 from collections.abc import Callable, Sequence
 from typing import TypedDict
@@ -19,14 +19,14 @@ lint_off -rule UNOPTFLAT
 
 
 _LARGE = 64
-"""Least size of the array of configurations that are simulated for long."""
+"""Minimum array size of the configurations whose simulations usually run for long."""
 
 
 def worth_optimising(config: Config, kernels: bool) -> bool:
-    """Whether a model runs long enough to make up for the time that optimising it takes.
+    """Whether the C++ compiler optimises a model except its kernels, which are always optimised.
 
-    Kernels are optimised in any case; this is about everything around them, which takes three times
-    as long to build and runs a sixth faster.
+    With optimisation, this part takes three times as long to build and runs a sixth faster. That
+    pays only for models that run for long.
     """
     return kernels and config.array >= _LARGE
 

@@ -25,7 +25,7 @@ __all__ = ["MxuModel", "mxu_library"]
 _DRIVER = pathlib.Path(__file__).with_name("cpp") / "mxu.cpp"
 _TOP = "mxu"
 _CYCLES_PER_CALL = 4096
-"""Short enough for interrupts and progress, long enough that the cost of a call is negligible."""
+"""Cycles of a call of C++: few enough for Ctrl-C and progress, enough for a negligible overhead."""
 
 
 def _sources(config: Config, kernels: bool) -> ModelSources:
@@ -91,7 +91,7 @@ class MxuModel(Closeable):
         self.reset()
 
     def reset(self) -> None:
-        """Resets the unit and its counters."""
+        """Resets the matrix unit and its counters."""
         with self._lock:
             self._model.reset()
 
@@ -106,15 +106,15 @@ class MxuModel(Closeable):
     def multiply(self, weights: npt.NDArray[np.float32], activations: npt.NDArray[np.float32],
                  steps: Sequence[tuple[int, int]], *, transpose: bool = False,
                  progress: Callable[[int], object] | None = None) -> npt.NDArray[np.float32]:
-        """Multiplies pairs of tiles, back to back.
+        """Multiplies activation tiles by weight tiles, one product directly after another.
 
         Parameters
         ----------
         weights : array of float32, shape (weight tiles, array, array)
-            Each is W, or the transpose of W if ``transpose`` is set.
+            Weight tiles W; with ``transpose``, their transposes.
         activations : array of float32, shape (activation tiles, M, array)
         steps : sequence of (int, int)
-            Activation tile and weight tile of each product.
+            Index of the activation tile and index of the weight tile of each product.
         transpose : bool
             Load the weights transposed.
         progress : callable, optional
@@ -123,11 +123,12 @@ class MxuModel(Closeable):
         Returns
         -------
         array of float32, shape (len(steps), M, array)
+        The product of each step.
 
         Raises
         ------
         RuntimeError
-            If the unit stops returning results. It is then reset, as after any other exception.
+            If the unit stops returning results. It is then reset, as after every exception.
         """
         size = self._config.array
         rows = activations.shape[1]
@@ -144,7 +145,7 @@ class MxuModel(Closeable):
         return results
 
     def _work(self, job: _Job, progress: Callable[[int], object] | None) -> None:
-        """Runs a job to its end."""
+        """Runs ``job`` until all its result rows have been read."""
         total = job.steps * job.rows
         try:
             while job.result_rows < total:

@@ -1,8 +1,8 @@
 """``make resnet50``: ResNet-50's forward pass on the full-size chip in RTL.
 
-Four random images are split over both cores of the chip, two each; with one core, there are two
-images. All of it is one program of plain JAX on the chip: the host only writes parameters and
-images to its memory, and reads the logits.
+Each core classifies two random images, so there are four images with both cores. The forward pass
+is plain JAX and one program on the chip: the host only writes parameters and images to the chip's
+memory, and reads the logits.
 """
 
 import argparse
@@ -31,13 +31,13 @@ __all__ = ["Result", "arguments", "compile_forward", "main", "run"]
 
 SIDE = 224
 IMAGES = 2
-"""Images of each core."""
+"""Number of images for each core."""
 _BOUND = 0.02
-"""Largest difference to JAX on the CPU, of the largest logit: products are of bfloat16."""
+"""Largest difference from JAX on the CPU, relative to the largest logit: products use bfloat16."""
 
 
 def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:
-    """Parameters, and images for all cores."""
+    """Random parameters, and ``count`` random images of ``side`` x ``side`` pixels per core."""
     return parameters(), images(count * cores, side)
 
 
@@ -61,13 +61,14 @@ class Result:
     ----------
     logits : array of float32
     cycles : int
-        Of the core that took longest; 0 on the golden chip.
+        Cycles of the core that took longest; 0 on the golden chip.
     seconds : float
-        Of the simulation, without its build.
+        Host time of the run in seconds, without building the simulation.
     share : float
-        Multiplications that the network asks for, divided by what the arrays could do.
+        Multiplications of the network, divided by those that the arrays could have done in the
+        same cycles.
     counters : dict
-        What each core's cycles were spent on.
+        For each core, the counters of the run, as `Device.last_run` returns them.
     """
 
     logits: Any
@@ -79,7 +80,7 @@ class Result:
 
 def run(device: Device, executable: Executable, values: tuple[Any, Any], *,
         progress: bool = False) -> Result:
-    """Run a compiled forward pass."""
+    """Run a compiled forward pass with ``values``, the parameters and images."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values)]
     began = time.perf_counter()
     [logits] = device.execute(executable, *leaves, progress=progress)

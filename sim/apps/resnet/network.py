@@ -36,7 +36,7 @@ def images(batch: int, side: int) -> Any:
 
 
 def parameters(stages: tuple[int, ...] = STAGES, width: int = 64, classes: int = 1000) -> Any:
-    """Random parameters, as a pytree of numpy arrays."""
+    """Random parameters for `forward`, as a pytree of numpy arrays."""
     seed = iter(range(1000))
 
     def layer(size: int, inputs: int, outputs: int) -> Any:
@@ -83,7 +83,7 @@ def forward(parameters: Any, x: Any, stages: tuple[int, ...] = STAGES,
 
 
 def multiplications(side: int) -> int:
-    """Multiplications of the convolutions and the dense layer for one image."""
+    """Number of multiplications in the convolutions and the dense layer for one image."""
     side = -(-side // 2)
     total = side ** 2 * 49 * 3 * 64
     side, inputs = -(-side // 2), 64

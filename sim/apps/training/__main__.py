@@ -1,8 +1,8 @@
-"""``make sim``: a model that is trained on the chip in RTL.
+"""``make sim``: trains a model on the chip in RTL.
 
-Random weights, all steps of training, and the classes of held-out inputs are computed on both cores
-of the chip, from a program that is plain JAX. The host writes the data to the chip's memory, starts
-a call of some steps, reads the losses, and writes a checkpoint.
+Both cores of the chip compute the random weights, all training steps, and the classes of held-out
+inputs; the program is plain JAX. For each call of several steps, the host writes the batches to the
+chip's memory, starts the call, reads the losses, and writes a checkpoint.
 """
 
 import argparse
@@ -42,17 +42,17 @@ __all__ = ["MODELS", "main", "report"]
 
 MODELS: dict[str, Callable[..., Task]] = {
     "perceptron": perceptron, "cnn": cnn, "resnet": resnet, "transformer": transformer}
-"""Models that can be trained, by name."""
+"""Functions that make the tasks of the models, by model name."""
 
 
 _INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, by the convention of shells."""
 _LOOK_SECONDS = 0.5
-"""Time between two updates of the progress bar."""
+"""Seconds between two updates of the progress bar."""
 
 
 class _Bar:
-    """A progress bar: steps, and what the chip does."""
+    """Progress bar of a training: steps, last loss, and simulated cycles per second."""
 
     def __init__(self, task: Task, bar: tqdm) -> None:
         self._task = task
@@ -60,7 +60,7 @@ class _Bar:
         self._next = 0.0
 
     def __call__(self, run: Run, cycles: int, seconds: float) -> None:
-        """Show a run. Within a call, steps are estimated from cycles."""
+        """Update the bar. Steps inside the present call are estimated from its ``cycles``."""
         if cycles and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOK_SECONDS
@@ -84,23 +84,21 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
     task : Task
     config : Config
     everything : bool
-        The golden model repeats all steps, not a sample.
+        Let the golden model repeat all steps, not only a sample (`GoldenCheck`).
     progress : bool
         Show progress bars.
-    folder : path, optional
-        Where pictures go, if anywhere.
-    trace : path, optional
-        Common prefix of the files of a trace of one more step, as in `Device.open`.
+    folder : path, optional Folder for the pictures; without it, none are drawn. trace : path,
+    optional
+        Run one more step, and trace it: common prefix of the trace's files, as in `Device.open`.
     run, save
-        As `train` has them.
+        As in `sim.apps.training.run.train`.
 
     Returns
     -------
     dict
-        The figures of ``build/report.json``; ``cycles_with_loading`` only of a training that was
-        not resumed. Both ``bit_exact`` and ``loss_bit_exact`` tell whether
-        the losses that the golden model computed again have the same bits; the second name says
-        that only losses are compared.
+        The figures of ``build/report.json``. A resumed training has no ``cycles_with_loading``.
+        ``bit_exact`` and ``loss_bit_exact`` are the same flag: whether the losses that the golden
+        model computed again have the same bits. Only losses are compared.
     """
     exact, resumed = float32_accuracy(task), run is not None
     started = time.perf_counter()
@@ -128,7 +126,7 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
 
 
 def _draw(task: Task, run: Run, device: Device, folder: pathlib.Path) -> None:
-    """Draw the losses, and where the cycles of one more step go."""
+    """Draw the losses; run one more step and draw what its cycles were spent on."""
     draw_loss(run.losses, task.title, folder / "loss.png")
     draw_cycles(measure_step(task, run.state, device),
                 f"A step of one core's part of the batch: {task.title}", folder / "cycles.png")
@@ -136,10 +134,10 @@ def _draw(task: Task, run: Run, device: Device, folder: pathlib.Path) -> None:
 
 def _results(task: Task, run: Run, config: Config, exact: float, same: Sequence[bool]
              ) -> dict[str, Any]:
-    """Figures of what was trained, and how well.
+    """Figures that describe the model and its accuracy.
 
-    ``exact`` is the accuracy in float32; ``same`` tells of each loss that was compared whether it
-    is the golden model's.
+    ``exact`` is the accuracy of a float32 training; ``same`` has a flag for each compared loss:
+    whether the golden model's loss has the same bits.
     """
     assert run.predicted is not None
     return {
@@ -160,9 +158,9 @@ def _results(task: Task, run: Run, config: Config, exact: float, same: Sequence[
 
 
 def _costs(task: Task, run: Run, config: Config, total: int | None) -> dict[str, Any]:
-    """Figures of cycles and time.
+    """Figures of cycles and speed.
 
-    ``total`` is cycles with the loading of programs and data, if they are known.
+    ``total`` is the number of cycles including the loading of programs and data, if known.
     """
     cores, cycles = run.cores, run.cycles
     return {

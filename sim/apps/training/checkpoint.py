@@ -1,7 +1,7 @@
-"""Checkpoints: what a training needs to go on, in a file of numpy arrays.
+"""Checkpoints: files of numpy arrays from which a training can continue.
 
-A checkpoint has the parameters, the optimizer's memory and the number of the next step, from which
-random numbers and batches follow; and losses and counters of the steps so far.
+A checkpoint holds the parameters, the optimizer's memory and the number of the next step, which
+determines random numbers and batches; also the losses and counters of the steps so far.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from sim.compiler.program.cache import source_digest
 __all__ = ["Checkpoint"]
 
 _PARTS = "parameters", "optimizer", "step"
-"""Names of what a `State` consists of."""
+"""Names of the parts of a `State`, in order."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The file in which a training of one task on one kind of chip is kept.
+    """The file that keeps the training of one task on chips of one configuration.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Checkpoint:
     config: Config
 
     def save(self, run: Run) -> None:
-        """Replace the file, as a whole or not at all.
+        """Write the training to the file, atomically.
 
         Raises
         ------
@@ -66,14 +66,14 @@ class Checkpoint:
             partial.unlink(missing_ok=True)
 
     def load(self) -> Run | None:
-        """Read how far the training is; None if there is no file.
+        """Read the saved training; None if there is no file.
 
         Raises
         ------
         OSError
             If the file cannot be read.
         ValueError
-            If it holds something else, or another training, or that of another version.
+            If the file is not a checkpoint, or belongs to another training or another version.
         """
         try:
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
@@ -104,10 +104,10 @@ class Checkpoint:
 
     @cached_property
     def _digest(self) -> str:
-        """A digest of what the training's bits depend on.
+        """A digest of everything on which the bits of the training's results depend.
 
-        These are the chip, the seed, the programs of the start and of a step, the data, and the
-        versions of JAX, the compiler and the golden model.
+        That is the chip's configuration, the seed, the programs that start the training and make a
+        step, the data, and the versions of JAX, the compiler and the golden model.
         """
         import jax
 
@@ -124,7 +124,7 @@ class Checkpoint:
 
 
 def _named(state: State) -> dict[str, Any]:
-    """The arrays of a state in its order, by paths such as ``parameters/w1``."""
+    """The arrays of a state, in order, by paths such as ``parameters/w1``."""
     import jax
 
     return {"/".join([name, *(jax.tree_util.keystr([key], simple=True) for key in path)]): leaf

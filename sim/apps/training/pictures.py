@@ -1,4 +1,4 @@
-"""Pictures of a training: the loss, and where a step's cycles went."""
+"""Pictures of a training: the loss, and what the cycles of a step were spent on."""
 
 import pathlib
 from collections.abc import Sequence
@@ -38,7 +38,10 @@ def draw_loss(losses: npt.NDArray[np.float32], title: str, path: pathlib.Path) -
 
 
 def draw_cycles(report: Report, title: str, path: pathlib.Path) -> None:
-    """Draw a step's kernels on a time line, coloured by causes, and products under a roofline."""
+    """Draw a step's kernels on a time line, coloured by what their cycles were spent on.
+
+    A second plot shows the products under a roofline.
+    """
     pyplot = _pyplot()
     figure, (line, roof) = pyplot.subplots(2, 1, figsize=(11, 7), layout="constrained",
                                            height_ratios=(1, 1.3))
@@ -50,7 +53,7 @@ def draw_cycles(report: Report, title: str, path: pathlib.Path) -> None:
 
 
 def _time_line(axis: Any, kernels: Sequence[KernelCost]) -> None:
-    """A bar for each kernel, from its start to its end, cut by what its cycles were spent on."""
+    """Draw a bar for each kernel from start to end, divided by what its cycles were spent on."""
     start, shown = 0, set[str]()
     for number, cost in enumerate(kernels):
         left, cycles = start, cost.cycles or 0
@@ -69,7 +72,7 @@ def _time_line(axis: Any, kernels: Sequence[KernelCost]) -> None:
 
 
 def _roofline(axis: Any, report: Report) -> None:
-    """Multiplications a cycle over those a byte that moves between HBM and vector memory."""
+    """Plot multiplications per cycle over multiplications per byte moved between HBM and vmem."""
     config = report.compiled.config
     peak, bandwidth = config.array ** 2, config.row_bytes
     points = [(cost.kernel.kind, cost.kernel.products, cost.kernel.rows * config.row_bytes,

@@ -1,4 +1,4 @@
-"""Runs a training on a chip, and compares it with the golden model and with float32."""
+"""Trains on a chip, and compares the training with the golden model and with float32."""
 
 import pathlib
 import time
@@ -21,28 +21,28 @@ __all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step",
            "show", "step_cycles", "trace_step", "train"]
 
 Progress = Callable[["Run", int, float], object]
-"""Takes the run so far, and the cycles and seconds of the present call."""
+"""Function of the run so far, and of the cycles and seconds of the present call so far."""
 
 
 @dataclass
 class Run:
-    """A training on a chip, as far as it is.
+    """The progress and results of a training on a chip.
 
     Attributes
     ----------
     losses : array of float32
         The loss of each step so far.
     states : dict of int to State
-        The state before each call that this process made, and the last one, by the number of the
+        The state before each call that this process made, and the last state, by the number of the
         next step.
     calls : list of list of dict
-        For each call and each core, what its cycles were spent on.
+        For each call and each core, its counters.
     seconds : float
-        Time that the calls took.
+        Host time of all calls in seconds.
     predicted : array of int32 or None
-        Classes of the held-out inputs, once there are any.
+        Predicted classes of the held-out inputs; None until the training has ended.
     step_cycles : float
-        Cycles of a step, as the compiler predicts them.
+        Cycles of a step that the compiler predicts.
     """
 
     losses: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -59,18 +59,18 @@ class Run:
 
     @property
     def cycles(self) -> int:
-        """Cycles of all calls: of the core that took longest, in each."""
+        """Sum over all calls of the cycles of the core that took longest."""
         return sum(max(core["cycles"] for core in call) for call in self.calls)
 
     @property
     def cores(self) -> list[dict[str, int]]:
-        """For each core, what its cycles were spent on in all calls."""
+        """For each core, the sums of its counters over all calls."""
         return [{name: sum(call[core][name] for call in self.calls) for name in counts}
                 for core, counts in enumerate(self.calls[0])]
 
 
 class _Trainer:
-    """Calls that train, of one task and one kind of chip."""
+    """Compiles and makes the calls that train one task on chips of one configuration."""
 
     def __init__(self, task: Task, config: Config) -> None:
         self._task = task
@@ -82,7 +82,7 @@ class _Trainer:
         return jit(self._task.start)(np.int32(self._task.seed), device=device)
 
     def program(self, data: Mapping[str, Any]) -> CompiledProgram:
-        """The program of a step with each of so many batches."""
+        """The program that makes one step with each batch of ``data``, compiled once per count."""
         import jax
 
         steps = len(next(iter(data.values())))
@@ -94,7 +94,7 @@ class _Trainer:
 
     def call(self, state: State, data: Mapping[str, Any], device: Device,
              progress: Callable[[], object] = lambda: None) -> tuple[State, Any]:
-        """Make a step with each batch; return the state and the losses."""
+        """Make one step with each batch of ``data``; return the new state and the losses."""
         import jax
 
         outputs = self.program(data)(*jax.tree.leaves((state, data)), device=device,
@@ -112,15 +112,16 @@ def train(task: Task, device: Device,
     task : Task
     device : Device
     progress : callable
-        Called now and then, and after each call.
+        Called repeatedly during each call, and after it.
     run : Run, optional
-        A training that stopped after some of the steps, and goes on.
+        A training that stopped after some of its steps, to be continued.
     save : callable
-        Called after each call, with the run so far.
+        Called with the run so far after each call.
 
     Returns
     -------
     Run
+        The complete training.
     """
     trainer = _Trainer(task, device.config)
     run = Run(states={0: trainer.start(device)}) if run is None else run
@@ -149,9 +150,9 @@ def train(task: Task, device: Device,
 class GoldenCheck:
     """Compares losses of a run with those of the golden model, bit by bit.
 
-    The golden chip repeats the first steps from the same seed, and the first step of each later
-    call from the state that the chip had then, if this process made that call. With ``everything``
-    it repeats all steps from the seed.
+    The golden chip repeats the first steps from the same seed. Of each later call that this process
+    made, it repeats the first step from the state that the chip had then. With ``everything`` it
+    repeats all steps from the seed.
 
     Parameters
     ----------
@@ -159,7 +160,7 @@ class GoldenCheck:
     config : Config
     everything : bool
     first : int
-        Steps at the start that are repeated.
+        Number of steps at the start of the training that are repeated.
     """
 
     def __init__(self, task: Task, config: Config, *, everything: bool = False, first: int = 2
@@ -173,7 +174,7 @@ class GoldenCheck:
         return sorted({*range(self._first), *run.states} - {self._task.steps})
 
     def compare(self, run: Run) -> Iterator[tuple[int, bool]]:
-        """Repeat steps; for each, its number and whether the loss has the same bits."""
+        """Repeat steps; yield the number of each, and whether its loss has the same bits."""
         task, trainer = self._task, _Trainer(self._task, self._config)
         with Device.open(self._config, "golden") as golden:
             state = trainer.start(golden)
@@ -186,7 +187,7 @@ class GoldenCheck:
 
 
 def show(task: Task, state: State, device: Device) -> str | None:
-    """Have the task demonstrate on the device what was learned; None if it has no demonstration."""
+    """Text by which the task shows on the device what it learned; None if it has no `Task.show`."""
     if task.show is None:
         return None
     return task.show(state[0], lambda function, *arguments: jit(function)(*arguments,
@@ -194,13 +195,13 @@ def show(task: Task, state: State, device: Device) -> str | None:
 
 
 def trace_step(task: Task, state: State, config: Config, trace: pathlib.Path) -> None:
-    """Make one step on a device of its own, in RTL, and trace it as `Device.open` does."""
+    """Make one step on a new device in RTL, and trace it as `Device.open` does."""
     with Device.open(config, trace=trace) as device:
         _Trainer(task, config).call(state, task.batches(0, 1), device)
 
 
 def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-    """Share of right answers."""
+    """Fraction of the predictions that equal their labels."""
     return float((np.asarray(predicted) == labels).mean())
 
 
@@ -217,14 +218,14 @@ def float32_accuracy(task: Task) -> float:
 
 
 def products(task: Task, config: Config) -> int:
-    """Multiplications that a step asks for, on all cores."""
+    """Number of multiplications in a step, without padding, on all cores together."""
     program = _Trainer(task, config).program(task.batches(0, 1))
     return config.cores * sum(kernel.products
                               for kernel in compiled_of(program.executable).kernels)
 
 
 def step_cycles(task: Task, device: Device) -> int:
-    """Cycles of the first step on all cores of a device, of the core that takes longest."""
+    """Cycles that the first step takes on all cores of a device: those of the slowest core."""
     trainer = _Trainer(task, device.config)
     trainer.call(trainer.start(device), task.batches(0, 1), device)
     return max(counts["cycles"] for counts in device.last_run.values())

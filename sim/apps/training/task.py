@@ -13,7 +13,7 @@ from sim.apps.training.optimizers import Optimizer
 __all__ = ["CORES", "State", "Task"]
 
 CORES = "cores"
-"""Axis of the mesh over which batches are cut."""
+"""Name of the mesh axis over which batches are split."""
 
 State = Any
 """Parameters, the optimizer's memory, and the number of the next step."""
@@ -27,31 +27,32 @@ class Task:
     Attributes
     ----------
     name, title : str
-        One word, and one line that says what it is.
+        A word that names the task, and one line that describes it.
     init : callable
         Makes random parameters, a pytree, from a key of ``jax.random``.
     loss : callable
-        The loss of a batch, a part of which each core has: parameters, the batch as a mapping,
-        and the number of the step. It is a sum over the part, divided by the whole batch's size.
+        The loss of a core's part of a batch, as a function of the parameters, this part as a
+        mapping, and the step's number: the sum over the part, divided by the whole batch's size.
     predict : callable
-        Classes of held-out inputs: parameters, inputs; a part of the inputs on each core.
+        The classes of held-out inputs, as a function of the parameters and the inputs; each core
+        receives a part of the inputs.
     optimizer : Optimizer
     data : mapping of str to array
-        Batches: the first dimension counts them, and others are those of a batch.
+        All batches: the first dimension counts batches, the others are the dimensions of a batch.
     held_out : array
-        Inputs for ``predict``, as a batch.
+        Inputs for ``predict``, with the dimensions of a batch.
     labels : array of int32
-        Their classes.
+        Classes of the held-out inputs.
     steps, steps_per_call : int
-        Steps in all, and in one call of the chip.
+        Number of steps in all, and in one call of the chip.
     seed : int
-        Of the parameters.
+        Seed of the random parameters.
     axis : mapping of str to int
-        The dimension of each array of a batch that counts examples and is cut over the cores, and
-        of ``held_out`` by that name; the last one if not given.
+        For each array of a batch, and for ``"held_out"``, the dimension that counts examples and is
+        split over the cores; the last dimension if not given.
     show : callable, optional
-        Makes a text that shows what was learned, from the parameters and a function that runs a
-        function of arrays on the chip.
+        Makes a text that shows what was learned. Its arguments are the parameters, and a function
+        that runs another function on the chip: ``run(function, *arrays)``.
     """
 
     name: str
@@ -71,13 +72,13 @@ class Task:
 
     @property
     def batch(self) -> int:
-        """Examples of a step."""
+        """Number of examples in a step."""
         name, batches = next(iter(self.data.items()))
         return int(batches[0].shape[self.axis.get(name, -1)])
 
     @cached_property
     def start(self) -> Callable[[Any], State]:
-        """The state before the first step, from a seed."""
+        """The function that makes the state before the first step from a seed."""
         import jax
         import jax.numpy as jnp
 
@@ -88,17 +89,19 @@ class Task:
         return start
 
     def batches(self, first: int, steps: int) -> dict[str, Array]:
-        """The data of so many steps from step ``first`` on, which counts from 0."""
+        """The batches of ``steps`` steps from step number ``first`` on, which counts from 0."""
         return {name: batches[np.arange(first, first + steps) % len(batches)]
                 for name, batches in self.data.items()}
 
     def train(self, cores: int) -> Callable[[State, Mapping[str, Any]], Any]:
-        """A step with each batch, the whole loop as one function: state, data; the state, losses.
+        """The training loop: a function of a state and batches that makes one step with each batch.
+
+        It returns the new state and the losses.
 
         Parameters
         ----------
         cores : int
-            Devices that share each batch, 1 or 2. Gradients are summed over them.
+            Number of cores that share each batch, 1 or 2. Gradients are summed over the cores.
         """
         import jax
         from jax import lax
@@ -122,12 +125,12 @@ class Task:
         return _over_cores(part, cores, cuts, cut_result=False)
 
     def classify(self, cores: int) -> Callable[[Any, Any], Any]:
-        """Classes of held-out inputs: parameters, inputs; classes."""
+        """The function of parameters and inputs that returns the classes of held-out inputs."""
         cut = self._cut("held_out", self.held_out)
         return _over_cores(self.predict, cores, cut, cut_result=True)
 
     def _cut(self, name: str, array: Array) -> list[str | None]:
-        """For each dimension of an array, the axis of the mesh over which it is cut."""
+        """For each dimension of an array, the mesh axis over which it is split, or None."""
         axes: list[str | None] = [None] * array.ndim
         axes[self.axis.get(name, -1)] = CORES
         return axes
@@ -135,7 +138,7 @@ class Task:
 
 def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, *, cut_result: bool
                 ) -> Callable[..., Any]:
-    """Cut the second argument's arrays over the cores; each has all of the first argument."""
+    """Run ``function`` on all cores: split its second argument, and copy the first one to each."""
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
 
@@ -149,5 +152,8 @@ def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, *, cut_resu
 
 
 def wrapped(count: int, size: int) -> npt.NDArray[np.int64]:
-    """Indices of ``count`` examples for batches of ``size``: the first ones fill the last batch."""
+    """Indices of ``count`` examples, then of the first ones again to fill the last batch.
+
+    Batches have ``size`` examples; the result is an array of shape (batches * size,).
+    """
     return np.arange(-(-count // size) * size) % count

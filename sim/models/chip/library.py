@@ -38,13 +38,13 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
         Simulate the grids of all cores by tile kernels, on two threads where that pays. Otherwise
         everything is pure Verilog, as in `sim.models.core.core_library`.
     trace : bool
-        Let the model show what its units do, and write waveforms of everything except the grids.
-        Requires ``kernels``.
+        Add outputs that show what each unit does, and code that writes waveforms of everything
+        except the grids. Requires ``kernels``.
 
     Raises
     ------
     ValueError
-        If no chip can have this ``config``, or ``trace`` is set without ``kernels``.
+        If a chip cannot have this configuration, or ``trace`` is set without ``kernels``.
     RuntimeError
         If a tool is missing or fails.
     """

@@ -27,18 +27,19 @@ __all__ = ["ChipModel"]
 class ChipModel(TransferPort):
     """A simulated chip and its memory.
 
-    Initially all state is zero. The clock runs only within methods that take simulated time:
-    register accesses, and methods that use them, take some cycles, in which the whole chip runs.
-    Threads may share a model: their calls take turns. There may be several models.
+    Initially all state is zero. The clock runs only inside methods that take simulated time:
+    besides `run`, register accesses take some cycles, in which the whole chip runs, and so do all
+    methods that use them. Threads may share a model: their calls take turns. A process may have
+    several models.
 
     If the chip violates the AXI protocol at its memory, or the simulation fails in another way, the
-    method raises a `RuntimeError` that says what is wrong, and so does every later method that
-    takes time.
+    method that ran the clock raises a `RuntimeError` that says what is wrong, and so does every
+    later method that takes simulated time.
 
     A host reaches whole programs, vector memory and vector registers only by transfers. These pass
-    through memory's last `staging_rows`, which get their contents back at the end of the method.
-    Transfers of programs that run meanwhile must not use these rows: they would read staged data,
-    and what they write would be lost.
+    through memory's last `staging_rows`, whose contents the method restores at its end. Programs
+    that run during the method must not transfer from or to these rows: they would read staged data,
+    and lose what they write.
 
     Parameters
     ----------
@@ -56,8 +57,8 @@ class ChipModel(TransferPort):
     Raises
     ------
     TypeError, ValueError
-        If an argument has a wrong type, if no chip can have this ``config``, or if ``trace`` is not
-        such a path.
+        If an argument has a wrong type, if a chip cannot have this ``config``, or if ``trace`` is
+        not a usable path.
     OSError
         If the files of the trace cannot be written.
     RuntimeError
@@ -84,8 +85,8 @@ class ChipModel(TransferPort):
     def load_programs(self, programs: Mapping[int, Sequence[int]], at: int = 0) -> None:
         """Writes bundles to the instruction memories of cores, from address ``at`` on.
 
-        Transfers through the staging rows move them to all cores at the same time. Bundles after a
-        program stay.
+        Transfers through the staging rows move the programs to all cores at the same time. Bundles
+        after the end of a program keep their contents.
 
         Raises
         ------
@@ -128,7 +129,7 @@ class ChipModel(TransferPort):
             self.write("CONTROL", core=core, START=1)
 
     def stop(self, core: int) -> None:
-        """Stops a core before its next bundle. What it has begun continues: `run` completes it."""
+        """Stops a core before its next bundle. Work that it has begun continues; `run` ends it."""
         self.write("CONTROL", core=core, STOP=1)
 
     def reset_core(self, core: int) -> None:
@@ -138,29 +139,29 @@ class ChipModel(TransferPort):
             self._wait(lambda: not self.status(core)["RESETTING"], f"core {core} is being reset")
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Makes a core fault after ``cycles`` cycles in a row without a bundle; 0 disables that."""
+        """Makes a core fault after ``cycles`` consecutive cycles without a bundle; 0: never."""
         self.write("WATCHDOG", integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
 
     # ---- Counters
 
     def counters(self, core: int) -> dict[str, int]:
-        """Where the cycles of a core went since `clear_counters` or `reset`.
+        """Counts of what a core's cycles were spent on since `clear_counters` or `reset`.
 
         Returns
         -------
         dict of str to int
-            ``cycles``, and the counters of `hdl.core.counters.COUNTERS`, which add up to it.
+            ``cycles``, and the counters of `hdl.core.counters.COUNTERS`, whose sum is ``cycles``.
         """
         with self._lock:
             self.take_counters(core)
             return self.taken_counters(core)
 
     def take_counters(self, core: int) -> None:
-        """Takes a core's counters at this moment, for `taken_counters`."""
+        """Takes a snapshot of a core's counters, for `taken_counters`."""
         self._taken[self._core(core)] = self.read(f"{COUNTER_REGISTERS[0]}_LO", core=core)
 
     def taken_counters(self, core: int) -> dict[str, int]:
-        """The counters when they were last taken. Reading them takes longer than taking them."""
+        """The last snapshot of a core's counters. Reading it takes more cycles than taking it."""
         rest = self._accesses([
             (False, self._address(f"{name}_{half}", core)[0], 0)
             for name in COUNTER_REGISTERS for half in ("LO", "HI")][1:]).tolist()
@@ -206,7 +207,7 @@ class ChipModel(TransferPort):
         self.write_words(core, Space.SMEM, first, given)
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
-        """Reads words of scalar memory, whole rows of them by transfers."""
+        """Reads words of scalar memory: whole rows by transfers, the rest through registers."""
         first = self._range("words", at, count, self._config.smem_words)
         whole = count - count % self._config.lanes
         parts = [self._get_rows(core, whole // self._config.lanes,
@@ -216,14 +217,14 @@ class ChipModel(TransferPort):
         return np.concatenate(parts)
 
     def state(self, core: int) -> dict[str, Any]:
-        """Everything that a program on a core can see, as `GoldenCore.read_state` returns it.
+        """All state of a core that programs can read, in the form of `GoldenCore.read_state`.
 
         The core must be at rest. Uses the staging rows.
 
         Raises
         ------
         RuntimeError
-            If a program runs, or something that it began is under way.
+            If a program runs, or work that it began has not ended.
         """
         with self._lock:
             self._require_stopped(core, "read its registers")

@@ -55,7 +55,7 @@ def _register_name(place: int) -> str:
 
 
 class RegisterPort(ChipSimulation):
-    """The chip as its host sees it over AXI4-Lite: registers, and words of a core's spaces."""
+    """The chip's AXI4-Lite port: registers, and words of a core's address spaces."""
 
     def read(self, register: str | Register, *, core: int | None = None) -> int:
         """Reads a register of the chip or of a core.
@@ -63,10 +63,10 @@ class RegisterPort(ChipSimulation):
         Parameters
         ----------
         register : str or Register
-            One of `hdl.chip.registers.GLOBAL_REGISTERS` or, of a core, of `CORE_REGISTERS`; or its
-            name.
+            A register of `hdl.chip.registers.GLOBAL_REGISTERS`, or with ``core`` one of
+            `CORE_REGISTERS`; or the register's name.
         core : int, optional
-            The core.
+        Number of the core whose register is read.
 
         Raises
         ------
@@ -84,12 +84,12 @@ class RegisterPort(ChipSimulation):
 
     def write(self, register: str | Register, value: SupportsIndex | None = None, *,
               core: int | None = None, **fields: int) -> None:
-        """Writes a register: a value, or fields by name with zeros elsewhere.
+        """Writes a register: either a value, or fields by name, with zeros in all other fields.
 
         Raises
         ------
         TypeError
-            If both or neither are given.
+            If both a value and fields are given, or neither.
         KeyError, ValueError, RegisterError
             As `read`, and if a value does not fit.
         """
@@ -99,16 +99,16 @@ class RegisterPort(ChipSimulation):
         self.write_address(place, found.pack(**fields) if value is None else value)
 
     def read_address(self, place: SupportsIndex) -> int:
-        """Reads at an address, where there may be no register."""
+        """Reads the word at byte address ``place``, even if no register has this address."""
         return int(self._accesses([(False, integer("address", place, 0, 0xFFFF), 0)])[0])
 
     def write_address(self, place: SupportsIndex, value: SupportsIndex) -> None:
-        """Writes at an address, where there may be no register."""
+        """Writes a word to byte address ``place``, even if no register has this address."""
         self._accesses([(True, integer("address", place, 0, 0xFFFF),
                          integer("value", value, 0, 0xFFFFFFFF))])
 
     def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
-        """Writes words of a space through ACCESS_DATA, from an address of ACCESS_ADDRESS on."""
+        """Writes words of an address space through ACCESS_DATA; ``at`` goes to ACCESS_ADDRESS."""
         given = np.asarray(words)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):
             raise TypeError(f"words must be a list of integers, not {words!r}")
@@ -117,7 +117,7 @@ class RegisterPort(ChipSimulation):
             for word in given.tolist())])
 
     def read_words(self, core: int, space: Space, at: int, count: int) -> Words:
-        """Reads words of a space through ACCESS_DATA, from an address of ACCESS_ADDRESS on."""
+        """Reads words of an address space through ACCESS_DATA; ``at`` goes to ACCESS_ADDRESS."""
         place = self._address("ACCESS_DATA", core)[0]
         return self._accesses([self._access_address(core, space, at),
                                *([(False, place, 0)] * count)])[1:]
@@ -136,12 +136,12 @@ class RegisterPort(ChipSimulation):
         return address(name, None if core is None else self._core(core)), found
 
     def _accesses(self, accesses: Sequence[tuple[bool, int, int]]) -> Words:
-        """Makes accesses (write, address, data) in order; returns the data that reads returned.
+        """Makes accesses (write, address, data) in order; returns the data of all accesses.
 
         Raises
         ------
         RegisterError
-            If the chip refuses one; those after it are not made.
+            If the chip refuses an access; the accesses after it are not made.
         """
         table = np.zeros(len(accesses), _ACCESS)
         for row, (write, place, data) in zip(table, accesses, strict=True):
@@ -160,7 +160,7 @@ class RegisterPort(ChipSimulation):
         return table["data"].copy()
 
     def _note_watchdogs(self, accesses: Sequence[tuple[bool, int, int]]) -> None:
-        """Remembers which cores have a watchdog: `run` must not take these for resting."""
+        """Remembers which cores have a watchdog: `run` must not treat them as at rest."""
         for core in range(self._config.cores):
             place = address("WATCHDOG", core)
             for write, where, data in accesses:

@@ -1,4 +1,4 @@
-"""A verilated chip and its memory: their life, their clock and the state that they show."""
+"""A verilated chip and its memory: creation, clock, visible state and end."""
 
 import atexit
 import ctypes
@@ -30,7 +30,7 @@ __all__ = ["ChipSimulation", "Progress", "Until", "Words"]
 
 _NO_LIMIT = 1 << 62
 _PATIENCE = 1 << 20
-"""Limit in cycles of a core's reset, and of a wait for room for a transfer."""
+"""Limit, in cycles, of a core's reset and of the wait for room in a transfer queue."""
 _RETRY_CYCLES = 64
 _STATUS = CORE_REGISTERS["STATUS"]
 _FLAGS = ("running", "waiting", "idle", "dma_busy", "resetting")
@@ -42,8 +42,9 @@ Progress = Callable[[int], object]
 class Until(StrEnum):
     """Event that ends `ChipModel.run` before its limit.
 
-    ``REST``: every core is stopped, or waits for a semaphore that nothing under way can change, and
-    no transfer is under way. ``INTERRUPT``: that, or the interrupt line. ``NEVER``: none.
+    ``REST``: no transfer is under way, and every core is stopped or waits for a semaphore that only
+    the host can still change. ``INTERRUPT``: the same, or the interrupt line is set. ``NEVER``: no
+    event.
     """
 
     REST = "rest"
@@ -60,7 +61,7 @@ class _Run(ctypes.Structure):
 
 
 _TRACED: "weakref.WeakKeyDictionary[ChipSimulation, pathlib.Path]" = weakref.WeakKeyDictionary()
-"""Models that write a trace, and its file."""
+"""The models that write a trace, each with its file."""
 
 
 @atexit.register
@@ -89,7 +90,8 @@ def _declare(library: ctypes.CDLL) -> None:
 class ChipSimulation(Closeable):
     """The clocked part of a `ChipModel`, which documents the arguments.
 
-    What the chip does between two clock edges is done by C++ (chip.cpp). `_advance` calls it.
+    C++ code (chip.cpp) runs the clock and connects the chip's ports in each cycle; `_advance` calls
+    it.
     """
 
     def __init__(self, config: Config, *, kernels: bool, memory: HbmOptions | None,
@@ -134,51 +136,52 @@ class ChipSimulation(Closeable):
 
     @property
     def hbm(self) -> Words:
-        """The memory's contents, shape (hbm_rows, lanes), to be read and written in place."""
+        """Contents of HBM, shape (hbm_rows, lanes), which may be read and written in place."""
         return self._data
 
     @property
     def memory(self) -> Hbm:
-        """The memory's model: changes its timing, injects errors, and has its counters."""
+        """The model of HBM, which can change its timing, inject errors, and count bursts."""
         return self._memory
 
     @property
     def cycle(self) -> int:
-        """Clock cycles run so far."""
+        """Number of clock cycles since the model was created."""
         return self._model.cycle
 
     @property
     def interrupt(self) -> bool:
-        """The interrupt line."""
+        """Whether the chip's interrupt line is set."""
         with self._lock:
             return bool(self._model.peek("interrupt"))
 
     def reset(self) -> None:
-        """Resets the whole chip, as its pin ``rst`` does, and the ports of the memory.
+        """Resets the whole chip, as its pin ``rst`` does, and the ports of its memory.
 
         All control registers get their initial values. Memories, vector registers and scalar
-        registers keep their contents, except what was being written.
+        registers keep their contents, except where a write was under way.
         """
         self._advance("reset")
         self._watched = [False] * self._config.cores
 
     def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST,
             progress: Progress | None = None) -> int:
-        """Runs the chip until an event. After an interruption (Ctrl-C), `run` continues.
+        """Runs the chip until an event. After Ctrl-C, another call of `run` continues.
 
         Parameters
         ----------
         max_cycles : int, optional
-            Limit in cycles.
+            Maximum number of cycles to run.
         until : Until
-            The event. A core with a watchdog does not wait for ever: it counts as running.
+            The event. A core with a watchdog is not at rest while it waits, as it cannot wait for
+            ever.
         progress : callable, optional
             Called now and then with the number of cycles since its last call.
 
         Returns
         -------
         int
-            Cycles run. Rest is noticed some cycles after it began.
+            Number of cycles run. The model notices rest some cycles after it began.
 
         Raises
         ------
@@ -210,12 +213,12 @@ class ChipSimulation(Closeable):
                     raise TimeoutError(f"no {event} after {total} cycles: {self._describe()}")
 
     def status(self, core: int) -> dict[str, int]:
-        """The fields of a core's STATUS. Costs no cycles."""
+        """The fields of a core's register STATUS, read without simulated time."""
         with self._lock:
             return _STATUS.unpack(self._model.peek(f"status_{self._core(core)}"))
 
     def fault(self, core: int) -> Fault:
-        """The fault that stopped a core."""
+        """The fault that stopped a core, or `Fault.NONE`."""
         return Fault(self.status(core)["FAULT"])
 
     def running(self, core: int) -> bool:
@@ -223,12 +226,12 @@ class ChipSimulation(Closeable):
         return bool(self.status(core)["RUNNING"])
 
     def waiting(self, core: int) -> bool:
-        """Whether the running program waits for a semaphore."""
+        """Whether a core's program runs and waits for a semaphore."""
         status = self.status(core)
         return bool(status["RUNNING"] and status["WAITING"])
 
     def pc(self, core: int) -> int:
-        """The bundle at issue; after a halt or a fault that bundle, after `stop` the next one."""
+        """A core's program counter: the next bundle, or the bundle that halted or faulted."""
         with self._lock:
             return self._model.peek(f"pc_{self._core(core)}")
 
@@ -248,9 +251,10 @@ class ChipSimulation(Closeable):
                 self._model.close()
 
     def _record(self, chip: int, trace: pathlib.Path, waveforms: pathlib.Path) -> None:
-        """Starts to write a trace and waveforms."""
+        """Starts to write a trace and waveforms to the given files."""
         if trace.resolve() in _TRACED.values():
-            raise ValueError(f"trace must not be that of another device, {str(trace)!r}")
+            raise ValueError(f"trace must be a path that no other device writes to, not "
+                             f"{str(trace)!r}")
         tracer = Tracer(trace, self._config)
         try:
             waveforms.open("w").close()  # its error message is better than the driver's
@@ -277,12 +281,12 @@ class ChipSimulation(Closeable):
                 self._recording.drain()
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
-        """Runs until ``done()``, which is called every few cycles.
+        """Runs the clock until ``done()`` is true; calls it every few cycles.
 
         Raises
         ------
         TimeoutError
-            If that takes too long; the message begins with ``what``.
+            If that takes more than `_PATIENCE` cycles; the message begins with ``what``.
         """
         end = self.cycle + _PATIENCE
         while not done():

@@ -1,4 +1,4 @@
-"""Transfers that the host starts on a simulated chip, and data that they move through memory.
+"""Transfers that the host of a simulated chip starts, and the staging of their data in HBM.
 
 A host reaches vector memory, vector registers and whole programs only by transfers from and to
 memory. Here they pass through memory's last rows, the staging rows, whose contents are restored.
@@ -22,7 +22,7 @@ __all__ = ["DescriptorError", "TransferPort", "staging_rows"]
 
 _POLL_CYCLES = 64
 STAGING_ROWS = 1024
-"""Staging rows, unless memory is very small."""
+"""Number of staging rows, unless memory has fewer than four times as many rows."""
 
 
 class DescriptorError(Exception):
@@ -45,7 +45,8 @@ def staging_rows(config: Config) -> int:
     Returns
     -------
     int
-        1024, or a quarter of a memory that has fewer than 4096: whole vectors and bundles.
+        1024, or a quarter of a memory with fewer than 4096 rows, rounded to whole vectors and
+        bundles.
 
     Raises
     ------
@@ -60,13 +61,13 @@ def staging_rows(config: Config) -> int:
 
 
 class TransferPort(RegisterPort):
-    """The chip's DMA engines as its host uses them."""
+    """The host's interface to the chip's DMA engines."""
 
     _staging: int
-    """`staging_rows` of the chip."""
+    """Number of the chip's staging rows (`staging_rows`)."""
 
     def start_transfer(self, core: int, words: Sequence[int]) -> None:
-        """Queues a transfer on a core's engine as soon as there is room.
+        """Queues a transfer on a core's DMA engine as soon as the queue has room.
 
         Parameters
         ----------
@@ -82,7 +83,7 @@ class TransferPort(RegisterPort):
         DescriptorError
             If the core refuses the transfer.
         TimeoutError
-            If there is no room for a long time.
+            If the queue has no room for `_PATIENCE` cycles.
         """
         if len(words) != DESCRIPTOR_WORDS:
             raise ValueError(f"descriptor must have {DESCRIPTOR_WORDS} words, not "
@@ -95,7 +96,7 @@ class TransferPort(RegisterPort):
     def transfer(self, core: int, words: Sequence[int]) -> None:
         """Starts a transfer as `start_transfer` does, and waits for its end.
 
-        No other transfer that the host started may be under way.
+        No other transfer that the host started may be under way during the call.
 
         Raises
         ------
@@ -121,7 +122,10 @@ class TransferPort(RegisterPort):
             self._check_refused(core)
 
     def _queued(self, core: int) -> bool:
-        """Tries to start the transfer whose descriptor is in the core's registers."""
+        """Tries to start the transfer whose descriptor is in the core's registers.
+
+        Returns False if the queue is full.
+        """
         try:
             self.write("DMA_START", core=core, GO=1)
         except RegisterError:
@@ -135,10 +139,10 @@ class TransferPort(RegisterPort):
 
     @contextmanager
     def _keeping_events(self, core: int) -> Iterator[int]:
-        """Clears the core's transfer events in INTERRUPT_STATUS; yields the mask of "done".
+        """Clears the core's transfer events in INTERRUPT_STATUS; yields the mask of event "done".
 
-        A host cannot set an event. If "done" was set before, it is set afterwards, because the
-        transfers made within set it; an earlier "failed" is lost.
+        At the end, "done" is cleared unless it was set before: the transfers made in the context
+        set it, and a host cannot set an event itself. An earlier event "failed" is lost.
         """
         done, failed = self._transfer_events(core)
         before = self.read("INTERRUPT_STATUS") & (done | failed)
@@ -151,7 +155,7 @@ class TransferPort(RegisterPort):
                 self.write("INTERRUPT_STATUS", failed if before & done else done | failed)
 
     def _transfer_events(self, core: int) -> tuple[int, int]:
-        """Masks in INTERRUPT_STATUS: a transfer of the host is done; one has failed."""
+        """Masks of a core's events in INTERRUPT_STATUS: a host transfer is done, or has failed."""
         fields = GLOBAL_REGISTERS["INTERRUPT_STATUS"]
         number = self._core(core)
         return (fields[f"CORE{number}_TRANSFER_DONE"].mask,
@@ -166,7 +170,7 @@ class TransferPort(RegisterPort):
 
     @contextmanager
     def _borrowed(self, rows: slice) -> Iterator[None]:
-        """Restores these rows of memory at the end."""
+        """Restores the contents of these rows of HBM when the context ends."""
         kept = self._data[rows].copy()
         try:
             yield
@@ -174,7 +178,7 @@ class TransferPort(RegisterPort):
             self._data[rows] = kept
 
     def _parts(self, rows: int) -> Iterator[tuple[slice, slice]]:
-        """Cuts ``rows`` into parts of whole vectors; yields each with the staging rows it uses."""
+        """Splits ``rows`` rows into parts; yields each with the staging rows that it uses."""
         staging = self._staging
         begin = len(self._data) - staging
         for first in range(0, rows, staging):
@@ -182,7 +186,7 @@ class TransferPort(RegisterPort):
             yield slice(first, first + count), slice(begin, begin + count)
 
     def _put_rows(self, core: int, rows: Words, place: Callable[[int], Place]) -> None:
-        """Moves rows to a core, row r to ``place(r)``."""
+        """Moves rows, shape (rows, lanes), to a core: row r to ``place(r)``."""
         with self._lock:
             for part, used in self._parts(len(rows)):
                 with self._borrowed(used):
@@ -212,9 +216,10 @@ class TransferPort(RegisterPort):
     # ---- Programs
 
     def _put_programs(self, programs: dict[int, Words], at: int) -> None:
-        """Moves bundles, BUNDLE_PITCH words each, to stopped cores, side by side if there is room.
+        """Moves programs, in words (BUNDLE_PITCH for each bundle), to stopped cores.
 
-        Each program fills a row at least.
+        Programs move at the same time if there are enough staging rows. Each must fill at least one
+        row.
         """
         least = max(1, BUNDLE_PITCH // self._config.lanes)
         share = self._staging // max(1, len(programs)) // least * least
@@ -224,10 +229,10 @@ class TransferPort(RegisterPort):
                                for core in group}, share or least)
 
     def _bundle_rows(self, words: Words, first: int, most: int) -> list[tuple[Words, Place]]:
-        """Cuts a program into pieces of at most ``most`` rows, and says where each belongs.
+        """Splits a program into pieces of at most ``most`` rows, each with its destination.
 
-        If the bundles do not fill the last row, it overlaps the row before it, so that nothing
-        after the program is overwritten.
+        If the bundles do not fill the last row, that row begins with bundles of the row before it,
+        so that nothing after the program is overwritten.
         """
         lanes = self._config.lanes
         in_row = self._bundles_in_row
@@ -266,7 +271,7 @@ class TransferPort(RegisterPort):
 
     def _queue_pieces(self, core: int, left: list[tuple[Words, Place]], at: int,
                       share: int) -> None:
-        """Starts transfers of as many of the pieces as fit ``share`` rows of memory from ``at``."""
+        """Starts transfers of the next pieces that fit in ``share`` rows of HBM from row ``at``."""
         end = at + share
         while left and at + len(left[0][0]) <= end:
             rows, place = left.pop(0)

@@ -23,7 +23,7 @@ _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
 
 
 def core_grids(config: Config) -> list[TileGrid]:
-    """The grids of a core that kernels can simulate."""
+    """The tile grids of a core that kernels can simulate."""
     return [make(config) for make in (mac_grid, mxu_lanes, vpu_grid, reduce_nodes,
                                       transpose_banks)]
 

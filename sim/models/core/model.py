@@ -27,9 +27,9 @@ class CoreModel(CorePorts):
 
     Initially all its state is zero. Its clock runs only within calls. Threads may share a model:
     their calls take turns. Vector memory, vector registers and masks can be accessed at any time;
-    scalar memory, scalar registers and semaphores only while no program runs. If a transfer by the
-    host does not advance for 65,536 cycles, it ends with a `RuntimeError`, and so does every later
-    one until `reset`.
+    scalar memory, scalar registers and semaphores only while no program runs. If a host access to
+    memories or registers makes no progress for 65,536 cycles, it raises a `RuntimeError`, and so
+    does every later access until `reset`.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ class CoreModel(CorePorts):
     def load_program(self, bundles: Sequence[int], at: int = 0) -> None:
         """Writes bundles to the instruction memory, from address ``at`` on.
 
-        Bundles of an earlier program after these stay: a program without a halt at its end runs
-        into them.
+        Bundles of an earlier program that follow in memory remain: a program without a halt at its
+        end continues with them.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class CoreModel(CorePorts):
                 for bundle in words.reshape(count, isa.BUNDLE_WORDS)]
 
     def start(self, pc: int = 0) -> None:
-        """Starts at bundle ``pc`` and clears the fault; takes a cycle.
+        """Starts the core at bundle ``pc`` and clears its fault; takes a cycle.
 
         Raises
         ------
@@ -96,32 +96,32 @@ class CoreModel(CorePorts):
             self._pulse("start")
 
     def stop(self) -> None:
-        """Stops before the next bundle, to which `pc` then points; takes a cycle.
+        """Stops the core before its next bundle, whose address is then `pc`; takes a cycle.
 
-        What the program has begun continues: `run` completes it. ``start(core.pc)`` resumes the
-        program.
+        Work that the program has begun continues: `run` completes it. ``start(core.pc)`` resumes
+        the program.
         """
         with self._lock:
             self._pulse("stop")
 
     def run(self, max_cycles: int | None = None, *, progress: Progress | None = None) -> int:
-        """Runs until the program has stopped and everything that it began has ended.
+        """Runs until the program has stopped and all work that it began has ended.
 
-        Also returns if the program waits for a semaphore and nothing else is under way. Then only
-        `signal` lets it continue, in another call of `run`. An interrupted program (Ctrl-C) can
-        continue likewise.
+        Also returns if the program waits for a semaphore and nothing else is under way. Then
+        `signal` and another call of `run` continue it. After Ctrl-C, too, another call of `run`
+        continues.
 
         Parameters
         ----------
         max_cycles : int, optional
-            Limit in cycles.
+            Maximum number of cycles to run.
         progress : callable, optional
             Called now and then with the number of cycles since its last call.
 
         Returns
         -------
         int
-            Cycles run.
+            Number of cycles run.
 
         Raises
         ------
@@ -152,9 +152,10 @@ class CoreModel(CorePorts):
     def run_program(self, bundles: Sequence[int] | None = None, *, pc: int = 0,
                     max_cycles: int | None = None, progress: Progress | None = None
                     ) -> dict[str, int]:
-        """Loads a program to address 0 (unless it is None), runs it from ``pc``, and counts.
+        """Loads a program to address 0, runs it from ``pc`` to its end, and returns its counters.
 
-        As with `load_program`, bundles after the program stay.
+        If ``bundles`` is None, runs the program that is loaded. As with `load_program`, bundles
+        after the new program remain in memory.
 
         Returns
         -------
@@ -164,11 +165,11 @@ class CoreModel(CorePorts):
         Raises
         ------
         CoreFaultError
-            If it faults.
-        TimeoutError
-            As `run`.
-        RuntimeError
-            If it waits for a semaphore.
+            If the program ends with a fault.
+            TimeoutError
+                As `run`.
+            RuntimeError
+                If the program waits for a semaphore that nothing changes.
         """
         with self._lock:
             if bundles is not None:
@@ -186,13 +187,13 @@ class CoreModel(CorePorts):
             return self.counters()
 
     def set_watchdog(self, cycles: int) -> None:
-        """Makes the core fault after ``cycles`` cycles in a row without a bundle; 0: never."""
+        """Makes the core fault after ``cycles`` consecutive cycles without a bundle; 0: never."""
         limit = integer("cycles", cycles, 0, (1 << 32) - 1)
         with self._lock:
             self._model.poke("watchdog", limit)
 
     def signal(self, index: int, amount: int = 1) -> None:
-        """Adds ``amount`` to a semaphore, whether a program runs or not; takes a cycle."""
+        """Adds ``amount`` to semaphore ``index``, even while a program runs; takes a cycle."""
         number = integer("index", index, 0, isa.SEMAPHORES - 1)
         units = integer("amount", amount, 0, (1 << 32) - 1)
         with self._lock:
@@ -203,12 +204,12 @@ class CoreModel(CorePorts):
     # ---- Counters
 
     def counters(self) -> dict[str, int]:
-        """Where the cycles went since `clear_counters` or `reset`.
+        """Counts of what the cycles were spent on since `clear_counters` or `reset`.
 
         Returns
         -------
         dict of str to int
-            ``cycles``, and the counters of `hdl.core.counters.COUNTERS`, which add up to it.
+            ``cycles``, and the counters of `hdl.core.counters.COUNTERS`, whose sum is ``cycles``.
         """
         with self._lock:
             return {"cycles": self._peek("cycles"),

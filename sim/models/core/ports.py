@@ -22,7 +22,7 @@ __all__ = ["CorePorts", "Words", "checked_range"]
 _SPACE_SHIFT = np.uint64(1)
 _ADDRESS_SHIFT = np.uint64(3)
 _DATA_SHIFT = np.uint64(3 + REQUEST_ADDRESS_BITS)
-"""Positions in a request (`hdl.core.interface.core_request`), above its write bit."""
+"""Positions of fields in a request (`hdl.core.interface.core_request`), above its write bit."""
 
 Words = npt.NDArray[np.uint32]
 
@@ -36,7 +36,7 @@ class _Rows(ctypes.Structure):
 
 def checked_range(name: str, at: SupportsIndex, count: int, size: int,
                   unit: str = "words") -> int:
-    """Returns ``at`` as an integer; ``count`` units from there must fit a memory of ``size``."""
+    """Checks that ``count`` units from ``at`` on fit a memory of ``size``; returns ``at``."""
     first = checks.integer("address", at, 0, size)
     if first + count > size:
         raise ValueError(f"{name} must lie within {size} {unit}, not from {first} to "
@@ -83,7 +83,7 @@ class CorePorts(Closeable):
         return self._model
 
     def reset(self) -> None:
-        """Restores the initial state: the core is stopped, and all its state is zero.
+        """Restores the initial state: the core is stopped, and all state is zero.
 
         Only a simulation can do this: the core's ``rst`` keeps the contents of memories and vector
         registers.
@@ -108,21 +108,21 @@ class CorePorts(Closeable):
 
     @property
     def waiting(self) -> bool:
-        """Whether the running program waits for a semaphore."""
+        """Whether a program runs and waits for a semaphore."""
         return bool(self._peek("running") and self._peek("waiting"))
 
     @property
     def fault(self) -> Fault:
-        """The fault that stopped the core."""
+        """The fault that stopped the core, or `Fault.NONE`."""
         return Fault(self._peek("fault"))
 
     @property
     def pc(self) -> int:
-        """The bundle at issue; after a halt or a fault that bundle, after `stop` the next one."""
+        """The program counter: the bundle to issue next, or the bundle that halted or faulted."""
         return self._peek("pc")
 
     def read_state(self) -> dict[str, Any]:
-        """Everything that a program can see, as `GoldenCore.read_state` returns it."""
+        """All state that programs can read, in the form of `GoldenCore.read_state`."""
         with self._lock:
             return {
                 "scalars": self.read_scalars(),
@@ -159,7 +159,7 @@ class CorePorts(Closeable):
             self._move_rows("write_rows", data, HostSpace.VMEM, first)
 
     def read_vmem(self, at: int, count: int) -> Words:
-        """Reads vector memory, as uint32 of shape (count, sublanes, lanes)."""
+        """Reads ``count`` vectors of vector memory, as uint32 of shape (count, sublanes, lanes)."""
         vectors = checks.integer("count", count, 0, self._config.vmem_vectors)
         first = checked_range("vectors", at, vectors, self._config.vmem_vectors, "vectors")
         return self._read_rows(HostSpace.VMEM, first, vectors)
@@ -186,7 +186,7 @@ class CorePorts(Closeable):
         self._write_words(Space.SCALAR, at, words, isa.SCALAR_REGISTERS)
 
     def read_scalars(self) -> Words:
-        """The scalar registers."""
+        """All scalar registers, as uint32."""
         return self._read_words(Space.SCALAR, 0, isa.SCALAR_REGISTERS,
                                 isa.SCALAR_REGISTERS)
 
@@ -195,7 +195,7 @@ class CorePorts(Closeable):
         self._write_words(Space.SEMAPHORE, at, words, isa.SEMAPHORES)
 
     def read_semaphores(self) -> Words:
-        """The semaphores."""
+        """The values of all semaphores, as uint32."""
         return self._read_words(Space.SEMAPHORE, 0, isa.SEMAPHORES, isa.SEMAPHORES)
 
     # ---- The ports
@@ -205,7 +205,7 @@ class CorePorts(Closeable):
             return self._model.peek(name)
 
     def _pulse(self, name: str) -> None:
-        """Sets an input for one cycle."""
+        """Sets a 1-bit input for one cycle."""
         self._model.poke(name, 1)
         self._model.tick()
         self._model.poke(name, 0)
@@ -242,7 +242,7 @@ class CorePorts(Closeable):
 
     def _requests(self, space: Space, write: bool, addresses: npt.NDArray[np.int64],
                   words: Words) -> npt.NDArray[np.uint64]:
-        """Makes requests at the sequencer's port; returns the responses."""
+        """Makes a request for each address at the sequencer's host port; returns the responses."""
         requests = (np.uint64(write) | np.uint64(space.value) << _SPACE_SHIFT
                     | addresses.astype(np.uint64) << _ADDRESS_SHIFT
                     | words.astype(np.uint64) << _DATA_SHIFT)
@@ -272,12 +272,12 @@ class CorePorts(Closeable):
     def _transfer(self, function: str, *arguments: Any) -> None:
         """Calls a function of core.cpp that moves a part of the data.
 
-        If it gives up, accesses may still be under way in the core, and the next call would take
-        their responses for its own. So no more calls are allowed until `reset`.
+        If the function gives up, its accesses may still be under way in the core, and the next call
+        could receive their responses. So every later call raises an error until `reset`.
         """
         handle = self._model.handle
         if self._stuck:
-            raise RuntimeError("a transfer before did not end: reset the model")
+            raise RuntimeError("an earlier access did not end: reset the model")
         try:
             self._model.check(getattr(self._model.library, f"systolith_core_{function}")(
                 handle, *arguments))

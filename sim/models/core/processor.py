@@ -11,33 +11,33 @@ __all__ = ["Processor"]
 class Processor(Protocol):
     """Executes programs: the golden `GoldenCore` or the simulated `CoreModel`.
 
-    Both take the same arguments, and reject wrong ones with a `TypeError` or a `ValueError`. A
-    program that runs until it halts, faults or waits leaves the same state in both; so do calls
-    between such programs. They differ as follows:
+    Both accept the same arguments, and reject wrong ones with a `TypeError` or a `ValueError`. A
+    program that runs until it halts, faults or waits leaves the same state in both; so do host
+    calls while no program runs. The two differ as follows:
 
     * `run` counts executed bundles in the golden core, cycles in the simulated one. At its limit
       the golden core returns; the simulated core raises a `TimeoutError`.
-    * By a given call the simulated core has executed more or fewer bundles than the golden one, so
-      an event in the middle of a program (`stop`, a `signal` that overflows) meets a different
-      bundle.
+    * At a given call, the two cores have executed different numbers of bundles of a program that
+    runs. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
+    effect at different bundles.
     * While a program runs, the simulated core rejects `load_program` with a `RuntimeError`.
-    * The golden core's `read_state` also has the state that checks the array's rules, unless told
-      otherwise. The simulated core's shows the present: only after `run` is everything complete
-      that a stopped program began.
+    * `read_state` of the golden core also returns the state that checks the array's rules, unless
+    it is told not to. `read_state` of the simulated core returns the state of the current cycle:
+    work that a stopped program began is complete only after `run`.
     * Only the simulated core has a watchdog, counters and `reset`.
     """
 
     def load_program(self, bundles: Sequence[int], at: int = 0) -> None:
-        """Writes bundles to the instruction memory from address ``at`` on; the rest stays."""
+        """Writes bundles to the instruction memory from address ``at`` on; other bundles remain."""
 
     def start(self, pc: int = 0) -> None:
-        """Starts at a bundle; raises a `RuntimeError` if a program runs."""
+        """Starts the core at bundle ``pc``; raises a `RuntimeError` if a program runs."""
 
     def run(self, limit: int, /) -> int:
-        """Runs until the program stops or waits for a semaphore."""
+        """Runs for at most ``limit`` steps, until the program stops or waits for a semaphore."""
 
     def read_state(self) -> dict[str, Any]:
-        """Everything that a program can see."""
+        """All state that programs can read."""
 
     @property
     def pc(self) -> int:
@@ -49,4 +49,4 @@ class Processor(Protocol):
 
     @property
     def fault(self) -> Fault:
-        """The fault that stopped the core."""
+        """The fault that stopped the core, or `Fault.NONE`."""

@@ -615,7 +615,7 @@ def test_after_a_transfer_that_did_not_end_there_is_no_other(tiny: CoreModel) ->
     tiny.model.poke("rst", 0)
     for call in (lambda: tiny.read_vmem(0, 1), lambda: tiny.write_vmem(0, words),
                  lambda: tiny.read_smem(0, 1), lambda: tiny.load_program([0]), tiny.read_state):
-        with pytest.raises(RuntimeError, match="a transfer before did not end: reset the model"):
+        with pytest.raises(RuntimeError, match="an earlier access did not end: reset the model"):
             call()
     tiny.reset()
     tiny.write_vmem(0, words)

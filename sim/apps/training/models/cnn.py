@@ -11,11 +11,11 @@ __all__ = ["cnn"]
 FEATURES = 128
 EPOCHS = 8
 KEPT = 0.75
-"""Share of the convolution's results that dropout keeps: the same in all pixels."""
+"""Fraction of the convolution's channels that dropout keeps, the same ones in all pixels."""
 
 
 def cnn(batch: int = 256) -> Task:
-    """A convolution, mean-pooling, dropout, and a dense layer; trained by Adam."""
+    """Task of a network with a convolution, mean pooling, dropout and a dense layer; uses Adam."""
     return image_task("cnn", "convolutional network", batch, EPOCHS, _init, _logits,
                       lambda steps: Adam(exponential_decay(2e-2, ramp=10, half_life=steps / 4)))
 

@@ -1,7 +1,7 @@
 """A perceptron with one hidden layer that reads handwritten digits.
 
-Examples lie in columns: ``x`` has shape (pixels, batch), so products need no transposes, forward
-and backward.
+Examples are columns: ``x`` has shape (pixels, batch), so products need no transposes, forward and
+backward.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ EPOCHS = 12
 EPOCHS_PER_CALL = 1
 RATE = 0.2
 HALF_LIFE = 6
-"""Epochs in which the rate halves."""
+"""Number of epochs in which the learning rate halves."""
 
 
 def perceptron() -> Task:
-    """784 pixels, 100 hidden units, 10 classes; 12 epochs of 16 steps."""
+    """Task of a perceptron: 784 pixels, 100 hidden units, 10 classes; 12 epochs of 16 steps."""
     digits = mnist()
     steps = -(-len(digits.images) // BATCH)
     return dense_classifier(
@@ -36,25 +36,25 @@ def perceptron() -> Task:
 
 def dense_classifier(sizes: tuple[int, int, int], digits: Digits, batch: int,
                      optimizer: Optimizer, *, epochs: int = 1, epochs_per_call: int = 1) -> Task:
-    """Two dense layers with ReLU between them, trained by the cross entropy of their softmax.
+    """Task of two dense layers with ReLU in between; the loss is softmax cross entropy.
 
     Parameters
     ----------
     sizes : three int
-        Pixels, hidden units, classes.
+        Numbers of pixels, hidden units and classes.
     digits : Digits
-        Images of any number of pixels.
+        Images with any number of pixels, and labels.
     batch : int
-        Images of a step. The last batch of an epoch is filled with the first images.
+        Number of images in a step. The first images fill up the last batch of an epoch.
     optimizer : Optimizer
     epochs, epochs_per_call : int
-        How often each image is used, and in one call of the chip.
+        Number of passes over the images: in all, and in one call of the chip.
     """
     pixels, hidden, classes = sizes
     images, labels = digits.images, digits.labels
 
     def init(key: Any) -> Any:
-        """Weights of normal distribution with variance 2 / inputs (He et al., 2015)."""
+        """Normally distributed weights with variance 2 / inputs (He et al., 2015)."""
         import jax
         import jax.numpy as jnp
 

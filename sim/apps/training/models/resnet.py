@@ -14,7 +14,7 @@ EPOCHS = 5
 
 
 def resnet(batch: int = 256) -> Task:
-    """A convolution and two residual blocks (He et al., 2016); trained by momentum."""
+    """Task of a network with a convolution and two residual blocks (He et al., 2016); momentum."""
     return image_task(
         "resnet", f"residual network of {2 * BLOCKS + 2} layers", batch, EPOCHS, _init, _logits,
         lambda steps: Momentum(exponential_decay(0.1, ramp=10, half_life=steps / 3)))
@@ -47,7 +47,7 @@ def _logits(parameters: Any, images: Any, step: Any) -> Any:
 
 
 def _layer(x: Any, layer: Any) -> Any:
-    """A convolution that keeps the size of images, and batch normalisation."""
+    """A convolution that preserves the image size, followed by batch normalisation."""
     import jax.numpy as jnp
 
     x = jnp.pad(x, ((1, 1), (1, 1), (0, 0), (0, 0)))
@@ -55,9 +55,9 @@ def _layer(x: Any, layer: Any) -> Any:
 
 
 def _normalised(x: Any, layer: Any) -> Any:
-    """Batch normalisation by the statistics of a core's part of the batch.
+    """Batch normalisation by the statistics of one core's part of the batch.
 
-    The test uses those of its own inputs: there are no running means.
+    There are no running means: the test uses the statistics of its own inputs.
     """
     import jax
 

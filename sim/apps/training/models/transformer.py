@@ -15,13 +15,13 @@ CONTEXT, WIDTH, HEADS, LAYERS = 64, 128, 2, 2
 BATCH = 32
 STEPS = 400
 HELD_OUT = 32
-"""Texts of the end that are not for training."""
+"""Number of texts, from the end of the documentation, that are held out for the test."""
 SAMPLED = 120
-"""Characters of the text that is sampled."""
+"""Number of characters of the sampled text."""
 
 
 def transformer(batch: int = BATCH) -> Task:
-    """Two layers of causal attention and dense layers; trained by Adam."""
+    """Task of a transformer with two layers (causal attention and dense layers); uses Adam."""
     text = topics()
     start = len(text) - HELD_OUT * CONTEXT - 1
     rng = np.random.default_rng(5)
@@ -72,7 +72,10 @@ def _init(key: Any) -> Any:
 
 
 def _logits(parameters: Any, text: Any) -> Any:
-    """Logits of each next character: text of shape (batch, time); (batch, time, characters)."""
+    """Logits of each next character, shape (batch, time, characters).
+
+    ``text`` has shape (batch, time).
+    """
     import jax
     import jax.numpy as jnp
 
@@ -97,7 +100,7 @@ def _normalised(x: Any, scale: Any) -> Any:
 
 
 def _sample(parameters: Any, seed: Any) -> Any:
-    """Characters drawn one after the other, each from what the model says after those before."""
+    """Draw `SAMPLED` characters, each from the model's distribution given those before it."""
     import jax
     import jax.numpy as jnp
 
