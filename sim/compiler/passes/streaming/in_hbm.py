@@ -1,26 +1,34 @@
 """Finds operations that transfers of rows within HBM can compute."""
 
+from collections.abc import Set
 from math import prod
 
+import numpy as np
+
 from hdl.config import Config
+from sim.compiler.graph.counted import Counted, counted
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.passes.expansion import Expansion, expand
 from sim.compiler.tiling import standard
+from sim.compiler.words import to_words
 
 __all__ = ["leave_in_hbm"]
 
 _MOST_CUTS = 4
 """Most dimensions in which a slice in HBM may be smaller than its operand: each needs a word of
 scalar memory for its index."""
+_LEAST = 4
+"""Fewest vectors of a slice for which a transfer is worth its start."""
 
 
 def leave_in_hbm(graph: Graph, config: Config) -> None:
     """Mark operations on values that do not fit vector memory and that transfers can compute.
 
     They get the attribute ``in_hbm``: gathers along a table's first dimension, concatenations, and
-    dynamic slices and their updates. The indices of such a gather are reshaped to one dimension. A
-    slice or update of part of the lanes is split into one of whole rows, in HBM, and one within
-    these rows.
+    dynamic slices and their updates. So do slices that a counted loop takes of an input of the
+    graph, of any size: they are loaded while the loop runs. The indices of such a gather are
+    reshaped to one dimension. A slice or update of part of the lanes is split into one of whole
+    rows, in HBM, and one within these rows.
 
     Parameters
     ----------
@@ -30,6 +38,41 @@ def leave_in_hbm(graph: Graph, config: Config) -> None:
         The chip.
     """
     expand(graph, lambda operation, at: _expanded(operation, at, config))
+    inputs, constants = set(graph.inputs), {
+        operation.result: to_words(np.asarray(operation.attributes["value"]))
+        for operation in graph.operations if operation.kind == "constant"}
+
+    def known(value: Value) -> int | None:
+        return int(constants[value].flat[0]) if value in constants else None
+
+    for operation in graph.operations:
+        if operation.kind == "while" and (loop := counted(operation, known)) is not None:
+            _leave_slices(operation, loop, inputs, config)
+
+
+def _leave_slices(operation: Operation, loop: Counted, inputs: Set[Value], config: Config) -> None:
+    """Mark slices of inputs that a loop does not change and uses for nothing else."""
+    condition, body = operation.regions
+    users, read = body.users(), condition.users()
+    for number, value in enumerate(body.inputs):
+        slices = users.get(value, [])
+        if (operation.operands[number] in inputs and body.outputs.count(value) == 1
+                and body.outputs[number] is value and condition.inputs[number] not in read
+                and all(_is_block(each, loop, config) for each in slices)):
+            for each in slices:
+                each.attributes["in_hbm"] = True
+
+
+def _is_block(operation: Operation, loop: Counted, config: Config) -> bool:
+    """Whether an operation is a slice of whole vectors, whose place follows from a counter."""
+    if operation.kind != "dynamic_slice":
+        return False
+    (value, *starts), result = operation.operands, operation.result
+    cut = [along for along, (size, whole) in enumerate(zip(result.shape, value.shape, strict=True))
+           if size != whole]
+    return (0 < len(cut) <= _MOST_CUTS and cut[-1] < value.type.rank - 2
+            and all(starts[along] in loop.values for along in cut)
+            and standard(result.shape, config).vectors >= _LEAST)
 
 
 def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | None:

@@ -5,7 +5,7 @@ from sim.asm.operands import s
 from sim.compiler.machine.registers import RESERVED_SCALARS
 
 __all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FREE", "LOADED", "MOVED", "PAIR",
-           "SCALAR_READ", "STAMP", "TARGET", "WORK"]
+           "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET", "WORK"]
 
 PAIR, TARGET, WORK, STAMP = (
     s[number] for number in range(isa.SCALAR_REGISTERS - RESERVED_SCALARS, isa.SCALAR_REGISTERS))
@@ -28,5 +28,8 @@ counts complete transfers; each exchange has two, one in each direction."""
 BLOCK_READ, BLOCK_WRITTEN = 11, 12
 """Semaphores of streams and gathers: they count the complete transfers that read blocks of
 operands, and those that write blocks of results."""
+SLICES_READ = 13, 14
+"""Semaphores of two nested loops that load slices for their next iterations: they count complete
+transfers."""
 LOADED = 15
 """Semaphore that counts loaded segments."""

@@ -2,10 +2,10 @@
 
 from hdl.isa import Slot
 from sim.asm.operands import Scalar, s
+from sim.compiler.graph.counted import Affine
 from sim.compiler.graph.ir import Value
 from sim.compiler.program.code.reserved import WORK
 from sim.compiler.program.code.stream import Stream
-from sim.compiler.program.control.counted import Affine
 
 __all__ = ["Counters", "advance"]
 

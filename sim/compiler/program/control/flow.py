@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hdl.isa import Slot
 from sim.asm.operands import s
+from sim.compiler.graph.counted import Counted, counted
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer
-from sim.compiler.program.code.reserved import WORK
+from sim.compiler.program.code.reserved import SLICES_READ, WORK
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.context import Context
+from sim.compiler.program.control.ahead import SlicesAhead, slices_ahead
 from sim.compiler.program.control.blocks import BlockLoops
-from sim.compiler.program.control.counted import Counted, counted
 from sim.compiler.program.control.counters import advance
 from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.places.places import Splat, VectorMemoryError
@@ -47,6 +48,8 @@ class ControlFlow:
         self._counters = context.counters
         self.write = write
         self.fixed: set[Value] = set()
+        # Those of loops that load slices ahead; the last one is the next to be taken.
+        self._semaphores = list(SLICES_READ)
 
     def loop(self, operation: Operation, later: set[Value]) -> None:
         """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
@@ -60,12 +63,14 @@ class ControlFlow:
         """
         places, stream = self._places, self._stream
         condition, body = operation.regions
-        count = self._count(operation)
+        count, ahead = self._count(operation), None
         buffers, rows = self._carried(operation, later)
         known = set(places.homes)
         again, end = stream.label("again"), stream.label("end")
         if count is not None:
             counter = self._start_counter(count)
+            ahead = self._start_slices(body, buffers, rows, count, counter)
+            body = body if ahead is None else ahead.body(body)
             stream.bind(again)
         else:
             stream.bind(again)
@@ -76,7 +81,9 @@ class ControlFlow:
             places.evict_all(lambda value: False)
             self._leave(condition, buffers, known)
             stream.branch("beq", WORK.number, 0, end)
-        self._enter(body, buffers, rows)
+        self._enter(operation.regions[1], buffers, rows)
+        if ahead is not None:
+            ahead.enter()
         around, places.before = places.before, {body.outputs[number]: body.inputs[number]
                                                 for number in buffers}
         self.write(body, {})
@@ -85,6 +92,8 @@ class ControlFlow:
             {to: body.outputs[number] for number, to in rows.items()
              if body.outputs[number] is not body.inputs[number]}, set(body.inputs))
         self._renew(body, buffers)
+        if ahead is not None:
+            ahead.leave()
         self._leave(body, buffers, known)
         if count is not None:
             self._counters.give(1)
@@ -93,6 +102,8 @@ class ControlFlow:
         else:
             stream.jump(again)
         stream.bind(end)
+        if ahead is not None:
+            self._finish_slices(ahead)
         for number, value in enumerate(operation.results):
             if number in rows:
                 places.homes[value] = rows[number]
@@ -115,6 +126,27 @@ class ControlFlow:
         self._stream.bundle((Slot.S0, "add", (WORK, s[0], loop.first)))
         self._stream.bundle((Slot.S0, "store", (WORK, s[0], address)))
         return address
+
+    def _start_slices(self, body: Graph, buffers: Mapping[int, VmemBuffer],
+                      rows: Mapping[int, Rows], count: Counted, counter: int
+                      ) -> SlicesAhead | None:
+        """Write code that starts to load the first iteration's slices, if they are loaded ahead."""
+        if not self._semaphores:
+            return None
+        homes = {body.inputs[number]: home for number, home in rows.items()
+                 if body.outputs[number] is body.inputs[number]}
+        ahead = slices_ahead(self._context, body, homes,
+                             {body.inputs[number] for number in buffers},
+                             (count, counter, self._semaphores[-1]))
+        if ahead is not None:
+            self._semaphores.pop()
+            ahead.start()
+        return ahead
+
+    def _finish_slices(self, ahead: SlicesAhead) -> None:
+        """Give back what slices that were loaded ahead needed."""
+        ahead.finish()
+        self._semaphores.append(ahead.semaphore)
 
     def _carried(self, operation: Operation, later: set[Value]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:

@@ -9,7 +9,7 @@ from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
 from sim.compiler.program.tilings import CONTROL, Tilings
 
-__all__ = ["closed", "move_vectors", "values_to_keep"]
+__all__ = ["ROOM", "closed", "move_vectors", "need", "values_to_keep"]
 
 _LONGEST_CYCLE = 16
 """Maximum number of buffers whose contents rotate: each needs a vector register."""
@@ -38,7 +38,7 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
     sizes = [tilings[value].vectors for value in operation.operands]
 
     def fit(numbers: set[int]) -> bool:
-        room = max(_need(region, tilings, {region.inputs[number] for number in numbers})
+        room = max(need(region, tilings, {region.inputs[number] for number in numbers})
                    for region in operation.regions)
         return sum(sizes[number] for number in numbers) + ROOM * room <= vectors
 
@@ -56,10 +56,10 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
     return closed(kept - _long_cycles(body), body)
 
 
-def _need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
+def need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
     """Return the most vectors that an operation needs for operands and results not in ``kept``."""
     return max((max(sum(tilings[value].vectors for value in _held(operation) - kept),
-                    *(_need(region, tilings, set()) for region in operation.regions
+                    *(need(region, tilings, set()) for region in operation.regions
                       if operation.kind in CONTROL), 0)
                 for operation in graph.operations), default=0)
 
@@ -72,6 +72,11 @@ def _held(operation: Operation) -> set[Value]:
         return {value for value, along in zip(
             (*operation.operands[:len(operation.attributes["operand_dimensions"])],
              *operation.results), dimensions, strict=True) if along < 0}
+    if operation.kind == "while":
+        body = operation.regions[1]
+        sliced = _sliced_in_hbm(body)
+        return {value for values in (operation.operands, operation.results)
+                for value, given in zip(values, body.inputs, strict=True) if given not in sliced}
     if operation.kind in ("gather", "concatenate") and operation.attributes.get("in_hbm"):
         return set()
     if operation.attributes.get("in_hbm"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hdl.isa import Slot
 from sim.asm.operands import s
+from sim.compiler.graph.counted import Affine
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.program.code.reserved import WORK
 from sim.compiler.program.code.transfers import Rows
@@ -50,7 +51,7 @@ class Slices:
             if isinstance(home, Splat):
                 places.homes[operation.result] = home
                 return
-            rows = self._rows(value, home, operation.result.shape, rest)
+            rows = self.rows(operation, home)
             try:
                 places.load_block(value, rows, operation.result)
             except VectorMemoryError:
@@ -106,8 +107,24 @@ class Slices:
         places.memory.wait_all()
         return made
 
+    def rows(self, operation: Operation, home: Rows, later: int = 0) -> Rows:
+        """Return the rows of a ``dynamic_slice``; write code that computes its start.
+
+        Parameters
+        ----------
+        operation : Operation
+            The slice.
+        home : Rows
+            Rows of the value that it is taken from.
+        later : int
+            Iterations by which the counter of its loop is behind; if not 0, the start must
+            follow from the counter.
+        """
+        value, *starts = operation.operands
+        return self._rows(value, home, operation.result.shape, starts, later)
+
     def _rows(self, value: Value, home: Rows, shape: Sequence[int],
-              starts: Sequence[Value]) -> Rows:
+              starts: Sequence[Value], later: int = 0) -> Rows:
         """Return the rows of a slice of shape ``shape``; write code that computes its start."""
         words = iter(self._memory.indices)
         sizes = list(value.shape)
@@ -115,24 +132,30 @@ class Slices:
             last = sizes[along] - size
             if last == 0:
                 continue
-            first, term = 0, None
-            if isinstance(known := self._places.homes.get(start), Splat):
-                first = min(max(signed(known.word), 0), last)
-            else:
-                term = next(words), 1
-                self._index(start, last, term[0])
+            first, term = self._constant(start), None
+            if first is None:
+                first, term = 0, (next(words), 1)
+                self._index(start, last, term[0], later)
+            first = min(max(first, 0), last)
             home = cut_rows(home, standard(sizes, self._config), along, size, first, term)
             sizes[along] = size
         return home
 
-    def _index(self, value: Value, last: int, word: int) -> None:
+    def _constant(self, value: Value) -> int | None:
+        """Return the index that ``value`` always has, or None."""
+        if isinstance(known := self._places.homes.get(value), Splat):
+            return signed(known.word)
+        _, affine = self._counters.get(value, (0, Affine(1, 0)))
+        return None if affine.factor else affine.offset
+
+    def _index(self, value: Value, last: int, word: int, later: int) -> None:
         """Write code that stores an index, clamped to 0 … ``last``, at address ``word``."""
         stream = self._stream
         if value in self._counters:
             address, affine = self._counters[value]
             stream.bundle((Slot.S0, "load", (WORK, s[0], address)))
             stream.bundle((Slot.S0, "mul", (WORK, WORK, affine.factor)))
-            stream.bundle((Slot.S0, "add", (WORK, WORK, affine.offset)))
+            stream.bundle((Slot.S0, "add", (WORK, WORK, affine.offset + later * affine.factor)))
         else:
             self._places.read_scalar(value, WORK, self._memory.window.start)
         stream.bundle((Slot.S0, "max", (WORK, WORK, 0)))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hdl.config import Config
 from sim.compiler import kernels
+from sim.compiler.graph.counted import Affine
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Place, rule
 from sim.compiler.machine.builder import Builder
@@ -18,7 +19,6 @@ from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
 from sim.compiler.program.code.reserved import SCALAR_READ
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows
-from sim.compiler.program.control.counted import Affine
 
 __all__ = ["KernelLowering", "load_rules", "lower"]
 

@@ -7,11 +7,11 @@ import pytest
 
 from golden.core import GoldenCore
 from hdl.config import Config
+from sim.compiler.graph.counted import Affine, counted
 from sim.compiler.graph.ir import Graph, TensorType, Value
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.emit import Code
 from sim.compiler.program.control import flow, loops
-from sim.compiler.program.control.counted import Affine, counted
 from sim.compiler.program.control.loops import move_vectors, values_to_keep
 from sim.compiler.program.places.vectors import FreeVectors
 from sim.compiler.program.tilings import assign_tilings

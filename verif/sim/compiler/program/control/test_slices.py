@@ -1,14 +1,18 @@
 """Loops over values in HBM: slices and updates are transfers of their rows."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sim.compiler.graph.ir import Graph, Value
 from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.control import flow
+from sim.compiler.program.control.ahead import SlicesAhead, slices_ahead
 from sim.compiler.program.driver import compile_graph
 from systolith import Device
-from verif.sim.compiler.program.common import Maker, check, f32, pred, s32
+from verif.sim.compiler.program.common import Maker, arrays_for, check, f32, pred, s32
 
 BLOCK = 4
 """Rows of a block of 3 x 4 elements."""
@@ -70,10 +74,102 @@ def test_indices_that_are_read(golden: Device) -> None:
 
 
 def test_iterations_move_only_their_slices(golden: Device) -> None:
-    """Before the loop, sums are filled with zeros; its body reads a block and writes one."""
+    """Before the loop, sums are filled with zeros, and a block is read.
+
+    Its body reads the next one and writes one.
+    """
     kernels = compiled_of(compile_graph(scan(150, (3, 4)), golden.config)).cores[0].kernels
     filled = 150 * BLOCK
-    assert filled <= sum(kernel.rows for kernel in kernels) < filled + 10 * BLOCK
+    assert filled <= sum(kernel.rows for kernel in kernels) < filled + 11 * BLOCK
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many slices each loop loads ahead, in the order in which loops are compiled."""
+    counts: list[int] = []
+
+    def spy(*arguments: Any) -> SlicesAhead | None:
+        found = slices_ahead(*arguments)
+        counts.append(0 if found is None else len(found.values))
+        return found
+
+    monkeypatch.setattr(flow, "slices_ahead", spy)
+    return counts
+
+
+def loop(m: Maker, steps: int, carried: Sequence[Value],
+         step: Callable[[Maker, list[Value]], list[Value]]) -> list[Value]:
+    """What a loop carries at its end; ``step`` takes the counter, too."""
+    kinds = [s32(), *(value.type for value in carried)]
+    inner, condition = Maker(*kinds), Maker(*kinds)
+    condition.returns(condition.compare(condition.inputs[0], number(condition.graph, steps), "LT"))
+    following = inner.op("add", inner.inputs[0], number(inner.graph, 1))
+    inner.returns(following, *step(inner, inner.inputs))
+    start = number(m.graph, 0)
+    return list(m.control("while", [start, *carried], [condition.graph, inner.graph], kinds))[1:]
+
+
+def block(m: Maker, value: Value, index: Value) -> Value:
+    """One index of the first dimension."""
+    zero, shape = number(m.graph, 0), (1, *value.shape[1:])
+    return m.op("dynamic_slice", value, index, *[zero] * (len(shape) - 1), to=f32(*shape),
+                slice_sizes=shape)
+
+
+def two_slices(steps: int) -> Graph:
+    """A loop over two inputs, one of which it reads backwards, whole and without its dimension."""
+    m = Maker(f32(8, 5, 8), f32(9, 5, 8), f32(5, 8))
+
+    def step(m: Maker, given: list[Value]) -> list[Value]:
+        at, first, second, total = given
+        back = m.op("subtract", number(m.graph, 8), at)
+        one, two = block(m, first, at), block(m, second, back)
+        flat, other = (m.op("reshape", value, to=total.type) for value in (one, two))
+        total = m.op("add", m.op("add", total, flat), m.op("multiply", other, flat))
+        again = m.op("reshape", m.op("negate", two), to=total.type)
+        return [first, second, m.op("maximum", total, again)]
+
+    return m.returns(*loop(m, steps, m.inputs, step))
+
+
+@pytest.mark.parametrize(("steps", "count"), [(0, []), (1, [2]), (2, [2]), (8, [2])])
+def test_slices_of_inputs_are_loaded_ahead(golden: Device, ahead: list[int], steps: int,
+                                           count: list[int]) -> None:
+    """However small the inputs are."""
+    check(two_slices(steps), golden)
+    assert ahead == count
+
+
+def test_loops_within_each_other_load_ahead(golden: Device, ahead: list[int]) -> None:
+    m = Maker(f32(3, 5, 8), f32(40, 5, 8), f32(1, 5, 8))
+
+    def outer(m: Maker, given: list[Value]) -> list[Value]:
+        at, few, many, total = given
+
+        def inner(m: Maker, given: list[Value]) -> list[Value]:
+            at, many, part, total = given
+            return [many, part, m.op("add", m.op("multiply", total, part), block(m, many, at))]
+
+        _, part, total = loop(m, 40, [many, block(m, few, at), total], inner)
+        return [few, many, m.op("maximum", total, part)]
+
+    given = [np.ones((3, 5, 8), np.float32), *arrays_for(m.graph)[1:]]
+    check(m.returns(*loop(m, 3, m.inputs, outer)), golden, given)
+    assert ahead == [1, 1]
+
+
+@pytest.mark.parametrize(("rows", "count"), [(30, 1), (90, 0)])
+def test_slices_are_loaded_ahead_if_there_is_room(golden: Device, ahead: list[int], rows: int,
+                                                  count: int) -> None:
+    """A slice takes as many vectors again while it is loaded."""
+    m = Maker(f32(3, rows, 12), f32(1, rows, 12))
+
+    def step(m: Maker, given: list[Value]) -> list[Value]:
+        at, blocks, total = given
+        return [blocks, m.op("add", total, block(m, blocks, at))]
+
+    check(m.returns(*loop(m, 3, m.inputs, step)), golden)
+    assert ahead == [count]
 
 
 @pytest.mark.parametrize("start", [-3, 0, 7, 95, 300])

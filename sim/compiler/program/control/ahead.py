@@ -1,0 +1,211 @@
+"""Slices that a loop loads for its next iteration while the present one runs."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from hdl.config import Config
+from hdl.isa import Slot
+from sim.asm.operands import s
+from sim.compiler.graph.counted import Counted
+from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.machine import VmemBuffer
+from sim.compiler.program.code.reserved import WORK
+from sim.compiler.program.code.transfers import Rows, Vectors
+from sim.compiler.program.context import Context
+from sim.compiler.program.control.loops import ROOM, move_vectors, need
+from sim.compiler.program.control.slices import Slices
+from sim.compiler.program.places.places import VectorMemoryError
+from sim.compiler.program.tilings import Tilings
+from sim.compiler.tiling import standard
+
+__all__ = ["SlicesAhead", "slices_ahead"]
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """A slice of a value in HBM.
+
+    Attributes
+    ----------
+    operations : tuple of Operation
+        The slice, and the reshape of its result that moves nothing, if that is its only use.
+    """
+
+    operations: tuple[Operation, ...]
+
+    @property
+    def operation(self) -> Operation:
+        """The slice."""
+        return self.operations[0]
+
+    @property
+    def value(self) -> Value:
+        """What the other operations of the loop use."""
+        return self.operations[-1].result
+
+
+class SlicesAhead:
+    """Writes the code that loads slices in a loop that counts.
+
+    A slice arrives in *staging* vectors. At the head of an iteration it is copied to those that the
+    operations use; then the transfer for the next iteration starts.
+
+    Parameters
+    ----------
+    context : Context
+        Takes the code, and places of values.
+    found : sequence of _Slice
+        The slices.
+    homes : mapping of Value to Rows
+        Where the values lie of which they are slices.
+    loop : Counted
+        The loop.
+    counter : int
+        Address of its counter in scalar memory.
+    semaphore : int
+        Counts the transfers; no other loop around this one or within it uses it.
+
+    Raises
+    ------
+    VectorMemoryError
+        If there is no room; no vectors are taken then.
+    """
+
+    def __init__(self, context: Context, found: Sequence[_Slice], homes: Mapping[Value, Rows],
+                 loop: Counted, counter: int, semaphore: int) -> None:
+        self._context = context
+        self._places = context.places
+        self._stream = context.stream
+        self._slices = Slices(context)
+        self._homes = homes
+        self._loop = loop
+        self._counter = counter
+        self.semaphore = semaphore
+        self._taken: list[VmemBuffer] = []
+        try:
+            self._vectors = {each: (self._take(each.value), self._take(each.value))
+                             for each in found}
+        except VectorMemoryError:
+            self.finish()
+            raise
+
+    def _take(self, value: Value) -> VmemBuffer:
+        buffer = self._places.allocate("slice", self._context.tilings[value].vectors)
+        self._taken.append(buffer)
+        return buffer
+
+    @property
+    def values(self) -> list[Value]:
+        """The slices, as other operations of the loop use them."""
+        return [each.value for each in self._vectors]
+
+    def body(self, graph: Graph) -> Graph:
+        """The loop's body, of which the slices are inputs."""
+        done = {operation for each in self._vectors for operation in each.operations}
+        return replace(graph, inputs=[*graph.inputs, *self.values],
+                       operations=[operation for operation in graph.operations
+                                   if operation not in done])
+
+    def start(self) -> None:
+        """Write the code before the loop, which starts the first transfers."""
+        self._transfers = self._start(0)
+
+    def enter(self) -> None:
+        """Write the head of the loop's body."""
+        stream = self._stream
+        stream.wait(self.semaphore, self._transfers)
+        code = move_vectors({work: stage for stage, work in self._vectors.values()},
+                            self._context.config)
+        if code is not None:
+            stream.kernel(code)
+        if self._loop.limit - self._loop.first > 1:
+            last = stream.label("last")
+            stream.bundle((Slot.S0, "load", (WORK, s[0], self._counter)))
+            stream.branch("beq", WORK.number, self._loop.limit - 1, last)
+            self._start(1)
+            stream.bind(last)
+        for each, (_, work) in self._vectors.items():
+            self._places.pin(each.value, work)
+
+    def leave(self) -> None:
+        """Forget the values of the slices, which hold in the loop's body only."""
+        for _, work in self._vectors.values():
+            self._places.unpin(work)
+
+    def finish(self) -> None:
+        """Free the vectors, after the loop."""
+        for buffer in self._taken:
+            self._places.memory.release(buffer)
+
+    def _start(self, later: int) -> int:
+        """Write code that starts to load slices of a later iteration; return the transfers."""
+        started, sublanes = 0, self._context.config.sublanes
+        for each, (stage, _) in self._vectors.items():
+            rows = self._slices.rows(each.operation, self._homes[each.operation.operands[0]], later)
+            started += self._places.memory.start_transfer(
+                rows, Vectors(stage.address), stage.vectors * sublanes, self.semaphore)
+        return started
+
+
+def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kept: set[Value],
+                 place: tuple[Counted, int, int]) -> SlicesAhead | None:
+    """Choose the slices that a loop loads ahead.
+
+    Parameters
+    ----------
+    context : Context
+        Takes the code, and places of values.
+    body : Graph
+        The loop's body.
+    homes : mapping of Value to Rows
+        Where those inputs of the body lie in HBM that it does not change.
+    kept : set of Value
+        Inputs of the body that are in vector memory.
+    place : Counted, int, int
+        The loop, the address of its counter, and a semaphore.
+
+    Returns
+    -------
+    SlicesAhead or None
+        None if there are no such slices, or no room for them.
+    """
+    tilings, chosen = context.tilings, list[_Slice]()
+    for each in _slices(context, body, homes, place[0]):
+        values = {part.value for part in (*chosen, each)}
+        room = ROOM * need(body, tilings, kept | values | {each.operation.result})
+        if room + 2 * sum(tilings[value].vectors for value in values) <= (
+                context.places.memory.free_vectors):
+            chosen.append(each)
+    if chosen:
+        with suppress(VectorMemoryError):
+            return SlicesAhead(context, chosen, homes, *place)
+    return None
+
+
+def _slices(context: Context, body: Graph, homes: Mapping[Value, Rows],
+            loop: Counted) -> list[_Slice]:
+    """Slices of values in HBM whose places follow from the loop's counter."""
+    users, found = body.users(), list[_Slice]()
+    for operation in body.operations:
+        if operation.kind != "dynamic_slice" or not operation.attributes.get("in_hbm"):
+            continue
+        value, *starts = operation.operands
+        if value not in homes or not all(
+                start in loop.values or size == whole for start, size, whole
+                in zip(starts, operation.result.shape, value.shape, strict=True)):
+            continue
+        using = users.get(operation.result, [])
+        alone = len(using) == 1 and operation.result not in body.outputs
+        view = alone and _moves_nothing(using[0], context.tilings, context.config)
+        found.append(_Slice((operation, *using) if view else (operation,)))
+    return found
+
+
+def _moves_nothing(operation: Operation, tilings: Tilings, config: Config) -> bool:
+    """Whether an operation only removes outer dimensions of size 1."""
+    if operation.kind != "reshape" or operation.result.type.rank < 2:
+        return False
+    given, made = operation.operands[0].shape, operation.result.shape
+    return (given == (1,) * (len(given) - len(made)) + made
+            and tilings[operation.result] == standard(made, config))
