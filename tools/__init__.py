@@ -1,1 +1,1 @@
-"""Generators of docs and pictures, benches, and the Verilog export."""
+"""Generators of docs and pictures, benchmarks, and the Verilog export."""

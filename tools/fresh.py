@@ -8,9 +8,9 @@ Words choose other targets of the Makefile; a word ``NAME=value`` goes to every 
 The host lends its settings for package indexes and nothing else: pip's configuration and its
 local folders, ``PIP_*``, proxies, certificates, and the Debian mirror of its apt.
 
-All mounts live in mount namespaces that end with their commands, however those end. So the
-temporary folder never holds a mount when it is removed. The module imports nothing outside the
-standard library: it runs before there is a virtual environment.
+Each command has its own mount namespace, which vanishes with its mounts when the command ends,
+even if it is killed. So the temporary folder never holds a mount when it is removed. The module
+imports nothing outside the standard library, because it runs before there is a virtual environment.
 """
 
 import configparser
@@ -38,17 +38,17 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _TOOLS = {"debootstrap": "debootstrap", "unshare": "util-linux", "mount": "util-linux",
           "chroot": "coreutils", "git": "git"}
-"""Commands that the host must have, and their packages."""
+"""Commands that the host must have, and the Debian package of each."""
 
 _SETTINGS = re.compile(r"PIP_\w+|(?:https?|ftp|all|no)_proxy|SSL_CERT_(?:FILE|DIR)"
                        r"|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE", re.IGNORECASE)
-"""Environment variables that say how to reach package indexes."""
+"""Pattern of the environment variables that configure access to package indexes."""
 
 _APT_SETTINGS = re.compile(r"^Acquire::(?:https?|ftp|Check-\w+|Retries)\b.*;$", re.MULTILINE)
 
 
 def main() -> int:
-    """Run the targets on a fresh machine; return 1 if one fails or the host cannot do it."""
+    """Run the targets on a fresh machine; return 1 if one fails or if the host lacks something."""
     words = sys.argv[1:]
     settings = [word for word in words if "=" in word]
     targets = [word for word in words if "=" not in word] or list(_TARGETS)
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def problem() -> str | None:
-    """Name what the host lacks; None if it lacks nothing."""
+    """Describe a missing permission or command of the host; None if nothing is missing."""
     missing = sorted({package for tool, package in _TOOLS.items()
                       if shutil.which(tool, path=_path()) is None})
     if not sys.platform.startswith("linux"):
@@ -134,7 +134,7 @@ def _report(what: str, begin: float) -> None:
 
 
 def _bootstrap(root: pathlib.Path, source: pathlib.Path, wanted: Sequence[str]) -> None:
-    """Make a Debian with a clone of the current commit, a user and the packages."""
+    """Install Debian in ``root``, with the packages, a user, and a clone of the current commit."""
     with _timed(f"Debian ({_SUITE}, minbase)"):
         _run_isolated([["debootstrap", "--variant=minbase", _SUITE, str(root), *mirror()]],
                       quiet=True)
@@ -166,7 +166,7 @@ def _require_complaint(root: pathlib.Path, wanted: Sequence[str]) -> None:
 
 
 def mirror(apt: pathlib.Path = pathlib.Path("/etc/apt")) -> list[str]:
-    """The host's mirror of Debian 12, if its apt has one."""
+    """The first mirror of Debian 12 in the host's apt configuration; empty if there is none."""
     for path in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]:
         text = path.read_text(errors="replace") if path.is_file() else ""
         match = re.search(rf"^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+{_SUITE}\s+main\b", text, re.MULTILINE)
@@ -202,7 +202,7 @@ def _lend_settings(root: pathlib.Path) -> list[str]:
 
 
 def _pip_files() -> list[pathlib.Path]:
-    """Pip's configuration files; later ones override earlier ones."""
+    """Paths of pip's configuration files, which need not exist; later ones override earlier."""
     home = pathlib.Path.home()
     folders = os.environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
     user = pathlib.Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -220,7 +220,7 @@ def _settings() -> dict[str, str]:
 
 
 def local_paths(name: str, value: str) -> Iterator[str]:
-    """Existing files and folders of the host that a setting names."""
+    """Yield the existing files and folders of the host in the ``value`` of setting ``name``."""
     for word in value.split():
         path = pathlib.Path(word.removeprefix("file://"))
         if not path.is_absolute() or not path.exists():
@@ -230,7 +230,10 @@ def local_paths(name: str, value: str) -> Iterator[str]:
 
 
 def _run_as_user(root: pathlib.Path, shares: Iterable[str], command: Sequence[str]) -> None:
-    """Run a command in the checkout, as the user, with the host's paths in place."""
+    """Run a command in the fresh machine's checkout, as its user.
+
+    The host's files and folders ``shares`` are mounted at the same paths.
+    """
     mounts = [["mount", "-t", "proc", "proc", f"{root}/proc"],
               ["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/dev/shm"]]
     for share in shares:
@@ -261,14 +264,15 @@ def _run_in(root: pathlib.Path, command: Sequence[str], *, quiet: bool = False) 
 
 
 def _run_isolated(commands: Sequence[Sequence[str]], *, quiet: bool = False) -> None:
-    """Run commands one after the other in a mount and a process namespace of their own.
+    """Run commands one after the other, in a new mount namespace and a new process namespace.
 
-    If this process ends or stops waiting, all of theirs end too, and their mounts vanish.
+    If this process ends or stops waiting, all processes of the commands end, too, and their mounts
+    vanish.
 
     Raises
     ------
     subprocess.CalledProcessError
-        If one fails. A quiet one's output is printed then.
+        If a command fails. If ``quiet`` is true, its output is printed only then.
     """
     script = " && ".join(shlex.join(command) for command in commands)
     isolated = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",

@@ -1,8 +1,9 @@
 """``make roofline``: ResNet-50's kernels against the limits of a core.
 
-The limits: the array multiplies array² pairs in a cycle, the vector unit does two operations on
-vectors, and memory moves a row. Writes a table of all kernels, and a picture, to ``build/``. On
-one core; measured in RTL, unless ``--predicted``.
+In each cycle, the array executes at most array² multiply-accumulates, the vector unit two vector
+operations, and memory moves one row. The command writes a table of all kernels, and a picture, to
+``build/``. The kernels run on one core; cycles are measured in RTL or, with ``--predicted``,
+predicted by the compiler.
 """
 
 import argparse
@@ -28,12 +29,13 @@ _COLOURS = {"array": "#2f6fb0", "vector unit": "#2c8a72", "memory": "#b8405e"}
 
 @dataclass(frozen=True)
 class Limits:
-    """Cycles that a kernel takes at least.
+    """Least cycles of a kernel, by resource.
 
     Attributes
     ----------
     array, vector, memory : float
-        For its multiplications, its operations on vectors, and the rows that are moved for it.
+        Least cycles for the kernel's multiply-accumulates, for its vector operations, and for the
+        HBM rows that are moved for it.
     """
 
     array: float
@@ -42,23 +44,24 @@ class Limits:
 
     @classmethod
     def of(cls, cost: KernelCost, config: Config) -> "Limits":
-        """The limits of a kernel, for each of its runs."""
+        """The limits for one run of a kernel with this cost."""
         kernel = cost.kernel
         return cls(kernel.products / config.array ** 2, kernel.vector_operations / 2,
                    float(kernel.rows))
 
     @property
     def name(self) -> str:
-        """Resource that limits the kernel."""
+        """Name of the resource that limits the kernel: the one with the most cycles."""
         return max((self.array, "array"), (self.vector, "vector unit"),
                    (self.memory, "memory"))[1]
 
 
 def table(report: Report) -> str:
-    """All kernels: limits, predicted and measured cycles, and how near these are to the limit.
+    """Table of all kernels: limits, predicted and measured cycles, and the limit's share of these.
 
-    Rows are counted where their transfers start; many are moved while later kernels run. So only
-    the last line, of the whole program, compares memory with cycles.
+    The rows of a transfer count for the kernel that starts the transfer, although many are moved
+    while later kernels run. So only the last line, for the whole program, compares memory's limit
+    with cycles.
     """
     config = report.compiled.config
     lines = [f"{'kernel':>6}  {'operation':20}{'array':>12}{'vector':>12}{'memory':>12}"
@@ -83,9 +86,9 @@ def _line(number: str, kind: str, figures: list[float], limit: float) -> str:
 
 
 def draw(report: Report, path: pathlib.Path) -> None:
-    """Draw multiplications in a cycle over multiplications for each row that is moved.
+    """Draw multiply-accumulates per cycle over multiply-accumulates per moved HBM row.
 
-    Kernels without multiplications, or without transfers, are not in the picture.
+    Kernels without multiply-accumulates, or without transfers, are not in the picture.
     """
     matplotlib.use("Agg")
     from matplotlib import pyplot

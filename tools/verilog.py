@@ -18,10 +18,10 @@ __all__ = ["lint", "main", "write"]
 
 
 def write(design: Export, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Replaces the contents of ``folder`` by the design's files and returns their paths.
+    """Replace the contents of ``folder`` by the design's files, and return their paths.
 
-    One ``.v`` file per module, ``design.json`` with parameters, modules and ports, and ``lint.vlt``
-    with waivers for Verilator, each with its reason.
+    The files are a ``.v`` file for each module, ``design.json`` with parameters, modules and ports,
+    and ``lint.vlt`` with waivers for Verilator, each with its reason.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -35,10 +35,10 @@ def write(design: Export, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def lint(design: Export) -> Iterator[tuple[str, str]]:
-    """Lints each module against the ports of those it places; yields its name and the warnings.
+    """Lint each module together with the ports of the modules that it instantiates.
 
-    Modules are linted one at a time: Verilator would take many minutes for all 16,384 cells at once
-    and find nothing more.
+    Yields the name and the warnings of each module. Modules are linted one at a time: for all
+    16,384 cells at once, Verilator would need many minutes and find nothing more.
     """
     tools = Toolchain.find()
     with tempfile.TemporaryDirectory() as name:
@@ -57,7 +57,7 @@ def lint(design: Export) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Runs the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="make verilog", description=__doc__)
     parser.add_argument("config", choices=PRESETS, help="which preset to export")
     parser.add_argument("--target", choices=[str(target) for target in Target],

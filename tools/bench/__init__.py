@@ -1,1 +1,1 @@
-"""Benches: simulation speed, and area and clock frequency on FPGAs."""
+"""Benchmarks: simulation speed, and area and clock frequency on FPGAs."""

@@ -1,9 +1,9 @@
 """``make bench``: simulation speed of array, core and chip; cost of cell and chip on an FPGA.
 
 Prints a table and writes the same figures to ``build/bench.json``. Machines are noisy: each speed
-is the median of several runs, and compared speeds are measured alternately. Models are built for
-this machine, except those of keys with ``avx2``, which are built with ``-march=haswell``: many
-processors have AVX2 and no AVX-512.
+is the median of several runs, and speeds that are compared are measured alternately. Models are
+compiled for this machine. Only figures with ``avx2`` in their name are from models compiled with
+``-march=haswell``, because many processors have AVX2 but no AVX-512.
 """
 
 import argparse
@@ -31,7 +31,7 @@ DEPTHS = range(1, 7)
 
 
 def _cells() -> dict[str, float]:
-    """Size and clock frequency of the cell at each depth."""
+    """Measure the size and clock frequency of the MAC cell at each pipeline depth."""
     figures: dict[str, float] = {}
     for depth in tqdm(DEPTHS, "cell", unit="depth", leave=False):
         for name, value in ecp5_cell(Config(mac_latency=depth)).items():
@@ -41,7 +41,7 @@ def _cells() -> dict[str, float]:
 
 
 def _tiny_chip() -> dict[str, float]:
-    """The whole `tiny` chip on an ECP5: Yosys takes a quarter of an hour for it."""
+    """Measure the size of the whole `tiny` chip on an ECP5. Yosys needs about 15 minutes."""
     return {f"tiny_chip_ecp5_{name}": count
             for name, count in ecp5_chip(Config.preset("tiny")).items()}
 
@@ -59,7 +59,7 @@ _PARTS: dict[str, Callable[[], dict[str, float]]] = {
 
 
 def main() -> int:
-    """Runs the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=_PARTS,
                         help="measure only this part, and keep the figures of the others")

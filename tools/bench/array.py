@@ -1,4 +1,4 @@
-"""How fast the bare systolic array is simulated: by tile kernels, and in plain Verilator."""
+"""Simulation speed of the bare systolic array: with tile kernels, and in pure Verilog."""
 
 import statistics
 import time
@@ -38,7 +38,9 @@ def _grid_sources(config: Config, kernels: bool) -> ModelSources:
 
 
 class Grid:
-    """The bare systolic array, by tile kernels or in pure Verilog, one block per row.
+    """A model of the bare systolic array, with tile kernels or in pure Verilog.
+
+    In pure Verilog, each row of the array is a separate Verilator block.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ class Grid:
         self.model.reset()
 
     def load(self, weights: npt.NDArray[np.float32]) -> None:
-        """Loads ``weights`` (array, array) and makes them active."""
+        """Load ``weights``, shape (array, array), and make them active."""
         size = self._size
         cycles = size * (self._skew + 2)
         tokens = np.zeros((cycles, size), np.uint16)
@@ -79,7 +81,10 @@ class Grid:
         self.model.tick(size)
 
     def stream(self, x: npt.NDArray[np.float32]) -> dict[str, Words]:
-        """Inputs that feed the rows of ``x``, one a cycle, skewed, and wait for their sums."""
+        """Return the values of each input port by cycle that feed the rows of ``x``, skewed.
+
+        One row enters in each cycle; then the inputs are idle until the last sum has left.
+        """
         count, size = x.shape
         cycles = count + (self._skew + 1) * (size - 1) + self._latency
         data = np.zeros((cycles, size), np.uint16)
@@ -91,20 +96,20 @@ class Grid:
         return {"x": _words(data), "x_valid": _bit_words(valid)}
 
     def results(self, p: Words, count: int) -> Words:
-        """Bits of the result rows, shape (count, array), from ``p`` as recorded during `stream`."""
+        """Bits of the result rows, shape (count, array), from port ``p`` as recorded."""
         first = self._skew * (self._size - 1) + self._latency - 1
         return np.stack([p[first + column:, column][:count] for column in range(self._size)],
                         axis=1)
 
 
 def _words(values: npt.NDArray[np.uint16]) -> Words:
-    """Rows of 16-bit elements as rows of 32-bit words."""
+    """Pack rows of 16-bit elements into rows of 32-bit words."""
     spare = -values.shape[1] % 2
     return np.ascontiguousarray(np.pad(values, ((0, 0), (0, spare)))).view(np.uint32)
 
 
 def _bit_words(values: npt.NDArray[np.bool_]) -> Words:
-    """Rows of bits as rows of 32-bit words, the first bit lowest."""
+    """Pack rows of bits into rows of 32-bit words, the first bit lowest."""
     spare = -values.shape[1] % 32
     packed = np.packbits(np.pad(values, ((0, 0), (0, spare))), axis=1, bitorder="little")
     return np.ascontiguousarray(packed).view(np.uint32)
@@ -118,12 +123,12 @@ def _rate(cycles: int, run: Callable[[], object]) -> float:
 
 def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
            weights: npt.NDArray[np.float32]) -> None:
-    """Compares the products of ``rows`` with the loaded ``weights``.
+    """Compare the products of ``rows`` and the loaded ``weights`` between models and golden model.
 
     Raises
     ------
     RuntimeError
-        If a bit differs between two models, or between the first one and golden.
+        If a bit differs between two models, or between the first model and the golden model.
     """
     (first, kernel), *_ = grids.items()
     short = kernel.stream(rows)
@@ -138,19 +143,20 @@ def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
 
 
 def _speed(grid: Grid, x: Words) -> float:
-    """Cycles a second of a busy array."""
+    """Simulated cycles a second while the inputs ``x`` keep the array busy."""
     return _rate(len(x), lambda: grid.model.run({"x": x}, []))
 
 
 def array_figures(config: Config) -> dict[str, float]:
-    """Speeds of the busy and the idle array; first all models are checked against golden.
+    """Measure the simulation speed of the busy and of the idle array, in cycles a second.
 
-    On a machine with AVX2 also the speed of the busy array by kernels for AVX2.
+    All models are first checked against the golden model. On a machine with AVX2, the busy array is
+    also measured with kernels compiled for AVX2.
 
     Raises
     ------
     RuntimeError
-        If a bit differs.
+        If a bit differs from the golden model.
     """
     size = config.array
     rng = np.random.default_rng(1)

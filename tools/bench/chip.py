@@ -1,4 +1,4 @@
-"""How fast the chip is simulated, how many bytes its transfers move, what it takes in an FPGA."""
+"""Simulation speed of the chip, throughput of its transfers, and its size on an FPGA."""
 
 import contextlib
 import pathlib
@@ -36,7 +36,7 @@ Transfers = Callable[[int], tuple[Place, Place]]
 
 
 def _check(chip: ChipModel) -> None:
-    """Compares a run of all cores with the golden chip's.
+    """Run programs on all cores, and compare the state with the golden chip's.
 
     Raises
     ------
@@ -65,9 +65,10 @@ def _check(chip: ChipModel) -> None:
 
 
 def _busy(chip: ChipModel) -> tuple[float, float]:
-    """Cycles a second with all units of all cores busy; the share of cycles with a row entering.
+    """Measure the simulation speed with all units of all cores busy.
 
-    The share is the smallest of all cores.
+    Return simulated cycles a second, and the share of cycles in which an activation row enters the
+    array: the smallest share of all cores.
     """
     cores = range(chip.config.cores)
     for core in cores:
@@ -82,16 +83,16 @@ def _busy(chip: ChipModel) -> tuple[float, float]:
 
 
 def _idle(chip: ChipModel) -> float:
-    """Cycles a second with all units idle."""
+    """Simulated cycles a second with all units idle."""
     began = time.perf_counter()
     chip.run(IDLE_CYCLES, until=Until.NEVER)
     return IDLE_CYCLES / (time.perf_counter() - began)
 
 
 def _transfer(chip: ChipModel, places: Transfers) -> float:
-    """Bytes a cycle of transfers as large as vector memory, one on each core at the same time.
+    """Throughput in bytes a cycle of transfers as large as vector memory, concurrent on all cores.
 
-    The cycles in which the host starts them count, and so does the memory's latency.
+    The cycles in which the host starts the transfers count, and so does the memory's latency.
     """
     config = chip.config
     rows = config.vmem_vectors * config.sublanes
@@ -104,12 +105,12 @@ def _transfer(chip: ChipModel, places: Transfers) -> float:
 
 
 def _transfers(chip: ChipModel) -> dict[str, float]:
-    """Bytes a cycle from HBM to vector memory, and from there to another place in HBM.
+    """Throughput in bytes a cycle from HBM to vector memory, and from vector memory to HBM.
 
     Raises
     ------
     RuntimeError
-        If other data come back.
+        If the data in HBM differ after the two transfers.
     """
     config = chip.config
     size, rows = config.vmem_bytes, config.vmem_vectors * config.sublanes
@@ -125,10 +126,10 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
 
 
 def chip_figures(config: Config) -> dict[str, float]:
-    """Simulated cycles a second, with two threads if there are two cores, and speed of transfers.
+    """Measure simulated cycles a second, and the throughput of transfers.
 
-    On a machine with AVX2 also those of a busy chip whose kernels use AVX2:
-    ``chip_busy_one_thread_avx2_cycles_per_second``.
+    With two cores, two threads are measured, too. On a machine with AVX2, a busy chip whose kernels
+    use AVX2 is also measured: ``chip_busy_one_thread_avx2_cycles_per_second``.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def chip_figures(config: Config) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _loaded(config: Config) -> Iterator[ChipModel]:
-    """A chip that was compared with golden, with the busy program in all cores.
+    """Yield a chip with the busy program in all cores, after a comparison with the golden chip.
 
     Raises
     ------
@@ -177,10 +178,10 @@ def _loaded(config: Config) -> Iterator[ChipModel]:
 
 
 def ecp5_chip(config: Config) -> dict[str, int]:
-    """Cells of a whole chip on a Lattice ECP5, by Yosys ``synth_ecp5 -nodsp``, without pins.
+    """Size of a whole chip on a Lattice ECP5, by Yosys ``synth_ecp5 -nodsp``, without pins.
 
-    Every module is synthesised once and counted as often as it is placed. Nothing is optimised
-    across modules, which would need much memory, so the figures are an upper bound.
+    Every module is synthesised once, and its cells are counted for each of its instances. Nothing
+    is optimised across modules, which would need much memory, so the figures are an upper bound.
 
     Returns
     -------
@@ -204,7 +205,7 @@ def ecp5_chip(config: Config) -> dict[str, int]:
 
 
 def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
-    """The figures of `ecp5_chip`, from counts of all cell types."""
+    """Return the figures of `ecp5_chip`, from the number of cells of each type."""
     # Cell types that Yosys derives from others have longer names.
     return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
             for name, cell in _ECP5_CELLS.items()}

@@ -34,11 +34,11 @@ def _address_of_stores(config: Config) -> int:
 
 
 def busy_program(config: Config, loops: int) -> Program:
-    """A program that keeps every unit busy: a loop loads a weight tile and ``array`` rows.
+    """A program that keeps every unit busy: each iteration pushes a weight tile and ``array`` rows.
 
-    A bundle of the loop multiplies in one vector slot and adds in the other, loads and stores a
-    vector, and counts in a scalar slot. The bundles push vectors of rows and of weights and pop
-    vectors of results at the rate at which the array takes and gives them: one row a cycle.
+    Each bundle of the loop multiplies in one vector slot and adds in the other, loads and stores a
+    vector, and counts in a scalar slot. The bundles push vectors of rows and of weights, and pop
+    vectors of results, at the rate of the array: one row a cycle.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def busy_program(config: Config, loops: int) -> Program:
 
 
 def vector_program(config: Config, loops: int) -> Program:
-    """The same as `busy_program`, without the array."""
+    """A program like `busy_program`, but without pushes and pops."""
     asm = Assembler(config)
     _begin(asm, loops)
     _loop(asm, config, 8 * len(_PRODUCTS), array=False)
@@ -123,7 +123,7 @@ def _begin(asm: Assembler, loops: int) -> None:
 
 
 def _loop(asm: Assembler, config: Config, length: int, *, array: bool) -> None:
-    """A loop of ``length`` bundles."""
+    """Write a loop of ``length`` bundles, with pushes and pops if ``array`` is true."""
     stores = _address_of_stores(config)
     group_length = config.sublanes
     asm.label("loop")
@@ -157,7 +157,7 @@ def _loop(asm: Assembler, config: Config, length: int, *, array: bool) -> None:
 
 
 def _check(core: CoreModel, program: Program) -> None:
-    """Compares a run with that of the golden core.
+    """Run ``program`` on the core and on the golden core, and compare their states.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def _check(core: CoreModel, program: Program) -> None:
 
 
 def core_figures(config: Config) -> dict[str, float]:
-    """Simulated cycles a second, and how busy the array was.
+    """Measure simulated cycles a second, and the share of cycles in which the array was busy.
 
     Raises
     ------

@@ -12,17 +12,17 @@ from tools.bench.cell import synthesise
 __all__ = ["comb", "fpga_figures", "passes"]
 
 _COMB = 83_640
-"""Combinational cells of an LFE5U-85F."""
+"""Number of combinational cells of an LFE5U-85F."""
 _WEIGHTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
-"""Combinational cells that place and route uses for a cell of the netlist: a pair of carry bits
-takes two, and a memory of 16 words of 4 bits takes four and two for its write port."""
+"""Number of combinational cells that place and route uses for each cell of the netlist. A pair of
+carry bits needs two. A memory of 16 words of 4 bits needs four, and two for its write port."""
 
 
 def passes(top: str) -> str:
-    """Yosys commands that map a design to an ECP5 with multipliers, flattened.
+    """Yosys commands that flatten a design and map it to an ECP5, with its multipliers.
 
-    These are the steps of ``synth_ecp5 -nowidelut``, except for ``share`` and ``fsm``: the former
-    merges read ports of registers through the logic of faults, which makes long paths.
+    These are the steps of ``synth_ecp5 -nowidelut``, without ``share`` and ``fsm``: ``share``
+    merges read ports of register files through the fault logic, which makes long paths.
     """
     return f"""\
 synth_ecp5 -run begin:coarse -top {top}
@@ -49,12 +49,15 @@ synth_ecp5 -nowidelut -run map_ram: -top {top}"""
 
 
 def comb(cells: Mapping[str, int]) -> int:
-    """Combinational cells of an ECP5 that a netlist with these cells needs."""
+    """Number of combinational cells of an ECP5 that a netlist needs.
+
+    ``cells`` has the number of cells of each type in the netlist.
+    """
     return sum(weight * cells.get(name, 0) for name, weight in _WEIGHTS.items())
 
 
 def fpga_figures(config: Config) -> dict[str, float]:
-    """Cells of the whole chip.
+    """Size of the whole chip on an ECP5, in cells.
 
     Returns
     -------

@@ -6,13 +6,13 @@ import platform
 __all__ = ["AVX2", "has_avx2", "processor"]
 
 AVX2 = "haswell"
-"""The machine to compile for, to measure the kernels' AVX2 backend."""
+"""The ``-march`` value with which the kernels' AVX2 backend is measured."""
 
 _CPU = pathlib.Path("/proc/cpuinfo")
 
 
 def _field(name: str) -> str:
-    """A field of the first processor; empty if the system does not tell."""
+    """Field ``name`` of the first processor in /proc/cpuinfo; empty if it is not there."""
     if _CPU.is_file():
         for line in _CPU.read_text().splitlines():
             if line.startswith(name):
@@ -21,10 +21,10 @@ def _field(name: str) -> str:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """The name of this machine's processor."""
     return _field("model name") or platform.machine()
 
 
 def has_avx2() -> bool:
-    """Whether models compiled for `AVX2` run here."""
+    """Whether this machine can run models compiled for `AVX2`."""
     return {"avx2", "bmi1", "bmi2", "fma", "movbe"} <= set(_field("flags").split())

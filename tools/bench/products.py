@@ -1,4 +1,4 @@
-"""How busy `Device.matmul` keeps the arrays of both cores: from memory to memory, in RTL."""
+"""Utilization of both cores' arrays by `Device.matmul` in RTL, from memory to memory."""
 
 import numpy as np
 from tqdm import tqdm
@@ -15,25 +15,25 @@ __all__ = ["SIZES", "predicted", "product_figures"]
 
 SIZES = {"gemm_1024": (1024, 1024, 1024), "gemm_512": (512, 512, 512),
          "gemm_128x1024x1024": (128, 1024, 1024), "gemm_49x4608x512": (49, 4608, 512)}
-"""Rows, depth and columns of the products that are measured."""
+"""(rows of A, columns of A, columns of B) of each measured product A @ B, by name."""
 
 
 def predicted(executable: Executable) -> int:
-    """Predicted cycles of a program, on the core that takes longest."""
+    """Predicted cycles of an executable, on the core that needs the most."""
     return max(sum(kernel.cycles for kernel in core.kernels)
                for core in compiled_of(executable).cores)
 
 
 def product_figures(config: Config) -> dict[str, float]:
-    """For each product its share of the arrays' peak, and predicted and measured cycles.
+    """Measure the share of the arrays' peak, and predicted and measured cycles, of each product.
 
-    All cycles count, from the start of the programs to their end; of the multiplications, only
-    those that were asked for.
+    All cycles from the start of the programs to their end count. Of the multiplications, only those
+    of the product itself count, not those of padding.
 
     Raises
     ------
     RuntimeError
-        If a bit differs from golden.
+        If a bit differs from the golden model.
     """
     figures: dict[str, float] = {}
     rng = np.random.default_rng(2)

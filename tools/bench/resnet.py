@@ -8,7 +8,7 @@ __all__ = ["resnet_figures"]
 
 
 def resnet_figures(config: Config, side: int = SIDE) -> dict[str, float]:
-    """The share of the arrays' peak, cycles, and seconds of simulation."""
+    """Measure the share of the arrays' peak, the cycles, and the seconds of simulation."""
     values = arguments(config.cores, side)
     executable = compile_forward(config, values, config.cores)
     with Device.open(config) as device:

@@ -1,4 +1,4 @@
-"""Steps of training in RTL: on both cores and on one, and a step of the transformer."""
+"""Training steps in RTL: of a small network on one and on both cores, and of the transformer."""
 
 from typing import Any
 
@@ -13,12 +13,16 @@ from systolith import Device
 __all__ = ["cores_figures", "step", "transformer_figures"]
 
 WIDTH, LAYERS, BATCH = 256, 3, 256
-"""Of the network that is trained on one core; both cores have a batch twice as large."""
+"""Width and layers of the trained network, and batch of one core; both cores have twice as large a
+batch."""
 RATE = 0.1
 
 
 def _part(layers: Any, x: Any, y: Any, cores: int) -> Any:
-    """A step of gradient descent on a core's part of the batch: the loss, the new layers."""
+    """Take a step of gradient descent on one core's part of the batch.
+
+    Return the loss and the new layers.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -35,7 +39,10 @@ def _part(layers: Any, x: Any, y: Any, cores: int) -> Any:
 
 
 def step(cores: int) -> Any:
-    """A step on so many cores, each with a part of the batch."""
+    """Return a function of (layers, x, y): a training step on ``cores`` cores.
+
+    Each core has an equal part of the batch. The function returns the loss and the new layers.
+    """
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
 
@@ -50,7 +57,10 @@ def step(cores: int) -> Any:
 
 
 def cores_figures(config: Config) -> dict[str, float]:
-    """Throughput of training on both cores, with a batch twice as large, over that on one core."""
+    """Measure the ratio of the training throughput on both cores to that on one core.
+
+    Both cores together train with a batch twice as large.
+    """
     rng = np.random.default_rng(3)
     layers = [rng.normal(0, WIDTH ** -0.5, (WIDTH, WIDTH)).astype(np.float32)
               for _ in range(LAYERS)]
@@ -65,7 +75,7 @@ def cores_figures(config: Config) -> dict[str, float]:
 
 
 def transformer_figures(config: Config) -> dict[str, float]:
-    """The share of the arrays' peak in a step of training on all cores, and its cycles."""
+    """Measure a training step of the transformer on all cores: share of arrays' peak, cycles."""
     task = transformer()
     with Device.open(config) as device:
         cycles = step_cycles(task, device)

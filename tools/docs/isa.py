@@ -69,7 +69,7 @@ _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 
 
 def syntax(operation: Operation) -> str:
-    """An operation in the text form, with the fields of its operands in italics."""
+    """Markdown of an operation in the text form, with the fields of its operands in italics."""
     text = ""
     closing = ""
     for operand in operation.operands:
@@ -88,7 +88,7 @@ def _latency(operation: Operation) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text escaped for a cell of a table."""
+    """Escape ``text`` for a cell of a Markdown table."""
     return re.sub(r"([|*_~])", r"\\\1", text)
 
 
@@ -208,7 +208,7 @@ def _faults() -> str:
 
 
 def document() -> str:
-    """The manual, as Markdown."""
+    """The text of the manual, as Markdown."""
     keywords = sorted({f"`{method_name(operation)}`" for operation in isa.OPERATIONS
                        if method_name(operation) != operation.name})
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -225,7 +225,7 @@ def document() -> str:
 
 
 def main() -> None:
-    """Writes the manual."""
+    """Write the manual to `PATH`."""
     PATH.write_text(document(), encoding="utf-8")
     print(f"wrote {PATH}")
 

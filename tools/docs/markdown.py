@@ -1,4 +1,4 @@
-"""Markdown for the generated pages: tables, and numbers as they are written there."""
+"""Markdown for the generated pages: tables, and ranges of bits."""
 
 from collections.abc import Iterable
 
@@ -6,12 +6,12 @@ __all__ = ["bit_range", "table"]
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table; cells are not escaped."""
+    """A Markdown table with the header ``head``; cells are not escaped."""
     head = list(head)
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
 
 
 def bit_range(low: int, width: int) -> str:
-    """The bits of a field: ``high:low``, or the number of a single bit."""
+    """The bits of a field as text: ``high:low``, or the number of a single bit."""
     return f"{low + width - 1}:{low}" if width > 1 else str(low)

@@ -22,7 +22,7 @@ from tools.docs.markdown import bit_range, table
 __all__ = ["PATH", "document"]
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "registers.md"
-"""Path of the map."""
+"""Path of the page."""
 
 _TEMPLATE = pathlib.Path(__file__).with_name("registers.template.md")
 
@@ -39,7 +39,7 @@ def _offset(register: Register) -> str:
 
 
 def _block(title: str, registers: Mapping[str, Register]) -> str:
-    """The registers of the chip or of a core, and their fields."""
+    """Markdown of a block of registers: a table of them, and a table of the fields of each."""
     parts = [f"## {title}", table(
         ["offset", "register", "access", "reset", "description"],
         ([f"`{_offset(register)}`", f"`{register.name}`", register.access.value,
@@ -55,7 +55,7 @@ def _block(title: str, registers: Mapping[str, Register]) -> str:
 
 
 def document() -> str:
-    """The whole page."""
+    """The text of the page, as Markdown."""
     cores = ", ".join(f"{CORE_PITCH * (core + 1):#x} for core {core}" for core in range(MAX_CORES))
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         address_bits=CONTROL_ADDRESS_BITS, core_pitch=f"{CORE_PITCH:#x}", wait_cycles=WAIT_CYCLES,
@@ -66,7 +66,7 @@ def document() -> str:
 
 
 def main() -> None:
-    """Writes the page."""
+    """Write the page to `PATH`."""
     PATH.write_text(document(), encoding="utf-8")
     print(f"wrote {PATH}")
 

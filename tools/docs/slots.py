@@ -1,6 +1,7 @@
 """Writes sim/asm/slots.py: the assembler's methods, one for each operation of `hdl.isa`.
 
-With generated methods, editors and type checkers know names, operands and meanings.
+Because the methods are generated, editors and type checkers know their names, operands and
+meanings.
 """
 
 import pathlib
@@ -66,7 +67,7 @@ def _method(operation: Operation) -> Iterator[str]:
 
 
 def source() -> str:
-    """The text of `sim.asm.slots`."""
+    """The Python source of `sim.asm.slots`."""
     enums = sorted({type(operation.op).__name__ for operation in OPERATIONS})
     lines = [
         '"""The assembler\'s slots: classes whose methods are the operations of `hdl.isa`.',
@@ -91,7 +92,7 @@ def source() -> str:
 
 
 def main() -> None:
-    """Writes the file."""
+    """Write the source to `PATH`."""
     PATH.write_text(source(), encoding="utf-8")
     print(f"wrote {PATH}")
 

@@ -1,7 +1,8 @@
 """Write the timing diagrams of docs/core.md, from a simulation of the core's RTL.
 
-Each diagram is a short program and what happens in each clock cycle from its start. The core is
-that of `tiny`, in Amaranth's simulator; signals are read from the waveform that it writes.
+Each diagram shows a short program, and the core's activity in each clock cycle from its start. The
+core has the configuration `tiny` and runs in Amaranth's simulator, whose waveform file gives the
+values of the signals.
 """
 
 import pathlib
@@ -23,10 +24,10 @@ __all__ = ["DIAGRAMS", "PATH", "Diagram", "blocks", "draw", "write"]
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "core.md"
 _BLOCK = re.compile(r"(<!-- timing: (\w+) -->\n\n)((?: {4}.*\n|\n)+)")
-"""A diagram in the page: a comment that names it, and an indented block."""
+"""Pattern of a diagram in the page: a comment that names it, and an indented block."""
 _PERIOD = 1e-6
 _WIDTH = 3
-"""Columns of a cycle."""
+"""Width of a cycle in the diagram, in characters."""
 
 Values = Mapping[str, int]
 Row = tuple[str, Callable[[Values], str]]
@@ -39,11 +40,12 @@ class Diagram:
     Attributes
     ----------
     program : str
-        In text form.
+        The program in text form.
     rows : sequence of (str, function)
-        The label, and what to write in a cycle, given the values of its signals.
+        The label of each row, and a function from the values of all signals in a cycle to the text
+        for that cycle.
     signals : mapping of int to (int, int)
-        The host adds an amount to a semaphore, by cycle.
+        Additions by the host: from the cycle to (semaphore, amount).
     """
 
     program: str
@@ -52,7 +54,10 @@ class Diagram:
 
 
 def _when(*conditions: str, show: str = "", prefix: str = "") -> Callable[[Values], str]:
-    """A mark, or the value of a signal, in the cycles in which all these signals are set."""
+    """Return a function that writes the text of a cycle in which all ``conditions`` are set.
+
+    The text is ``prefix`` and the value of the signal ``show``, or a mark if ``show`` is empty.
+    """
     def cell(values: Values) -> str:
         if not all(values[condition] for condition in conditions):
             return ""
@@ -102,7 +107,7 @@ DIAGRAMS: Mapping[str, Diagram] = {
 
 
 def _waveform(lines: Iterator[str]) -> Iterator[dict[str, int]]:
-    """The values of all signals of each cycle, just ahead of the rising edge that ends it."""
+    """Yield the values of all signals in each cycle, just before the clock edge that ends it."""
     names: dict[str, list[str]] = {}
     scope: list[str] = []
     for line in lines:
@@ -135,7 +140,10 @@ def _waveform(lines: Iterator[str]) -> Iterator[dict[str, int]]:
 
 
 def _simulate(diagrams: Sequence[Diagram]) -> list[list[dict[str, int]]]:
-    """The cycles of each program, from the host's start to the first cycle after its end."""
+    """Simulate the programs of the diagrams; return the signals' values by program and cycle.
+
+    The cycles are those from the host's start to the first cycle after the program's end.
+    """
     config = Config.preset("tiny")
     core = Core(config)
     simulator = Simulator(core)
@@ -191,24 +199,24 @@ def _text(diagram: Diagram, cycles: Sequence[Values]) -> str:
 
 
 def draw() -> dict[str, str]:
-    """All diagrams, by name, as indented blocks."""
+    """Draw all diagrams; return them by name, as indented blocks of text."""
     runs = _simulate(list(DIAGRAMS.values()))
     return {name: _text(diagram, cycles)
             for (name, diagram), cycles in zip(DIAGRAMS.items(), runs, strict=True)}
 
 
 def blocks(page: str) -> dict[str, str]:
-    """The diagrams that a page has, by name."""
+    """Find the diagrams in the text ``page``; return them by name."""
     return {name: text.rstrip("\n") + "\n" for _, name, text in _BLOCK.findall(page)}
 
 
 def write(page: str, diagrams: Mapping[str, str]) -> str:
-    """The page with these diagrams in the place of its own."""
+    """Return the text ``page`` with its diagrams replaced by those in ``diagrams``."""
     return _BLOCK.sub(lambda match: match[1] + diagrams[match[2]] + "\n", page)
 
 
 def main() -> None:
-    """Write them."""
+    """Write the diagrams into docs/core.md."""
     PATH.write_text(write(PATH.read_text(encoding="utf-8"), draw()), encoding="utf-8")
     print(f"wrote {PATH}")
 

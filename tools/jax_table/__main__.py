@@ -2,7 +2,8 @@
 
     python -m tools.jax_table [--only PATTERN] [--limit SECONDS]
 
-Results are kept in build/jax-api.json, and `--only` replaces those of some functions.
+Results are kept in build/jax-api.json, and functions with a result are not run again. But with
+`--only`, all functions whose name matches PATTERN, a regular expression, are run again.
 """
 
 import argparse
@@ -17,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    """Run what is not known, then write the page."""
+    """Run the functions without a kept result, then write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="functions to run again: a regular expression")
     parser.add_argument("--limit", type=float, default=120, help="seconds for a function")

@@ -1,4 +1,4 @@
-"""Arguments for JAX's functions: by the names of their parameters, and by small tables."""
+"""Arguments for JAX's functions, chosen by parameter name or by function name from small tables."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -12,12 +12,12 @@ from tools.jax_table.tables import BY_FUNCTION, BY_PARAMETER
 __all__ = ["calls", "names"]
 
 SHAPES = ((SIDE, SIDE), (SIDE,), (), (2, SIDE, SIDE), (3,))
-"""Shapes to try, in order; the first that the CPU accepts is used."""
+"""Shapes of arrays to try, in order; the first that the function accepts on the CPU is used."""
 KINDS = ("float32", "int32", "bool", "uint32")
-"""Types to try."""
+"""Element types of arrays to try."""
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments; arrays of numpy are traced, all others are static."""
+"""Positional and keyword arguments of a call; numpy arrays are traced, all others are static."""
 
 
 def names(module: Any) -> list[str]:
@@ -32,12 +32,12 @@ _SCALARS = (type(jnp.float32),)
 
 
 def calls(title: str, name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Call]]:
-    """Calls to try, with what their arrays are.
+    """Yield calls to try, each with a description of its arrays: their type and shape.
 
     Parameters
     ----------
     title : str
-        Name of the module.
+        Name of the function's module.
     name : str
         Name of the function.
     function : callable
@@ -63,7 +63,7 @@ def _is_call(made: Any) -> bool:
 
 def _by_parameters(make: Maker, function: Callable[..., Any],
                    table: dict[str, Callable[[Maker], Any]]) -> Call | None:
-    """A call with a value for each parameter without a default."""
+    """A call with a value for each parameter that has no default; None if ``table`` lacks one."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

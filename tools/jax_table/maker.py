@@ -1,4 +1,4 @@
-"""Random arrays for JAX's functions."""
+"""Makes random arrays as arguments for JAX's functions."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ SIDE = 6
 
 
 class Maker:
-    """Random arrays of a type and a shape.
+    """Makes random arrays with a default element type and a default shape.
 
     Parameters
     ----------
     kind : str
-        Name of the type.
+        Name of the default element type.
     shape : tuple of int
-        Shape of arrays for which the tables demand none.
+        Default shape, for arguments whose shape the tables do not prescribe.
     """
 
     def __init__(self, kind: str, shape: tuple[int, ...]) -> None:
@@ -26,11 +26,11 @@ class Maker:
         self._random = np.random.default_rng(SIDE)
 
     def array(self, *shape: int, kind: str | None = None) -> Any:
-        """An array; with neither a shape nor a type, those of the maker."""
+        """A random array; without arguments, it has the default shape and element type."""
         return self.of(shape or self.shape, kind)
 
     def of(self, shape: tuple[int, ...], kind: str | None = None) -> Any:
-        """An array of a shape, also of ()."""
+        """A random array of ``shape``, which may be ()."""
         kind = kind or self.kind
         if kind == "bool":
             return np.asarray(self._random.integers(0, 2, shape), bool)
@@ -39,7 +39,7 @@ class Maker:
         return np.asarray(self._random.normal(size=shape), kind)
 
     def index(self, *shape: int) -> Any:
-        """Indices of a dimension of length SIDE."""
+        """Random integers that are valid indices of a dimension of length `SIDE`."""
         return np.asarray(self._random.integers(0, SIDE, shape), np.int32)
 
     def rising(self, *shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""Runs functions in processes with a limit of time."""
+"""Runs JAX's functions in worker processes, with a time limit for each function."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ MODULES = ("jax.numpy", "jax.numpy.linalg", "jax.lax", "jax.nn")
 
 
 def functions() -> list[str]:
-    """Full names of all functions of the modules."""
+    """Full names of all public functions of `MODULES`."""
     return [f"{title}.{name}" for title in MODULES
             for name in names(importlib.import_module(title))]
 
@@ -28,14 +28,15 @@ def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
     Parameters
     ----------
     wanted : list of str
-        Full names.
+        Full names of the functions.
     limit : float
-        Seconds that a function may take.
+        Time limit of a function, in seconds.
 
     Yields
     ------
     (str, str, str)
-        The name, how it did (works, differs, refused, types, host, untried), and why.
+        The function's name, its outcome (works, differs, refused, types, host, untried), and the
+        reason.
     """
     left = list(wanted)
     while left:

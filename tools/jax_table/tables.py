@@ -1,4 +1,4 @@
-"""Arguments by the name of a parameter, and by the function where that is not enough.
+"""Tables of arguments: by parameter name, and by function name where that is not enough.
 
 Static arguments are plain Python values.
 """
@@ -46,11 +46,11 @@ BY_PARAMETER: dict[str, Callable[[Maker], Any]] = {
     "init_val": lambda make: make.array(), "keys": lambda make: make.array(),
     "update": lambda make: make.array(), "upper": _fixed(3), "lower": _fixed(0),
 }
-"""Values by the name of a parameter without a default."""
+"""Functions that make a value for a parameter that has no default, by the parameter's name."""
 
 
 def _images(make: Maker) -> tuple[Any, Any]:
-    """Two images of three features in NCHW, and a kernel of four."""
+    """Two NCHW images with three channels, and a convolution kernel with four output channels."""
     return make.array(2, 3, SIDE, SIDE), make.array(4, 3, 3, 3)
 
 
@@ -81,7 +81,7 @@ def _matrices(count: int) -> Callable[[Maker], tuple[Any, ...]]:
 
 
 def _over_cores(*more: Any, **options: Any) -> Callable[[Maker], Any]:
-    """A call of a collective, whose axis of devices is x."""
+    """Arguments of a collective operation over the device axis ``x``."""
     return lambda make: ((make.array(2 * SIDE, SIDE), "x", *more), options)
 
 
@@ -291,12 +291,13 @@ BY_FUNCTION: dict[str, Callable[[Maker], Any]] = {
     "scaled_matmul": lambda make: tuple(
         make.of(shape, "float32") for shape in ((1, 4, 32), (1, 4, 32), (1, 4, 1), (1, 4, 1))),
 }
-"""Arguments by a function's name, or by the last parts of its full name."""
+"""Functions that make all arguments of a function, by its name or the last parts of its full name.
+"""
 
 COLLECTIVES = ("all_gather", "all_to_all", "axis_index", "axis_size", "pbroadcast", "pmax",
                "pmean", "pmin", "ppermute", "pshuffle", "psum", "psum_scatter", "pswapaxes")
-"""Functions that run on both cores, in `shard_map` over an axis x."""
+"""Functions that run on both cores, in `shard_map` over the device axis ``x``."""
 UP_TO_SIGN = ("eigh", "svd")
-"""Functions whose results are vectors of any sign: absolute values are compared."""
+"""Functions whose result vectors have arbitrary signs: absolute values are compared."""
 UNDEFINED = ("empty", "empty_like", "rng_bit_generator", "rng_uniform")
-"""Functions whose results are not defined: their shapes and types are compared."""
+"""Functions whose results have undefined values: only shapes and types are compared."""

@@ -1,8 +1,8 @@
-"""Runs functions of JAX on the chip and on the CPU, and prints a line of JSON for each.
+"""Runs JAX's functions on the golden chip and on the CPU, and prints a line of JSON for each.
 
     python -m tools.jax_table.worker jax.numpy.sin jax.lax.add
 
-It is a process of its own, because a function may never end: the caller kills it.
+The worker is a separate process, so that the caller can kill it if a function does not end.
 """
 
 import importlib
@@ -22,14 +22,14 @@ from tools.jax_table.tables import COLLECTIVES, UNDEFINED, UP_TO_SIGN
 __all__ = ["TOLERANCE", "main"]
 
 TOLERANCE = {"float32": (2e-5, 1e-5), "bfloat16": (1e-2, 1e-2)}
-"""Relative and absolute error that results may have, by type; other types must be equal."""
+"""Permitted (relative, absolute) error by element type; results of other types must be equal."""
 MOST = 2
-"""Types of arguments that are tried for a function."""
+"""Greatest number of argument types with which a function is run."""
 _KINDS = ("float32", "bfloat16", "bool", "int32", "uint32", "int16", "uint16", "int8", "uint8")
 
 
 def main(names: list[str]) -> None:
-    """Run functions by their full names."""
+    """Run the functions with these full names."""
     jax.config.update("jax_default_matmul_precision", "highest")
     for full in names:
         title, name = full.rsplit(".", 1)
@@ -38,7 +38,7 @@ def main(names: list[str]) -> None:
 
 
 def _run(title: str, name: str, function: Callable[..., Any]) -> tuple[str, str]:
-    """How a function did, and why."""
+    """Run a function on chip and CPU; return its outcome and the reason, as `run.run` does."""
     why, done = "", set[str]()
     for label, call in calls(title, name, function):
         kind = label.split("[")[0]
@@ -69,7 +69,7 @@ def _run(title: str, name: str, function: Callable[..., Any]) -> tuple[str, str]
 
 
 def _called(function: Callable[..., Any], call: Call, platform: str, collective: bool) -> Any:
-    """The results of a call on a platform: jitted on the chip, if that is possible."""
+    """The results of ``call`` on ``platform``; on the chip, the function is jitted if possible."""
     leaves, tree = jax.tree.flatten(call)
     arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray | np.generic)]
 
@@ -97,7 +97,10 @@ def _called(function: Callable[..., Any], call: Call, platform: str, collective:
 
 
 def _difference(got: Any, want: Any, *, defined: bool) -> str:
-    """What differs between two trees of results."""
+    """Describe the first difference between two trees of results; empty if there is none.
+
+    If not ``defined``, only shapes and types are compared.
+    """
     made, wanted = jax.tree.leaves(got), jax.tree.leaves(want)
     if len(made) != len(wanted):
         return f"{len(made)} results, not {len(wanted)}"
@@ -114,7 +117,7 @@ def _difference(got: Any, want: Any, *, defined: bool) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What a message says, without the lines of this file, and once."""
+    """The text of an error's message, without lines about this file and without repetitions."""
     text = " ".join(str(error).split())
     text = text.replace("the compiler does not support these parts of the program: ", "")
     parts = re.split(r" ?/\S+:\d+ \(\S*\):? ?", text)

@@ -1,4 +1,4 @@
-"""Writes the page of JAX's functions."""
+"""Writes docs/jax-api.md, the page of JAX's functions."""
 
 import textwrap
 from collections import Counter
@@ -31,12 +31,12 @@ Of {tried} functions that were run, {works} work: {share:.1%}.
 
 
 def text(results: Mapping[str, tuple[str, str]]) -> str:
-    """The page.
+    """The text of the page, as Markdown.
 
     Parameters
     ----------
     results : mapping of str to (str, str)
-        How each function did, and why, by its full name.
+        Outcome of each function and the reason for it, by the function's full name.
     """
     counts = Counter(status for status, _ in results.values())
     tried = sum(counts[status] for status in ("works", "differs", "refused"))

@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT = 1120, 1876
 _CONFIG = PRESETS["v2"]
 _ARRAY = _CONFIG.array
 _HOST, _CHIP, _CORE, _UNIT, _SIMULATION = 78, 316, 804, 1206, 1614
-"""Top edges of the panels."""
+"""Y coordinates of the panels' top edges."""
 _CHIP_WIDTH, _CHIP_HEIGHT = 838, 436
 _HBM_LEFT, _HBM_RIGHT = 962, _WIDTH - 24
 _NODE_LEFT, _NODE_RIGHT = 214, 850
@@ -37,7 +37,7 @@ STAGES = tuple(dict.fromkeys(
 
 def _box(picture: Picture, x: float, y: float, width: float, height: float, title: str,
          lines: Sequence[str] = (), kind: str = "") -> None:
-    """A box with a title and lines of small text in its middle."""
+    """Draw a box with a title and lines of small text in its middle."""
     with picture.group(kind):
         picture.rect(x, y, width, height, "" if kind else "box", radius=6)
         middle = y + height / 2 - 8 * len(lines)
@@ -55,7 +55,7 @@ def _panel(picture: Picture, y: float, height: float, title: str, where: str,
 
 
 def _both_ways(picture: Picture, points: Sequence[tuple[float, float]], kind: str = "") -> None:
-    """A wire with an arrow at each end."""
+    """Draw a wire through ``points`` with an arrow at each end."""
     half = len(points) // 2
     (x0, y0), (x1, y1) = points[half - 1:half + 1]
     middle = (x0 + x1) / 2, (y0 + y1) / 2
@@ -64,14 +64,14 @@ def _both_ways(picture: Picture, points: Sequence[tuple[float, float]], kind: st
 
 
 def _tag(picture: Picture, x: float, y: float, text: str) -> None:
-    """How a block is simulated."""
+    """Draw the small label that says how a block is simulated."""
     with picture.group("sim"):
         picture.rect(x, y, 92, 18, radius=9)
         picture.text(x + 46, y + 13, text, "tiny")
 
 
 def draw() -> str:
-    """The picture, as SVG."""
+    """Draw the block diagram; return it as SVG."""
     picture = Picture(
         _WIDTH, _HEIGHT, "Block diagram of the chip and its simulation",
         "The host has arrays and programs. It drives the chip through registers; the HBM holds "
@@ -143,7 +143,7 @@ def _chip(picture: Picture) -> None:
 
 
 def _masters(picture: Picture, core: int, y: float, height: float) -> None:
-    """The port of a core to the HBM, and the wires of its AXI4 masters."""
+    """Draw a core's port to the HBM, and the wires of its AXI4 masters."""
     left, width = _IN_NODE[3]
     count = _CONFIG.hbm_channels
     _box(picture, left, y, width, height, "HBM port", [
@@ -156,7 +156,7 @@ def _masters(picture: Picture, core: int, y: float, height: float) -> None:
 
 
 def _first_node(picture: Picture, y: float, height: float) -> None:
-    """Core 0 and its surroundings, in brief."""
+    """Draw core 0 and its neighbours, without details."""
     for (left, width), title, lines in zip(_IN_NODE, ("Core 0", "arbiters", "DMA engine"), (
             ["as core 1"], ["requests, signals,", "rows"], []), strict=False):
         _box(picture, left, y, width, height, title, lines)
@@ -165,7 +165,7 @@ def _first_node(picture: Picture, y: float, height: float) -> None:
 
 
 def _second_node(picture: Picture, y: float, height: float) -> None:
-    """Core 1 and its surroundings."""
+    """Draw core 1 with its arbiters, its DMA engine and its port to the HBM."""
     (core, core_width), (arbiters, arbiters_width), (engine, engine_width), (port, _) = _IN_NODE
     _box(picture, core, y, core_width, height, "Core 1", ["in detail below"])
     picture.rect(arbiters, y, arbiters_width, 156, "box", radius=6)
@@ -197,7 +197,7 @@ def _second_node(picture: Picture, y: float, height: float) -> None:
 
 
 def _between_cores(picture: Picture, top: float, bottom: float) -> None:
-    """Signals and rows between the two cores."""
+    """Draw the wires for signals and rows between the two cores."""
     high, low = top + 22, top + 42
     above, below = top - 12, bottom + 12
     for kind, first, second, up, down in (
@@ -216,7 +216,7 @@ def _between_cores(picture: Picture, top: float, bottom: float) -> None:
 
 
 def _memory_outside(picture: Picture) -> None:
-    """The HBM, next to the chip."""
+    """Draw the HBM, next to the chip."""
     middle, width = (_HBM_LEFT + _HBM_RIGHT) / 2, _HBM_RIGHT - _HBM_LEFT
     _box(picture, _HBM_LEFT, _CHIP, width, _CHIP_HEIGHT, "HBM", [
         f"{_CONFIG.hbm_bytes >> 30} GiB, one space", "for all cores", "",
@@ -295,7 +295,7 @@ def _part(picture: Picture, x: float, y: float, width: float, name: str, line: s
 
 
 def _memory(picture: Picture, x: float, y: float, width: float, name: str, line: str) -> None:
-    """A part that holds words."""
+    """Draw a box for a memory."""
     _part(picture, x, y, width, name, line)
     for k in range(3):
         picture.rect(x + 8, y + 10 + 9 * k, 10, 6, "box", radius=1)
@@ -342,7 +342,7 @@ def _cross_lane_unit(picture: Picture, x: float, y: float) -> None:
 
 
 def _feeders(picture: Picture, x: float, y: float) -> None:
-    """The boxes between vector unit and streams: w, x and y at 384, 430 and 539."""
+    """Draw the boxes between vector unit and array: streams w, x and y at x = 384, 430 and 539."""
     for kind, left, width, name in (("w", x, 74, "w feeder"), ("x", x + 82, 74, "x feeder"),
                                     ("sum", x + 172, 74, "collector")):
         with picture.group(kind):
@@ -533,7 +533,7 @@ def _simulation(picture: Picture) -> None:
 
 
 def _kernels(picture: Picture, x: float, y: float) -> None:
-    """The kernels of each core, and the threads that run them."""
+    """Draw the kernels of each core, and the threads that run them."""
     with picture.group("sim"):
         picture.rect(x, y, 190, 90, radius=6)
         picture.text(x + 95, y + 20, "tile kernels", "head")
@@ -546,7 +546,7 @@ def _kernels(picture: Picture, x: float, y: float) -> None:
 
 
 def _build(picture: Picture, y: float) -> None:
-    """From the RTL to the model and its kernels."""
+    """Draw the steps of the build, from the RTL to the model and its kernels."""
     _box(picture, 44, y, 160, 58, "Verilog", ["of hdl/, one module", "per distinct block"])
     picture.wire([(204, y + 16), (330, y + 16), (330, y - 32)], arrow=True)
     picture.text(212, y + 10, "top", "tiny muted left")
@@ -560,7 +560,7 @@ def _build(picture: Picture, y: float) -> None:
 
 
 def main() -> None:
-    """Writes the picture."""
+    """Write the picture to `PATH`."""
     PATH.write_text(draw(), encoding="utf-8")
     print(f"wrote {PATH}")
 

@@ -1,6 +1,7 @@
-"""The frames of the wavefront picture: the state of a 3 x 3 matrix unit, cycle by cycle, in RTL.
+"""The frames of the wavefront picture: the state of a 3 x 3 matrix unit in each cycle, from RTL.
 
-The unit computes Y = W X, the usual example of a systolic array, in Amaranth's simulator.
+The unit computes Y = W X, the usual example of a systolic array. The RTL runs in Amaranth's
+simulator.
 """
 
 import io
@@ -17,7 +18,7 @@ __all__ = ["CONFIG", "CYCLES", "NEXT_WEIGHTS", "WEIGHTS", "Cell", "Frame", "Lane
            "columns", "record"]
 
 CONFIG = Config(array=3, sublanes=1, cores=1, vmem_bytes=12, mac_latency=1)
-"""The picture's array: one cycle from cell to cell in both directions."""
+"""Configuration of the picture's array: values move one cell a cycle in both directions."""
 
 Matrix = tuple[tuple[int, ...], ...]
 """A matrix, row by row."""
@@ -28,7 +29,7 @@ NEXT_WEIGHTS: Matrix = ((12, 17, 11), (15, 18, 13), (19, 14, 16))
 X: Matrix = ((1, 4, 7), (2, 5, 8), (3, 6, 9))
 
 CYCLES = 16
-"""Frames of the picture: until the last row of results has been taken."""
+"""Number of frames of the picture: the last row of results leaves in the last of them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Lane:
     Attributes
     ----------
     x, w, y : tuple of float
-        Activations for its row, weights for its column, results of its column.
+        Activations for the lane's array row, weights for its column, results of its column.
     """
 
     x: tuple[float, ...]
@@ -84,12 +85,13 @@ class Frame:
     Attributes
     ----------
     cells : tuple of tuple of Cell
-        Row by row.
+        The cells, row by row.
     lanes : tuple of Lane
+        The lanes, lane 0 first.
     results : tuple of (float or None)
         Output of each column at the bottom of the array (the grid's ``p``), if ``p_valid`` is set.
     w_row, x_row, y_row : tuple of float, or None
-        Rows that the streams transfer at the end of the cycle.
+        Rows that the streams of weights, activations and results transfer at the end of the cycle.
     """
 
     cells: tuple[tuple[Cell, ...], ...]
@@ -113,14 +115,15 @@ def _pack(row: Sequence[int]) -> int:
 
 
 def columns(matrix: Matrix) -> list[tuple[int, ...]]:
-    """The columns of a matrix."""
+    """The columns of ``matrix``, from left to right."""
     return list(zip(*matrix, strict=True))
 
 
 def _waveforms(config: Config, loads: Sequence[Matrix], batch: Matrix, cycles: int) -> str:
-    """The value change dump of a matrix unit that loads matrices and multiplies by the first.
+    """Simulate a matrix unit for ``cycles`` cycles; return its value change dump (VCD).
 
-    Rows are offered as early as possible; results are always accepted.
+    The unit loads all matrices of ``loads``, and multiplies ``batch`` by the first of them. Rows
+    are offered as early as possible; results are always accepted.
     """
     unit = Mxu(config)
     simulator = Simulator(unit)
@@ -154,7 +157,7 @@ def _waveforms(config: Config, loads: Sequence[Matrix], batch: Matrix, cycles: i
 
 
 def _samples(dump: str) -> list[dict[str, int]]:
-    """Values of all signals, by hierarchical name, just before each rising edge of the clock."""
+    """Values of all signals by hierarchical name, just before each rising edge of the clock."""
     header, _, changes = dump.partition("$enddefinitions $end")
     names: dict[str, list[str]] = {}
     scope: list[str] = []
@@ -234,14 +237,14 @@ def _frame(config: Config, at: Mapping[str, int]) -> Frame:
 
 
 def record(config: Config = CONFIG, cycles: int = CYCLES) -> list[Frame]:
-    """Runs the example on the RTL: loads `WEIGHTS`, multiplies `X`, meanwhile loads `NEXT_WEIGHTS`.
+    """Run the example on the RTL: load `WEIGHTS`, multiply `X`, and meanwhile load `NEXT_WEIGHTS`.
 
     Parameters
     ----------
     config : Config
         Parameters, with an array of 3 x 3.
     cycles : int
-        Length of the run.
+        Number of simulated cycles.
 
     Returns
     -------
@@ -251,7 +254,7 @@ def record(config: Config = CONFIG, cycles: int = CYCLES) -> list[Frame]:
     Raises
     ------
     ValueError
-        If the array has another size.
+        If the size of the array is not 3 x 3.
     """
     if config.array != len(X):
         raise ValueError(f"config must have an array of {len(X)}, not {config.array!r}")

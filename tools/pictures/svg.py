@@ -1,6 +1,6 @@
 """SVG for the pictures in the docs: a palette for light and dark pages, and shapes.
 
-The text depends on the calls alone, so a picture is byte for byte the same on every machine.
+The SVG text depends only on the calls, so a picture is byte-identical on every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ KINDS = {
     "swap": (("#f8dde4", "#b8405e", "#86213d"), ("#45182a", "#e0708e", "#f9c6d2")),
     "sim": (("#e9e3f5", "#7a5ab5", "#4b2f85"), ("#2d2346", "#a68ae0", "#d9cbf7")),
 }
-"""Fill, stroke and text colours of each kind of shape, on a light and on a dark page."""
+"""(fill, stroke, text) colours of each kind of shape, on a light and on a dark page."""
 
 PLAIN = {
     "ink": ("#24292f", "#e6edf3"),
@@ -38,7 +38,7 @@ text-anchor:middle}
 
 
 def _theme(shade: int) -> str:
-    """Style rules for a light (0) or dark (1) page."""
+    """CSS rules for a light (``shade`` 0) or a dark (``shade`` 1) page."""
     color = {name: shades[shade] for name, shades in PLAIN.items()}
     rules = [
         f'text{{fill:{color["ink"]}}}',
@@ -65,13 +65,14 @@ def _number(value: float) -> str:
 
 
 def label(name: str, value: float | None = None) -> str:
-    """Marked-up text of an operand: a letter with an index below, and its value in bold.
+    """Markup of an operand: its letter with the indices as a subscript, and its value in bold.
 
     Parameters
     ----------
     name : str
-        A letter and its indices, like ``"x12"``; or nothing.
+        A letter and its indices, like ``"x12"``; empty for a value without a name.
     value : float, optional
+        The value; without it, only the name is written.
     """
     text = escape(name[:1])
     drop = 0
@@ -96,7 +97,7 @@ class Picture:
     title, description : str
         Title and description for readers who cannot see the picture.
     style : str
-        Further style rules, after those of the palette.
+        Additional CSS rules, written after those of the palette.
     """
 
     def __init__(self, width: int, height: int, title: str, description: str,
@@ -117,7 +118,7 @@ class Picture:
     @contextmanager
     def group(self, classes: str = "", at: tuple[float, float] | None = None,
               **attributes: str) -> Iterator[None]:
-        """Groups the shapes drawn inside, with ``at`` as their origin."""
+        """Context manager that groups the shapes drawn inside it, with ``at`` as their origin."""
         if classes:
             attributes = {"class": classes, **attributes}
         if at is not None:
@@ -130,24 +131,26 @@ class Picture:
 
     def rect(self, x: float, y: float, width: float, height: float, classes: str = "", *,
              radius: float = 4) -> None:
-        """A rectangle with round corners."""
+        """Draw a rectangle with rounded corners."""
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
                   f'height="{_number(height)}" rx="{_number(radius)}"{marks}/>')
 
     def circle(self, x: float, y: float, radius: float, classes: str = "") -> None:
-        """A circle."""
+        """Draw a circle with its centre at ``x``, ``y``."""
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"{marks}/>')
 
     def text(self, x: float, y: float, markup: str, classes: str = "") -> None:
-        """A line of text with base line ``y``; the markup is not escaped."""
+        """Draw a line of text with its base line at ``y``; ``markup`` is not escaped."""
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<text x="{_number(x)}" y="{_number(y)}"{marks}>{markup}</text>')
 
     def wire(self, points: Sequence[tuple[float, float]], classes: str = "", *,
              arrow: bool = False) -> None:
-        """A line through points; with an arrow, its last segment must be along an axis."""
+        """Draw a line through ``points``. If it ends in an arrow, its last segment must be
+        horizontal or vertical.
+        """
         marks = f"wire {classes}".strip()
         path = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
         self._add(f'<path d="{path}" class="{marks}"/>')
@@ -161,11 +164,11 @@ class Picture:
 
     def pill(self, x: float, y: float, kind: str, markup: str, *, width: float = 54,
              glide: str = "") -> None:
-        """A value in transit: a small round box around ``x``, ``y``."""
+        """Draw a value in transit: a small box with round ends, centred at ``x``, ``y``."""
         with self.group(at=(x, y)), self.group(f"{kind} {glide}".strip()):
             self.rect(-width / 2, -11, width, 22, radius=11)
             self.text(0, 4.5, markup)
 
     def svg(self) -> str:
-        """The whole picture."""
+        """The whole picture as SVG text."""
         return "\n".join([*self._lines, "</svg>", ""])

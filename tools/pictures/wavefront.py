@@ -1,4 +1,4 @@
-"""Draws how the array multiplies: docs/wavefront.svg, with every value read from the RTL.
+"""Draws docs/wavefront.svg: a multiplication in the array, with every value read from the RTL.
 
 Each frame of the animated picture is the state of a matrix unit of 3 x 3 cells in one cycle
 (`tools.pictures.frames`).
@@ -45,7 +45,7 @@ _Y: Matrix = tuple(tuple(sum(a * b for a, b in zip(row, column, strict=True))
 
 
 def _named(value: float, **matrices: Matrix) -> str:
-    """The letter and the indices of a value."""
+    """The name of the matrix element that equals ``value``, such as "x12"; empty if none does."""
     for letter, matrix in matrices.items():
         for i, row in enumerate(matrix):
             if value in row:
@@ -66,7 +66,7 @@ def _y(column: int, value: float) -> str:
 
 
 def _style(frames: int) -> str:
-    """Rules that show one frame after the other, and let moving values glide to their place."""
+    """CSS rules that show one frame after the other, and animate moving values."""
     share = 100 / frames
     glides = {"east": (-_PITCH_X, 0), "enter": (-96, 0), "south": (0, -_PITCH_Y), "drop": (0, -56)}
     lines = [
@@ -87,7 +87,7 @@ def _style(frames: int) -> str:
 
 
 def draw(frames: Sequence[Frame]) -> str:
-    """The animated picture, as SVG, of the frames that `record` returns for `CONFIG`."""
+    """Draw the animated picture of ``frames``, which `record` returned for `CONFIG`; return SVG."""
     picture = Picture(
         _WIDTH, _HEIGHT, "A 3 by 3 systolic array computes Y = W X",
         "Animation, one frame a clock cycle, of weights, activations and partial sums in the cells "
@@ -102,7 +102,7 @@ def draw(frames: Sequence[Frame]) -> str:
 
 
 def _background(picture: Picture) -> None:
-    """The parts of the picture that do not change."""
+    """Draw the parts of the picture that do not change."""
     _lanes_and_wires(picture)
     _matrices(picture)
     _legend(picture)
@@ -130,7 +130,7 @@ def _lanes_and_wires(picture: Picture) -> None:
 
 
 def _matrices(picture: Picture) -> None:
-    """The matrices W and X, and the places of the elements of Y."""
+    """Draw the matrices W and X, and empty cells for the elements of Y."""
     x = _PANEL_X
     for letter, matrix, kind, y in (("W", WEIGHTS, "w", 168), ("X", X, "x", 262),
                                     ("Y", _Y, "sum", 356)):
@@ -148,7 +148,7 @@ def _matrices(picture: Picture) -> None:
 
 
 def _legend(picture: Picture) -> None:
-    """The meaning of the colours."""
+    """Draw the legend of the colours."""
     x, y = _PANEL_X, 420
     for kind, sample, meaning, dashed in (
             ("x", label("x", 5), "activation, moves east", False),
@@ -170,7 +170,7 @@ def _legend(picture: Picture) -> None:
 
 
 def _strip(picture: Picture, frames: Sequence[Frame]) -> None:
-    """The time strip: when each row enters and each result leaves."""
+    """Draw the time strip: the cycles in which each row enters and each result leaves."""
     step = (_WIDTH - 48 - 96) / len(frames)
     rows = (("weights in", 18), ("activations in", 18), ("results leave", 50))
     picture.text(24, _STRIP_Y + 12, "cycle", "tiny muted left")
@@ -200,7 +200,7 @@ def _strip(picture: Picture, frames: Sequence[Frame]) -> None:
 
 
 def _draw_frame(picture: Picture, frames: Sequence[Frame], cycle: int) -> None:
-    """The parts of the picture that change, as they are in one cycle."""
+    """Draw the changing parts of the picture, as they are in ``cycle``."""
     frame = frames[cycle]
     picture.text(_WIDTH - 24, 44, f"cycle {cycle}", "title right")
     step = (_WIDTH - 48 - 96) / len(frames)
@@ -227,7 +227,7 @@ def _draw_frame(picture: Picture, frames: Sequence[Frame], cycle: int) -> None:
 
 
 def _draw_lanes(picture: Picture, lanes: Sequence[Lane]) -> None:
-    """The contents of the lanes' FIFOs."""
+    """Draw the contents of the lanes' FIFOs."""
     for i, lane in enumerate(lanes):
         for k, value in enumerate(lane.x):
             picture.text(_LANE_X + _LANE_W - 22 - 40 * k, _TOP + i * _PITCH_Y + _X_PORT + 5,
@@ -240,7 +240,7 @@ def _draw_lanes(picture: Picture, lanes: Sequence[Lane]) -> None:
 
 
 def _draw_results(picture: Picture, frames: Sequence[Frame]) -> None:
-    """The elements of Y that have left the array so far."""
+    """Draw the elements of Y that have left the array in ``frames``."""
     for frame in frames:
         for c, value in enumerate(frame.results):
             if value is not None:
@@ -252,7 +252,7 @@ def _draw_results(picture: Picture, frames: Sequence[Frame]) -> None:
 
 
 def _draw_cell(picture: Picture, cell: Cell, later: float | None) -> None:
-    """The inside of a cell; ``later`` is the partial sum that it computes from its inputs."""
+    """Draw the contents of a cell; ``later`` is the partial sum that it is computing."""
     busy = cell.x is not None
     kind = "swap" if cell.swap else "x" if busy else ""
     with picture.group(kind):
@@ -283,7 +283,7 @@ def _draw_cell(picture: Picture, cell: Cell, later: float | None) -> None:
 
 
 def _draw_edges(picture: Picture, frame: Frame, r: int, c: int) -> None:
-    """The values that arrive at a cell."""
+    """Draw the values that arrive at the cell in row ``r`` and column ``c``."""
     cell = frame.cells[r][c]
     sideways, down = "g east" if c else "g enter", "g south" if r else "g drop"
     if cell.arriving is not None:
@@ -297,7 +297,7 @@ def _draw_edges(picture: Picture, frame: Frame, r: int, c: int) -> None:
 
 
 def main() -> None:
-    """Writes the picture."""
+    """Write the picture to `PATH`."""
     PATH.write_text(draw(record()), encoding="utf-8")
     print(f"wrote {PATH}")
 
