@@ -29,7 +29,7 @@ class Layout(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of its elements."""
+        """Type of the array's elements."""
 
     @property
     def rows(self) -> int:
@@ -46,13 +46,13 @@ class Role(Enum):
     """Purpose of a buffer of an executable."""
 
     INPUT = "input"
-    """The host passes its array for each run."""
+    """Buffer whose array the host passes for each run."""
     OUTPUT = "output"
-    """A run returns its array."""
+    """Buffer whose array a run returns."""
     CONSTANT = "constant"
-    """Its array is part of the executable."""
+    """Buffer whose array is part of the executable."""
     SCRATCH = "scratch"
-    """Only the programs use it."""
+    """Buffer that only the programs use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,11 +209,11 @@ class Executable:
         for spec in self.buffers:
             address, needed = addresses[spec.name], spec.layout.rows * row_bytes
             if address % row_bytes:
-                raise ValueError(f"{spec.name} must be a multiple of a row's {row_bytes} bytes, "
-                                 f"not {address!r}")
+                raise ValueError(f"address of {spec.name} must be a multiple of a row's "
+                                 f"{row_bytes} bytes, not {address!r}")
             if not 0 <= address <= size - needed:
-                raise ValueError(f"{spec.name} must lie within {size} bytes of HBM, not {needed} "
-                                 f"bytes from {address!r} on")
+                raise ValueError(f"buffer {spec.name} must lie within {size} bytes of HBM, not "
+                                 f"{needed} bytes from {address!r} on")
         return self._linked(tuple(addresses[spec.name] for spec in self.buffers))
 
     def relocate(self, addresses: Mapping[str, int],

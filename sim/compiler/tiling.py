@@ -69,12 +69,12 @@ class Tiling:
 
     @property
     def lane_dimension(self) -> int | None:
-        """The dimension along the lanes, or None."""
+        """The dimension along the lanes; None if there is none."""
         return self.order[-1] if self.along_lanes else None
 
     @property
     def sublane_dimension(self) -> int | None:
-        """The dimension along the sublanes, or None."""
+        """The dimension along the sublanes; None if there is none."""
         rest = self.order[:-1] if self.along_lanes else self.order
         return rest[-1] if rest else None
 
@@ -183,7 +183,7 @@ class Tiling:
 def _parts(size: int, tile: int) -> list[tuple[int, int, int]]:
     """Divide ``size`` into whole tiles and a rest.
 
-    Returns (first tile, number of tiles, elements of each).
+    Returns a list of (first tile, number of tiles, elements of each).
     """
     whole, rest = divmod(size, tile)
     return [(0, whole, tile)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0)

@@ -44,7 +44,7 @@ def pair(config: Config, rng: np.random.Generator) -> tuple[GoldenCore, GoldenCo
 
 
 def flat(golden: Any) -> dict[str, dict[int, int]]:
-    """Return all words of each space by address, by the name of the space.
+    """Return the words of each space, by the space's name and then by address.
 
     A bundle has 9 words, but 16 addresses: the other 7 are absent.
     """
@@ -125,7 +125,7 @@ def expected_fault(descriptor: Descriptor, config: Config, cores: int = 2) -> Fa
 
 def expected_words(descriptor: Descriptor, before: Mapping[str, dict[int, int]],
                    config: Config) -> dict[str, dict[int, int]]:
-    """Return all words after a transfer."""
+    """Return the words that a transfer should leave in all spaces."""
     (source, *from_), (destination, *to) = sides(descriptor)
     after = {name: dict(words) for name, words in before.items()}
     for row in range(descriptor.rows):
@@ -332,7 +332,7 @@ def test_checks(fault: Fault, change: dict[str, Any]) -> None:
 
 
 def test_order_of_checks() -> None:
-    """Of a descriptor with two faults, the one that is checked first is reported."""
+    """A descriptor with two faults reports the one that is checked first."""
     tried = 0
     order = [Fault.DMA_DESCRIPTOR, Fault.DMA_ALIGNMENT, Fault.DMA_RANGE]
     for earlier, later in itertools.combinations(order, 2):

@@ -233,9 +233,9 @@ def _operand_numbers(operation: Operation) -> list[int]:
 
 @chooses("fusion", *table.KINDS)
 def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Choose the tiling that most operands of the result's shape have, or the standard one.
+    """Choose the tiling that most operands of the result's shape have.
 
-    The standard tiling is chosen if the operands cannot be read with the former.
+    If the other operands cannot be read with that tiling, choose the standard one.
     """
     shape = operation.results[0].shape
     given = [tiling for tiling in operands if tiling.shape == shape]

@@ -22,7 +22,7 @@ from sim.compiler.tiling import Tiling, standard
 __all__ = ["Reducer", "identity"]
 
 _ACCUMULATORS = 4
-"""Accumulators of a reduction of one operand: the latency of an addition, in cycles."""
+"""Accumulators of a reduction of one operand: as many as the cycles of an addition's latency."""
 
 
 def identity(kind: str, dtype: DType) -> int:
@@ -76,12 +76,12 @@ class Reducer:
         return emit_region(self._b, self._region, [*left, *right])
 
     def finish(self, total: Sequence[VReg]) -> list[VReg]:
-        """Combine the initial values with ``total``, and round bf16 results."""
+        """Combine the initial values with ``total``; round the result if its type is bf16."""
         combined = self(self.initial, total)
         return [self._b.vector("bf16", vector) for vector in combined] if self._wide else combined
 
     def where(self, mask: MReg | None, vectors: Sequence[VReg]) -> list[VReg]:
-        """Replace elements for which the mask is clear by neutral values."""
+        """Replace elements whose mask bit is clear by neutral values."""
         if mask is None:
             return list(vectors)
         return [self._b.vector("select", vector, neutral, mask)

@@ -115,7 +115,7 @@ class _Windows:
 
     @property
     def covers(self) -> bool:
-        """Whether each element of the operand is in a window, if windows do not overlap."""
+        """Whether each element of the operand is in a window; requires that windows are `apart`."""
         return math.prod(self.result) * math.prod(self.sizes) == math.prod(self.shape)
 
     def after(self, d: int) -> "_Windows":
@@ -226,7 +226,7 @@ class _Reduction:
         self._spare: list[Place] = []
         """Scratch buffers that are free."""
         self._weight = 1
-        """Number of the operand's elements that each element has combined so far."""
+        """Number of elements of the original operand that each current element combines."""
 
     def write(self) -> None:
         """Write the code: outer dimensions first, because they make the value smaller."""
@@ -341,7 +341,7 @@ class _Reduction:
         self._places = padded
 
     def _padding(self) -> list[VReg]:
-        """Return the initial values, each combined `_weight` times as elements were."""
+        """Return padding values: each initial value, combined with itself `_weight` - 1 times."""
         b, initial = self._b, self._reducer.initial
         if self._weight == 1:
             return initial
@@ -524,7 +524,7 @@ def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> P
 
 
 def _inside(at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Return 1 for elements of the padded operand that are not padding, 0 for the others."""
+    """Return a place with 1 for elements of the padded operand that are not padding, else 0."""
     b = at.builder
     place = _space(at, windows.padded, tiling)
     with b.loop(place.tiling.vectors) as i:

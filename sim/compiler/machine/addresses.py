@@ -121,7 +121,7 @@ class _Lowering:
         return self._sum(terms - fixed, self._register(fixed, scope), scope, terms)
 
     def _here(self, terms: _Terms, scope: _Scope) -> SReg:
-        """Compute a sum of terms at the end of the scope's block."""
+        """Append code that computes a sum of terms to the scope's block; return its register."""
         total = ZERO
         for term, factor in sorted(terms, key=lambda pair: pair[0].number):
             value = term if isinstance(term, SReg) else self._variable(term, scope)
@@ -137,7 +137,7 @@ class _Lowering:
         return total
 
     def _variable(self, variable: LoopVariable, scope: _Scope) -> SReg:
-        """The register of a loop's variable."""
+        """Return the register that holds a loop's variable."""
         home = scope
         while home.loop is None or home.loop.variable is not variable:
             assert home.parent is not None, "a loop variable is used outside of its loop"

@@ -191,7 +191,7 @@ class Builder(Flow):
         return result
 
     def smem_store(self, value: ScalarValue, address: IndexLike) -> None:
-        """Store a word into scalar memory."""
+        """Store a word at ``address`` of scalar memory."""
         register = self._register(self._source(value))
         self._block.append(Op(_SMEM["store"], (register, ZERO, 0),
                               Access(None, Index.of(address))))
@@ -226,7 +226,7 @@ class Builder(Flow):
                 raise TypeError(f"value must be a mask, not {value!r}")
             self.mask("mand", value, ALL_ONES, into=variable)
         elif isinstance(value, MReg) or (isinstance(variable, SReg) and isinstance(value, VReg)):
-            raise TypeError(f"value must be of the kind of {variable}, not {value!r}")
+            raise TypeError(f"value must be of the same kind as {variable}, not {value!r}")
         elif isinstance(variable, SReg):
             assert not isinstance(value, VReg)
             self.value(value, into=variable)
@@ -243,7 +243,7 @@ class Builder(Flow):
 
     def store(self, value: VectorValue, buffer: VmemBuffer, index: IndexLike,
               mask: MReg | None = None) -> None:
-        """Store the elements of a vector for which the mask is set at ``index`` of a buffer."""
+        """Store a vector at ``index`` of a buffer; ``mask`` selects the elements to store."""
         vector = self._vector_register(value)
         self._block.append(Op(_STORE, (vector, ZERO, 0, ALL_ONES if mask is None else mask),
                               self._access(buffer, index)))

@@ -122,8 +122,7 @@ class Flow(ABC):
         Parameters
         ----------
         name : str
-            The comparison of ``a`` with ``b``:
-            `eq`, `ne`, `lt`, `ge`, `ltu` or `geu`.
+            The comparison of ``a`` with ``b``: `eq`, `ne`, `lt`, `ge`, `ltu` or `geu`.
         a, b
             Scalar sources.
         """

@@ -111,7 +111,7 @@ class Index(Affine):
 
     @staticmethod
     def of(value: "IndexLike") -> "Index":
-        """The index that equals ``value``.
+        """Return the index that equals ``value``.
 
         Raises
         ------

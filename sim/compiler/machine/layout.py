@@ -191,7 +191,7 @@ class Layout:
         """Append a pipelined loop for a number of iterations known only at run time.
 
         Iterations that do not fill the kernel run first, one after the other. If there are too few
-        iterations for the kernel, all of them run so. Returns the number of the loop's first
+        iterations for the kernel, all of them run that way. Returns the number of the loop's first
         bundle.
         """
         assert isinstance(loop.count, SReg)

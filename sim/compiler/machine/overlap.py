@@ -42,7 +42,10 @@ _ADD = scalar_operation(ScalarOp.ADD)
 
 
 class Usage:
-    """Where code uses each register; a position counts operations, in the order of the code."""
+    """Positions at which code uses each register.
+
+    A position is the number of an operation or condition in the order of the code.
+    """
 
     def __init__(self, block: Block) -> None:
         self._reads: Counter[Register] = Counter()
@@ -152,7 +155,7 @@ def _fits(needed: dict[type, int], capacity: dict[type, int]) -> bool:
 
 
 def _registers(pipeline: Pipeline) -> dict[type, int]:
-    """Count the registers of each kind, if iterations of the kernel never share one."""
+    """Count the registers of each kind that a pipeline needs if iterations share none."""
     needed = pressure(pipeline.graph, pipeline.schedule)
     for register, copies in pipeline.copies.items():
         start, end = pipeline.ends[register]

@@ -26,16 +26,18 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     source and of the destination. No element is written twice. Elements that are not written keep
     their values; padding does not.
 
-    The code is the first of these that covers the copy:
+    All loads and stores are of whole vectors. The first of these methods that covers the copy is
+    used:
 
-    - If an outer dimension is exchanged with the one along the sublanes, and otherwise only the
-      order of outer dimensions changes, squares of vectors are copied.
     - If lanes are strided or reversed, and sublanes are not, the source goes through the
       transposer, is copied, and goes back through the transposer.
-    - If the destination's lanes run along another dimension of the source than the source's lanes,
-      the whole source goes through the transposer first.
-    - Blocks are rotated along sublanes or lanes, if their position within tiles changes.
-    - Everything else moves one lane at a time.
+    - If only lanes and sublanes are exchanged, the source goes through the transposer.
+    - If an outer dimension is exchanged with the one along the sublanes, and otherwise only the
+      order of outer dimensions changes, squares of vectors are copied.
+    - Otherwise, blocks are copied, and rotated along sublanes or lanes if their position within
+      tiles changes. If another dimension of the source must run along the lanes for that, the
+      source goes through the transposer first. Elements that do not form blocks move one lane at a
+      time.
 
     Parameters
     ----------

@@ -112,7 +112,10 @@ def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[
 
 
 def _merge(b: Builder, vectors: list[VReg], masks: Sequence[MReg], sign: int = 1) -> list[VReg]:
-    """Return vectors n that have sublane s of vector n + sign * s, modulo the number of vectors."""
+    """Return vectors whose sublane s comes from vector n + sign * s, modulo their number.
+
+    Here, n is the number of the returned vector.
+    """
     for bit, mask in enumerate(masks):
         vectors = [_selected(b, vectors[(n + sign * (1 << bit)) % len(vectors)], vector, mask)
                    for n, vector in enumerate(vectors)]

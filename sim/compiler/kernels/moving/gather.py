@@ -47,7 +47,7 @@ class _Indices:
 
     @property
     def batch(self) -> list[int]:
-        """Dimensions of the tensor of indices except the one of the index vectors."""
+        """All dimensions of the tensor of indices but the one along which index vectors lie."""
         return [d for d in range(len(self.value.shape)) if d != self.vector]
 
     @property
@@ -153,7 +153,10 @@ def _swap_sides(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _batch_start(place: Place, window: Sequence[int], number: Index) -> list[IndexLike]:
-    """Return the coordinates of a window's first element: its index vector's number, and zeros."""
+    """Return the coordinates of a window's first element.
+
+    They are the number of its index vector in the batch dimension, and zero in all others.
+    """
     return [0 if d in window else number for d in range(len(place.tiling.shape))]
 
 

@@ -28,7 +28,7 @@ def like(shape: Sequence[int], tiling: Tiling) -> Tiling:
 
 @chooses("slice", "reverse", "pad", "dynamic_slice", "dynamic_update_slice", "concatenate")
 def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Give all values of the result's rank the order of dimensions of the first one."""
+    """Give all values that have the result's rank the first operand's order of dimensions."""
     rank = len(op.result.shape)
     first = operands[0]
     full = operands if op.kind == "concatenate" else operands[:1]
@@ -117,7 +117,7 @@ def _relayout(op: Operation, at: Lowering) -> None:
 
 
 def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
-    """Limit a start index to 0 to ``limit``."""
+    """Clamp a start index to the range 0 to ``limit``."""
     if dtype is DType.U32:
         # Numbers from 2**31 on are large, not negative.
         high = b.scalar("sar", start, 31)
@@ -127,7 +127,7 @@ def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
 
 def _starts(at: Lowering, starts: Sequence[Value], shape: Sequence[int],
             sizes: Sequence[int]) -> list[IndexLike]:
-    """Read start indices, and limit them so that a slice of ``sizes`` lies within ``shape``."""
+    """Read start indices, and clamp them so that a slice of ``sizes`` lies within ``shape``."""
     return [0 if whole == part else
             clamped(at.builder, at.scalar(value), whole - part, value.dtype)
             for value, whole, part in zip(starts, shape, sizes, strict=True)]

@@ -14,9 +14,9 @@ __all__ = ["reshape", "reshape_axes"]
 
 
 def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
-    """Return the axes of the copy between two shapes.
+    """Return the axes of the copy between two shapes, or None if there are none.
 
-    Each dimension of either shape is a product of the sizes of axes. None if no such axes exist.
+    Each dimension of either shape is a product of the sizes of axes.
     """
     axes: list[Axis] = []
     sides = [list(old), list(new)]
@@ -45,7 +45,7 @@ def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, .
 
 
 def _inner(shape: Sequence[int], lanes: int) -> int:
-    """Return the product of the last sizes: as many of them as are needed to fill the lanes."""
+    """Return the product of as many of the last sizes as are needed to fill the lanes."""
     product = 1
     for size in reversed(shape):
         product *= size

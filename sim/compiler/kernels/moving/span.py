@@ -102,7 +102,7 @@ def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
 
 
 def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
-    """Limit an index to 0 to ``size`` - 1; code is written only if it may exceed that range."""
+    """Clamp an index to the range 0 to ``size`` - 1, with code only if it may lie outside."""
     low = high = float(index.constant)
     for term, factor in index.terms.items():
         if isinstance(term, SReg) or term not in counts:
@@ -276,7 +276,7 @@ class Span:
 
     @property
     def first(self) -> tuple[Index, Index]:
-        """First tiles of source and destination, by number, without the contribution of axes."""
+        """Numbers of the first source and destination tile, without what axes contribute."""
         return self._from, self._at
 
     def destination_tile(self, loops: Loops, tile: IndexLike, counts: Counts) -> Index:
@@ -308,7 +308,7 @@ class Span:
         return [clamp(self._b, index, self._source_tiles, counts) for index in (first, first + 1)]
 
     def merge(self, vectors: list[VReg]) -> VReg:
-        """Merge the vectors of the source tiles into one with all elements that are needed."""
+        """Merge the vectors of the source tiles into one, with all elements of the destination."""
         if self._second is None:
             return vectors[0]
         return self._b.vector("select", vectors[1], vectors[0], self._second)

@@ -197,7 +197,7 @@ def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
-    """Merge levels: two levels of which one continues the other become one."""
+    """Merge pairs of levels of which one continues the other; the steps stay the same."""
     found: list[Level] = []
     for level in levels:
         if level.count == 1:

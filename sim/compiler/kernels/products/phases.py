@@ -235,10 +235,10 @@ class _Copies:
                         (end - first) * way.line)
 
     def _copy(self, part: int, lines: list[int], source: int, stride: int) -> None:
-        """Copy equally spaced lines of the input.
+        """Copy lines of the input to ``lines`` of a part of each copy.
 
-        ``source`` is the first of them, ``stride`` their distance if ``lines``, the lines to which
-        they are copied, are consecutive; otherwise, lines of the input are consecutive.
+        The first one is line ``source`` of the input. The lines of the input are ``stride`` apart
+        if ``lines`` are consecutive, and consecutive otherwise.
         """
         b, way, images = self._b, self._way, self._lhs[1]
         phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1

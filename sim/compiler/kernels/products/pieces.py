@@ -60,10 +60,10 @@ class Scheme(Protocol):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations that a vector of rows, of weights, and of results takes."""
+        """Number of vector operations for each vector of rows, of weights, and of results."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute the scalars that `piece` needs in pass ``number``; as many in each pass."""
+        """Compute the scalars that `piece` needs in a pass; their number is always the same."""
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
@@ -142,13 +142,13 @@ class Split:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations that a vector of rows, of weights, and of results takes."""
+        """Number of vector operations for each vector of rows, of weights, and of results."""
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece`.
 
-        The first is the magnitude from which on an operand counts as 0. The others are a word for
+        The first is the smallest magnitude that counts as 0. The others are a word for
         each higher piece: all ones if it is subtracted, otherwise 0.
         """
         return [self._limit(b, number), *(_bit(b, self._table(side, level), number)
@@ -196,7 +196,7 @@ class Stored(Split):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations that a vector of rows, of weights, and of results takes."""
+        """Number of vector operations for each vector of rows, of weights, and of results."""
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -234,7 +234,7 @@ def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None
 
 
 def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg:
-    """Replace elements by 0 whose magnitude is not below a limit, or whose mask bit is clear."""
+    """Replace by 0 the elements whose magnitude is not below a limit, or whose mask is clear."""
     valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
     if mask is not None:
         valid = b.mask("mand", valid, mask)
@@ -286,7 +286,7 @@ class Passes:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations that a vector of rows, of weights, and of results takes."""
+        """Number of vector operations for each vector of rows, of weights, and of results."""
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:

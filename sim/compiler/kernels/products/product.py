@@ -116,7 +116,7 @@ class Product:
 
     @cached_property
     def block_rows(self) -> int:
-        """Number of vectors of a block: the one that takes the fewest cycles."""
+        """Number of vectors in a block, chosen for the fewest cycles."""
         config = self.config
         most = min(self.block.count, config.result_vregs, _SUMS,
                    config.tile_vregs + max(1, config.tile_vregs // 5))

@@ -327,7 +327,7 @@ class _Writer:
             self._b.assign(older, newer)
 
     def _tag(self) -> SReg | Index:
-        """Return the tag of the counters' step: what its results will need (`_TAG_BITS`)."""
+        """Return the tag, as `_TAG_BITS` describes it, for the results of the counters' step."""
         b, product, counters = self._b, self._product, self._counters
         place = counters.place("results")
         if not product.adds:
@@ -521,7 +521,7 @@ class _Results:
 
 @dataclass
 class _Operand:
-    """The address of a step's operand, and what depends on it.
+    """The address of a step's operand, with its limits and settings.
 
     ``depth`` is the number of elements along the depth from the address on, and ``most`` the offset
     of the operand's last vector from the address; either is None if no code needs it. ``settings``

@@ -137,7 +137,7 @@ class Plan:
                             key=lambda chunk: (chunk.step, not chunk.weights)))
 
     def _first(self) -> Iterator[Chunk]:
-        """Yield the chunks of the first tile of the depth: more and more blocks and columns."""
+        """Yield the chunks of the first tile of the depth, in increasing sizes."""
         size, count = self.product.block_rows, self.product.block.count
         for block, blocks in _growing(self.blocks):
             first = block * size

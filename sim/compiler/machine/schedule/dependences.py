@@ -23,7 +23,7 @@ __all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
-"""Pushes of rows in front of which a load of a paced block may move."""
+"""Most pushes of rows that a load of a paced block may move in front of."""
 _APART = 24
 """Least number of cycles between two transfers of a block."""
 _Key = tuple[tuple[int, int, int], ...]
@@ -155,7 +155,7 @@ class _Pace:
 
 
 class _Memory:
-    """Adds edges between accesses to memory of a block, which are passed in order.
+    """Adds edges between the accesses to memory of a block; `add` is called in their order.
 
     Accesses whose indexes have the same terms are compared by their constants. All other accesses
     to a buffer are ordered.

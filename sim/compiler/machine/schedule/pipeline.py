@@ -59,7 +59,7 @@ class Pipeline:
 
     @property
     def lead(self) -> int:
-        """Iterations that must start before the kernel."""
+        """Number of iterations that must start before the kernel."""
         return self.schedule.stages - 1
 
     def flat(self, count: int) -> list[Line]:

@@ -47,7 +47,7 @@ def latency(op: Op, config: Config) -> int:
 def _skipped(op: Op, config: Config) -> int:
     """Return how many rows the cross-lane unit skips before it starts.
 
-    If the distance is known only at run time, half of the sublanes.
+    Half of the sublanes is assumed if the distance is known only at run time.
     """
     distance = op.operands[-1]
     if op.operation.op is MiscOp.ROTATE_SUBLANES:
@@ -100,7 +100,7 @@ class Node:
     """An operation with its resources, as scheduled.
 
     ``constants`` holds the immediates that the operation needs. An operation that adds an offset to
-    a scalar register that `pipeline` advances needs one for the changed offset.
+    a scalar register that `pipeline` advances needs an immediate for the changed offset.
     """
 
     op: Op
@@ -204,7 +204,7 @@ class Table:
             self.constants[row] = [pair for pair in self.constants[row] if pair[0] != number]
 
     def conflicts(self, node: Node, cycle: int) -> tuple[Slot, set[int]]:
-        """Return the slot with the fewest operations in the way, and the numbers of these."""
+        """Return the slot with the fewest operations in the way, and their numbers."""
         best: tuple[Slot, set[int]] | None = None
         for slot in node.op.operation.slots:
             found = {self.taken[key] for key in self._keys(node, slot, cycle) if key in self.taken}

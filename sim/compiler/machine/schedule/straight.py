@@ -29,7 +29,7 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
                    ahead: bool = True, crowded: bool = False) -> list[list[tuple[Slot, Op]]]:
     """Schedule operations that are executed once.
 
-    The result is that of executing ``ops`` in order.
+    The bundles have the effect of executing ``ops`` in order.
 
     Parameters
     ----------
