@@ -1,1 +1,1 @@
-"""The graph of a program: typed values in static single assignment form."""
+"""The compiler's graph of a program: typed values in static single assignment form."""

@@ -1,4 +1,4 @@
-"""Numpy arrays of the graph's types of elements."""
+"""Conversions between the graph's element types and numpy's, and shards of numpy arrays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,17 +24,17 @@ _DTYPES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
 def array_dtype(dtype: DType) -> np.dtype[Any]:
-    """The numpy type of arrays with elements of ``dtype``; bf16 is that of ml_dtypes."""
+    """Return the numpy type of arrays with elements of ``dtype``; bf16 is that of ml_dtypes."""
     return _NUMPY[dtype]
 
 
 def dtype_of(dtype: npt.DTypeLike) -> DType:
-    """The graph's type for a numpy type.
+    """Return the graph's element type for a numpy type.
 
     Raises
     ------
     TypeError
-        If the graph has none.
+        If the graph has no such type.
     """
     found = _DTYPES.get(np.dtype(dtype))
     if found is None:
@@ -44,28 +44,35 @@ def dtype_of(dtype: npt.DTypeLike) -> DType:
 
 
 def type_of(array: Array) -> TensorType:
-    """The type of the value that an array of the host becomes.
+    """Return the graph's type for a numpy array: its shape and element type.
 
     Raises
     ------
     TypeError
-        If the graph has no type for its elements.
+        If the graph has no such element type.
     """
     return TensorType(tuple(array.shape), dtype_of(array.dtype))
 
 
 def as_array(value: Any, dtype: DType) -> Array:
-    """Make an array of elements of ``dtype``; a value of this type is not copied."""
+    """Convert a value to an array with elements of ``dtype``; such an array is not copied."""
     return np.asarray(value, array_dtype(dtype))
 
 
 def shard(array: Array, dimension: int | None) -> tuple[Array, Array]:
-    """Parts of the host's array that each of two devices has (see `Sharding`); views of it.
+    """Split a host array into the parts of two devices; the parts are views.
+
+    Parameters
+    ----------
+    array : array
+        The whole array.
+    dimension : int or None
+        How to split it, as in `Sharding`; None: both devices get the whole array.
 
     Raises
     ------
     ValueError
-        If it has no two halves along the dimension.
+        If the array cannot be split into two equal parts along the dimension.
     """
     if dimension is None:
         return array, array
@@ -77,14 +84,17 @@ def shard(array: Array, dimension: int | None) -> tuple[Array, Array]:
 
 
 def unshard(parts: Sequence[Array], dimension: int | None) -> Array:
-    """The host's array of what two devices have; of what both have, that of device 0."""
+    """Join the parts of two devices into a host array, the inverse of `shard`.
+
+    If ``dimension`` is None, both devices have the whole array; that of device 0 is returned.
+    """
     if dimension is None:
         return parts[0]
     return np.stack(parts) if dimension == STACKED else np.concatenate(parts, axis=dimension)
 
 
 def unsharded_shape(shape: tuple[int, ...], dimension: int | None) -> tuple[int, ...]:
-    """The shape of the host's array, for that of a device."""
+    """Return the shape of the host array, given the shape of a device's part."""
     if dimension is None:
         return shape
     if dimension == STACKED:

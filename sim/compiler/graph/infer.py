@@ -1,8 +1,8 @@
-"""The types of results: what operands and attributes say about them.
+"""Type inference: the types of an operation's results, from its operands and attributes.
 
 A rule returns the types of an operation's results, or raises ValueError if operands or attributes
-are wrong. A result that says more than its operands, such as the shape of a `reshape`, is checked
-and returned as it is.
+are wrong. If the operands do not determine the type of a result, such as the shape of a
+``reshape``, the rule checks the declared type and returns it.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ _RULES: dict[str, _Rule] = {}
 
 
 def infer(operation: Operation) -> tuple[TensorType, ...]:
-    """The types that the results of an operation must have.
+    """Return the types that the results of an operation must have.
 
     Raises
     ------
     ValueError
-        If operands, attributes or regions are wrong.
+        If operands, attributes or regions are wrong; the message says which.
     """
     rule = _RULES.get(operation.kind)
     if rule is None:
@@ -50,14 +50,14 @@ def _declared(operation: Operation) -> tuple[TensorType, ...]:
 
 
 def _dimensions(dimensions: Sequence[int], rank: int, name: str) -> None:
-    """Require different dimensions of a value of ``rank``."""
+    """Require ``dimensions`` to be different dimensions of a value with ``rank`` dimensions."""
     _require(all(0 <= i < rank for i in dimensions) and len(set(dimensions)) == len(dimensions),
              f"{name} must be different dimensions below {rank}, not {tuple(dimensions)}")
 
 
 def _region(region: Graph, inputs: Sequence[TensorType], outputs: Sequence[TensorType],
             name: str) -> None:
-    """Require the types of a region's inputs and outputs."""
+    """Require a region's inputs and outputs to have the given types."""
     found = [value.type for value in region.inputs], [value.type for value in region.outputs]
     _require(found == (list(inputs), list(outputs)),
              f"{name} must take {', '.join(map(str, inputs)) or 'nothing'} and return "
@@ -73,7 +73,7 @@ _INTEGER_ONLY = frozenset({"popcnt", "count_leading_zeros", "shift_left", "shift
                            "shift_right_arithmetic"})
 _NOT_FLOAT = frozenset({"and", "or", "xor", "not"})
 _SCALARS_TOO = {"select": (0,), "clamp": (0, 2)}
-"""Operands that may be scalars where the others are arrays."""
+"""For each kind, numbers of the operands that may be scalars although other operands are arrays."""
 
 
 def _elementwise(operation: Operation) -> TensorType:
@@ -289,7 +289,7 @@ def _reduce(operation: Operation) -> list[TensorType]:
 def _windows(shape: Sequence[int], size: Sequence[int], stride: Sequence[int],
              padding: Sequence[tuple[int, int]], base: Sequence[int], dilation: Sequence[int],
              ) -> tuple[int, ...]:
-    """Number of windows in each dimension."""
+    """Return the number of windows in each dimension."""
     found = []
     for n, w, s, (low, high), b, d in zip(shape, size, stride, padding, base, dilation,
                                           strict=True):
@@ -475,7 +475,10 @@ def _stream(operation: Operation) -> list[TensorType]:
 
 
 def _block(whole: TensorType, along: int, shape: tuple[int, ...]) -> TensorType:
-    """The type of a block whose size along a dimension is that of ``shape``."""
+    """Return the type of a block of a value: its size along ``along`` is taken from ``shape``.
+
+    If ``along`` is negative, the block is the whole value.
+    """
     if along < 0:
         return whole
     _require(along < whole.rank and whole.rank == len(shape), f"{along} must be a dimension")

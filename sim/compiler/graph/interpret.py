@@ -1,4 +1,4 @@
-"""The reference semantics: executes a graph on numpy arrays."""
+"""Interpreter: the reference semantics of a graph, executed on numpy arrays."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,29 +25,30 @@ __all__ = ["evaluate", "interpret", "knows"]
 def interpret(graph: Graph, inputs: Sequence[Array], *, passes: bool = False) -> list[Array]:
     """Execute a graph.
 
-    Integers are exact. Floats are float64 results rounded to their type, operation by operation
-    (see `sim.compiler.graph.semantics.elementwise`); sums and products accumulate in float64.
+    Integers are exact. Each operation on floats is computed in float64, and its result is rounded
+    to its type (see `sim.compiler.graph.semantics.elementwise`). Sums and products of matrices
+    accumulate in float64.
 
     Parameters
     ----------
     graph : Graph
-        What to execute.
+        The graph to execute.
     inputs : sequence of array
-        An array for each input of the graph, of its shape and type. For two devices, of the shape
-        that its halves have together.
+        An array for each input of the graph, with the input's shape and type. If the graph has a
+        sharding, an array that is split has the shape of the whole.
     passes : bool
-        Round the operands of products as the device does for their precision; else products take
-        them as they are.
+        Whether to round the operands of products to bf16 parts, as the device does for the
+        product's precision. Otherwise operands are not rounded.
 
     Returns
     -------
     list of array
-        One for each output of the graph.
+        An array for each output of the graph.
 
     Raises
     ------
     ValueError
-        If the arrays do not fit the inputs.
+        If the arrays do not match the graph's inputs.
     NotImplementedError
         If an operation has no rule.
     """
@@ -63,22 +64,27 @@ def evaluate(operation: Operation, operands: Sequence[Array], *,
     Parameters
     ----------
     operation : Operation
-        What to execute.
+        The operation to execute.
     operands : sequence of array
-        An array for each operand, of its type.
+        An array for each operand, with the operand's shape and type.
     passes : bool
         As in `interpret`.
 
     Returns
     -------
     list of array
-        One for each result.
+        An array for each result.
+
+    Raises
+    ------
+    NotImplementedError
+        If the operation has no rule.
     """
     return _Interpreter(passes).evaluate(operation, list(operands))
 
 
 def knows(kind: str) -> bool:
-    """Whether a kind of operation has a rule."""
+    """Return whether the interpreter has a rule for a kind of operation."""
     return kind in rules()
 
 
@@ -90,7 +96,7 @@ def _check(value: Value, array: Array, what: str) -> None:
 
 def _run_both(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
               passes: bool) -> list[Array]:
-    """Execute a graph on two devices, which wait for each other at each exchange."""
+    """Execute a graph on two devices, each in a thread; they wait for each other at exchanges."""
     link = _Link()
     with ThreadPoolExecutor(2) as pool:
         def execute(device: int) -> list[Array]:
@@ -114,7 +120,7 @@ def _run_both(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
 
 @dataclass(frozen=True)
 class _Link:
-    """Between two devices: what each one sends, and where they wait for each other."""
+    """Link between two devices: the array that each sends, and the barrier at which both wait."""
 
     sent: list[Array] = field(default_factory=lambda: [np.empty(0), np.empty(0)])
     barrier: Barrier = field(default_factory=lambda: Barrier(2))
@@ -132,7 +138,7 @@ class _Interpreter:
         self.link.sent[self.device] = array
         self.link.barrier.wait()
         received = self.link.sent[1 - self.device]
-        # The next exchange must not replace what the other device has yet to take.
+        # The next exchange must not overwrite an array that the other device has not read.
         self.link.barrier.wait()
         return received
 
@@ -154,7 +160,7 @@ class _Interpreter:
     def evaluate(self, operation: Operation, operands: list[Array]) -> list[Array]:
         rule = rules().get(operation.kind)
         if rule is None:
-            raise NotImplementedError(f"{operation.kind} has no rule")
+            raise NotImplementedError(f"{operation.kind} has no rule in the interpreter")
         with np.errstate(all="ignore"):
             results = rule(operation, operands, self)
         if isinstance(results, np.ndarray | np.generic):

@@ -1,16 +1,17 @@
-"""Types, values, operations and graphs: what the importer makes and the passes transform.
+"""The compiler's intermediate representation: types, values, operations and graphs.
 
 A graph is in static single assignment form: every value is an input or the result of one operation,
-and operations come in an order in which they can be executed. Kinds of operations and their
+and operations are listed in an order in which they can be executed. Kinds of operations and their
 attributes are those of StableHLO, without the dialect's name: ``add``, ``dot_general``. Attributes
-are plain Python values. The compiler adds ``fusion``, a region of elementwise operations,
-``relayout``, a copy to another tiling, and ``stream``, a region that is applied to blocks of its
-operands.
+are plain Python values. The compiler adds other kinds, such as ``fusion``, a region of elementwise
+operations; ``relayout``, a copy to another tiling; and ``stream``, a region that is applied to
+blocks of its operands. `sim.compiler.graph.kinds` lists all kinds.
 
-A graph with a `Sharding` is the program of each of two devices, the cores of a chip. Two kinds are
-what differs between them: ``by_device`` is its first operand on device 0 and its second on device
-1; ``exchange`` is what the other device sends: the first operand if that is 0, else the second.
-Both devices execute the same exchanges in the same order.
+A graph with a `Sharding` is executed by each of two devices, the cores of a chip. Two kinds of
+operations differ between them. ``by_device`` returns its first operand on device 0, and its second
+on device 1. ``exchange`` returns the value that the other device sends: device 0 sends the first
+operand and receives device 1's second operand; device 1 sends the second and receives device 0's
+first. Both devices execute the same exchanges in the same order.
 """
 
 import math
@@ -23,14 +24,14 @@ __all__ = ["STACKED", "DType", "Graph", "Location", "Operation", "Sharding", "Te
            "Value"]
 
 STACKED = -1
-"""A new first dimension, in `Sharding`: an index for each device."""
+"""Marks, in `Sharding`, a host array of shape (2, ...) that has one index for each device."""
 
 
 class DType(Enum):
-    """Types of elements, by their names in StableHLO.
+    """Element types; values of the enum are the types' names in MLIR, as in ``tensor<4xf32>``.
 
-    On the device every element is a word of 32 bits: a bf16 number as the fp32 number of the same
-    value, an integer extended to 32 bits, a predicate as 0 or 1.
+    On the device every element is a word of 32 bits: a bf16 number is stored as the fp32 number of
+    the same value, an integer is extended to 32 bits, a predicate is 0 or 1.
     """
 
     F32 = "f32"
@@ -45,22 +46,22 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a floating-point type."""
+        """Whether this is a floating-point type."""
         return self in (DType.F32, DType.BF16)
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is an integer type; a predicate is not."""
+        """Whether this is an integer type; a predicate is not an integer."""
         return not self.is_float and self is not DType.PRED
 
     @property
     def is_signed(self) -> bool:
-        """Whether it is a signed integer type."""
+        """Whether this is a signed integer type."""
         return self in (DType.S8, DType.S16, DType.S32)
 
     @property
     def bits(self) -> int:
-        """Width in bits, as the user sees it; 1 for a predicate."""
+        """Width of the type in bits in the user's program, not on the device; 1 for a predicate."""
         return {DType.PRED: 1, DType.BF16: 16, DType.S8: 8, DType.U8: 8, DType.S16: 16,
                 DType.U16: 16}.get(self, 32)
 
@@ -96,12 +97,12 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Location:
-    """Where the user's program says it.
+    """Place in the user's source that an operation comes from.
 
     Attributes
     ----------
     file : str
-        Path of the source, or an empty string if it is unknown.
+        Path of the source file, or an empty string if it is unknown.
     line : int
         Line number from 1, or 0 if it is unknown.
     name : str
@@ -126,7 +127,7 @@ class Value:
     type : TensorType
         Shape and type of elements.
     name : str
-        A name for dumps; empty to number the value.
+        Name of the value in dumps; may be empty, because dumps also number values.
     """
 
     type: TensorType
@@ -150,17 +151,17 @@ class Operation:
     Attributes
     ----------
     kind : str
-        StableHLO's name without the dialect, ``fusion``, or ``relayout``.
+        Kind of the operation, a key of `sim.compiler.graph.kinds.KINDS`, such as ``add``.
     operands, results : tuple of Value
-        What it reads, and what it defines.
+        The values that the operation reads, and those that it defines.
     attributes : dict
-        Plain Python values by StableHLO's names of attributes: integers, strings, tuples, enums,
-        numpy arrays.
+        Attributes by StableHLO's names. Values are plain Python values: integers, strings, tuples,
+        enums, numpy arrays.
     regions : tuple of Graph
-        Graphs that it applies: the body of a loop, the reducer of a reduction. A region reads only
-        its own inputs; values of the graph around it come as operands.
+        Graphs that the operation applies, such as the body of a loop or the reducer of a reduction.
+        A region reads only its own inputs; values of the outer graph are passed as operands.
     location : Location or None
-        The user's source.
+        Place in the user's source, if known.
     """
 
     kind: str
@@ -172,12 +173,12 @@ class Operation:
 
     @property
     def result(self) -> Value:
-        """The only result.
+        """The only result of the operation.
 
         Raises
         ------
         ValueError
-            If there is not exactly one.
+            If the operation does not have exactly one result.
         """
         if len(self.results) != 1:
             raise ValueError(f"results of {self.kind} must be 1, not {len(self.results)}")
@@ -186,13 +187,14 @@ class Operation:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the host's arrays are cut for the two devices of a graph.
+    """How the host's arrays are split between the two devices of a graph.
 
     Attributes
     ----------
     inputs, outputs : tuple of (int or None)
-        For each input and output, the dimension that is cut in halves, `STACKED`, or None: both
-        devices have the whole array.
+        For each input and output: the dimension along which the array is split in halves;
+        `STACKED`, if the array has a first dimension of size 2 with one index for each device; or
+        None, if both devices have the whole array.
     """
 
     inputs: "tuple[int | None, ...]"
@@ -201,20 +203,21 @@ class Sharding:
 
 @dataclass(eq=False)
 class Graph:
-    """Operations from inputs to outputs.
+    """A program or a region: operations that compute outputs from inputs.
 
     Attributes
     ----------
     inputs : list of Value
-        Values that come from outside.
+        Values that the caller provides.
     operations : list of Operation
-        In an order in which they can be executed.
+        The operations, in an order in which they can be executed.
     outputs : list of Value
-        What the graph returns; a value may occur several times, and may be an input.
+        Values that the graph returns; a value may occur several times, and may be an input.
     name : str
-        A name for dumps and messages.
+        Name of the graph in dumps and messages.
     sharding : Sharding or None
-        Of a program for two devices; None if it is for one. Values have the shapes of a device.
+        For a program for two devices, how the host's arrays are split; the graph's values then have
+        the shapes of one device's parts. None for a program for one device.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -238,6 +241,7 @@ class Graph:
         Returns
         -------
         Operation
+            The new operation.
         """
         types = [type] if isinstance(type, TensorType) else list(type)
         operation = Operation(kind, tuple(operands), tuple(map(Value, types)),
@@ -246,7 +250,7 @@ class Graph:
         return operation
 
     def copy(self) -> "Graph":
-        """A graph of the same values, with operations and regions of its own."""
+        """Return a copy with new operations and regions, but the same values."""
         operations = [Operation(operation.kind, operation.operands, operation.results,
                                 dict(operation.attributes),
                                 tuple(region.copy() for region in operation.regions),
@@ -254,7 +258,7 @@ class Graph:
         return Graph(list(self.inputs), operations, list(self.outputs), self.name, self.sharding)
 
     def renewed(self) -> "Graph":
-        """A graph that computes the same, of values of its own."""
+        """Return a copy with new operations, regions and values."""
         new = {value: Value(value.type, value.name) for value in (
             *self.inputs, *(result for operation in self.operations
                             for result in operation.results))}
@@ -267,11 +271,14 @@ class Graph:
                      [new[value] for value in self.outputs], self.name, self.sharding)
 
     def producers(self) -> dict[Value, Operation]:
-        """The operation that defines each value; inputs have none."""
+        """Return the operation that defines each value; inputs are missing."""
         return {result: operation for operation in self.operations for result in operation.results}
 
     def users(self) -> dict[Value, list[Operation]]:
-        """The operations that read each value, in order, once each; unused values are missing."""
+        """Return the operations that read each value, in order and without duplicates.
+
+        Values that no operation of the graph reads are missing. Regions are not searched.
+        """
         found: dict[Value, list[Operation]] = {}
         for operation in self.operations:
             for operand in dict.fromkeys(operation.operands):
@@ -279,7 +286,7 @@ class Graph:
         return found
 
     def walk(self) -> Iterator[Operation]:
-        """All operations, those of regions after the operation that holds them."""
+        """Yield all operations; those in a region follow the operation that contains the region."""
         for operation in self.operations:
             yield operation
             for region in operation.regions:

@@ -1,9 +1,9 @@
-"""The kinds of operations: how many operands, results and regions each has, and its attributes.
+"""The kinds of operations: numbers of operands, results and regions, and attributes.
 
-Attributes have StableHLO's names and plain Python values: ``i`` marks an integer, ``is`` a tuple of
-integers, ``pairs`` a tuple of pairs of integers, ``table`` a tuple of tuples of integers, ``s`` a
-string, ``ss`` a tuple of strings, ``b`` a bool, ``bs`` a tuple of bools, ``array`` a numpy array.
-All of them must be present.
+Attributes have StableHLO's names and plain Python values. Codes denote their types: ``i`` is an
+integer, ``is`` a tuple of integers, ``pairs`` a tuple of pairs of integers, ``table`` a tuple of
+tuples of integers, ``s`` a string, ``ss`` a tuple of strings, ``b`` a bool, ``bs`` a tuple of
+bools, ``array`` a numpy array. An operation must have all attributes of its kind.
 """
 
 from dataclasses import dataclass, field
@@ -15,20 +15,20 @@ __all__ = ["KINDS", "Kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """Form of operations of a kind.
+    """Requirements on the operations of a kind.
 
     Attributes
     ----------
     operands : int
-        Number of operands; the least number if it is `variadic`.
+        Number of operands; the least number if the kind is `variadic`.
     results : int
-        Number of results; any if it is `variadic`.
+        Number of results; a `variadic` kind may have any number.
     regions : int
-        Number of regions; the least number if it is `variadic`.
+        Number of regions; the least number if the kind is `variadic`.
     variadic : bool
-        Whether the numbers may be greater.
+        Whether operations may have more operands and regions, and any number of results.
     attributes : dict of str to str
-        Codes of the attributes' types, by name.
+        Code of each attribute's type, by the attribute's name.
     """
 
     operands: int
@@ -63,26 +63,27 @@ KINDS: dict[str, Kind] = {
     "concatenate": Kind(1, variadic=True, attributes={"dimension": "i"}),
     "reverse": Kind(1, attributes={"dimensions": "is"}),
     "optimization_barrier": Kind(1, variadic=True),
-    # The operand and a scalar start for each dimension; the update comes before the starts.
+    # The operand, the update of dynamic_update_slice, and a scalar start for each dimension.
     "dynamic_slice": Kind(1, variadic=True, attributes={"slice_sizes": "is"}),
     "dynamic_update_slice": Kind(2, variadic=True),
     "gather": Kind(2, attributes={
         "offset_dims": "is", "collapsed_slice_dims": "is", "operand_batching_dims": "is",
         "start_indices_batching_dims": "is", "start_index_map": "is", "index_vector_dim": "i",
         "slice_sizes": "is", "indices_are_sorted": "b"}),
-    # Inputs, one array of indices, as many updates.
+    # Inputs, one array of indices, and one array of updates for each input.
     "scatter": Kind(3, variadic=True, regions=1, attributes={
         "update_window_dims": "is", "inserted_window_dims": "is", "input_batching_dims": "is",
         "scatter_indices_batching_dims": "is", "scatter_dims_to_operand_dims": "is",
         "index_vector_dim": "i", "indices_are_sorted": "b", "unique_indices": "b"}),
-    # Inputs, then as many initial values.
+    # Inputs, then an initial value for each input.
     "reduce": Kind(2, variadic=True, regions=1, attributes={"dimensions": "is"}),
     "reduce_window": Kind(2, variadic=True, regions=1, attributes={
         **_WINDOW, "base_dilations": "is", "window_dilations": "is"}),
     # The operand, the source, the initial value; regions: select (a predicate), scatter.
     "select_and_scatter": Kind(3, regions=2, attributes=_WINDOW),
     "sort": Kind(1, variadic=True, regions=1, attributes={"dimension": "i", "is_stable": "b"}),
-    # With ``in_order``, True, streams keep the order of additions along the depth.
+    # If the optional attribute ``in_order`` is True, streams keep the order of additions along the
+    # contracted dimension.
     "dot_general": Kind(2, attributes={
         "lhs_batching_dimensions": "is", "rhs_batching_dimensions": "is",
         "lhs_contracting_dimensions": "is", "rhs_contracting_dimensions": "is",
@@ -95,33 +96,35 @@ KINDS: dict[str, Kind] = {
         "output_batch_dimension": "i", "output_feature_dimension": "i",
         "output_spatial_dimensions": "is", "feature_group_count": "i", "batch_group_count": "i",
         "precision_config": "ss"}),
-    # Operand and result are of shape (lines, images, phases, places, features): a line is cut into
-    # phases (see sim.compiler.kernels.products.phases).
+    # Operand and result have shape (lines, images, phases, places, features): the columns of a line
+    # are split into phases (see sim.compiler.kernels.products.phases).
     "phase_convolution": Kind(2, attributes={
         "window_strides": "is", "padding": "pairs", "lhs_dilation": "is", "rhs_dilation": "is",
         "window_reversal": "bs", "kernel_input_feature_dimension": "i",
         "kernel_output_feature_dimension": "i", "kernel_spatial_dimensions": "is",
         "precision_config": "ss", "columns": "i"}),
-    # Lines are of shape (images, lines, features, offsets, columns), the kernel of shape (outputs,
-    # offsets of lines * offsets * features), the result of (lines, images, outputs, columns).
+    # Operand 0 has shape (images, lines, features, offsets, columns), the kernel (operand 1) has
+    # shape (outputs, offsets of lines * offsets * features), and the result has shape (lines,
+    # images, outputs, columns).
     "line_convolution": Kind(2, attributes={"stride": "i", "precision_config": "ss"}),
     "map": Kind(1, variadic=True, regions=1),
-    # Operands are the values that the regions read: what a loop carries (what it does not change is
-    # an output of its body as it came in), or, of a case, the index and then what branches take.
+    # A while has the carried values as operands; a value that it does not change is an input and an
+    # output of its body. A case has the branch's index as operand 0, then the branches' inputs.
     "while": Kind(0, variadic=True, regions=2),
     "case": Kind(1, variadic=True, regions=1),
-    # Blocks of operands, one after the other: region k runs ``counts[k]`` times. Operand n is cut
-    # along ``operand_dimensions[n]`` (-1: it is not), from index ``starts[k][n]`` on; the next
-    # block is ``steps[k][n]`` further. The blocks of a result follow each other along
-    # ``result_dimensions``; a result with -1 is carried from block to block: its initial value is
-    # an operand after the others, and it is an input of the regions after the blocks.
+    # Applies regions to blocks of operands: region k runs ``counts[k]`` times. Operand n is divided
+    # along ``operand_dimensions[n]`` (-1: not divided). Its first block begins at index
+    # ``starts[k][n]``, and each further block ``steps[k][n]`` indices later. The blocks of result m
+    # are concatenated along ``result_dimensions[m]``; with -1, the result is carried from block to
+    # block. Initial values of carried results are the last operands; carried values are the last
+    # inputs of the regions.
     "stream": Kind(0, variadic=True, regions=1, attributes={
         "counts": "is", "operand_dimensions": "is", "result_dimensions": "is", "starts": "table",
         "steps": "table"}),
-    # What differs between two devices (see ir.py): operands of device 0 and of device 1.
+    # The operations that differ between two devices (see ir.py): one operand for each device.
     "by_device": Kind(2),
     "exchange": Kind(2),
-    # Elementwise operations and free broadcasts, as one kernel.
+    # A region of elementwise operations, constants, iotas and broadcasts, computed by one kernel.
     "fusion": Kind(0, variadic=True, regions=1),
 }
-"""All kinds of operations of a graph."""
+"""All kinds of operations that a graph may contain, by name."""

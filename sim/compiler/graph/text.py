@@ -1,4 +1,4 @@
-"""A readable text of a graph, for dumps."""
+"""Writes a graph as readable text, for dumps."""
 
 from itertools import count
 from typing import Any
@@ -10,27 +10,27 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 __all__ = ["to_text"]
 
 _SHOWN = 8
-"""Elements of a constant that are shown."""
+"""Number of elements of a constant that are shown."""
 
 
 def to_text(graph: Graph) -> str:
-    """Write a graph: one line for an operation, with types, attributes and the user's source.
+    """Write a graph as text: a line for each operation, with types, attributes and source line.
 
     Parameters
     ----------
     graph : Graph
-        What to write.
+        The graph to write.
 
     Returns
     -------
     str
-        Ends with a newline. Equal graphs give equal texts.
+        The text; it ends with a newline. Equal graphs have equal texts.
     """
     return "\n".join(_Writer().graph(graph, "")) + "\n"
 
 
 class _Writer:
-    """Names values and writes lines."""
+    """Gives values their names and writes the lines."""
 
     def __init__(self) -> None:
         self._names: dict[Value, str] = {}

@@ -13,7 +13,7 @@ __all__ = ["GraphError", "verify"]
 
 
 class GraphError(ValueError):
-    """A graph is malformed: a mistake of whatever made it."""
+    """Raised if a graph is malformed, which is a bug of the pass or importer that made it."""
 
 
 def verify(graph: Graph) -> None:
@@ -22,7 +22,8 @@ def verify(graph: Graph) -> None:
     Raises
     ------
     GraphError
-        With the name of the graph, and the number and kind of the operation.
+        If the graph is malformed; the message names the graph, and the operation by number and
+        kind.
     """
     known: set[Value] = set()
     defined: set[Value] = set()
@@ -76,7 +77,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def _check(operation: Operation) -> None:
-    """Check the numbers of operands, results and regions, and the attributes' types."""
+    """Check an operation's numbers of operands, results and regions, and its attributes' types."""
     kind = KINDS.get(operation.kind)
     if kind is None:
         raise ValueError("the kind is unknown")

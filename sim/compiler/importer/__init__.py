@@ -1,1 +1,1 @@
-"""From StableHLO to the graph. Needs jaxlib's bindings (the extra ``jax``)."""
+"""Importer: converts StableHLO to the graph. Needs jaxlib's bindings (the extra ``jax``)."""

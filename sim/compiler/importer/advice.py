@@ -1,10 +1,10 @@
-"""Advice: what to write instead of what is not supported."""
+"""Advice in error messages: what to write instead of an unsupported operation or type."""
 
 __all__ = ["DYNAMIC", "advice_for_operation", "advice_for_type"]
 
 _FACTORISATIONS = frozenset({
     "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecomposition"})
-"""Targets of calls in JAX's linear algebra on a TPU."""
+"""Targets of custom calls to which JAX lowers linear algebra for a TPU."""
 _COLLECTIVES = frozenset({"collective_broadcast", "cross-replica-sum"})
 DYNAMIC = frozenset({
     "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",
@@ -30,14 +30,14 @@ _ADVICE = {
 
 
 def advice_for_operation(name: str, target: str = "") -> str:
-    """Advice for an operation.
+    """Return advice for an unsupported operation.
 
     Parameters
     ----------
     name : str
-        An operation of StableHLO, without the dialect, or of another dialect.
+        Name of the operation; for StableHLO, without the dialect's prefix.
     target : str
-        What a custom call calls.
+        Name of the function that a custom call calls; otherwise empty.
     """
     if target == "ApproxTopK":
         return "use jax.lax.top_k"
@@ -53,7 +53,7 @@ def advice_for_operation(name: str, target: str = "") -> str:
 
 
 def advice_for_type(name: str) -> str:
-    """Advice for a type of elements, by its name in MLIR."""
+    """Return advice for an unsupported type of elements, given by its name in MLIR."""
     if "?" in name:
         return "give all arrays static shapes"
     if name == "f64":

@@ -1,4 +1,4 @@
-"""Python values of MLIR's attributes and types."""
+"""Converts MLIR's attributes to Python values."""
 
 import re
 from typing import Any
@@ -36,34 +36,34 @@ def python(attribute: Any) -> Any:
 
 
 def pairs(attribute: Any) -> tuple[tuple[int, int], ...]:
-    """The pairs of a padding."""
+    """Convert the attribute of a padding to (low, high) for each dimension."""
     return tuple((int(low), int(high)) for low, high in np.array(attribute).reshape(-1, 2))
 
 
 def enum_name(attribute: Any) -> str:
-    """The name in an enum's attribute: ``LT`` of ``#stablehlo<comparison_direction LT>``."""
+    """Return the name in an enum's attribute: LT for ``#stablehlo<comparison_direction LT>``."""
     return str(attribute).rstrip(">").split()[-1]
 
 
 def strings(attribute: Any) -> tuple[str, ...]:
-    """The names in an array of enums."""
+    """Return the names in an array of enums, each as `enum_name` does."""
     return tuple(enum_name(item) for item in attribute)
 
 
 def dimensions(numbers: Any, *names: str) -> dict[str, Any]:
-    """Fields of a struct of dimension numbers; lists become tuples."""
+    """Return the named fields of a struct of dimension numbers; lists become tuples."""
     found = {name: getattr(numbers, name) for name in names}
     return {name: value if isinstance(value, int) else tuple(value)
             for name, value in found.items()}
 
 
 def array_of(attribute: Any, shape: tuple[int, ...], dtype: DType) -> Array:
-    """The array of a constant; a splat takes the memory of one element.
+    """Convert the attribute of a constant to an array; a splat takes the memory of one element.
 
     Raises
     ------
     ValueError
-        If the attribute does not hold its elements.
+        If the attribute's elements do not fill ``shape``.
     """
     kind = array_dtype(dtype)
     if attribute.is_splat:

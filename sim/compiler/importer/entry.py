@@ -1,4 +1,4 @@
-"""Attributes of a module's entry function: its name, donated arguments, and how values are cut."""
+"""A module's entry function: name, donated arguments, and shardings of arguments and results."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,22 +9,22 @@ from sim.compiler.importer.sharding.mesh import Split, split_of
 __all__ = ["Cuts", "Entry", "entry_cuts", "entry_function", "halved", "read_entry"]
 
 Cuts = tuple[Split | None, ...]
-"""For each argument or result, how it is cut in two, or None: both devices have it."""
+"""For each argument or result, how it is split in two halves; None: both devices have all of it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A module's entry.
+    """Facts about a module's entry function.
 
     Attributes
     ----------
     name : str
-        Name of the module.
+        Name of the module; that of the entry function if the module has none.
     donated : tuple of int
-        Arguments whose buffers the caller gives away.
+        Numbers of the arguments whose buffers the caller donates to the program.
     outline : bytes
-        For two devices: a module with the same signature that says how arguments and results are
-        cut.
+        For two devices, text of a module with the same signature, which states how arguments and
+        results are split; for one device, empty.
     """
 
     name: str
@@ -33,12 +33,14 @@ class Entry:
 
 
 def entry_function(module: Any) -> tuple[str, dict[str, Any]]:
-    """The name of a module's entry, and all its functions.
+    """Return the name of a module's entry function, and all functions by name.
+
+    The entry is ``main`` or else the only public function.
 
     Raises
     ------
     ValueError
-        If there is no function ``main``, and not exactly one public function.
+        If there is neither.
     """
     functions = {python(operation.attributes["sym_name"]): operation
                  for operation in module.body.operations
@@ -53,12 +55,12 @@ def entry_function(module: Any) -> tuple[str, dict[str, Any]]:
 
 
 def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
-    """How the arguments and the results of a function are cut for two devices.
+    """Return how the arguments and how the results of a function are split between two devices.
 
     Raises
     ------
     ValueError
-        If a mesh has more than two devices, or they do not have halves.
+        If a mesh has more than two devices, or the size of a dimension that is split is odd.
     """
     from jaxlib.mlir import ir
 
@@ -77,12 +79,12 @@ def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
 
 
 def halved(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
-    """The shape of a device's part of a value that is cut."""
+    """Return ``shape`` with the size of one dimension halved: the shape of a device's part."""
     return tuple(size // 2 if number == dimension else size for number, size in enumerate(shape))
 
 
 def read_entry(module: Any, devices: int) -> Entry:
-    """Read what the entry function of a module says, for a number of devices."""
+    """Read the facts about a module's entry function, for a program for 1 or 2 devices."""
     name, functions = entry_function(module)
     function = functions[name]
     attributes = module.operation.attributes
@@ -96,9 +98,10 @@ def read_entry(module: Any, devices: int) -> Entry:
 
 
 def _outline(title: str, function: Any, module: Any) -> str:
-    """A module with a function's signature and, as HLO's shardings, how its values are cut.
+    """Return the text of a module with a function's signature and shardings in HLO's notation.
 
-    JAX reads there what it has left open: the shardings of arguments that are on one device, too.
+    JAX reads from it the shardings that it has left to the compiler, including those of arguments
+    that are on one device.
     """
     from jaxlib.mlir import ir
 
@@ -122,7 +125,7 @@ def _outline(title: str, function: Any, module: Any) -> str:
 
 
 def _sharding(cut: Split | None, rank: int) -> str:
-    """A sharding as HLO writes it."""
+    """Return a sharding in HLO's notation."""
     if cut is None:
         return "{replicated}"
     parts = ",".join("2" if number == cut.dimension else "1" for number in range(rank))
@@ -130,7 +133,7 @@ def _sharding(cut: Split | None, rank: int) -> str:
 
 
 def _zero(type: Any) -> str:
-    """The number 0 as an element of a tensor's type."""
+    """Return the literal for 0 of a tensor type's elements."""
     from jaxlib.mlir import ir
 
     element = str(ir.RankedTensorType(type).element_type)

@@ -1,4 +1,4 @@
-"""From a StableHLO module to a graph."""
+"""Converts a StableHLO module to a graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,10 +50,11 @@ _IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding", "annotate_dev
 
 
 def import_stablehlo(source: Any) -> Graph:
-    """Make a graph of a program.
+    """Convert a StableHLO program to a graph.
 
-    Calls are inlined; values that regions read become operands. Integers of 64 bits that need only
-    32 become such. Operations know the user's source lines.
+    Calls are inlined. Values that a region reads from the program around it become operands of the
+    region's operation. Integers of 64 bits whose values fit 32 bits get a type of 32 bits.
+    Operations keep the user's source lines.
 
     Parameters
     ----------
@@ -63,38 +64,43 @@ def import_stablehlo(source: Any) -> Graph:
     Returns
     -------
     Graph
-        Verified; its inputs and outputs are those of the function ``main``, or of the only public
-        function.
+        The verified graph; its inputs and outputs are those of the function ``main``, or of the
+        only public function.
 
     Raises
     ------
+    ImportError, TypeError
+        As `sim.compiler.importer.module.read`.
     UnsupportedError
-        If the program has parts that are not supported: all of them.
+        If the program has unsupported parts; the message lists all of them.
     ValueError
-        If the source is not a program.
+        If the source is not a StableHLO program.
     """
     return _Importer(read(source)).run()
 
 
 def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
-    """Make a graph of a module that `sim.compiler.importer.module.read` returned.
+    """Convert a module that `sim.compiler.importer.module.read` returned, for 1 or 2 devices.
 
-    With two devices, each has its own inputs and outputs: the parts that the shardings of the
-    function's arguments and results say. If `partition` can divide the program, each device
-    computes its half of it; otherwise the devices exchange the parts, and both compute everything.
+    With two devices, each has inputs and outputs of its own: its parts of the function's arguments
+    and results, as their shardings specify. If `partition` can divide the program, each device
+    computes its half of it. Otherwise the devices exchange their parts of the arguments, and both
+    compute everything.
 
     Parameters
     ----------
     module : jaxlib.mlir.ir.Module
         The program.
     devices : int
-        One or two.
+        1 or 2.
 
     Returns
     -------
     graph : Graph
+        The verified graph.
     module : jaxlib.mlir.ir.Module
-        The same program; its function has the shardings of all arguments and results.
+        The program that was imported. If it was divided, a copy whose function has the shardings of
+        all arguments and results; otherwise ``module`` itself.
 
     Raises
     ------
@@ -118,9 +124,9 @@ class _Importer:
     found: list[Unsupported] = field(default_factory=list)
     ranges: dict[Value, Range] = field(default_factory=dict)
     inside: bool = False
-    """In the program of a device: a ``manual_computation``."""
+    """Whether the importer is inside a ``manual_computation``, the program of one device."""
     cut: dict[Value, int | None] = field(default_factory=dict)
-    """Of a global program with shardings: the dimension along which each value is cut in two."""
+    """In a global program with shardings, the dimension along which each value is split in two."""
 
     def run(self) -> Graph:
         name, functions = entry_function(self.module)
@@ -152,7 +158,7 @@ class _Importer:
         return graph
 
     def divide(self, graph: Graph, function: Any) -> None:
-        """Make a global program that of a device."""
+        """Transform a global program into the program of one device."""
         if found := partition(graph, self.cut):
             raise UnsupportedError(found)
         if not self.per_device:
@@ -171,7 +177,10 @@ class _Importer:
         self.found.append(Unsupported(what, str(location or ""), advice))
 
     def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
-        """Convert an MLIR type to the graph's; if there is none, refuse it and return None."""
+        """Convert an MLIR type to a graph's type; if it is unsupported, refuse it, return None.
+
+        ``what`` names the value in the message.
+        """
         from jaxlib.mlir import ir
 
         name = str(type.element_type) if isinstance(type, ir.RankedTensorType) else str(type)
@@ -188,7 +197,7 @@ class _Importer:
     # Structure
 
     def block(self, block: Any, scope: Scope, call: Location | None) -> list[Value | None]:
-        """Import the operations of a block; returns what it returns."""
+        """Import the operations of a block; return the values that the block returns."""
         for view in block.operations:
             operation = view.operation
             if operation.name in ("func.return", "stablehlo.return", "sdy.return"):
@@ -201,7 +210,7 @@ class _Importer:
 
     def operation(self, operation: Any, scope: Scope,
                   location: Location | None) -> Sequence[Value | None]:
-        """Import an operation; returns its results."""
+        """Import an operation; return its results, None for a result that is not supported."""
         name = operation.name.removeprefix("stablehlo.").removeprefix("func.")
         name = "constant" if name == "sdy.constant" else name
         nothing = [None] * len(operation.results)
@@ -239,7 +248,7 @@ class _Importer:
 
     def add(self, name: str, operation: Any, operands: list[Value], types: list[TensorType],
             scope: Scope, location: Location | None) -> Sequence[Value | None]:
-        """Append an operation that is imported one for one."""
+        """Append an operation that corresponds to one operation of the graph."""
         regions = [self.region(region, scope, location) for region in operation.regions]
         if any(graph is None for graph, _ in regions):
             return [None] * len(types)
@@ -257,7 +266,7 @@ class _Importer:
 
     def call(self, operation: Any, scope: Scope,
              location: Location | None) -> Sequence[Value | None]:
-        """Inline a call."""
+        """Import the called function's operations in place of a call; return its results."""
         attribute = "callee" if "callee" in operation.attributes else "decomposition"
         [block] = self.functions[python(operation.attributes[attribute])].regions[0].blocks
         for argument, value in zip(block.arguments, operation.operands, strict=True):
@@ -266,7 +275,7 @@ class _Importer:
 
     def dimension_size(self, operation: Any, scope: Scope,
                        location: Location | None) -> Sequence[Value | None]:
-        """Import the size of a dimension: a constant."""
+        """Import ``get_dimension_size`` as a constant."""
         type = self.type(operation.operands[0].type, "get_dimension_size", location)
         if type is None:
             return [None]
@@ -276,7 +285,11 @@ class _Importer:
 
     def region(self, region: Any, scope: Scope,
                location: Location | None) -> tuple[Graph | None, dict[Value, Value]]:
-        """Import a region: its graph (None if it is not supported), and what it captures."""
+        """Import a region.
+
+        Return its graph, None if it is not supported; and the outer values that it reads, mapped to
+        its own values for them.
+        """
         graph = Graph(name="region")
         inner = Scope(graph, self.ranges, scope)
         [block] = region.blocks
@@ -292,7 +305,7 @@ class _Importer:
 
     def control(self, name: str, operation: Any, operands: list[Value], scope: Scope,
                 location: Location | None) -> Sequence[Value | None]:
-        """Import a loop or a conditional; what its regions capture becomes operands."""
+        """Import a loop or conditional; outer values that its regions read become operands."""
         types = [self.type(value.type, name, location) for value in operation.results]
         imported = [self.region(region, scope, location) for region in operation.regions]
         captured = list(dict.fromkeys(outer for _, captures in imported for outer in captures))
@@ -323,7 +336,7 @@ class _Importer:
     # Devices
 
     def input(self, value: Value, number: int, graph: Graph) -> Value:
-        """Append an input to the graph; returns the global value of an argument."""
+        """Append the input of an argument to the graph; return the argument's global value."""
         cut = self.cuts[0][number] if self.cuts else None
         if cut is not None:
             value = Value(TensorType(halved(value.shape, cut.dimension), value.dtype), value.name)
@@ -334,30 +347,30 @@ class _Importer:
         return self.shards.whole(value, dimension, Expansion(graph, None), group)
 
     def output(self, value: Value, number: int, graph: Graph) -> Value:
-        """The part of a global value that the program returns."""
+        """Return the part of a global value that the program returns as output ``number``."""
         cut = self.cuts[1][number] if self.cuts else None
         dimension, group = cut or (None, (0, 1))
         return self.shards.local(value, dimension, Expansion(graph, None), group)
 
     def propagated(self, main: Any) -> Propagated | None:
-        """The shardings of a global program, if it has any; then its calls are inlined."""
+        """Propagate a global program's shardings, and inline its calls; None without shardings."""
         try:
             return propagate(self.module, main)
         except ShardingError as error:
             raise UnsupportedError([Unsupported(str(error), "", DEVICES)]) from error
 
     def note_cuts(self, operation: Any, results: Sequence[Value | None]) -> None:
-        """Note how the results of an operation of a global program are cut."""
+        """Record how the results of an operation of a global program are split."""
         if self.divided is None:
             return
         for value, cut in zip(results, self.divided.results(operation), strict=True):
             if value is not None:
-                # What returns an operand does not change it.
+                # An operation that returns its operand must not change the operand's entry.
                 self.cut.setdefault(value, cut)
 
     def between(self, operation: Any, scope: Scope,
                 location: Location | None) -> Sequence[Value | None]:
-        """Import what a global program does between devices, for `partition`."""
+        """Import an operation between devices of a global program, which `partition` replaces."""
         value = scope.find(operation.operands[0])
         if value is None or self.divided is None:
             return [value]
@@ -367,7 +380,7 @@ class _Importer:
 
     def manual(self, operation: Any, scope: Scope,
                location: Location | None) -> Sequence[Value | None]:
-        """Inline the program of each device, with its parts of global values."""
+        """Inline a ``manual_computation``: the program of one device, on parts of global values."""
         nothing = [None] * len(operation.results)
         manual = set(manual_axes(operation))
         try:
@@ -393,7 +406,7 @@ class _Importer:
 
     def collective(self, name: str, operation: Any, scope: Scope,
                    location: Location | None) -> Sequence[Value | None]:
-        """Import an operation between devices."""
+        """Import a collective operation, or the number of the device."""
         nothing = [None] * len(operation.results)
         devices = self.partitions * self.replicas
         if devices > 2:
@@ -428,7 +441,7 @@ class _Importer:
 
     def wide(self, name: str, operation: Any, operands: list[Value], scope: Scope,
              location: Location | None) -> Sequence[Value | None]:
-        """Import an operation with integers of 64 bits as one with 32."""
+        """Import an operation on integers of 64 bits as one on integers of 32 bits."""
         nothing = [None] * len(operation.results)
         bounds = self.bounds(name, operation, operands)
         for value in operation.results:
@@ -460,7 +473,7 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """A constant whose elements all are the one number in a range."""
+        """Append a constant whose elements all are the only number of a range."""
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)
@@ -469,7 +482,7 @@ class _Importer:
         return made.result
 
     def bounds(self, name: str, operation: Any, operands: list[Value]) -> Range | None:
-        """The range of a result of 64 bits, if it is known."""
+        """Return the range of an operation's 64-bit result; None if it is not known."""
         [result] = operation.results if len(operation.results) == 1 else [None]
         if result is None or not _is_wide(result):
             return None
@@ -492,7 +505,7 @@ class _Importer:
 
 
 def _later_refusals(graph: Graph) -> list[Unsupported]:
-    """Operations without a kernel in a graph that was imported in part: all are refused at once."""
+    """Return operations without a kernel in a partly imported graph, to refuse them all at once."""
     used = {value for operation in graph.operations for value in operation.operands}
     graph.outputs = [value for operation in graph.operations for value in operation.results
                      if value not in used]

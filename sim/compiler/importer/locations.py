@@ -1,4 +1,4 @@
-"""The user's source lines in MLIR's locations."""
+"""Extracts the user's source lines from MLIR's locations."""
 
 from typing import Any
 
@@ -7,19 +7,22 @@ from sim.compiler.graph.ir import Location
 __all__ = ["location_of"]
 
 _PACKAGES = ("site-packages", "dist-packages")
-"""Folders of what the user has installed and not written."""
+"""Names of folders of installed packages, which the user did not write."""
 
 
 def location_of(location: Any, call: Location | None) -> Location | None:
-    """The place in the user's source.
+    """Convert an operation's MLIR location to a line of the user's source.
+
+    The result is the innermost frame of the location's call stack that is not in an installed
+    package. If all frames are in installed packages, it is the innermost frame.
 
     Parameters
     ----------
     location : jaxlib.mlir.ir.Location
-        Of an operation. Of the frames that called each other, the innermost that is not in an
-        installed package is taken, or the innermost if all are.
+        Location of the operation.
     call : Location or None
-        Place of the call that is inlined, for an operation that has none of its own.
+        Location of the inlined call around the operation; used if ``location`` has no line of the
+        user's.
 
     Returns
     -------

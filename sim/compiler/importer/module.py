@@ -1,4 +1,4 @@
-"""Read StableHLO of any form: text, bytecode, portable artifacts, files, modules."""
+"""Reads StableHLO in any form: text, bytecode, portable artifacts, files, modules."""
 
 import pathlib
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from sim.compiler.importer.advice import DYNAMIC
 __all__ = ["read"]
 
 _PORTABLE = b"StableHLO_v"
-"""Part of the header of a portable artifact; other bytecode names MLIR's version."""
+"""Bytes that the header of a portable artifact contains, unlike that of other MLIR bytecode."""
 _HEADER = 64
-"""Bytes in which it is."""
+"""Length of the header that is searched, in bytes."""
 _PIPELINE = ("builtin.module(func.func(chlo-legalize-to-stablehlo),"
              "func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false}))")
-"""Passes that express operations of other dialects, and deprecated ones, by StableHLO's."""
+"""Passes that replace operations of CHLO and deprecated operations by those of StableHLO."""
 _DYNAMIC = "builtin.module(func.func(stablehlo-canonicalize-dynamism))"
-"""Expresses dynamic operations whose shapes are constants by static ones."""
+"""Pass that replaces dynamic operations whose shapes are constants by static operations."""
 
 
 @cache
@@ -33,7 +33,7 @@ def _bindings() -> Any:
 
 
 def _new_context() -> Any:
-    """A context that knows the dialects of programs."""
+    """Make an MLIR context with the dialects that programs use."""
     ir = _bindings()
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo
@@ -48,7 +48,7 @@ def _new_context() -> Any:
 
 
 def _names(operation: Any) -> Iterator[str]:
-    """Names of an operation and all within it, without StableHLO's prefix."""
+    """Yield the names of an operation and all operations within it, without StableHLO's prefix."""
     yield operation.name.removeprefix("stablehlo.")
     for region in operation.regions:
         for block in region:
@@ -57,27 +57,27 @@ def _names(operation: Any) -> Iterator[str]:
 
 
 def read(source: Any) -> Any:
-    """Parse a program, and legalise what StableHLO expresses by simpler operations.
+    """Parse a program, and replace CHLO and deprecated operations by those of StableHLO.
 
     Parameters
     ----------
     source : str, bytes, pathlib.Path, or jaxlib.mlir.ir.Module
-        Text; bytecode or a portable artifact; the path of a file of either; or a module, which is
-        copied.
+        Text; bytecode or a portable artifact; the path of a file that contains either; or a module,
+        which is copied.
 
     Returns
     -------
     jaxlib.mlir.ir.Module
-        Of operations of StableHLO and ``func``, in a context of its own.
+        The program, in a new context.
 
     Raises
     ------
     ImportError
         If jaxlib is not installed.
     TypeError
-        If the source is of another type.
+        If ``source`` has another type.
     ValueError
-        If it is not a program.
+        If ``source`` is not a StableHLO program.
     """
     ir = _bindings()
     if isinstance(source, pathlib.Path):
@@ -98,7 +98,7 @@ def read(source: Any) -> Any:
             else:
                 module = ir.Module.parse(source, context)
             PassManager.parse(_PIPELINE).run(module.operation)
-            # Not for every program: the pass also drops what is not used, refused or not.
+            # Only for such programs: the pass also drops unused operations, even unsupported ones.
             if not DYNAMIC.isdisjoint(_names(module.operation)):
                 PassManager.parse(_DYNAMIC).run(module.operation)
         except ir.MLIRError as error:
@@ -108,7 +108,7 @@ def read(source: Any) -> Any:
 
 
 def _path_hint(source: str | bytes) -> str:
-    """Hint for text that may be a file's name: a line without a bracket."""
+    """Return a hint for text that may be a file's name: one line without brackets."""
     if isinstance(source, bytes) or not source.strip() or any(mark in source for mark in "\n({"):
         return ""
     if pathlib.Path(source).exists():

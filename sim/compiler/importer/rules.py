@@ -1,6 +1,6 @@
-"""The table from StableHLO's operations to attributes of the graph's.
+"""Table of rules that convert the attributes of StableHLO's operations to those of the graph.
 
-Operations that are imported in another way than one for one are in `structure` and `importer`.
+Operations that do not correspond to one operation of the graph are handled in `importer`.
 """
 
 import re
@@ -20,7 +20,7 @@ from sim.compiler.importer.attributes import (
 __all__ = ["RULES", "Rule"]
 
 Rule = Callable[[Any, list[Value], list[Value]], dict[str, Any]]
-"""Takes the operation, its operands and its results; returns the attributes."""
+"""Receives an MLIR operation, its operands and its results; returns the graph's attributes."""
 
 
 def _none(operation: Any, operands: list[Value], results: list[Value]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _none(operation: Any, operands: list[Value], results: list[Value]) -> dict[s
 
 
 def _fields(*names: str) -> Rule:
-    """Attributes that are taken as they are."""
+    """Make a rule that converts the named attributes one by one."""
     def rule(operation: Any, operands: list[Value], results: list[Value]) -> dict[str, Any]:
         return {name: python(operation.attributes[name]) for name in names}
 
@@ -56,7 +56,8 @@ def _compare(operation: Any, operands: list[Value], results: list[Value]) -> dic
 _ALGORITHMS = {("bf16", 1): "DEFAULT", ("bf16", 3): "HIGH", ("bf16", 6): "HIGHEST",
                ("bf16", 9): "HIGHEST", ("tf32", 1): "HIGH", ("tf32", 3): "HIGHEST",
                ("f32", 1): "HIGHEST"}
-"""Precision of algorithms, by the type of the operands' parts and the number of products."""
+"""Precision for each algorithm of a product, by the type of the operands' parts and the number of
+products of parts."""
 
 
 def _precision(operation: Any) -> tuple[str, ...]:
@@ -181,4 +182,4 @@ RULES: dict[str, Rule] = {
     "sort": _sort,
     "transpose": _fields("permutation"),
 }
-"""Operations that are imported one for one, by their names without the dialect."""
+"""Rules of operations that correspond to one operation of the graph, by name without dialect."""

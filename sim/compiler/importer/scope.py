@@ -1,4 +1,4 @@
-"""Values of a graph while it is imported, by the values of the MLIR program."""
+"""Maps values of an MLIR program to values of the graph while the graph is imported."""
 
 from typing import Any
 
@@ -10,23 +10,29 @@ from sim.compiler.importer.wide import Range
 __all__ = ["Scope"]
 
 _COPIED = 64
-"""Constants of at most this many elements are copied into a region that reads them."""
+"""Constants of at most this many elements are copied into each region that reads them."""
 
 
 class Scope:
-    """A graph that is being made, in the one around it.
+    """The values that are visible while a graph or a region is imported.
 
-    MLIR's regions read values of the program around them. A region of the graph does not: such
-    values become inputs, `captures`, and small constants are copied.
+    A region of MLIR may read values of the program around it; a region of the graph may not. So
+    such values become inputs of the region (`captures`), and small constants are copied.
 
     Parameters
     ----------
     graph : Graph
-        The graph that is made.
+        The graph or region that receives the operations.
     ranges : dict of Value to (int, int)
-        Ranges of integers of 64 bits, which those that regions read keep.
+        Ranges of values that have 64 bits in the program. A captured value gets the range of the
+        outer value.
     parent : Scope, optional
-        The one around it.
+        The scope of the graph around a region.
+
+    Attributes
+    ----------
+    captures : dict of Value to Value
+        The region's input for each outer value that it reads.
     """
 
     def __init__(self, graph: Graph, ranges: dict[Value, Range],
@@ -39,19 +45,27 @@ class Scope:
         self._constants: dict[Value, Operation] = {}
 
     def define(self, value: Any, known: Value | None) -> None:
-        """Say what an MLIR value is; None if it is of something unsupported."""
+        """Record the graph's value for an MLIR value; None if it is not supported."""
         self._values[value] = known
 
     def add_constant(self, operation: Operation) -> None:
-        """Note an operation that makes a constant."""
+        """Record an operation that makes a constant, so that regions can copy it."""
         self._constants[operation.result] = operation
 
     def constant(self, value: Value) -> Operation | None:
-        """The operation that makes a value here, if it is a constant."""
+        """Return the operation in this scope that makes a constant; None for other values."""
         return self._constants.get(value)
 
     def find(self, value: Any) -> Value | None:
-        """The value of the graph for an MLIR value."""
+        """Return the graph's value for an MLIR value; None if it is not supported.
+
+        A value of an outer scope is captured.
+
+        Raises
+        ------
+        KeyError
+            If the value is not defined.
+        """
         if value in self._values:
             return self._values[value]
         if self.parent is None:
@@ -70,7 +84,7 @@ class Scope:
         return inner
 
     def _inner(self, outer: Value, parent: "Scope") -> Value:
-        """A copy of a small constant, or a new input."""
+        """Return a copy of an outer value if it is a small constant, otherwise a new input."""
         constant = parent.constant(outer)
         if constant is not None and constant.result.type.size <= _COPIED:
             copy = self.graph.add("constant", (), outer.type,

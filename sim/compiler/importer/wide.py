@@ -1,8 +1,8 @@
-"""Integers of 64 bits that need only 32.
+"""Range analysis of 64-bit integers that need only 32 bits.
 
-JAX counts in 64 bits while it makes random numbers, and other front ends have constant indices of
-64 bits. The range of such values is known: they come from constants, `iota`, and arithmetic with
-these. A value whose range fits into 32 bits is imported as one of 32 bits.
+JAX counts in 64 bits when it generates random numbers, and other front ends write constant indices
+with 64 bits. The ranges of such values are known: they are computed from constants and ``iota`` by
+simple arithmetic. A value whose range fits 32 bits is imported with 32 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,16 +12,16 @@ from sim.compiler.graph.ir import DType
 __all__ = ["MOVES", "Range", "narrow", "range_of"]
 
 Range = tuple[int, int]
-"""The least and the greatest value."""
+"""The least and the greatest value, both inclusive."""
 
 MOVES = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "concatenate", "pad",
                    "reverse", "gather", "dynamic_slice", "dynamic_update_slice", "select",
                    "maximum", "minimum", "clamp"})
-"""Operations whose results are some of their operands' elements."""
+"""Operations that return elements of their operands unchanged."""
 
 
 def _corners(function: Callable[[int, int], int]) -> Callable[[Range, Range], Range]:
-    """The range of a function that is monotonic in each operand."""
+    """Make a function that returns the range of an operation that is monotonic in each operand."""
     def apply(a: Range, b: Range) -> Range:
         values = [function(x, y) for x in a for y in b]
         return min(values), max(values)
@@ -30,7 +30,7 @@ def _corners(function: Callable[[int, int], int]) -> Callable[[Range, Range], Ra
 
 
 def _shift(a: Range, b: Range) -> Range | None:
-    """Shift to the right, of what is not negative, by a known amount."""
+    """Return the range of a right shift of non-negative numbers by a constant, else None."""
     if a[0] < 0 or b[0] != b[1] or not 0 <= b[0] < 64:
         return None
     return a[0] >> b[0], a[1] >> b[0]
@@ -47,19 +47,19 @@ _BINARY: dict[str, Callable[[Range, Range], Range | None]] = {
 
 
 def range_of(kind: str, operands: Sequence[Range]) -> Range | None:
-    """The range of an operation's result.
+    """Return the range of an operation's result.
 
     Parameters
     ----------
     kind : str
         Kind of the operation.
     operands : sequence of (int, int)
-        Ranges of its operands of integers.
+        Ranges of the operands that are integers.
 
     Returns
     -------
     (int, int) or None
-        None if it is not known.
+        The least and the greatest value of the result; None if they are not known.
     """
     if kind in MOVES and operands:
         return min(low for low, _ in operands), max(high for _, high in operands)
@@ -69,7 +69,7 @@ def range_of(kind: str, operands: Sequence[Range]) -> Range | None:
 
 
 def narrow(bounds: Range | None) -> DType | None:
-    """The type of 32 bits that holds a range; None if neither does."""
+    """Return the 32-bit type that holds a range: S32, or else U32; None if neither does."""
     if bounds is None:
         return None
     low, high = bounds

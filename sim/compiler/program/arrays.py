@@ -91,7 +91,7 @@ class ShardedArray:
     part : TiledArray
         Layout of each part; both parts have the same shape.
     dimension : int
-        Dimension along which the array is split, as in `Sharding`.
+        Dimension along which the array is split, or `STACKED`, as in `Sharding`.
     """
 
     part: TiledArray

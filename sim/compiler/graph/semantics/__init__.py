@@ -1,1 +1,1 @@
-"""The reference semantics in numpy: one rule for each kind of operation."""
+"""Reference semantics in numpy: the interpreter's rule for each kind of operation."""

@@ -1,4 +1,4 @@
-"""Loops, conditionals, fused operations, sorting, and what differs between devices."""
+"""Interpreter rules for loops, conditionals, fusions, streams, sorts, and two devices."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from sim.compiler.graph.semantics.rules import Context, evaluates
 __all__: list[str] = []
 
 _CHUNK = 1 << 20
-"""Comparisons of a sort that are made at once."""
+"""Number of comparisons of a sort that are evaluated in one numpy call."""
 
 
 @evaluates("while")

@@ -1,9 +1,9 @@
-"""Elementwise operations.
+"""Interpreter rules for elementwise operations.
 
-Integers are exact modulo 2^n. A float32 result is computed in float64 and rounded once; of `add`,
-`subtract`, `multiply`, `divide` and `sqrt` that is the correctly rounded result. A bfloat16 result
-is the float32 result of the same operands, rounded. Subnormal numbers are kept; the device reads
-and writes them as zeros.
+Integers of n bits are exact modulo 2^n. A float32 result is computed in float64 and rounded once;
+for ``add``, ``subtract``, ``multiply``, ``divide`` and ``sqrt``, this is the correctly rounded
+result. A bfloat16 result is the float32 result of the same operands, rounded to bfloat16. Subnormal
+numbers are kept here; the device reads and writes them as zeros.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ __all__ = ["ELEMENTWISE", "reduce_precision", "round_to", "total_order"]
 
 
 def round_to(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Round float64 values to a floating-point type: first to float32, to nearest, ties to even."""
+    """Round float64 values to float32, then to ``dtype``; both to nearest, ties to even."""
     return np.asarray(values).astype(np.float32).astype(dtype)
 
 
@@ -33,9 +33,9 @@ def _floats(function: Callable[..., Array], *operands: Array) -> Array:
 
 
 def _divide_integers(a: Array, b: Array) -> tuple[Array, Array]:
-    """Quotient rounded toward zero, and remainder with the dividend's sign.
+    """Return the quotient, rounded toward zero, and the remainder, with the dividend's sign.
 
-    A quotient by zero has all bits set, its remainder is the dividend.
+    Division by zero gives a quotient with all bits set and the dividend as remainder.
     """
     wide_a, wide_b = (np.asarray(x, dtype=object) for x in np.broadcast_arrays(a, b))
     if a.dtype.itemsize < 8:
@@ -49,7 +49,7 @@ def _divide_integers(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _wrap(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Integers modulo 2^n."""
+    """Reduce integers modulo 2^n, to a type of n bits."""
     bits = 8 * dtype.itemsize
     unsigned = np.asarray(values) & ((1 << bits) - 1)
     return unsigned.astype(f"u{dtype.itemsize}").view(dtype)
@@ -108,7 +108,7 @@ def _cbrt(x: Array) -> Array:
 
 
 def _rsqrt(x: Array) -> Array:
-    # That of -0 is +inf (docs/transcendentals.md).
+    # The result for -0 is +inf (docs/transcendentals.md).
     return 1.0 / np.sqrt(np.where(x == 0, 0.0, x))
 
 
@@ -218,7 +218,10 @@ def _shifts(operation: Operation, operands: list[Array], context: Context) -> Ar
 
 
 def total_order(x: Array) -> Array:
-    """Integers in the total order of IEEE 754: -NaN < -inf < ... < -0 < +0 < ... < +inf < +NaN."""
+    """Map floats to integers that have the total order of IEEE 754.
+
+    The order is -NaN < -inf < ... < -0 < +0 < ... < +inf < +NaN.
+    """
     bits = np.ascontiguousarray(x).reshape(x.shape).view(f"i{x.dtype.itemsize}")
     return np.where(bits < 0, ~bits ^ np.iinfo(bits.dtype).min, bits)
 
@@ -282,7 +285,7 @@ def _reduce_precision(operation: Operation, operands: list[Array], context: Cont
 
 
 def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Round to a format of fewer bits, without subnormal numbers, and widen again.
+    """Round floats to a narrower format without subnormal numbers, and convert them back.
 
     Parameters
     ----------
@@ -294,7 +297,8 @@ def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     Returns
     -------
     array
-        Of the same type. What overflows the format is infinite, what underflows is zero.
+        The rounded numbers, in the type of ``x``. Numbers that overflow the format become infinite,
+        those that underflow become zero.
     """
     wide = x.astype(np.float32)
     bits = np.ascontiguousarray(wide).reshape(wide.shape).view(np.uint32).astype(np.uint64)
@@ -327,5 +331,5 @@ ELEMENTWISE = frozenset({
     "is_finite", "count_leading_zeros", "popcnt", "shift_left", "shift_right_logical",
     "shift_right_arithmetic", "compare", "select", "clamp", "convert", "bitcast_convert",
     "reduce_precision"})
-"""Kinds of operations whose result elements depend on one element of each operand; the scalars
-that `select` and `clamp` may take instead depend on none."""
+"""Kinds of operations for which each element of the result depends only on the same element of each
+operand. ``select`` and ``clamp`` also accept scalars in place of some operands."""

@@ -1,4 +1,4 @@
-"""Operations that select elements at places known at run time."""
+"""Interpreter rules for operations that access elements at indices computed at run time."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 def _starts(x: Array, starts: list[Array], sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    """The part of ``x`` from the starts on, moved so that it lies within."""
+    """Return slices of ``x`` with the given starts and sizes, with starts clamped to its bounds."""
     places = []
     for whole, start, size in zip(x.shape, starts, sizes, strict=True):
         first = min(max(int(start), 0), whole - size)
@@ -34,7 +34,7 @@ def _dynamic_update_slice(operation: Operation, operands: list[Array], context: 
 
 
 def _index_vectors(indices: Array, vector: int) -> Array:
-    """Indices with the index vectors along the last dimension, as int64."""
+    """Move the index vectors of ``indices`` to the last dimension, as int64."""
     if vector == indices.ndim:
         indices = indices[..., None]
     return np.moveaxis(indices, vector, -1).astype(np.int64)
@@ -42,7 +42,7 @@ def _index_vectors(indices: Array, vector: int) -> Array:
 
 def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple[int, ...],
              batch_dims: tuple[int, ...]) -> Array:
-    """Where each window starts: shape (batch..., rank), the batching dimensions included."""
+    """Return the first index of each window, shape (batch..., rank), in all operand dimensions."""
     origins = np.zeros((*vectors.shape[:-1], rank), np.int64)
     for position, dimension in enumerate(mapped):
         origins[..., dimension] = vectors[..., position]
@@ -53,7 +53,7 @@ def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple
 
 
 def _batch_positions(dimensions: tuple[int, ...], vector: int) -> tuple[int, ...]:
-    """Dimensions of the indices as positions among the batch dimensions."""
+    """Renumber dimensions of the indices as if the index vector's dimension were removed."""
     return tuple(i - (i > vector) for i in dimensions)
 
 
@@ -112,7 +112,7 @@ def _scatter(operation: Operation, operands: list[Array], context: Context) -> l
         place = np.broadcast_to(place, shape)
         inside &= (place >= 0) & (place < x.shape[dimension])
         places.append(place)
-    # Updates in their order; those that lie outside are dropped, element by element.
+    # Updates keep their order; elements outside of the operand are dropped one by one.
     kept = tuple(place[inside] for place in places)
     return _apply(operation, inputs, kept, [update[inside] for update in moved], context)
 
@@ -123,7 +123,7 @@ _UFUNCS = {"add": np.add, "multiply": np.multiply, "and": np.bitwise_and, "or": 
 
 def _apply(operation: Operation, inputs: list[Array], places: tuple[Array, ...],
            updates: list[Array], context: Context) -> list[Array]:
-    """Combine elements with updates, in order."""
+    """Combine the elements of ``inputs`` at ``places`` with updates, in order."""
     region = operation.regions[0]
     results = [array.copy() for array in inputs]
     if not region.operations and region.outputs == region.inputs[len(inputs):]:
@@ -138,7 +138,7 @@ def _apply(operation: Operation, inputs: list[Array], places: tuple[Array, ...],
         return [wide.astype(result.dtype)]
     flat = [np.ravel_multi_index(places, inputs[0].shape) if inputs[0].ndim
             else np.zeros(len(updates[0]), np.int64)]
-    # Updates of one element wait for each other; those of different elements go together.
+    # Updates of one element are applied one by one; those of different elements in one step.
     remaining = np.arange(len(flat[0]))
     views = [result.reshape(-1) for result in results]
     while remaining.size:

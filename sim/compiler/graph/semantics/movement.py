@@ -1,4 +1,4 @@
-"""Operations that make, move or select elements at places known at compile time."""
+"""Interpreter rules for operations that create or move elements at positions known statically."""
 
 import numpy as np
 
@@ -58,22 +58,23 @@ def _slice(operation: Operation, operands: list[Array], context: Context) -> Arr
 
 def pad_array(x: Array, value: Array, low: tuple[int, ...], high: tuple[int, ...],
               interior: tuple[int, ...]) -> Array:
-    """Pad an array, as StableHLO's ``pad``.
+    """Pad an array, as StableHLO's ``pad`` does.
 
     Parameters
     ----------
     x : array
-        What is padded.
+        The array to pad.
     value : array
-        A scalar: the elements that are added.
+        A scalar: the value of all added elements.
     low, high : tuple of int
-        Elements added before and after each dimension; taken away if negative.
+        Number of elements added before and after each dimension; negative numbers remove elements.
     interior : tuple of int
-        Elements added between neighbours in each dimension.
+        Number of elements added between neighbours in each dimension.
 
     Returns
     -------
     array
+        The padded array.
     """
     spread = [size + max(size - 1, 0) * gap for size, gap in zip(x.shape, interior, strict=True)]
     shape = [size + max(a, 0) + max(b, 0) for size, a, b in zip(spread, low, high, strict=True)]

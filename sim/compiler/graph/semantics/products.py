@@ -1,9 +1,9 @@
-"""Products: `dot_general` and `convolution`.
+"""Interpreter rules for products: ``dot_general`` and convolutions.
 
-Floats are accumulated in float64 and the result is rounded once. With `Context.passes`, float32
-operands are first split into bfloat16 parts, as the device does for their precision: one part for
-DEFAULT, two for HIGH, three for HIGHEST, and the products of parts that the device adds. Results
-that are not finite are those of the unsplit operands.
+Floats are accumulated in float64, and the result is rounded once. With `Context.passes`, float32
+operands are first split into bfloat16 parts, as the device does for the product's precision: one
+part for DEFAULT, two for HIGH, three for HIGHEST. The result is the sum of those products of parts
+that the device adds. Where the product of the unsplit operands is not finite, it is the result.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from sim.compiler.graph.semantics.rules import Context, evaluates
 __all__ = ["PARTS", "split"]
 
 PARTS = {"DEFAULT": 1, "HIGH": 2, "HIGHEST": 3}
-"""bfloat16 parts of a float32 operand, by precision."""
+"""Number of bfloat16 parts of a float32 operand, by precision."""
 
 
 def split(x: Array, parts: int) -> list[Array]:
@@ -37,8 +37,9 @@ def split(x: Array, parts: int) -> list[Array]:
     Returns
     -------
     list of array of float64
-        Each part is the rest of ``x`` rounded to bfloat16; of an infinite or NaN number the first
-        part is that number and the others are zero.
+        The parts, each a bfloat16 number. The first is ``x``, rounded; each further part is the
+        remaining difference, rounded. For an infinite number or NaN, the first part is that number
+        and all others are zero.
     """
     left, found = x.astype(np.float32), []
     for _ in range(parts):
@@ -50,7 +51,7 @@ def split(x: Array, parts: int) -> list[Array]:
 
 def _product(operation: Operation, a: Array, b: Array, context: Context,
              multiply: Callable[[Array, Array], Array]) -> Array:
-    """Multiply in float64 or in exact integers, and round to the result's type."""
+    """Apply ``multiply`` in float64 or exact integers, and round to the result's type."""
     dtype = array_dtype(operation.result.dtype)
     if dtype.kind in "biu":
         wide: Any = np.int64 if dtype == np.bool_ else dtype
@@ -63,7 +64,7 @@ def _product(operation: Operation, a: Array, b: Array, context: Context,
     lefts, rights = split(a, parts), split(b, parts)
     total = sum(multiply(left, right) for i, left in enumerate(lefts)
                 for j, right in enumerate(rights) if i + j < parts)
-    # An infinite number times a part that is zero is no part of the product.
+    # An infinite number times a part that is zero would be NaN: use the unsplit product instead.
     return round_to(np.where(np.isfinite(exact), total, exact), dtype)
 
 
@@ -120,13 +121,17 @@ def _convolution(operation: Operation, operands: list[Array], context: Context) 
 
 
 def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
-    """Convolve (batch, features, ...) with (outputs, features of a group, ...)."""
+    """Convolve an input with a kernel.
+
+    The input has shape (batch, features, ...), the kernel (outputs, features of a group, ...), and
+    the result (batch, outputs, ...). The input is already padded and dilated.
+    """
     attributes = operation.attributes
     groups, batches = attributes["feature_group_count"], attributes["batch_group_count"]
     batch, outputs = lhs.shape[0] // batches, rhs.shape[0]
     shape = tuple(operation.result.shape[i] for i in attributes["output_spatial_dimensions"])
     count = max(groups, batches)
-    # A group takes its own features, or its own part of the batch, to its own outputs.
+    # A group maps its own features, or its own part of the batch, to its own outputs.
     if batches > 1:
         lhs = lhs.reshape(batches, batch, *lhs.shape[1:])
     else:

@@ -1,4 +1,4 @@
-"""Reductions, and the reducers that have numpy's name.
+"""Interpreter rules for reductions, and recognition of simple reducers.
 
 A sum of floats is accumulated in float64 and rounded once, so it is a reference for any order of
 additions. A product of bf16 numbers is accumulated in fp32.
@@ -19,13 +19,13 @@ _SIMPLE = {"add", "multiply", "maximum", "minimum", "and", "or", "xor"}
 
 
 def reducer_kind(region: Graph) -> str | None:
-    """The kind of the one commutative operation that a region of two inputs applies to them.
+    """Return the kind of a region that applies one commutative operation to its two inputs.
 
     Returns
     -------
     str or None
-        ``add``, ``multiply``, ``maximum``, ``minimum``, ``and``, ``or``, ``xor``, or None if the
-        region does anything else.
+        ``add``, ``multiply``, ``maximum``, ``minimum``, ``and``, ``or`` or ``xor``; None if the
+        region has another form.
     """
     if len(region.inputs) != 2 or len(region.operations) != 1 or len(region.outputs) != 1:
         return None
@@ -36,26 +36,30 @@ def reducer_kind(region: Graph) -> str | None:
 
 
 def _wide(array: Array, kind: str | None) -> Array:
-    """Floats that are added, in float64."""
+    """Convert floats that are added to float64; return other arrays unchanged."""
     return array.astype(np.float64) if kind == "add" and array.dtype.kind not in "biu" else array
 
 
 def fold(region: Graph, totals: list[Array], terms: list[list[Array]],
          context: Context) -> list[Array]:
-    """Combine totals with terms by a reducer, in order.
+    """Combine accumulators with terms by a reducer, in order.
 
     Parameters
     ----------
     region : Graph
-        The reducer, of scalars.
+        The reducer, a function of scalars.
     totals : list of array
         Initial value of each accumulator.
     terms : list of list of array
-        Arrays to combine with them in turn, one of each accumulator's shape.
+        Terms in the order in which they are combined; each is a list with one array for each
+        accumulator, of the accumulator's shape.
+    context : Context
+        The interpreter.
 
     Returns
     -------
     list of array
+        Final value of each accumulator.
     """
     kind = reducer_kind(region)
     dtypes: list[np.dtype[Any]] = [total.dtype for total in totals]
@@ -81,7 +85,7 @@ def _reduce(operation: Operation, operands: list[Array], context: Context) -> li
     dimensions = tuple(operation.attributes["dimensions"])
     kept = tuple(i for i in range(arrays[0].ndim) if i not in dimensions)
     shape = tuple(arrays[0].shape[i] for i in kept)
-    # The reduced dimensions come first, as one.
+    # Move the reduced dimensions to the front, and merge them into one.
     flat = [np.transpose(array, (*dimensions, *kept)).reshape(-1, *shape) if array.size else
             np.zeros((0, *shape), array.dtype) for array in arrays]
     totals = [np.broadcast_to(value, shape).copy() for value in initial]

@@ -1,4 +1,4 @@
-"""The table of rules: what each kind of operation computes on numpy arrays."""
+"""The interpreter's table of rules, which compute operations on numpy arrays."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -10,36 +10,42 @@ __all__ = ["Context", "Rule", "evaluates", "rules"]
 
 
 class Context(Protocol):
-    """Services of the interpreter for rules."""
+    """The interpreter, as rules see it."""
 
     @property
     def passes(self) -> bool:
-        """Whether products round their operands as the device does for their precision."""
+        """Whether products round their operands to bf16 parts, as in `interpret`."""
 
     @property
     def device(self) -> int | None:
-        """Number of the device that executes the graph; None if there is one only."""
+        """Number of the device that executes the graph; None if there is only one device."""
 
     def exchange(self, array: Array) -> Array:
-        """Exchange arrays with the other device; wait until it calls this method."""
+        """Send an array to the other device, and return the array that it sends.
+
+        This waits until the other device calls this method, too.
+        """
 
     def run(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """Execute a region on arrays of the types of its inputs."""
+        """Execute a region on arrays that match its inputs; return the arrays of its outputs."""
 
     def apply(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """Execute a region on scalars, for every element of arrays of one shape."""
+        """Execute a region on scalars for every element of arrays; return arrays of outputs.
+
+        The shapes of ``inputs`` are broadcast to one shape.
+        """
 
 
 Rule = Callable[[Operation, list[Array], Context], Array | Sequence[Array]]
-"""Takes an operation and the arrays of its operands; returns the array of its result, or one for
-each of its results."""
+"""Computes an operation. Receives the operation, the arrays of its operands, and the interpreter;
+returns the array of the only result, or an array for each result."""
 
 _R = TypeVar("_R", bound=Rule)
 _RULES: dict[str, Rule] = {}
 
 
 def evaluates(*kinds: str) -> Callable[[_R], _R]:
-    """Register the rule of kinds of operations.
+    """Register the decorated function as the rule of kinds of operations.
 
     Raises
     ------
@@ -57,5 +63,5 @@ def evaluates(*kinds: str) -> Callable[[_R], _R]:
 
 
 def rules() -> dict[str, Rule]:
-    """All rules, by kind of operation."""
+    """Return all rules, by kind of operation."""
     return _RULES

@@ -1,4 +1,4 @@
-"""Operations on windows: `reduce_window` and `select_and_scatter`."""
+"""Interpreter rules for operations on windows: ``reduce_window`` and ``select_and_scatter``."""
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def _select_and_scatter(operation: Operation, operands: list[Array], context: Co
         if not x.size:
             break
         value = x[clipped]
-        # The selected element stays while `select` of it and the next is true.
+        # The selected element is kept while `select` is true for it and the next element.
         stays = context.apply(select, [best, value])[0] & (chosen >= 0)
         taken = inside & ~stays
         best = np.where(taken, value, best)

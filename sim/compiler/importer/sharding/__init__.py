@@ -1,1 +1,1 @@
-"""Programs for two devices: their shards, collectives, and the division of global programs."""
+"""Programs for two devices: shards of values, collectives, and partition of global programs."""

@@ -1,7 +1,7 @@
-"""Collectives between two devices, in terms of ``exchange`` and ``by_device``.
+"""Collective operations between two devices, written with ``exchange`` and ``by_device``.
 
-A group of one device has nothing to exchange: its collectives are copies. In a group of both, what
-comes first is what the first device of the group has, on either device.
+A collective in a group of one device is a copy. In a group of both devices, values are ordered by
+the group: on either device, the value of the group's first device comes first.
 """
 
 import re
@@ -20,22 +20,27 @@ __all__ = ["COLLECTIVES", "Group", "all_reduced", "device_group", "device_number
            "joined", "part", "swapped"]
 
 Group = tuple[int, ...]
-"""Devices in the order of a group: (0, 1) or (1, 0); (0,) if each is alone."""
+"""Devices in the order of a group: (0, 1) or (1, 0); (0,) if each device is a group of its own."""
 _HANDLE = re.compile(r"handle = (\d+)")
 
 
 def joined(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> Value:
-    """The values of both devices behind each other."""
+    """Concatenate the values of both devices along a dimension, in the order of the group."""
     return at.concatenate(_both(at, value, group), dimension)
 
 
 def part(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> Value:
-    """The half of a value that belongs to a device."""
+    """Return the half of a value, along a dimension, that belongs to the executing device."""
     return _by_place(at, "by_device", *_halves(at, value, dimension), group)
 
 
 def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = (0, 1)) -> Value:
-    """The halves of both devices' values that belong to a device, concatenated."""
+    """Exchange halves, as ``all_to_all`` does.
+
+    Each device splits its value in halves along dimension ``split``; half number n belongs to
+    device number n of the group. The result is the executing device's halves of both values,
+    concatenated along dimension ``along``.
+    """
     first, second = _halves(at, value, split)
     mine = _by_place(at, "by_device", first, second, group)
     other = _by_place(at, "exchange", second, first, group)
@@ -43,29 +48,37 @@ def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = 
 
 
 def all_reduced(at: Expansion, region: Graph, value: Value, group: Group = (0, 1)) -> Value:
-    """A function of the values of both devices, applied in their order."""
+    """Apply ``region``, a function of two scalars, to the values of both devices, elementwise.
+
+    The operands are in the order of the group.
+    """
     return _apply(at, region, _both(at, value, group))
 
 
 def device_number(at: Expansion) -> Value:
-    """The number of the device, as ``partition_id`` has it."""
+    """Return the number of the executing device, as a scalar of type u32."""
     return at.add("by_device", [at.constant(device, DType.U32) for device in (0, 1)],
                   TensorType((), DType.U32))
 
 
 def device_group(operation: Any, partitions: int, replicas: int) -> Group | None:
-    """The group in which devices take part, or None if there are devices that do not exist.
+    """Return the group in which the devices execute a collective.
 
-    Without a channel, groups consist of replicas. With one they consist of partitions, or of
-    replicas with all their partitions, or of numbers of devices, as the StableHLO specification
-    says for each operation.
+    Without a channel, groups consist of replicas. With a channel they consist of partitions, of
+    replicas with all their partitions, or of device numbers, as the StableHLO specification defines
+    for each operation.
 
     Parameters
     ----------
     operation : jaxlib.mlir.ir.Operation
-        A collective.
+        The collective.
     partitions, replicas : int
-        Numbers of devices; one of them is 1.
+        Numbers of partitions and of replicas; one of them is 1, and the product is at most 2.
+
+    Returns
+    -------
+    Group or None
+        None if the collective names devices that do not exist, or groups of another form.
     """
     attributes, devices = operation.attributes, partitions * replicas
     name = "replica_groups" if "replica_groups" in attributes else "source_target_pairs"
@@ -91,7 +104,10 @@ def device_group(operation: Any, partitions: int, replicas: int) -> Group | None
 
 
 def is_reducer(region: Graph) -> bool:
-    """Whether a region can be applied to whole arrays."""
+    """Return whether a region contains only elementwise operations and constants.
+
+    Such a region can be applied to whole arrays.
+    """
     return all(operation.kind in ELEMENTWISE or operation.kind == "constant"
                for operation in region.operations)
 
@@ -143,7 +159,7 @@ def _collective_permute(at: Expansion, operation: Any, operands: list[Value], gr
              in np.array(operation.attributes["source_target_pairs"]).reshape(-1, 2)}
     found = []
     for value in operands:
-        # What each device gets: nothing is zeros.
+        # The value that each device receives; a device that no pair targets receives zeros.
         got = []
         crossing = any(source != target for target, source in pairs.items())
         other = at.add("exchange", (value, value), value.type) if crossing else value
@@ -159,25 +175,25 @@ COLLECTIVES: dict[str, _Rule] = {
     "all_gather": _all_gather, "all_reduce": _all_reduce, "all_to_all": _all_to_all,
     "collective_permute": _collective_permute, "reduce_scatter": _reduce_scatter,
 }
-"""Operations between devices, by their names without the dialect."""
+"""Functions that write the collectives, by the operations' names without the dialect."""
 
 
-# ---- pieces
+# ---- helpers
 
 def _by_place(at: Expansion, kind: str, first: Value, second: Value, group: Group) -> Value:
-    """``by_device`` or ``exchange`` of what belongs to the first and second device of a group."""
+    """Append a ``by_device`` or ``exchange``; operands are in the order of the group."""
     values = (first, second) if group == (0, 1) else (second, first)
     return at.add(kind, values, first.type)
 
 
 def _in_order(at: Expansion, mine: Value, other: Value, group: Group) -> list[Value]:
-    """The values of the first and second device of a group."""
+    """Return two values in the order of the group: ``mine`` is this device's, ``other`` not."""
     return [_by_place(at, "by_device", mine, other, group),
             _by_place(at, "by_device", other, mine, group)]
 
 
 def _both(at: Expansion, value: Value, group: Group) -> list[Value]:
-    """A value of the first and second device of a group."""
+    """Return a value's instances on both devices, in the order of the group."""
     return _in_order(at, value, at.add("exchange", (value, value), value.type), group)
 
 
@@ -192,7 +208,7 @@ def _zeros(at: Expansion, type: TensorType) -> Value:
 
 
 def _apply(at: Expansion, region: Graph, operands: Sequence[Value]) -> Value:
-    """A function of scalars, applied to all elements."""
+    """Apply a region on scalars to all elements of arrays of one shape."""
     shape = operands[0].shape
     known = dict(zip(region.inputs, operands, strict=True))
     for operation in region.operations:

@@ -1,8 +1,8 @@
-"""Which operations two devices can divide, and how: a table of rules.
+"""Rules for dividing the operations of a global program between two devices.
 
-A rule takes an operation of a global program, with the dimension along which each of its operands
-and results is cut in halves, or None. It accepts what each device computes from its halves alone,
-and refuses everything else.
+A rule receives an operation and, for each operand and result, the dimension along which it is split
+in halves, or None. It accepts operations that each device can compute from its own halves, and
+refuses all others.
 """
 
 import math
@@ -20,26 +20,28 @@ from sim.compiler.graph.semantics.reductions import reducer_kind
 __all__ = ["Cut", "Division", "NotDivisibleError", "divide"]
 
 Cut = int | None
-"""The dimension along which a value is cut in halves, or None: each device has all of it."""
+"""The dimension along which a value is split in halves; None: each device has all of it."""
 _IDENTITIES = {"add": 0, "xor": 0, "multiply": 1}
-"""Initial values with which two partial sums add up to one; maxima may begin with anything."""
+"""Identities of reducers. Both partial reductions begin with the initial value, so it must be the
+identity; idempotent reducers such as maxima may begin with any value."""
 _IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 
 
 class NotDivisibleError(Exception):
-    """The devices cannot divide an operation."""
+    """Raised if an operation cannot be divided between the devices."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """Work of each device.
+    """How each device computes its part of an operation.
 
     Attributes
     ----------
     attributes : dict
-        Attributes that differ from those of the global operation.
+        Attributes of each device's operation that differ from those of the global one.
     partial : Graph or None
-        The function that combines what the devices have found, if that is a part of the result.
+        A function of two scalars, if each device computes a partial result of full shape: it
+        combines the two partial results. Otherwise None.
     """
 
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Division:
 
 @dataclass(frozen=True)
 class _Case:
-    """An operation with its cuts."""
+    """An operation, the cuts of its operands (``given``) and results (``made``), and constants."""
 
     operation: Operation
     given: Sequence[Cut]
@@ -65,21 +67,21 @@ class _Case:
 
 def divide(operation: Operation, given: Sequence[Cut], made: Sequence[Cut],
            constant: Callable[[Value], Array | None]) -> Division:
-    """Say what each device does for an operation.
+    """Determine how each device computes its part of an operation.
 
     Parameters
     ----------
     operation : Operation
-        An operation of the global program; not ``while`` or ``case``.
-    given, made : sequence of (int or None)
-        The cuts of its operands and results.
+        An operation of the global program, but not ``while`` or ``case``.
+    given, made : sequence of Cut
+        The cuts of the operands and of the results.
     constant : callable
-        Gives the array of a value that is a constant, and otherwise None.
+        Returns the array of a value that is a constant, None for other values.
 
     Raises
     ------
     NotDivisibleError
-        If the devices cannot compute it from their halves.
+        If the devices cannot compute the operation from their halves.
     """
     if all(cut is None for cut in (*given, *made)):
         return Division()
@@ -95,7 +97,7 @@ def _require(condition: bool) -> None:
 
 
 def _same(cuts: Sequence[Cut]) -> int:
-    """The one cut that all values have."""
+    """Return the cut that all values share; raise `NotDivisibleError` if there is none."""
     [cut] = set(cuts) if len(set(cuts)) == 1 else [None]
     if cut is None:
         raise NotDivisibleError
@@ -135,7 +137,7 @@ def _transpose(case: _Case) -> None:
 
 
 def _reshape(case: _Case) -> None:
-    # Halves of a dimension are halves of each run of elements that follow those in front of it.
+    # If the dimensions before both cuts have the same product, both cuts halve the same runs.
     [given], [made] = case.given, case.made
     _require(given is not None and made is not None
              and math.prod(case.shape(0)[:given]) == math.prod(case.operation.result.shape[:made]))
@@ -186,7 +188,7 @@ def _convolution(case: _Case) -> Division:
 
 
 def _combining(case: _Case, start: Value) -> Graph:
-    """The function that combines two reductions, which both begin with a value."""
+    """Return the function that combines two partial reductions, which both begin with ``start``."""
     _require(len(case.made) == 1)
     [region] = case.operation.regions
     kind = reducer_kind(region)
@@ -250,7 +252,7 @@ def _dynamic_update_slice(case: _Case) -> None:
 
 
 def _one_by_one(case: _Case, cut: int) -> None:
-    """Windows must be of one element along the cut."""
+    """Require windows of one element, without padding, along dimension ``cut``."""
     attributes = case.attributes
     _require(attributes["padding"][cut] == (0, 0))
     _require(all(attributes[name][cut] == 1 for name in (
@@ -274,7 +276,7 @@ def _gather(case: _Case) -> Division:
     offset, sizes = attributes["offset_dims"], attributes["slice_sizes"]
     batching = attributes["operand_batching_dims"]
     if indices is None:
-        # Windows that are whole along the cut.
+        # Windows must contain all of the dimension that is split.
         kept = [dimension for dimension in range(len(sizes))
                 if dimension not in (*attributes["collapsed_slice_dims"], *batching)]
         _require(operand in kept)
@@ -297,7 +299,7 @@ def _scatter(case: _Case) -> Division:
     window = attributes["update_window_dims"]
     batching, along = attributes["input_batching_dims"], attributes["scatter_indices_batching_dims"]
     if indices is None:
-        # Windows that are whole along the cut.
+        # Windows must contain all of the dimension that is split.
         cut = _same([*case.given[:count], *case.made])
         kept = [dimension for dimension in range(len(case.shape(0)))
                 if dimension not in (*attributes["inserted_window_dims"], *batching)]

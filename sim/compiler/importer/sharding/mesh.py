@@ -1,4 +1,4 @@
-"""Meshes of devices and shardings, as MLIR's attributes have them."""
+"""Reads meshes of devices and shardings from MLIR's attributes."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,26 +9,26 @@ __all__ = ["Split", "axis_sizes", "cut_of", "split_of"]
 
 
 class Split(NamedTuple):
-    """A value in two halves: the dimension, and the devices that have the first and the second."""
+    """A split of a value in two halves: the dimension, and the devices of each half, in order."""
 
     dimension: int
     group: tuple[int, ...]
 
 
 def axis_sizes(module: Any, reference: Any) -> dict[str, int]:
-    """Sizes of a mesh's axes, by name.
+    """Return the sizes of a mesh's axes, by name.
 
     Parameters
     ----------
     module : jaxlib.mlir.ir.Module
-        Has the meshes.
+        The module that contains the meshes.
     reference : jaxlib.mlir.ir.Attribute
         A mesh, or the name of one.
 
     Raises
     ------
     ValueError
-        With what is wrong with it, if it has not one or two devices, in order.
+        If the mesh has more than two devices, or does not have them in ascending order.
     """
     sizes, devices = _mesh(module, reference)
     if devices != tuple(range(len(devices))):
@@ -37,7 +37,13 @@ def axis_sizes(module: Any, reference: Any) -> dict[str, int]:
 
 
 def _mesh(module: Any, reference: Any) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Sizes of a mesh's axes, and its devices in order; ValueError if there are more than two."""
+    """Return the sizes of a mesh's axes, and its devices in the mesh's order.
+
+    Raises
+    ------
+    ValueError
+        If the mesh has more than two devices.
+    """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
 
@@ -55,16 +61,16 @@ def _mesh(module: Any, reference: Any) -> tuple[dict[str, int], tuple[int, ...]]
 
 
 def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | None:
-    """The dimension of a value that is cut in two halves, or None.
+    """Return the dimension along which a sharding splits a value in two halves, or None.
 
     Parameters
     ----------
     module : jaxlib.mlir.ir.Module
-        Has the meshes.
+        The module that contains the meshes.
     attribute : jaxlib.mlir.ir.Attribute
         The value's sharding.
     axes : set of str, optional
-        Axes that count; all, if not given.
+        The mesh axes to consider; by default all.
 
     Raises
     ------
@@ -78,7 +84,7 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
 
 
 def split_of(module: Any, attribute: Any) -> Split | None:
-    """The halves in which a sharding cuts a value; the devices of the mesh may be in any order.
+    """Return how a sharding splits a value, or None; the mesh may have its devices in any order.
 
     Raises
     ------

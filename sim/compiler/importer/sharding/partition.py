@@ -1,4 +1,4 @@
-"""From a global program with shardings to the program of a device."""
+"""Transforms a global program with shardings into the program of one device."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,27 +14,29 @@ from sim.errors import Unsupported
 __all__ = ["ADVICE", "ALL_REDUCE", "RESHARD", "partition"]
 
 RESHARD, ALL_REDUCE = "sdy.reshard", "sdy.all_reduce"
-"""Kinds of operations between devices in a global program: another cut, given by the attribute
-``cut``, and the end of an operation that gave each device a part of the result."""
+"""Kinds of operations between devices in a global program. `RESHARD` changes the cut of a value to
+the one in the attribute ``cut``. `ALL_REDUCE` combines the partial results of the devices."""
 ADVICE = "write what each device does with jax.shard_map, or shard another dimension"
 
 
 def partition(graph: Graph, cuts: Mapping[Value, Cut]) -> list[Unsupported]:
-    """Change a global program to that of one device, which has one half of each value that is cut.
+    """Transform a global program into the program of one device.
+
+    The device has one half of each value that is split.
 
     Parameters
     ----------
     graph : Graph
-        The global program, which may have operations of the kinds `RESHARD` and `ALL_REDUCE`. It is
-        changed, and has a sharding then if anything is cut.
-    cuts : mapping of Value to (int or None)
-        The dimension along which each value is cut. A value that is missing is not cut, unless a
-        conversion makes it from one that is.
+        The global program, which may contain operations of the kinds `RESHARD` and `ALL_REDUCE`. It
+        is changed in place, and gets a sharding if any value is split.
+    cuts : mapping of Value to Cut
+        The dimension along which each value is split. A value that is missing is not split, except
+        that the result of a ``convert`` then has the cut of its operand.
 
     Returns
     -------
     list of Unsupported
-        Operations that the devices cannot divide. If there are any, the graph is unusable.
+        Operations that cannot be divided. If there are any, the graph must not be used.
     """
     device = _Device(cuts, [])
     inputs = [cuts.get(value) for value in graph.inputs]
@@ -45,7 +47,7 @@ def partition(graph: Graph, cuts: Mapping[Value, Cut]) -> list[Unsupported]:
 
 
 class _Device:
-    """Writes the program of a device, or a region of it."""
+    """Rewrites a global program, or a region of it, as the program of one device."""
 
     def __init__(self, cuts: Mapping[Value, Cut], found: list[Unsupported]) -> None:
         self._wanted = cuts
@@ -53,12 +55,12 @@ class _Device:
         self._local: dict[Value, Value] = {}
         self._cut: dict[Value, Cut] = {}
         self._constants: dict[Value, Array] = {}
-        # Values of which each device has a part, and what combines the parts.
+        # Values of which each device has a partial result, and the functions that combine them.
         self._partial: dict[Value, Graph] = {}
         self._refused: set[Value] = set()
 
     def graph(self, graph: Graph, inputs: Sequence[Cut]) -> list[Cut]:
-        """Rewrite a graph; returns the cuts of its outputs."""
+        """Rewrite a graph, given the cuts of its inputs; return the cuts of its outputs."""
         for value, cut in zip(graph.inputs, inputs, strict=True):
             self._define(value, Value(_half(value.type, cut), value.name), cut)
         graph.inputs = [self._local[value] for value in graph.inputs]
@@ -76,7 +78,7 @@ class _Device:
         self._local[value], self._cut[value] = local, cut
 
     def _refuse(self, operation: Operation) -> None:
-        """Note an operation; what it makes is not looked at."""
+        """Record an operation that cannot be divided, unless it depends on such an operation."""
         if not self._refused.intersection(operation.operands):
             self.found.append(Unsupported(f"{operation.kind} along a sharded dimension",
                                           str(operation.location or ""), ADVICE))
@@ -105,12 +107,12 @@ class _Device:
             self._divide(operation, at)
 
     def _made(self, operation: Operation) -> list[Cut]:
-        """The cuts of an operation's results."""
+        """Return the cuts that an operation's results must have."""
         default = self._cut[operation.operands[0]] if operation.kind == "convert" else None
         return [self._wanted.get(value, default) for value in operation.results]
 
     def _position(self, operation: Operation, at: Expansion) -> None:
-        """Make a value that depends on positions as a whole, on each device, and then cut it."""
+        """Write a constant or iota: each device makes the whole value, then takes its half."""
         value, [cut] = operation.result, self._made(operation)
         if operation.kind == "constant":
             self._constants[value] = np.asarray(operation.attributes["value"])
@@ -127,7 +129,7 @@ class _Device:
             self._refuse(operation)
             return
         if operation.kind == "broadcast_in_dim" and operation.operands[0] in self._constants:
-            # For comparisons with a number: the shape does not matter.
+            # Rules compare only the constant's number, so its shape does not matter.
             self._constants[operation.result] = self._constants[operation.operands[0]]
         if division.partial is not None:
             self._partial[operation.result] = division.partial
@@ -143,7 +145,10 @@ class _Device:
             self._define(value, result, cut)
 
     def _control(self, operation: Operation, at: Expansion) -> None:
-        """A loop carries values with the same cuts; branches make values with the same cuts."""
+        """Rewrite a loop or conditional; refuse it if cuts are not consistent.
+
+        A loop must carry each value with one cut; all branches must return the same cuts.
+        """
         loop = operation.kind == "while"
         given = [self._cut[value] for value in operation.operands]
         made = given if loop else self._made(operation)
@@ -167,7 +172,7 @@ def _half(type: TensorType, cut: Cut) -> TensorType:
 
 
 def _moved(at: Expansion, value: Value, cut: Cut, to: Cut) -> Value:
-    """A device's part of a value, for another cut."""
+    """Change the cut of a device's part of a value from ``cut`` to ``to``."""
     if cut == to:
         return value
     if cut is None:

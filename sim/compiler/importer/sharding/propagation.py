@@ -1,8 +1,9 @@
-"""Shardings of all values of a global program, from those that the user gives.
+"""Propagates the user's shardings to all values of a global program.
 
-jaxlib's passes propagate shardings and say where an operation needs another one. Its passes that
-write the program of a device are not used: they are silently wrong for maxima, for sums that begin
-with another number than 0, and for whatever depends on positions.
+jaxlib's passes propagate shardings, and insert reshards where an operation needs another sharding.
+jaxlib's passes that write the program of one device are not used. Their results are silently wrong
+for maxima, for sums whose initial value is not 0, and for operations that depend on positions, such
+as ``iota``.
 """
 
 from collections.abc import Iterator
@@ -19,18 +20,18 @@ _SHARDING = "sdy.sharding"
 
 
 class ShardingError(ValueError):
-    """A sharding that two cores cannot have; the message says what it is."""
+    """Raised for a sharding that two cores cannot have; the message describes the sharding."""
 
 
 class Propagated:
-    """Which dimension of each value of a program is cut in two halves, one for each device.
+    """Looks up the dimension along which each value of a program is split between two devices.
 
     Parameters
     ----------
     module : jaxlib.mlir.ir.Module
         The program, after `propagate`.
     main : jaxlib.mlir.ir.Operation
-        Its entry.
+        The program's entry function.
     """
 
     def __init__(self, module: Any, main: Any) -> None:
@@ -38,11 +39,11 @@ class Propagated:
         self._main = main
 
     def argument(self, number: int) -> int | None:
-        """Of an argument of the program."""
+        """Return the dimension along which an argument of the program is split, or None."""
         return self._cut(_argument_sharding(self._main, "arg_attrs", number))
 
     def results(self, operation: Any) -> list[int | None]:
-        """Of the results of an operation."""
+        """Return, for each result of an operation, the dimension that is split, or None."""
         attributes, count = operation.attributes, len(operation.results)
         if operation.name in ("sdy.reshard", "sdy.sharding_constraint"):
             return [self._cut(attributes["sharding"])]
@@ -57,25 +58,27 @@ class Propagated:
 
 
 def propagate(module: Any, main: Any) -> Propagated | None:
-    """Give all values of a program shardings; its calls are inlined.
+    """Give all values of a program shardings, after inlining its calls.
 
     Parameters
     ----------
     module : jaxlib.mlir.ir.Module
-        The global program; it is changed.
+        The global program; it is changed in place.
     main : jaxlib.mlir.ir.Operation
-        Its entry.
+        The program's entry function.
 
     Returns
     -------
     Propagated or None
-        None if the user cuts nothing, or says by ``manual_computation`` what each device does: what
-        is outside of that, both devices compute.
+        None if the user's shardings split no value. Also None if the program contains a
+        ``manual_computation``, which is the program of one device; then both devices compute
+        everything outside of it.
 
     Raises
     ------
     ShardingError
-        If the mesh has more than two devices, or a size is odd, or jaxlib's passes fail.
+        If a mesh has more than two devices, the size of a dimension that is split is odd, or
+        jaxlib's passes fail.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
@@ -91,7 +94,7 @@ def propagate(module: Any, main: Any) -> Propagated | None:
 
 
 def _is_cut(module: Any, main: Any) -> bool:
-    """Whether the user cuts a value. All such values must have even sizes."""
+    """Return whether the user's shardings split a value; raise `ShardingError` for odd sizes."""
     given = [(_argument_sharding(main, "arg_attrs", number), argument.type, f"argument {number}")
              for number, argument in enumerate(main.regions[0].blocks[0].arguments)]
     [*_, last] = main.regions[0].blocks[0].operations
@@ -117,7 +120,7 @@ def _is_cut(module: Any, main: Any) -> bool:
 
 
 def _argument_sharding(main: Any, name: str, number: int) -> Any:
-    """The sharding of an argument or result of a function, or None."""
+    """Return the sharding of an argument or result of a function, or None."""
     if name not in main.attributes:
         return None
     given = main.attributes[name][number]
@@ -132,7 +135,7 @@ def _per_value(attribute: Any) -> list[Any]:
 
 
 def _walk(operation: Any) -> Iterator[Any]:
-    """An operation and all within it."""
+    """Yield an operation and all operations within it."""
     yield operation
     for region in operation.regions:
         for block in region.blocks:
@@ -141,7 +144,7 @@ def _walk(operation: Any) -> Iterator[Any]:
 
 
 def _inline(module: Any, main: Any) -> None:
-    """Inline all calls in the entry: a function may be called with different shardings."""
+    """Inline all calls, because a function may be called with different shardings."""
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 

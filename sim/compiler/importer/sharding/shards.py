@@ -1,4 +1,4 @@
-"""Shards of values: which parts of global values each of two devices has."""
+"""Shards: the parts of global values that each of two devices has."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ ADVICE = "use a mesh of one or two devices: a device is a core, and a chip has t
 
 
 def module_devices(module: Any) -> tuple[int, int]:
-    """Numbers of partitions and of replicas of a module."""
+    """Return a module's number of partitions and number of replicas."""
     attributes = module.operation.attributes
     partitions, replicas = (python(attributes[name]) if name in attributes else 1
                             for name in ("mhlo.num_partitions", "mhlo.num_replicas"))
@@ -23,7 +23,7 @@ def module_devices(module: Any) -> tuple[int, int]:
 
 
 def manual_axes(operation: Any) -> list[str]:
-    """Axes of the mesh along which a ``manual_computation`` is the program of a device."""
+    """Return the mesh axes along which a ``manual_computation`` is the program of one device."""
     from jaxlib.mlir.dialects import sdy
 
     return list(map(str, sdy.ManualAxesAttr(operation.attributes["manual_axes"])))
@@ -31,34 +31,35 @@ def manual_axes(operation: Any) -> list[str]:
 
 @dataclass
 class Shards:
-    """Cuts global values for devices, and puts them together.
+    """Splits global values into the parts of two devices, and joins the parts.
 
-    What is outside of ``manual_computation`` is computed on both devices. An input of the program
-    that only such computations use is cut by the host, and a result of one that the program returns
-    is put together by the host; others are cut, or exchanged, by the devices.
+    Operations outside of a ``manual_computation`` are computed on both devices. If only such
+    computations use an input of the program, the host splits the input. If the program returns the
+    result of such a computation, the host joins the result. In all other cases, the devices split
+    values and exchange their parts.
 
     Attributes
     ----------
     module : jaxlib.mlir.ir.Module
-        Has the meshes.
+        The module that contains the meshes.
     """
 
     module: Any
     used: bool = False
-    """There is a computation for two devices."""
+    """Whether the program contains a ``manual_computation`` for two devices."""
     stacked: bool = False
-    """The whole program is that of one of two devices."""
-    # By value, dimension and order of the devices.
+    """Whether the whole program is the program of one of two devices."""
+    # The part of each value, by value, dimension and order of the devices.
     _parts: dict[tuple[Value, int, Group], Value] = field(default_factory=dict)
     _joined: dict[Value, tuple[Value, int, Group]] = field(default_factory=dict)
 
     def axes(self, operation: Any) -> dict[str, int]:
-        """Sizes of the axes of a ``manual_computation``'s mesh.
+        """Return the sizes of the axes of a ``manual_computation``'s mesh, by name.
 
         Raises
         ------
         ValueError
-            With what is wrong with it, if it has not one or two devices, in order.
+            If the mesh has more than two devices, or does not have them in ascending order.
         """
         from jaxlib.mlir.dialects import sdy
 
@@ -69,7 +70,10 @@ class Shards:
         return sizes
 
     def dimensions(self, attribute: Any, manual: set[str]) -> list[int | None]:
-        """For each value of a list of shardings, the dimension that is cut in two."""
+        """Return, for each sharding of a list, the dimension that it splits in halves, or None.
+
+        Only the axes in ``manual`` are considered.
+        """
         from jaxlib.mlir.dialects import sdy
 
         return [cut_of(self.module, item, manual)
@@ -77,7 +81,7 @@ class Shards:
 
     def local(self, value: Value, dimension: int | None, at: Expansion,
               group: Group = (0, 1)) -> Value:
-        """A device's part of a global value."""
+        """Return the executing device's part of a global value; all of it without a dimension."""
         if dimension is None:
             return value
         if value in self._joined and self._joined[value][1:] == (dimension, group):
@@ -89,7 +93,7 @@ class Shards:
 
     def whole(self, value: Value, dimension: int | None, at: Expansion,
               group: Group = (0, 1)) -> Value:
-        """The global value of which devices have parts."""
+        """Return the global value of which the devices have parts (``value``)."""
         if dimension is None:
             return value
         made = joined(at, value, dimension, group)
@@ -97,7 +101,7 @@ class Shards:
         return made
 
     def finish(self, graph: Graph) -> None:
-        """Let the host cut inputs and put together outputs, and note how."""
+        """Set the graph's sharding; let the host split inputs and join outputs where possible."""
         if self.stacked:
             _drop_unused(graph)
             graph.sharding = Sharding((STACKED,) * len(graph.inputs),
@@ -110,7 +114,10 @@ class Shards:
             graph.sharding = Sharding(cuts, tuple(dimension for _, dimension in outputs))
 
     def _cut_input(self, graph: Graph, number: int) -> int | None:
-        """Replace an input by a device's part of it, if nothing else of it is used."""
+        """Replace an input by the device's part of it, if only that part is used.
+
+        Return the dimension along which the host must split the input; None if it is not replaced.
+        """
         value, users = graph.inputs[number], graph.users()
         cuts = [(dimension, made) for (cut, dimension, _), made in self._parts.items()
                 if cut is value]
@@ -129,7 +136,7 @@ class Shards:
 
 
 def _drop_unused(graph: Graph) -> None:
-    """Drop exchanges for results that the host puts together."""
+    """Drop unused operations, such as exchanges for results that the host joins."""
     live, kept = set(graph.outputs), []
     for operation in reversed(graph.operations):
         if operation.results and not live.intersection(operation.results):
