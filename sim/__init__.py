@@ -1,1 +1,1 @@
-"""Simulation of the hardware, the compiler of programs for it, and the host's driver."""
+"""Simulation of the hardware, the compiler for it, and the host's driver."""

@@ -8,7 +8,7 @@ __all__ = ["Closeable"]
 
 
 class Closeable(ABC):
-    """A context manager that closes itself when its block ends, for whatever reason."""
+    """A context manager that calls `close` when its block ends, also after an exception."""
 
     @abstractmethod
     def close(self) -> None:

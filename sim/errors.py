@@ -19,9 +19,9 @@ class CoreFaultError(RuntimeError):
     cause : Fault
         The fault.
     pc : int
-        Address of the faulting bundle; of a BUS_ERROR, of a bundle that issued somewhat later.
+        Address of the faulting bundle; for a BUS_ERROR, of a bundle that issued somewhat later.
     bundle : int or None
-        The bundle; None if ``pc`` is outside instruction memory.
+        The encoded bundle at ``pc``; None if ``pc`` is outside instruction memory.
     text : str
         The bundle in text form; empty if ``bundle`` is None.
     """
@@ -64,7 +64,7 @@ class CoreState:
     transfers : bool
         DMA transfers are queued or in progress.
     fault : Fault
-        Why the core stopped; `Fault.NONE` after a halt or a stop.
+        The fault that stopped the core; `Fault.NONE` after a halt or a stop.
     pc : int
         Address of the next bundle to execute; after a halt or a fault, of the bundle that caused
         it.
@@ -78,14 +78,14 @@ class CoreState:
 
 
 class DeviceTimeoutError(TimeoutError):
-    """Programs did not end in time, or can never end.
+    """Programs did not end within a limit, or can never end.
 
     Attributes
     ----------
     states : dict of int to CoreState
-        State of each core that was waited for.
+        State of each core whose program was waited for.
     stuck : bool
-        No core can continue unless the host signals a semaphore.
+        Whether no core can continue unless the host signals a semaphore.
     """
 
     def __init__(self, message: str, states: dict[int, CoreState], stuck: bool) -> None:
@@ -95,14 +95,14 @@ class DeviceTimeoutError(TimeoutError):
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Something in a program that the compiler does not support.
+    """A part of a program that the compiler does not support.
 
     Attributes
     ----------
     what : str
-        What it is: ``fft``, ``argument 1 of type f64``.
+        The unsupported part, for example ``fft`` or ``argument 1 of type f64``.
     where : str
-        The user's file and line and the operation's name, as far as they are known.
+        The file and line of the user's code and the operation's name, as far as they are known.
     advice : str
         What to write instead.
     """
@@ -121,7 +121,7 @@ class UnsupportedError(NotImplementedError):
     Attributes
     ----------
     found : tuple of Unsupported
-        All of it, once each.
+        All unsupported parts, each once.
     """
 
     def __init__(self, found: Sequence[Unsupported]) -> None:

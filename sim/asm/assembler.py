@@ -1,4 +1,4 @@
-"""The assembler: builds programs by calls, one bundle after the other.
+"""The assembler: builds programs by method calls, one bundle after the other.
 
     asm = Assembler()
     with asm.bundle() as b:
@@ -60,8 +60,11 @@ __all__ = ["Assembler", "Bundle", "Program"]
 _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _Code = tuple[int, int | str | Immediate | None]
-"""An operand's code, and what it needs: a value or a label, the number of whose immediate is then
-added to the code, or an immediate that the operand names, or nothing."""
+"""An operand's code, and what it needs an immediate for.
+
+That is a value or a label (the number of the immediate that holds it is later added to the code), an
+immediate that the operand names, or None.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Program(Sequence[int]):
     Attributes
     ----------
     bundles : tuple of int
+        The encoded bundles, of `hdl.isa.BUNDLE_BITS` bits each.
     labels : mapping of str to int
         Address of each label, in program order.
     """
@@ -96,9 +100,10 @@ class Program(Sequence[int]):
         return np.array(rows, np.uint32).reshape(len(rows), isa.BUNDLE_WORDS)
 
     def rows(self, config: Config) -> NDArray[np.uint32]:
-        """The bundles as rows that a transfer copies to instruction memory: an overlay.
+        """The bundles as rows, as a transfer that loads the program needs them: an overlay.
 
-        Empty bundles, the last perhaps in part, fill the last row; they are written too.
+        Empty bundles fill the last row, the last of them perhaps only in part. The transfer writes
+        them to instruction memory too.
 
         Returns
         -------
@@ -127,13 +132,13 @@ class Assembler:
     Parameters
     ----------
     config : Config or None
-        The chip whose instruction memory the program must fit, and whose operations it may have;
+        The chip whose instruction memory the program must fit, and whose operations it may use;
         None for no limit.
 
     Raises
     ------
     TypeError
-        If ``config`` is something else.
+        If ``config`` is neither a `Config` nor None.
     """
 
     def __init__(self, config: Config | None = None) -> None:
@@ -146,7 +151,7 @@ class Assembler:
 
     @property
     def config(self) -> Config | None:
-        """The chip that the program is for; None for any."""
+        """The chip for which the program is built; None for any chip."""
         return self._config
 
     @property
@@ -156,7 +161,7 @@ class Assembler:
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """Address of each label so far."""
+        """Address of each label that is defined so far."""
         return MappingProxyType(self._labels)
 
     def label(self, name: str) -> None:
@@ -165,8 +170,8 @@ class Assembler:
         Raises
         ------
         TypeError, ValueError
-            If the name is not an identifier, is a register's or already defined; if a bundle is
-            open.
+            If the name is not an identifier, looks like a register, or is already defined; if a
+            bundle is open.
         """
         _check_label(name)
         if name in self._labels:
@@ -177,11 +182,11 @@ class Assembler:
         self._labels[name] = self.here
 
     def bundle(self) -> "Bundle":
-        """The next bundle, a context manager; leaving it appends the bundle to the program."""
+        """Open the next bundle, a context manager; leaving it appends the bundle to the program."""
         return Bundle(self)
 
     def assemble(self) -> Program:
-        """The program.
+        """The program of all bundles so far.
 
         Raises
         ------
@@ -211,8 +216,9 @@ class Assembler:
 class Bundle:
     """A bundle under construction: an attribute for each slot, with the operations as methods.
 
-    The order of calls does not matter. Values that fit no operand field get immediates, equal ones
-    the same, in the order of the slots and their operands. A label always gets one.
+    The order of calls does not matter. A value that does not fit its operand field, and every
+    label, gets an immediate; equal values share one. Immediates are assigned in the order of the
+    slots and their operands.
     """
 
     def __init__(self, assembler: Assembler) -> None:
@@ -253,30 +259,30 @@ class Bundle:
 
     @property
     def failing(self) -> int | str | None:
-        """After an error of `operation` or `raw`: position of the operand, or name of the field.
+        """Cause of the last error of `operation` or `raw`: an operand's position or a field's name.
 
-        None if the error concerns neither.
+        None if the error concerns neither an operand nor a field.
         """
         return self._failing
 
     def operation(self, slot: Slot | str, name: str, /, *operands: Any, **ignored: int) -> None:
-        """Adds an operation by its names in the text form; `b.v0.fadd(...)` does the same.
+        """Adds an operation by its names in the text form, like ``b.v0.fadd(...)``.
 
         Parameters
         ----------
         slot, name : str
-            The name ``nop`` leaves the slot without an operation.
+            Names of the slot and of the operation; ``nop`` leaves the slot without an operation.
         operands
-            As in the text form; the last are optional where they have defaults.
+            As in the text form; the last operands are optional if they have defaults.
         ignored
-            Values of fields that the operation does not use; 0 where not given.
+            Values of fields that the operation does not use; by default 0.
 
         Raises
         ------
         TypeError, ValueError
-            If the slot is already used, or it or the chip has no such operation; if an operand is
-            of the wrong kind, out of range, or written by another slot too; if no immediate is
-            left.
+            If the slot is already used; if the slot or the chip has no such operation; if an
+            operand has the wrong kind or is out of range; if another slot of the bundle writes the
+            same register; if no immediate is left.
         """
         self._failing = None
         slot = self._checked_slot(slot)
@@ -316,9 +322,9 @@ class Bundle:
 
     def _encode(self, where: str, slot: Slot, operation: Operation, operands: Sequence[Any],
                 fields: dict[str, int]) -> None:
-        """Adds the operands to ``fields``, and to the bundle the immediates that they need.
+        """Adds the operands' codes to ``fields``, and the immediates that they need to the bundle.
 
-        The bundle changes only if there is no error, so a caller can catch one and continue.
+        An error leaves the bundle unchanged, so a caller can catch it and continue.
         """
         given = list(operands) + [
             default(operation, operand) if operand.kind is Kind.SOURCE else m[0]
@@ -344,7 +350,7 @@ class Bundle:
             self._written[register] = f"{slot}.{operation.name}"
 
     def raw(self, slot: Slot | str, /, **fields: int) -> None:
-        """Sets a slot by its fields, without checking that their encoding is valid.
+        """Sets a slot by its fields, without checking that they encode a valid operation.
 
         Raises
         ------
@@ -359,13 +365,13 @@ class Bundle:
         self._slots[slot] = dict(fields)
 
     def immediate(self, number: int, value: Source) -> None:
-        """Sets the immediate of that number, which operands may name by `imm`.
+        """Sets immediate number ``number``, which operands can refer to by ``imm[number]``.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such immediate, it is already set, the value is neither a number nor a
-            label, or operands need more immediates than are left.
+            If there is no such immediate, or it is already set; if the value is neither a number
+            nor a label; if operands need more immediates than are left.
         """
         self._check_open()
         register = imm[number]
@@ -417,7 +423,7 @@ class Bundle:
         _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
 
     def _code(self, where: str, operand: Operand, value: Any) -> _Code:
-        """An operand's code, and the immediate that it needs."""
+        """The code of an operand with this value, and the immediate that it needs."""
         kind = operand.kind
         if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
             return isa.VECTOR_FLAG | value.number, None
@@ -468,7 +474,11 @@ class Bundle:
     @staticmethod
     def _check_room(where: str, keys: Sequence[int | str | None], named: Sequence[bool],
                     wanted: Mapping[tuple[Slot, int], tuple[str, int | str]]) -> None:
-        """Checks that the immediates left over by those set or named suffice for the others."""
+        """Checks that enough immediates are left for the values that operands want.
+
+        ``keys`` are the contents of the immediates; ``named`` tells which are set or named already;
+        ``wanted`` has the field and the value of each operand that needs an immediate.
+        """
         taken = [key or 0 for key, used in zip(keys, named, strict=True) if used]
         others = dict.fromkeys(key for _, key in wanted.values() if key not in keys)
         if len(taken) + len(others) > isa.IMMEDIATES:
@@ -477,7 +487,7 @@ class Bundle:
                              f"{held}")
 
     def _place_immediates(self) -> None:
-        """Assigns immediates to values, in the order of slots and operands."""
+        """Assigns immediates to the operands' values, in the order of slots and operands."""
         order = list(isa.SLOTS)
         for slot, position in sorted(self._wanted, key=lambda at: (order.index(at[0]), at[1])):
             field, key = self._wanted[slot, position]
@@ -501,7 +511,7 @@ class Bundle:
 
 
 def _shown(key: int | str | None) -> str:
-    """An immediate's contents, for messages."""
+    """Text of an immediate's contents, for messages."""
     return repr(key) if isinstance(key, str) else f"{key:#x}"
 
 

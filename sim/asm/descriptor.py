@@ -4,8 +4,8 @@
                        semaphore=sem[3])
 
 copies 64 rows, 16 from each of four places in HBM that are 8192 bytes apart, to vector memory from
-vector 32 on, and then adds 1 to semaphore 3. The words go to scalar memory; a program starts the
-transfer by their address, any number of times.
+vector 32 on, and then adds 1 to semaphore 3. The words must be in scalar memory; a program can
+start the transfer any number of times by their address.
 """
 
 from dataclasses import dataclass
@@ -29,11 +29,12 @@ class Place:
     ----------
     space : DmaSpace
     address : int
-        Bytes in HBM, words in scalar and instruction memory, otherwise vectors.
+        First address: in bytes for HBM, in words for scalar and instruction memory, otherwise in
+        vectors.
     run : int
-        Consecutive blocks: rows in HBM, otherwise vectors; 0 for all.
+        Number of consecutive rows (HBM) or vectors (other spaces) before a stride; 0 for all.
     stride : int
-        From the start of one run to that of the next, in units of the address.
+        Distance from the start of one run to the start of the next, in the address's unit.
     """
 
     space: DmaSpace
@@ -59,17 +60,17 @@ def _place(space: DmaSpace, address_name: str, address: Any, run: Any = 0,
 
 
 def hbm(address: int, *, run: int = 0, stride: int = 0) -> Place:
-    """Rows in HBM.
+    """Side of a transfer: rows in HBM.
 
     Parameters
     ----------
     address : int
         Address of the first row, in bytes; a multiple of ``config.row_bytes``.
     run : int
-        Consecutive rows; 0 for all.
+        Number of consecutive rows before a stride; 0 for all.
     stride : int
-        Bytes from the start of one run to that of the next; a multiple of ``config.row_bytes``,
-        possibly negative.
+        Bytes from the start of one run to the start of the next; a multiple of
+        ``config.row_bytes``, possibly negative.
 
     Raises
     ------
@@ -80,16 +81,16 @@ def hbm(address: int, *, run: int = 0, stride: int = 0) -> Place:
 
 
 def vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
-    """Vectors of this core's vector memory, each of ``config.sublanes`` rows.
+    """Side of a transfer: vectors of this core's vector memory, ``config.sublanes`` rows each.
 
     Parameters
     ----------
     address : int
         Address of the first vector, as for loads and stores.
     run : int
-        Consecutive vectors; 0 for all.
+        Number of consecutive vectors before a stride; 0 for all.
     stride : int
-        Vectors from the start of one run to that of the next; possibly negative.
+        Vectors from the start of one run to the start of the next; possibly negative.
 
     Raises
     ------
@@ -100,12 +101,12 @@ def vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
 
 
 def other_vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
-    """Vectors of the other core's vector memory; arguments as for `vmem`."""
+    """Side of a transfer: vectors of the other core's vector memory; arguments as for `vmem`."""
     return _place(DmaSpace.OTHER_VMEM, "address", address, run, stride)
 
 
 def smem(word: int) -> Place:
-    """Scalar memory from a word on, ``config.lanes`` words for each row.
+    """Side of a transfer: scalar memory from address ``word`` on, ``config.lanes`` words a row.
 
     Raises
     ------
@@ -116,9 +117,9 @@ def smem(word: int) -> Place:
 
 
 def imem(bundle: int) -> Place:
-    """Instruction memory from a bundle on: `BUNDLE_PITCH` words for each bundle.
+    """Side of a transfer: instruction memory from address ``bundle`` on.
 
-    It can only be a destination. `Program.rows` gives the data.
+    It can only be a destination. A bundle has `BUNDLE_PITCH` words; `Program.rows` makes the rows.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def imem(bundle: int) -> Place:
 
 
 def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
-    """Vector registers from ``register`` on, only as a source; run and stride as for `vmem`.
+    """Source of a transfer: vector registers from ``register`` on; other arguments as for `vmem`.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
 
 
 def masks() -> Place:
-    """All masks as one vector, bit *i* of each element for mask *i*; only as a source."""
+    """Source of a transfer: all masks as one vector; bit *i* of an element is mask *i*."""
     return _place(DmaSpace.MASK, "address", 0)
 
 
@@ -160,14 +161,15 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
     config : Config
         The chip.
     source, destination : Place
-        The two sides, made by `hbm`, `vmem`, `other_vmem`, `smem`, `imem`, `vreg` or `masks`.
+        The two sides of the transfer, made by `hbm`, `vmem`, `other_vmem`, `smem`, `imem`, `vreg`
+        or `masks`.
     rows : int
         Number of rows, of ``config.row_bytes`` bytes each; a multiple of ``config.sublanes``
         unless both sides are HBM, scalar or instruction memory.
     semaphore : Semaphore or None
-        Semaphore that completion adds 1 to.
+        This core's semaphore to which the transfer adds 1 when it is complete.
     other_semaphore : Semaphore or None
-        The other core's semaphore that completion adds 1 to; both must have the same number.
+        The other core's semaphore to which it adds 1; both semaphores must have the same number.
 
     Raises
     ------
@@ -192,7 +194,7 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
 
 def _signals(config: Config, semaphore: Semaphore | None,
              other: Semaphore | None) -> tuple[int, bool, bool]:
-    """Fields ``semaphore``, ``signal``, ``signal_other``."""
+    """Values of the descriptor's fields ``semaphore``, ``signal`` and ``signal_other``."""
     for name, value in (("semaphore", semaphore), ("other_semaphore", other)):
         if value is not None and not isinstance(value, Semaphore):
             raise TypeError(f"{name} must be a semaphore or None, not {value!r}")

@@ -1,10 +1,10 @@
 """The disassembler: bundles as text, the inverse of `sim.asm.text`.
 
-Every bundle, legal or not, has a text that assembles to exactly its bits. Usually slots and
-operands are enough. Everything that they would not reproduce is written out: ignored fields that
-are not zero (``field=value`` after the operands), immediates that the assembler would place
-elsewhere (``imm0=value``), slots that fault (``illegal`` or ``conflict``, with all fields), and
-reserved bits.
+Every bundle, legal or not, has a text that assembles to exactly its bits. Usually operations and
+their operands are enough. The text also has everything else that the bits depend on: fields that
+the operation ignores, if they are not zero (``field=value`` after the operands), immediates that
+the assembler would place elsewhere (``imm0=value``), slots that fault (``illegal`` or ``conflict``,
+with all fields), and reserved bits.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ BANKS = {
     Kind.MASK_IN: ("m", isa.MASKS), Kind.SEMAPHORE: ("sem", isa.SEMAPHORES),
     Kind.IMMEDIATE: ("imm", isa.IMMEDIATES),
 }
-"""Prefix and number of the registers that an operand of each kind selects by its field alone."""
+"""For each kind of operand whose field selects a register: prefix and number of the registers."""
 
 _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 
 
 def label_names(labels: Mapping[str, int]) -> dict[int, str]:
-    """The label of each address: the first if there are several."""
+    """The label of each address that has one; the first label if there are several."""
     names: dict[int, str] = {}
     for name, address in labels.items():
         names.setdefault(address, name)
@@ -43,7 +43,7 @@ def _source_fault(code: int) -> bool:
 
 
 def operand_fault(operand: Operand, code: int) -> bool:
-    """Whether an operand with this code is illegal."""
+    """Whether ``code`` is an illegal value of the operand's field."""
     if operand.kind is Kind.VECTOR_SOURCE and code & isa.VECTOR_FLAG:
         return code & ~isa.VECTOR_FLAG >= isa.VECTOR_REGISTERS
     if operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE):
@@ -66,6 +66,7 @@ def disassemble(bundle: int, names: Mapping[int, str] | None = None) -> str:
     Parameters
     ----------
     bundle : int
+        The encoded bundle.
     names : mapping of int to str
         Labels by address, for the targets of branches.
 
@@ -96,7 +97,7 @@ def _integer(value: int) -> str:
 
 
 def _float(value: int) -> str:
-    """A word as an fp32 number if that reproduces its bits, otherwise as its pattern."""
+    """A word as an fp32 number if its text reproduces the bits, otherwise as the bit pattern."""
     number = np.uint32(value).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(number) and np.float32(float(repr(float(str(number))))).view(
@@ -106,10 +107,10 @@ def _float(value: int) -> str:
 
 
 class _Text:
-    """Texts of the slots of a bundle.
+    """Makes the texts of a bundle's slots.
 
-    `natural` tells whether the assembler would place the immediates in the same way. With
-    ``fixed``, immediates are named by their numbers, and any placement is natural.
+    `natural` tells whether the assembler would assign the same immediates to the operands. With
+    ``fixed``, the text names immediates by their numbers, which makes every assignment natural.
     """
 
     def __init__(self, immediates: tuple[int, ...], names: Mapping[int, str],

@@ -10,12 +10,12 @@ _MEMORY = (Unit.SMEM, Unit.VMEM)
 
 
 def method_name(operation: Operation) -> str:
-    """The operation's name as a method: `and_` for `and`, a Python keyword."""
+    """Name of the operation's method: `fadd` for `fadd`; `and_` for `and`, a Python keyword."""
     return operation.name + "_" * keyword.iskeyword(operation.name)
 
 
 def parameter(operation: Operation, operand: Operand) -> str:
-    """The operand's name as a parameter: its field's, unless another name says more."""
+    """Name of the operand's parameter: its field's name, unless another name is clearer."""
     if operand.field == "m":
         return "mask"
     if operand.kind is Kind.IMMEDIATE:
@@ -31,7 +31,10 @@ def parameter(operation: Operation, operand: Operand) -> str:
 
 
 def default(operation: Operation, operand: Operand) -> int | None:
-    """The field's value if the operand is optional, otherwise None. Only the last can be."""
+    """Default value of the operand's field, or None if the operand is not optional.
+
+    Only the last operand of an operation can be optional.
+    """
     if operation.unit in _MEMORY and operand.kind is Kind.SOURCE:
         return 0
     if operation.unit is Unit.VMEM and operand.kind is Kind.MASK_IN:

@@ -20,11 +20,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Register:
-    """A register of a bank.
+    """A register of a register bank.
 
     Parameters
     ----------
     number : int
+        Number of the register, from 0.
 
     Raises
     ------
@@ -75,20 +76,20 @@ class Semaphore(Register):
 
 
 class Immediate(Register):
-    """An immediate of the bundle by its number, for programs that place immediates themselves."""
+    """An immediate of the bundle, for programs that assign immediates themselves."""
 
     prefix, count, noun = "imm", isa.IMMEDIATES, "immediate"
 
 
 REGISTERS: dict[str, type[Register]] = {
     kind.prefix: kind for kind in (Scalar, Vector, Mask, Semaphore, Immediate)}
-"""Kinds of registers, and immediates, by the prefix of their names."""
+"""Classes of registers and of immediates, by the prefix of the registers' names."""
 
 _R = TypeVar("_R", bound=Register)
 
 
 class _Bank(Generic[_R]):
-    """Registers by number."""
+    """The registers of one kind: indexing by a number returns the register."""
 
     def __init__(self, kind: type[_R]) -> None:
         self._kind = kind
@@ -103,20 +104,20 @@ class _Bank(Generic[_R]):
 s = _Bank(Scalar)
 """Scalar registers: ``s[3]``."""
 v = _Bank(Vector)
-"""Vector registers."""
+"""Vector registers: ``v[3]``."""
 m = _Bank(Mask)
-"""Mask registers."""
+"""Mask registers: ``m[3]``."""
 sem = _Bank(Semaphore)
-"""Semaphores."""
+"""Semaphores: ``sem[3]``."""
 imm = _Bank(Immediate)
-"""Immediates of the bundle."""
+"""Immediates of the bundle: ``imm[3]``."""
 
 Number: TypeAlias = "int | float | np.integer[Any] | np.floating[Any]"
-"""An integer of 32 bits, signed or not, or a number that is rounded to fp32."""
+"""A signed or unsigned integer of 32 bits, or a float, which is rounded to fp32."""
 Source: TypeAlias = "Scalar | Immediate | Number | str"
-"""A scalar source; a string is a label and means its address."""
+"""A scalar source; a string is a label, whose address is the value."""
 VectorSource: TypeAlias = "Vector | Source"
-"""A vector source; every element gets the value of a scalar source."""
+"""A vector source; a scalar source is broadcast to every element."""
 Target: TypeAlias = "Immediate | int | str"
 """The target of a branch: an address or a label."""
 
@@ -124,8 +125,8 @@ Target: TypeAlias = "Immediate | int | str"
 def word(value: Number) -> int:
     """The 32-bit word that encodes a number.
 
-    An integer is taken modulo 2**32. A float becomes the pattern of the nearest fp32 number, ties
-    to even; NaN becomes 7FC00000.
+    An integer is encoded modulo 2**32. A float becomes the bits of the nearest fp32 number, ties to
+    even; NaN becomes 7FC00000.
 
     Raises
     ------
@@ -156,7 +157,8 @@ class SlotMethods:
     Parameters
     ----------
     put : callable
-        Takes the operation's code and its operands, in the order of the text form.
+        Adds an operation to the slot, given its code and its operands in the order of the text
+        form.
     """
 
     def __init__(self, put: Callable[..., None]) -> None:

@@ -10,7 +10,7 @@ The grammar, with ``{ }`` for repetition, ``[ ]`` for optional parts, and tokens
     operand   = register | source | field "=" integer
     source    = integer | float | label
 
-Blanks and ends of lines only separate tokens; ``#`` starts a comment that ends with the line.
+White space only separates tokens; ``#`` starts a comment that ends with the line.
 """
 
 import re
@@ -99,7 +99,7 @@ def assemble(text: str, config: Config | None = None) -> Program:
     Raises
     ------
     TypeError
-        If an argument is of another type.
+        If an argument has the wrong type.
     AssemblyError
         If the text is invalid, or the program does not fit.
     """
@@ -109,7 +109,7 @@ def assemble(text: str, config: Config | None = None) -> Program:
 
 
 class _Parser:
-    """Reads tokens, one ahead, and builds the program."""
+    """Parses tokens, with one token of lookahead, and builds the program."""
 
     def __init__(self, text: str, assembler: Assembler) -> None:
         self._tokens = _tokens(text)
@@ -139,7 +139,7 @@ class _Parser:
         return token
 
     def _skip(self, kind: str) -> bool:
-        """Takes the next token if it is of this kind."""
+        """Consumes the next token if it is of this kind; returns whether it is."""
         if self._next.kind != kind:
             return False
         self._next = next(self._tokens)
@@ -147,7 +147,7 @@ class _Parser:
 
     @staticmethod
     def _at(token: _Token, call: Any, *arguments: Any, **named: int) -> Any:
-        """Calls a function and reports its errors at a token of the text."""
+        """Calls a function; raises its errors as `AssemblyError` at the position of a token."""
         try:
             return call(*arguments, **named)
         except (TypeError, ValueError) as error:
@@ -200,7 +200,7 @@ class _Parser:
 
     def _operand(self, operands: list[Any], fields: dict[str, int],
                  places: dict[int | str | None, _Token]) -> None:
-        """Takes an operand or a field, and keeps its token in ``places``."""
+        """Parses an operand or a field, and stores its token in ``places``."""
         if self._next.kind != "name":
             self._ordered(fields)
             places[len(operands)] = self._next
@@ -225,7 +225,7 @@ class _Parser:
             (token or self._next).fail("operands must come before fields")
 
     def _register(self, token: _Token) -> Register | None:
-        """The register of that name; None if the name does not look like one."""
+        """The register that a token names; None if the token does not look like a register."""
         match = _REGISTER.fullmatch(token.text)
         if match is None:
             return None
@@ -239,7 +239,7 @@ class _Parser:
         return _integer(token.text)
 
     def _source(self) -> int | float | str:
-        """A number, or a label."""
+        """Parses a number or a label."""
         if self._next.kind == "name":
             name = self._take("name", "a label")
             self._uses.setdefault(name.text, name)

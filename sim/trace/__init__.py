@@ -1,1 +1,1 @@
-"""Traces: probes in the RTL, the recorder of their records, and summaries."""
+"""Traces of a chip: probes in the RTL, the writer of trace files, and summaries."""

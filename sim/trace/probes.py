@@ -1,8 +1,8 @@
-"""Signals that a traced chip shows, observed from outside of the units.
+"""Probes: signals of a traced chip, observed from outside the units.
 
 The model of a traced chip contains a module without logic, `Probes`, which reads signals of the
-cores by their hierarchical names. So the RTL of a traced chip is unchanged. All values belong to
-one clock cycle: the registers in that cycle, and settled combinational logic.
+cores by their hierarchical names. So the RTL of a traced chip is unchanged. All values of a record
+belong to the same clock cycle: registers in that cycle, and settled combinational logic.
 """
 
 import re
@@ -25,15 +25,15 @@ Values = npt.NDArray[np.int64]
 
 ADDERS = ("host", "engine", "other_engine", "other_program")
 """Sources of additions to a core's semaphores besides its own program, in the order of
-`CoreNode`'s arbiter. The other core's exist only in a chip with two cores."""
+`CoreNode`'s arbiter. The sources of the other core exist only on a chip with two cores."""
 
 _WORD_BITS = 32
 _WIDE = 64
-"""Least width in bits of signals that are data."""
+"""Minimum width, in bits, of the signals that waveforms leave out as data."""
 _DECLARATION = re.compile(r"\s*(?:input|output|wire|reg)\b(?:\s+(?:wire|reg|signed))*"
                           r"(?:\s+\[(\d+):0\])?\s+\\?([^\s;,=]+)")
 _DULL = re.compile(r".*\$|(?:.*_)?cycles(?:_lo|_hi)?$")
-"""Names that Yosys generates; and counters, which would be the largest part of a waveform."""
+"""Names that waveforms leave out: those from Yosys, and counters, which would fill most of it."""
 
 # Verilog expressions by field; @ is the path of a core's node. A payload is shown only while it is
 # valid, and is zero otherwise, so that records change less often.
@@ -78,27 +78,29 @@ def record_layout(config: Config) -> data.StructLayout:
     ``x_accepted``, ``w_accepted``, ``waiting_{wait}``
         As in `hdl.core.counters.CoreCounters`.
     ``swap``, ``transpose``
-        The activation row offered to the array swaps the weights; the weight row is a column.
+        The activation row offered to the array swaps the weights; the weight row offered to it is a
+        column.
     ``result``
         A result row leaves the matrix unit.
     ``cross_lane``
         The cross-lane unit is busy.
     ``valid``, ``issue``, ``pc``, ``bundle``
-        A bundle is present; it issues; its address; its encoding.
+        A bundle is present; this bundle issues; its address; its encoding.
     ``fault``
-        The core's fault.
+        The core's fault (`Fault`).
     ``amount``
         Amount of the bundle's operation on a semaphore of this core, or 0.
     ``write``, ``write_index``, ``write_value``
         The host sets a semaphore.
     ``grant_{adder}``, ``addition``
-        One of `ADDERS` adds to a semaphore, at the end of the next cycle; index and amount.
+        The source ``adder`` of `ADDERS` adds to a semaphore, at the end of the next cycle; the
+        semaphore's index and the amount.
     ``push``, ``transfer``
-        A transfer is queued; its description.
+        A transfer is queued; its description, from the descriptor.
     ``clear``, ``end``
         All transfers are dropped; the oldest one ends.
     ``row_in``, ``row_out``
-        The engine has read a row; it hands one over to be written.
+        The DMA engine has read a row; the engine hands over a row to be written.
     """
     one = ("reset", "x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS), "swap",
            "transpose", "result", "cross_lane", "valid", "issue", "write", "push", "clear", "end",
@@ -110,7 +112,7 @@ def record_layout(config: Config) -> data.StructLayout:
 
 
 def port(core: int) -> str:
-    """The name of the output that shows a core."""
+    """Name of the output of `Probes` that shows a core."""
     return f"trace_{core}"
 
 
@@ -140,7 +142,7 @@ class Probes(wiring.Component):
         super().__init__({port(core): Out(self._layout.size) for core in range(config.cores)})
 
     def verilog(self) -> str:
-        """The module in Verilog."""
+        """Verilog text of the module."""
         ports, body = [], []
         for core in range(self._config.cores):
             ports.append(f"output [{self._layout.size - 1}:0] {port(core)}")
@@ -202,8 +204,8 @@ def hide(verilog: Mapping[str, str], whole: Collection[str]) -> str:
     verilog : mapping of str to str
         The model's sources by module name.
     whole : collection of str
-        Modules to leave out. Of the others, signals of 64 bits and more, signals without a proper
-        name, and counters of cycles are left out.
+        Modules to leave out entirely. Of all other modules, signals of 64 bits and more, signals
+        with names from Yosys, and cycle counters are left out.
     """
     statements = []
     for module, text in verilog.items():

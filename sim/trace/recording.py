@@ -1,4 +1,4 @@
-"""Moves what a traced chip records from its C++ (sim/models/cpp/chip.cpp) to a trace."""
+"""Moves the records of a traced chip from its C++ code (sim/models/cpp/chip.cpp) to a trace."""
 
 import ctypes
 from collections.abc import Callable
@@ -14,24 +14,24 @@ from sim.verilated.model import Model
 __all__ = ["Recording"]
 
 RECORDED_WORDS = 1 << 19
-"""Words of a core's records that may wait to be moved to the trace."""
+"""Number of words of a core's records above which they are moved to the trace."""
 
 
 class Recording:
     """Feeds a chip's records to a `Tracer`.
 
-    A thread of its own does that, so that an interrupt (Ctrl-C) cannot leave a step half done.
+    A separate thread does this, so that Ctrl-C cannot leave the trace half written.
 
     Parameters
     ----------
     model : Model
         The verilated chip.
     chip : int
-        Address of its driver, a ``Chip`` of chip.cpp.
+        Address of the chip's C++ object, a ``Chip`` of chip.cpp.
     cores : int
         Number of cores.
     tracer : Tracer
-        Receives the records. Closed by `close`.
+        Receives the records. `close` closes it.
     """
 
     def __init__(self, model: Model, chip: int, cores: int, tracer: Tracer) -> None:
@@ -50,12 +50,12 @@ class Recording:
             function.argtypes = arguments
 
     def drain(self) -> None:
-        """Moves the records if there are many. The chip must not run meanwhile."""
+        """Moves the records to the trace if there are many. The chip must not run meanwhile."""
         if any(self._words(core)[1] > RECORDED_WORDS for core in self._cores):
             self._finish(self._move)
 
     def close(self) -> None:
-        """Completes the trace."""
+        """Moves the remaining records, and completes the trace."""
         try:
             self._finish(self._move)
         finally:
@@ -63,7 +63,7 @@ class Recording:
             self._thread.shutdown()
 
     def _finish(self, step: Callable[[], None]) -> None:
-        """Runs a step to its end, also if an interrupt comes; then raises the interrupt."""
+        """Runs ``step`` to its end; raises a `KeyboardInterrupt` of that time afterwards."""
         try:
             future = self._thread.submit(step)
         except RuntimeError:
@@ -81,7 +81,7 @@ class Recording:
         future.result()
 
     def _words(self, core: int) -> tuple[Any, int]:
-        """Pointer to a core's records, and how many words they have."""
+        """Pointer to a core's records, and their number of words."""
         words, count = ctypes.POINTER(ctypes.c_uint32)(), ctypes.c_uint64()
         self._model.check(self._model.library.systolith_chip_records(
             self._model.handle, self._chip, core, words, count))

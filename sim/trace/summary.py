@@ -16,7 +16,7 @@ __all__ = ["summary"]
 
 
 def summary(path: str | os.PathLike[str]) -> str:
-    """Returns a table with the cycles of each cause and each unit, for each core that ran.
+    """Returns a table: for each core that ran, the cycles of each cause and of each busy unit.
 
     Percentages refer to the core's cycles from the first to the last one that has a bundle.
     """

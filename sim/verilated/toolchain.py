@@ -7,7 +7,7 @@ Two environment variables override defaults:
 ``SYSTOLITH_MARCH``
     The machine to compile for (``-march=``). Default: ``native``. `compile_for` overrides it.
 
-What they build goes to the cache of `hdl.store`; reports, pictures and the like go to
+Simulations are built in the cache of `hdl.store`; reports, pictures and other results go to
 `build_folder`.
 """
 
@@ -33,22 +33,23 @@ _INSTALL = "apt-get install -y g++ make perl"
 
 _VERILATOR_FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing",
                     "--output-split", "0")
-"""No result depends on an unknown value, so Verilator may choose the fastest one. Files are not
-split: each would read all headers.
+"""Results do not depend on unknown (x) values, so Verilator may choose the fastest ones. Its output
+is not split into several files, because each would read all headers.
 """
 
 _CXX_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
               "-DVL_TIME_CONTEXT", "-DVL_USER_FATAL", "-pthread")
-"""For every object of a model. Only its C API is exported, and Verilator's fatal errors are
-exceptions.
+"""Compiler arguments for every object of a model.
+
+They export only the model's C API, and turn Verilator's fatal errors into exceptions.
 """
 
 
 def build_folder() -> pathlib.Path:
-    """The folder for what a user asks for, such as reports and pictures; it need not exist yet.
+    """The folder for results that a user requests, such as reports; it need not exist yet.
 
-    ``SYSTOLITH_BUILD`` chooses it. Default: ``build`` in the checkout; for an installed package,
-    the folder of the cache.
+    ``SYSTOLITH_BUILD`` sets it. Default: ``build`` in the checkout; for an installed package, the
+    folder of the cache.
     """
     checkout = pathlib.Path(__file__).resolve().parents[2]
     if not os.environ.get("SYSTOLITH_BUILD") and (checkout / "pyproject.toml").is_file():
@@ -61,15 +62,15 @@ _target: ContextVar[str | None] = ContextVar("_target", default=None)
 
 @contextlib.contextmanager
 def compile_for(machine: str) -> Iterator[None]:
-    """Compile for another machine within the context, whatever ``SYSTOLITH_MARCH`` is.
+    """Compile for another processor type within the context; overrides ``SYSTOLITH_MARCH``.
 
-    Models of several machines can run in one process. In particular, ``haswell`` gives the kernels'
-    AVX2 backend on a machine that has AVX-512.
+    Models for several processor types can run in one process. In particular, ``haswell`` selects
+    the kernels' AVX2 code on a processor that has AVX-512.
 
     Parameters
     ----------
     machine : str
-        As ``-march=`` takes it.
+        Processor type, as in the compiler's argument ``-march=``.
     """
     token = _target.set(machine)
     try:
@@ -79,7 +80,7 @@ def compile_for(machine: str) -> Iterator[None]:
 
 
 def march() -> str:
-    """The machine to compile for, as ``-march=`` takes it."""
+    """The processor type to compile for, as in the compiler's argument ``-march=``."""
     return _target.get() or os.environ.get("SYSTOLITH_MARCH") or "native"
 
 
@@ -96,7 +97,7 @@ class Toolchain:
     make, perl, ar : str
         Paths of the other tools.
     march : str
-        The machine to compile for.
+        The processor type to compile for (`march`).
     """
 
     verilator_root: pathlib.Path
@@ -113,8 +114,8 @@ class Toolchain:
         Raises
         ------
         RuntimeError
-            If one is missing; the message says how to install it. If ``SYSTOLITH_CXX`` is not a
-            command.
+            If a tool is missing (the message says how to install it), or if ``SYSTOLITH_CXX`` is
+            not a command.
         """
         cxx = _compiler_command()
         wanted = {"C++ compiler": cxx[0], "make": "make", "perl": "perl", "ar": "ar"}
@@ -142,7 +143,7 @@ class Toolchain:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The compiler's arguments for any object, without those of `optimisation`."""
+        """The compiler's arguments for every object, without those from `optimisation`."""
         return _CXX_FLAGS
 
     @property
@@ -159,13 +160,14 @@ class Toolchain:
     def optimisation(self, optimise: bool | None = True) -> tuple[str, ...]:
         """The compiler's optimisation arguments.
 
-        For a fast model, for a fast build, or, if ``optimise`` is None, for code that hardly runs.
+        True gives a fast model, False a fast build, None the fastest build, for code that hardly
+        runs.
         """
         level = {True: "-O3", False: "-O1", None: "-O0"}[optimise]
         return level, f"-march={self.march}"
 
     def make_settings(self, optimise: bool | None = True) -> dict[str, str]:
-        """Variables for Verilator's makefiles that change what they build."""
+        """Those variables of Verilator's makefiles that affect the objects that they build."""
         return {
             "CFG_CXXFLAGS_PCH_I": "-include",
             "CFG_CXXFLAGS_STD": "-std=c++20",
@@ -176,10 +178,11 @@ class Toolchain:
         }
 
     def make_variables(self, optimise: bool | None = True) -> dict[str, str]:
-        """Variables for Verilator's makefiles: `make_settings`, and where the tools are.
+        """Variables for Verilator's makefiles: `make_settings`, and the paths of the tools.
 
-        The wheel's ``verilated.mk`` was configured on another machine: it names that machine's
-        compiler, and lacks what configuration on this machine would have found.
+        They replace settings of the wheel's ``verilated.mk``, which was configured on another
+        machine: it names that machine's compiler, and lacks what configuration on this machine
+        would have found.
         """
         return {
             "CXX": shlex.join(self.cxx),
@@ -191,7 +194,7 @@ class Toolchain:
         }
 
     def environment(self) -> dict[str, str]:
-        """Environment for Verilator and its makefiles."""
+        """Environment variables for Verilator and its makefiles."""
         environment = dict(os.environ)
         # Neither the flags of a calling make nor the user's C++ flags may reach the build.
         for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
@@ -204,12 +207,13 @@ class Toolchain:
     def identity(self) -> tuple[str, ...]:
         """Dependencies of every object and model: tools' versions, flags, and target machine.
 
-        No path is part of it except that of the compiler, as chosen: checkouts share models.
+        The only path in it is the compiler's, as the user gave it, so checkouts can share models.
 
         Raises
         ------
         RuntimeError
-            If the compiler does not know the machine, or does not run; with its message.
+            If the compiler does not know the processor type, or does not run; the message has its
+            output.
         """
         return (*self.cxx, *_compiler_identity(self.cxx, self.march),
                 importlib.metadata.version("verilator"), *self.verilator_flags,
