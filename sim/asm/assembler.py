@@ -62,8 +62,8 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
 _Code = tuple[int, int | str | Immediate | None]
 """An operand's code, and what it needs an immediate for.
 
-That is a value or a label (the number of the immediate that holds it is later added to the code), an
-immediate that the operand names, or None.
+That is a value or a label (the number of the immediate that holds it is later added to the code),
+an immediate that the operand names, or None.
 """
 
 
