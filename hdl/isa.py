@@ -237,8 +237,8 @@ FAULTS: dict[Fault, str] = {
         "of a chip with one core.",
     Fault.CONFLICT: "Two operations of the bundle write the same vector register, mask, or scalar "
         "register other than s0.",
-    Fault.PC_RANGE: "The program counter left the instruction memory. It is reported as it is; the "
-        "previous bundle was executed.",
+    Fault.PC_RANGE: "The program counter left the instruction memory, and keeps the address out of "
+        "range; the previous bundle was executed.",
     Fault.SMEM_RANGE: "The address of a scalar load or store, or of a word of a descriptor, is "
         "beyond the scalar memory.",
     Fault.VMEM_RANGE: "The address of a vector load or store is beyond the vector memory.",
@@ -246,17 +246,18 @@ FAULTS: dict[Fault, str] = {
     Fault.WEIGHT_LOAD: "Weights pushed while a complete load waits for its swap; straight and "
         "transposed weights in one load; a swap without a complete load; rows before the first "
         "swap.",
-    Fault.FIFO_OVERFLOW: "Rows pushed while the array holds as many results as it can.",
+    Fault.FIFO_OVERFLOW: "Rows pushed while the array already holds its maximum of results "
+        "(result_vregs).",
     Fault.FIFO_UNDERFLOW: "A pop without an outstanding result.",
     Fault.SEMAPHORE: "A signal that would raise a semaphore above 2**32 - 1.",
-    Fault.WATCHDOG: "No bundle issued for as many cycles as the host allows.",
+    Fault.WATCHDOG: "No bundle issued for the number of cycles that the host set as the watchdog.",
     Fault.BUS_ERROR: "The HBM answered a transfer with an error. This is the only fault that is "
-        "not precise: the core stops some time after the transfer started. Its other rows are "
-        "written, and it signals no semaphore.",
+        "not precise: the core stops some time after the transfer started. The transfer's other "
+        "rows are written, and it signals no semaphore.",
     Fault.DMA_DESCRIPTOR: "A malformed descriptor: a space that does not exist or is not allowed "
         "on that side, a reserved bit that is set, no rows or 2**24 or more, a high address word "
-        "outside of HBM, a run on a side that has none, a stride without a run, or the other core "
-        "of a chip with one core.",
+        "outside of HBM, a run on a side whose space has no runs, a stride without a run, or the "
+        "other core of a chip with one core.",
     Fault.DMA_RANGE: "A block of a transfer lies outside of its space.",
     Fault.DMA_ALIGNMENT: "An address or a stride in HBM is not a multiple of a row's bytes, the "
         "rows do not fill whole vectors, or an address in instruction memory is not the start of a "
@@ -411,7 +412,7 @@ def _misc(op: MiscOp, operands: str, semantics: str, *faults: Fault,
     return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults, cores)
 
 
-_F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros; with a NaN {}set."
+_F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros; if an operand is NaN, d is {}set."
 
 OPERATIONS: tuple[Operation, ...] = (
     _scalar(ScalarOp.ADD, "d = a + b, modulo 2**32."),
@@ -458,9 +459,10 @@ OPERATIONS: tuple[Operation, ...] = (
     _vector(VectorOp.FSUB, _BINARY, "d = a + (-b), fp32.", Unit.FLOAT),
     _vector(VectorOp.FMUL, _BINARY, "d = a * b, fp32.", Unit.FLOAT),
     _vector(VectorOp.FMIN, _BINARY, "d = the smaller of a and b, fp32; -0 is smaller than +0; NaN "
-                                    "if either is; a subnormal operand is the zero of its sign."),
+                                    "if an operand is; a subnormal operand is the zero of its "
+                                    "sign."),
     _vector(VectorOp.FMAX, _BINARY, "d = the larger of a and b, fp32; +0 is larger than -0; NaN if "
-                                    "either is; a subnormal operand is the zero of its sign."),
+                                    "an operand is; a subnormal operand is the zero of its sign."),
     _vector(VectorOp.FABS, _UNARY, "d = |a|, fp32; a subnormal is +0, NaN is 7FC00000."),
     _vector(VectorOp.FNEG, _UNARY, "d = -a, fp32; a subnormal is the zero of the other sign, "
                                    "NaN is 7FC00000."),
@@ -520,10 +522,12 @@ OPERATIONS: tuple[Operation, ...] = (
               "Each sublane x of a, rounded to bf16, gives a result row x @ W.",
               (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
     Operation(PushOp.ROWS_SWAP, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
-              "Makes the next weight tile active, then does the same as rows.",
+              "Makes the next weight tile active; then, like rows, each sublane x of a gives a "
+              "result row x @ W.",
               (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
     Operation(PopOp.POP, (Slot.POP,), _operands("d:VECTOR_OUT"), Unit.MXU,
-              "Sublanes of d = the oldest result rows.", (Fault.FIFO_UNDERFLOW,)),
+              "d = the oldest result vector: its sublanes are result rows.",
+              (Fault.FIFO_UNDERFLOW,)),
     _misc(MiscOp.ROTATE_LANES, _CROSS,
           "d[s, (l + b) mod lanes] = a[s, l]; b < lanes, unsigned.", Fault.INDEX_RANGE),
     _misc(MiscOp.ROTATE_SUBLANES, _CROSS,

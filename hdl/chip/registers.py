@@ -219,14 +219,15 @@ GLOBAL_REGISTERS = _table((
     Register("IMEM_BUNDLES", 0x024, Access.RO, "Instruction memory of a core, in bundles."),
     Register("HBM_BYTES_LO", 0x028, Access.RO,
              "Memory that all cores share, in bytes: lower half."),
-    Register("HBM_BYTES_HI", 0x02C, Access.RO, "Upper half."),
+    Register("HBM_BYTES_HI", 0x02C, Access.RO,
+             "Memory that all cores share, in bytes: upper half."),
     Register("HBM_CHANNELS", 0x030, Access.RO, "Memory channels of each core."),
     Register("INTERRUPT_STATUS", 0x040, Access.W1C,
              "Events since the bits were last cleared. Writing a 1 clears a bit, unless the event "
              "occurs in the same cycle.", _events(), 0),
     Register("INTERRUPT_ENABLE", 0x044, Access.RW,
-             "The interrupt line is set one cycle after a bit is set both here and in "
-             "INTERRUPT_STATUS.", _events(), 0),
+             "Enables interrupts by event. The interrupt line is set one cycle after a bit is set "
+             "both here and in INTERRUPT_STATUS.", _events(), 0),
 ))
 """Registers of the chip, by name."""
 
@@ -241,26 +242,27 @@ _CONTROL = Register("CONTROL", 0x000, Access.W1, "Commands: writing 1 to a bit e
 
 _STATUS = Register("STATUS", 0x004, Access.RO, "State of the core.", (
     Field("RUNNING", 0, 1, "A program runs."),
-    Field("WAITING", 1, 1, "The next bundle waits for a semaphore and for nothing else."),
-    Field("IDLE", 2, 1, "No operation is in progress; the array may hold results."),
+    Field("WAITING", 1, 1, "The next bundle waits only for a semaphore."),
+    Field("IDLE", 2, 1, "No operation is in progress; the array may hold results for later pops."),
     Field("DMA_BUSY", 3, 1, "Transfers are in progress or queued."),
     Field("RESETTING", 4, 1, "The core is being reset."),
     Field("FAULT", 8, FAULT_BITS, "Why the core stopped: a fault number of isa.md, 0 for none."),
 ))
 
 _ACCESS = (
-    Register("ACCESS_ADDRESS", 0x020, Access.RW, "Address of ACCESS_DATA. Each access to that "
-             "which is not refused advances it to the next word; in instruction memory to the next "
-             "bundle "
-             f"after word {BUNDLE_WORDS - 1}.", (
+    Register("ACCESS_ADDRESS", 0x020, Access.RW, "Address that an access to ACCESS_DATA reads or "
+             "writes. Each such access that is not refused advances the address to the next word; "
+             f"in instruction memory, word {BUNDLE_WORDS - 1} of a bundle is followed by word 0 of "
+             "the next bundle.", (
         Field("ADDRESS", 0, ACCESS_ADDRESS_BITS, "Number of the word, register or semaphore; in "
               f"instruction memory, {1 << REQUEST_WORD_BITS} times the bundle plus the word."),
         Field("SPACE", ACCESS_ADDRESS_BITS, SPACE_BITS, "0: instruction memory, 1: scalar memory, "
               "2: scalar registers, 3: semaphores."),
     ), 0, acts=True),
-    Register("ACCESS_DATA", 0x024, Access.RW, "The word at ACCESS_ADDRESS. Refused if it does "
-             "not exist, and during a reset. While a program runs, only scalar memory, writes of "
-             "instruction memory and reads of semaphores are permitted.", acts=True),
+    Register("ACCESS_DATA", 0x024, Access.RW, "The word at ACCESS_ADDRESS. An access is refused if "
+             "the word does not exist, and during a reset. While a program runs, only reads and "
+             "writes of scalar memory, writes of instruction memory, and reads of semaphores are "
+             "permitted.", acts=True),
     Register("SEMAPHORE_ADD", 0x028, Access.WO, "Adds to a semaphore, in any state of the core. On "
              "overflow the semaphore keeps its value and the core has the fault SEMAPHORE. Refused "
              "during a reset.", (
@@ -273,8 +275,8 @@ _TRANSFERS = (
     *(Register(f"DMA_DESCRIPTOR_{word}", 0x040 + 4 * word, Access.RW,
                f"Word {word} of a transfer's descriptor, as defined in isa.md.", reset=0)
       for word in range(DESCRIPTOR_WORDS)),
-    Register("DMA_START", 0x068, Access.W1, "Starts a transfer. Refused if DMA_FAULT is not zero "
-             "afterwards.", (
+    Register("DMA_START", 0x068, Access.W1, "Starts a transfer. The write is refused if the "
+             "transfer cannot start; DMA_FAULT then gives the reason.", (
         Field("GO", 0, 1, "Queues the descriptor's transfer."),
     ), acts=True),
     Register("DMA_FAULT", 0x06C, Access.RO, "Outcome of the last write of DMA_START; 0: the "
@@ -295,7 +297,7 @@ def _counters() -> Iterator[Register]:
         if name == "CYCLES":
             text = ("Cycles since the counters were cleared, lower half. A read captures both "
                     "halves of all counters in the same cycle; the registers below return the "
-                    "captured values, so that they sum to this.")
+                    "captured values, which sum to this count.")
         else:
             text = "Cycles charged to this cause, lower half, when CYCLES_LO was last read."
         yield Register(f"{name}_LO", offset, Access.RO, text,
@@ -308,10 +310,11 @@ CORE_REGISTERS = _table((
     _CONTROL,
     _STATUS,
     Register("PC", 0x008, Access.RO,
-             "The bundle that issues next, or that halted, or that has the fault."),
-    Register("START_PC", 0x00C, Access.RW, "The bundle at which START begins.", reset=0),
+             "Address of the bundle that issues next, or that halted, or that has the fault."),
+    Register("START_PC", 0x00C, Access.RW, "Address of the bundle at which START begins.", reset=0),
     Register("WATCHDOG", 0x010, Access.RW,
-             "Cycles without an issue after which the core has the fault WATCHDOG; 0: never.",
+             "Number of cycles without an issue after which the core stops with the fault "
+             "WATCHDOG; 0: never.",
              reset=0),
     *_ACCESS,
     *_TRANSFERS,

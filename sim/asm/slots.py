@@ -184,13 +184,13 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.FMUL, d, a, b)
 
     def fmin(self, d: Vector, a: Vector, b: VectorSource) -> None:
-        """d = the smaller of a and b, fp32; -0 is smaller than +0; NaN if either is; a subnormal
-        operand is the zero of its sign.
+        """d = the smaller of a and b, fp32; -0 is smaller than +0; NaN if an operand is; a
+        subnormal operand is the zero of its sign.
         """
         self._put(VectorOp.FMIN, d, a, b)
 
     def fmax(self, d: Vector, a: Vector, b: VectorSource) -> None:
-        """d = the larger of a and b, fp32; +0 is larger than -0; NaN if either is; a subnormal
+        """d = the larger of a and b, fp32; +0 is larger than -0; NaN if an operand is; a subnormal
         operand is the zero of its sign.
         """
         self._put(VectorOp.FMAX, d, a, b)
@@ -204,31 +204,38 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.FNEG, d, a)
 
     def feq(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a = b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """d is set where a = b as numbers: -0 equals +0, subnormals are zeros; if an operand is
+        NaN, d is not set.
         """
         self._put(VectorOp.FEQ, d, a, b)
 
     def fne(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a != b as numbers: -0 equals +0, subnormals are zeros; with a NaN set."""
+        """d is set where a != b as numbers: -0 equals +0, subnormals are zeros; if an operand is
+        NaN, d is set.
+        """
         self._put(VectorOp.FNE, d, a, b)
 
     def flt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a < b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """d is set where a < b as numbers: -0 equals +0, subnormals are zeros; if an operand is
+        NaN, d is not set.
         """
         self._put(VectorOp.FLT, d, a, b)
 
     def fle(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a <= b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """d is set where a <= b as numbers: -0 equals +0, subnormals are zeros; if an operand is
+        NaN, d is not set.
         """
         self._put(VectorOp.FLE, d, a, b)
 
     def fgt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a > b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """d is set where a > b as numbers: -0 equals +0, subnormals are zeros; if an operand is
+        NaN, d is not set.
         """
         self._put(VectorOp.FGT, d, a, b)
 
     def fge(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a >= b as numbers: -0 equals +0, subnormals are zeros; with a NaN not set.
+        """d is set where a >= b as numbers: -0 equals +0, subnormals are zeros; if an operand is
+        NaN, d is not set.
         """
         self._put(VectorOp.FGE, d, a, b)
 
@@ -385,7 +392,9 @@ class PushMethods(SlotMethods):
         self._put(PushOp.ROWS, a)
 
     def rows_swap(self, a: Vector) -> None:
-        """Makes the next weight tile active, then does the same as rows."""
+        """Makes the next weight tile active; then, like rows, each sublane x of a gives a result
+        row x @ W.
+        """
         self._put(PushOp.ROWS_SWAP, a)
 
 
@@ -393,7 +402,7 @@ class PopMethods(SlotMethods):
     """The array pop slot."""
 
     def pop(self, d: Vector) -> None:
-        """Sublanes of d = the oldest result rows."""
+        """d = the oldest result vector: its sublanes are result rows."""
         self._put(PopOp.POP, d)
 
 
