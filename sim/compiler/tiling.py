@@ -156,7 +156,7 @@ class Tiling:
                 wide if self.lane_dimension is None else self.columns))
         tiles = vectors.reshape(outer, self.lane_tiles, self.row_tiles, high, wide)
         tiles = tiles.transpose(0, 2, 3, 1, 4)
-        # Whole tiles at once, then the partial ones at the edges.
+        # All whole tiles are written at once, then the partial tiles at the edges.
         for row, rows, sublanes in _parts(plain.shape[1], high):
             for column, columns, lanes in _parts(plain.shape[2], wide):
                 part = plain[:, row * high:row * high + rows * sublanes,

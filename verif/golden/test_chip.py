@@ -75,8 +75,8 @@ def test_a_transfer_comes_after_the_rest_of_its_bundle() -> None:
     golden = GoldenCore(TINY)
     golden.scalars[1:4] = 77, 0, 40
     put(golden, 0, descriptor(TINY, smem(40), hbm(0), rows=1))
-    # A store into the descriptor is not seen, one into the source is; a load of the destination
-    # gets what was there before.
+    # The bundle's store to the source is copied, but not one to the descriptor; its load of the
+    # destination gets the old words.
     put(golden, 20, descriptor(TINY, smem(40), smem(60), rows=1))
     golden.smem[60] = 5
     run(golden, "{ misc.dma 0 | s0.store s1, s2, 1 } { s1.halt }")
@@ -193,7 +193,7 @@ def test_faults_of_a_descriptor_are_precise(word: int, value: int, fault: Fault)
 def test_a_descriptor_beyond_scalar_memory(address: int) -> None:
     golden = GoldenCore(TINY)
     golden.scalars[9] = address
-    # What could be read of it would be no descriptor either.
+    # Words that could be read there are not a valid descriptor either.
     golden.smem[:] = 0xFFFFFFFF
     golden.load_program(assemble(ONE_DMA).bundles)
     unchanged_but_fault(golden, Fault.SMEM_RANGE)
@@ -239,7 +239,7 @@ def test_signal_other() -> None:
     assert two.semaphores[5] == 33
     assert not one.semaphores.any()
     assert one.fault is two.fault is Fault.NONE
-    # Beyond 32 bits it is the other one's fault, and the signal is lost.
+    # An overflow beyond 32 bits is a fault of the other core, and the signal is lost.
     run(one, "{ misc.signal_other sem5, -32 } { s0.add s3, s0, 1 | s1.halt }")
     assert (one.fault, two.fault) == (Fault.NONE, Fault.SEMAPHORE)
     assert two.semaphores[5] == 33
@@ -260,7 +260,7 @@ def ping_pong(config: Config, rounds: int) -> tuple[Program, Program]:
         {{ misc.dma 0 | s1.loop s1, again }}
         {{ s1.halt }}
     """
-    # The first has the word from the start.
+    # The first core begins with the word.
     return assemble("{ misc.signal sem6, 1 }" + text, config), assemble(text, config)
 
 
@@ -279,7 +279,7 @@ def test_words_go_to_and_fro(config: Config, turn: int) -> None:
     assert result.executed == (2 + 5 * rounds + 1, 1 + 5 * rounds + 1)
     assert (chip.cores[1].vmem[8] == 2 * rounds).all()
     assert (chip.cores[0].vmem[9] == 2 * rounds).all()
-    # The last word that came back was not waited for.
+    # No core waited for the last word that was sent back.
     assert chip.cores[0].semaphores[6] == 1
     assert not chip.cores[1].semaphores.any()
 
@@ -310,7 +310,7 @@ def test_a_pipeline_through_hbm_with_two_buffers(turn: int) -> None:
         {{ misc.dma s2 | s0.xor s2, s2, 10 | s1.loop s1, again }}
         {{ s1.halt }}
     """, config).bundles)
-    # Consumer: adds what came to v2, shifted, so that order matters.
+    # Consumer: shifts v2 and adds each part to it, so that the parts' order matters.
     consumer.load_program(assemble(f"""
         {{ s0.add s1, s0, {parts} }}
         again: {{ s1.bne s2, 0, second }}
@@ -351,7 +351,7 @@ def test_cores_that_wait_for_each_other_are_reported() -> None:
     result = chip.run(1_000_000_000)
     assert result.executed == (1, 2)
     assert (result.running, result.waiting, result.faults, result.done) == ((), (0, 1), {}, False)
-    # The host ends it.
+    # A signal of the host ends the wait.
     chip.cores[1].signal(2)
     result = chip.run(1_000_000_000)
     assert result.executed == (2, 3)

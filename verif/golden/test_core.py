@@ -234,7 +234,7 @@ def test_scalar_sources() -> None:
         assert execute(golden, bundle(do("s0", "add", 9, 0, code), imm=imm))
         assert golden.scalars[9] == word, code
         assert execute(golden, bundle(do("v1", "move", 4, code), imm=imm))
-        # s9 has just been written.
+        # s9, which the bundle before has written, may be the source.
         assert (golden.vectors[4] == word).all(), code
 
 
@@ -245,7 +245,7 @@ def test_s0_is_zero_whatever_is_written_to_it() -> None:
                   (do("misc", "read_semaphore", 0, 2),)):
         assert execute(golden, bundle(*parts))
         assert golden.scalars[0] == 0
-    # Both slots may write it.
+    # Several slots may write s0 in one bundle.
     assert execute(golden, bundle(do("s0", "add", 0, 1, 2), do("s1", "add", 0, 1, 2),
                                    do("misc", "read_semaphore", 0, 2)))
     assert golden.scalars[0] == 0
@@ -460,7 +460,7 @@ def test_all_operations_of_a_bundle_read_before_any_writes() -> None:
     assert golden.held == 2
     pushed = tile_matmul(old["vectors"][11].view(np.float32), golden.weights).view(np.uint32)
     assert np.array_equal(golden.results[1], pushed)
-    # Others meet what one of them writes.
+    # Operations of one bundle read registers that others of it write.
     golden.vectors[20] = golden.vectors[21] + 1
     old = everything(golden)
     assert execute(golden, bundle(
@@ -662,7 +662,7 @@ def test_files_do_not_conflict_with_each_other() -> None:
         do("s0", "add", 5, 1, 2), do("v0", "eq", 5, 1, vector(2)), do("v1", "move", 5, inline(1)),
         do("st", "store", 5, 0, inline(5), 5), do("push", "rows", 5),
         do("misc", "signal", 5, inline(1))))
-    # What a store reads is in the field d, too.
+    # A store's source is in field d, too, but is not written.
     assert execute(random_golden(), bundle(
         do("s0", "store", 5, 0, inline(2)), do("s1", "add", 5, 5, inline(2)),
         do("v1", "move", 5, inline(1)), do("st", "store", 5, 0, inline(5), 5)))
@@ -734,7 +734,7 @@ def test_fault_stops_the_core_and_changes_nothing_else(name: str, config: Config
     golden, part, fault = at_fault(name, config)
     others = {"push": "fifo_overflow" in name or "weight_load" in name,
               "pop": fault is Fault.FIFO_UNDERFLOW}
-    # Alone, and among valid operations.
+    # The operation has the fault alone, and among valid operations.
     assert_fault(golden, bundle(part), fault, pc=5)
     parts = dict(BYSTANDERS)
     if any(others.values()):
@@ -742,7 +742,7 @@ def test_fault_stops_the_core_and_changes_nothing_else(name: str, config: Config
         del parts[Slot.POP]
     parts[part[0]] = part[1]
     assert_fault(golden, pack(parts), fault, pc=5)
-    # The core can go on after it.
+    # The core can run again after the fault.
     golden.load_program([bundle(do("s0", "add", 8, 0, inline(7)))], at=6)
     golden.start(6)
     assert golden.fault is Fault.NONE
@@ -783,7 +783,7 @@ def test_the_least_fault_counts() -> None:
         for chosen in combinations(parts, count):
             one = bundle(*(parts[fault] for fault in chosen))
             assert_fault(golden, one, min(chosen))
-            # Before all of them.
+            # CONFLICT and ILLEGAL take precedence over all of these faults.
             assert_fault(golden, bundle(
                 *(parts[fault] for fault in chosen), do("v0", "move", 9, inline(1)),
                 do("v1", "move", 9, inline(1))), Fault.CONFLICT)
@@ -794,7 +794,7 @@ def test_the_least_fault_counts() -> None:
     assert_fault(golden, bundle(parts[Fault.SEMAPHORE], parts[Fault.FIFO_UNDERFLOW]),
                  Fault.FIFO_UNDERFLOW)
     assert_fault(golden, bundle(parts[Fault.SEMAPHORE]), Fault.SEMAPHORE)
-    # A push has two conditions.
+    # A push can have two faults.
     golden = random_golden()
     while golden.held < TINY.result_vregs:
         assert execute(golden, bundle(do("push", "rows", 7)))
@@ -850,7 +850,7 @@ def test_a_fault_of_a_waiting_bundle_is_a_fault() -> None:
     golden.semaphores[3] = 0
     wait = do("misc", "wait", 3, inline(1))
     assert_fault(golden, bundle(wait, do("ld", "load", 5, 0, inline(-1))), Fault.VMEM_RANGE)
-    # It has none, waits, and gets one by what happens outside.
+    # Without a fault, the core waits, and then gets one from a signal of the host.
     assert not execute(golden, bundle(wait))
     assert golden.waiting
     golden.semaphores[2] = MASK32
@@ -871,7 +871,7 @@ def test_the_first_fault_is_kept_until_the_next_start() -> None:
     golden.start(0)
     golden.stop()
     assert golden.fault is Fault.NONE
-    # One that was stopped by the host has had none.
+    # A core that the host has stopped has no fault yet.
     golden.signal(2, 1)
     assert (golden.fault, golden.pc) == (Fault.SEMAPHORE, 0)
     assert golden.semaphores[2] == MASK32
@@ -1024,7 +1024,7 @@ def test_program_multiplies_matrices(config: Config, kind: str) -> None:
         *load_weights(config, groups, kind),
         bundle(do("push", "rows", 21)),
         bundle(do("push", "rows_swap", 22), do("pop", "pop", 10)),
-        # The registers of rows in flight are free.
+        # Registers whose rows have been pushed can be overwritten.
         bundle(do("v0", "move", 22, inline(0)), do("v1", "move", 0, inline(0))),
         bundle(do("push", "rows", 23), do("pop", "pop", 11)),
         bundle(do("pop", "pop", 12)), bundle(do("pop", "pop", 13)), bundle(HALT)]
@@ -1243,7 +1243,7 @@ def test_a_bundle_means_the_same_whenever_it_is_executed_again() -> None:
             golden.stop()
             golden.load_program(bundles)
             golden.start(number)
-        # A decoder without memory.
+        # The fresh core decodes every bundle anew.
         fresh._cache.clear()
         assert kept.step() == fresh.step()
         assert kept.fault is fresh.fault

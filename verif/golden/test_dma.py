@@ -276,7 +276,7 @@ CHECKS: dict[Fault, list[dict[str, int]]] = {
     ],
     Fault.DMA_ALIGNMENT: [
         {"source_address": 4}, {"source_address": ROW - 1}, {"source_run": 1, "source_stride": 8},
-        # Also where the stride is not used, for the run is as long as the transfer.
+        # A stride is checked even if it is not used: the run is as long as the transfer.
         {"source_run": 8, "source_stride": -1},
         {"rows": 7}, {"rows": (1 << 24) - 1},
         {"source_space": DmaSpace.MASK, "rows": 1, "destination_space": HBM},
@@ -340,7 +340,7 @@ def test_order_of_checks() -> None:
             if one.keys() & other.keys():
                 continue
             if {"source_space", "destination_space"} & (one.keys() | other.keys()):
-                # What is wrong in one space may be right in another.
+                # An address that is wrong in one space may be valid in another.
                 continue
             tried += 1
             assert Descriptor(**GOOD | one | other).check(TINY, 2) is earlier, (one, other)
@@ -350,7 +350,7 @@ def test_order_of_checks() -> None:
 def test_the_other_core_needs_two() -> None:
     for change in ({"source_space": DmaSpace.OTHER_VMEM, "destination_space": HBM},
                    {"destination_space": DmaSpace.OTHER_VMEM}, {"signal_other": 1},
-                   # Before anything else.
+                   # This fault is reported before all others.
                    {"signal_other": 1, "rows": 7}, {"signal_other": 1, "source_address": 1 << 40}):
         descriptor = Descriptor(**GOOD | change)
         assert descriptor.check(TINY, 1) is Fault.DMA_DESCRIPTOR

@@ -142,7 +142,7 @@ def test_fast_and_slow_path_agree(kind: Callable[..., Any], monkeypatch: pytest.
 
 
 def test_fast_path_ends_exactly_where_a_sum_can_be_subnormal(flushes: list[Any]) -> None:
-    # The difference of (1 + 2**-7)**2 and 1 + 2**-6 is 2**-14: one quantum. Sums go on behind it.
+    # (1 + 2**-7)**2 - (1 + 2**-6) is 2**-14, one quantum; a third product follows.
     for exponent, passes in ((-112, 0), (-113, 3)):
         x, w = np.float32(2.0 ** (exponent // 2)), np.float32(2.0 ** (exponent - exponent // 2))
         left = to_bf16(np.array([[1 + 2**-7, -(1 + 2**-6), -(1 + 2**-7)]], np.float32) * x)
@@ -280,7 +280,7 @@ def test_the_edge_rounds_fp32_and_takes_bf16_as_it_is() -> None:
         assert_same(tile_matmul(left, right), tile_matmul(to_bf16(a), to_bf16(b)))
         assert_same(columns(left, right), tile_matmul(to_bf16(a), to_bf16(b)))
     one = np.ones((1, 1), np.float32)
-    # 1 + 2**-8 is a tie that falls on 1; the product of the unrounded would be larger.
+    # 1 + 2**-8 is a tie that rounds to 1; without rounding, the product would be larger.
     assert tile_matmul(np.full((1, 1), 1 + 2**-8, np.float32), one)[0, 0] == 1
     assert tile_matmul(np.full((1, 1), 1 + 2**-7, np.float32), one)[0, 0] == 1 + 2**-7
 

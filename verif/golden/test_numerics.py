@@ -110,7 +110,7 @@ def test_worked_examples_of_the_mac_hold() -> None:
 
 
 def test_flush_is_judged_after_rounding_with_unbounded_exponent() -> None:
-    # No operation of the array gets there, so this holds the oracle to the text.
+    # No operation of the array gets so close, so this checks only the oracle against the text.
     least = oracle.Fraction(2) ** -126
     below = oracle.Fraction(1, 1 << 25)
     assert oracle.F32.deliver(least * (1 - 2 * below)) == (0x00000000, "exact flush")
@@ -188,7 +188,7 @@ def test_mac_matches_oracle_on_random_operands_of_every_class() -> None:
     assert set(range(-23, 0)) <= set(distance[normal & tie].tolist())
     assert set(range(9, 25)) <= set(distance[normal & tie].tolist())
     assert set(range(-40, 41)) - set(range(9)) <= set(distance[normal & inexact].tolist())
-    # How far a difference is shifted left to be normal again.
+    # Bits by which a difference is shifted left to be normalized.
     field_sum = (expected >> 23) & 0xFF
     lost = np.maximum(field_acc, field_product).astype(int) - field_sum
     assert set(range(24)) <= set(lost[normal & opposite & (field_sum > 0)].tolist())
@@ -246,12 +246,12 @@ def test_padding_product_is_neutral_for_every_result() -> None:
     rng = np.random.default_rng(SEED)
     s = np.concatenate([np.array(F32_CORNERS, np.uint32), np.arange(1 << 16, dtype=np.uint32) << 16,
                         rng.integers(0, 1 << 32, 1 << 16, np.uint32)])
-    # Any result: the sum of a pattern and nothing that changes its value.
+    # All patterns that results can have: canonical, and flushed.
     s = bits(canonical(flush(from_bits(s))))
     assert {0x00000000, 0x80000000, F32_INF, F32_NAN} <= set(s.tolist())
     x, w = b16([0x0000]), b16([0x8000])
     assert_bits(mac(from_bits(s), x, w), s, s)
-    # With a weight of +0 it is not: it turns -0 into +0, and nothing else.
+    # With a weight of +0, the product is not neutral: it turns -0 into +0, and only that.
     changed = bits(mac(from_bits(s), x, b16([0x0000]))) != s
     assert set(s[changed].tolist()) == {0x80000000}
 
@@ -303,7 +303,7 @@ def test_no_warning_escapes_whatever_the_caller_asked_for() -> None:
         quiet = mac(from_bits(acc), from_bits(x), from_bits(w))
         to_f32(to_bf16(from_bits(acc)))
         assert set(np.geterr().values()) == {"raise"}
-        # The same one by one, where numpy computes with scalars.
+        # The same operands one by one, for which numpy computes with scalars.
         for one in range(0, 3_000, 7):
             got = mac(from_bits(acc[one]), from_bits(x[one]), from_bits(w[one]))
             assert bits(got) == bits(quiet)[one]

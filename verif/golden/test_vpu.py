@@ -75,7 +75,7 @@ def signed(word: int) -> int:
 
 
 def examples(pattern: str) -> list[tuple[str, str, str]]:
-    """Return the rows of the vector unit's worked examples whose cells match a pattern."""
+    """Return the rows of the vector unit's worked examples that match a regular expression."""
     text = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
     body = text[text.index("## 11. The vector unit: fp32"):text.index("## 12. ")]
     rows = re.findall(rf"^\| {pattern}", body, re.MULTILINE)
@@ -188,7 +188,7 @@ def test_underflow_of_products_is_judged_after_rounding() -> None:
     hows = [how for _, how in results]
     for how in ("down flush", "up flush", "down", "up"):
         assert hows.count(how) >= 5, how
-    # Products below 2**-126 that round up to it: gradual underflow alone does not tell them apart.
+    # Products below 2**-126 that round up to it: underflow is judged after rounding.
     rounded_to_least = sum(
         (one & 0x7FFFFFFF) == 0x00800000 and how == "up" for one, how in results)
     assert rounded_to_least >= 5
@@ -288,7 +288,7 @@ def test_operation_of_one(op: VectorOp) -> None:
     function, corners = UNARY[op]
     rng = np.random.default_rng(SEED)
     a = np.concatenate([singles(corners, 4_000), words(FLOATS), words(INTEGERS)])
-    # Floats of all sizes of integers, and integers of all lengths.
+    # Floats of all magnitudes that integers have, and integers of all lengths.
     sized = rng.integers(0x3F000000, 0x50000000, 3_000, np.uint32)
     short = rng.integers(0, 1 << 32, 3_000, np.uint32) >> rng.integers(0, 32, 3_000, np.uint32)
     a = np.concatenate([a, sized, sized | 1 << 31, short, (0 - short).astype(np.uint32)])
@@ -404,12 +404,12 @@ def test_random_words_of_a_key_differ() -> None:
     counter = np.arange(1 << 16, dtype=np.uint32)
     one, other = (evaluate(VectorOp.RANDOM, counter, words([key])) for key in (1, 2))
     assert abs(np.unpackbits(one.view(np.uint8)).mean() - 0.5) < 0.002
-    # Of 2**16 words, the expected number of repetitions is a half.
+    # Among 2**16 random words, the expected number of repetitions is 0.5.
     assert np.unique(one).size > counter.size - 12
     assert (one == other).sum() < 3
 
 
-# Transcendental functions: which is which. Their bits have tests of their own.
+# Transcendental functions: each operation computes the right one. Other tests check the bits.
 
 
 @pytest.mark.parametrize(("op", "function", "named", "low", "high"), [
@@ -431,7 +431,7 @@ def test_transcendental_operation_is_that_function(op: VectorOp, function: Calla
         assert_words(evaluate(op, a), named(a.view(np.float32)).view(np.uint32), a)
 
 
-# All of them
+# All operations
 
 
 def operations(*kinds: Kind) -> list[VectorOp]:
@@ -460,7 +460,7 @@ def test_shapes_broadcast_and_operands_stay() -> None:
             assert full.dtype == (np.uint32 if function is evaluate else np.bool_), op
             assert not np.shares_memory(full, a), op
             assert not np.shares_memory(full, b), op
-            # One element, with no axis at all, and against all others.
+            # One element as an array without axes, and one broadcast against all others.
             single = function(op, a[1, 2], b[1, 2])
             assert isinstance(single, np.ndarray), op
             assert single.shape == (), op

@@ -162,7 +162,7 @@ def test_transposer_turns_rows_into_columns(sublanes: int, lanes: int) -> None:
                 [int(matrix[r, group * sublanes + s]) for r in range(lanes)]
         out[:] = 0
     assert np.array_equal(tile, matrix)
-    # One group replaced leaves the other rows.
+    # Replacing one group leaves the other rows unchanged.
     transpose_in(tile, np.zeros((sublanes, lanes), np.uint32), groups - 1)
     assert not tile[lanes - sublanes:].any()
     assert np.array_equal(tile[:lanes - sublanes], matrix[:lanes - sublanes])

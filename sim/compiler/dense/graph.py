@@ -71,7 +71,7 @@ class _Writer:
         weights = self._input((columns, depth) if kind.transpose else (depth, columns),
                               side if by_columns else None)
         shape = self._rows, columns
-        # The bits must be those of golden.mxu.dense: `in_order` is for products that are streamed.
+        # `in_order`: even if it is streamed, the product must have the bits of golden.mxu.dense.
         result = self._add("dot_general", (self._x, weights), shape, {
             "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
             "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1 - side,),

@@ -39,7 +39,7 @@ _COPIES = {2: (28, 6), 4: (24, 4)}
 """By the number of copies of long code: vectors and masks that these copies may need together."""
 
 
-# What is computed.
+# Expressions of a region.
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Leaf:
     operand : int or None
         Number of the operand; None for a coordinate.
     dimensions : tuple of int
-        For an operand, the result's dimension for each of its dimensions. For a coordinate, the
+        For an operand, the dimension of the result for each of the operand's. For a coordinate, the
         dimension whose index it is.
     """
 
@@ -176,7 +176,7 @@ def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
     return [writer.register(output, ()) for output in outputs]
 
 
-# Where it lies.
+# Tilings.
 
 
 def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tiling) -> Tiling | None:

@@ -119,7 +119,7 @@ class Reducer:
                 distance //= 2
             if self.kind is not None:
                 return vectors
-        # The order of the elements differs from lane to lane.
+        # Each lane combines the elements in another order; all get the result of the first.
         return [self._b.cross(f"broadcast_{along}", vector, 0) for vector in vectors]
 
 

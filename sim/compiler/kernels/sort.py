@@ -38,7 +38,7 @@ class _Sort:
         order = [d for d in range(len(shape)) if d != dimension] + [dimension]
         self._tiling = Tiling(tuple(wide), tuple(order), True, at.config.sublanes, lanes)
         self._within = min(self._steps, lanes.bit_length() - 1)
-        # The operands, and the numbers of their elements.
+        # The operands, and last the indices of their elements.
         self._places = [Place(at.scratch(self._tiling.vectors), self._tiling)
                         for _ in range(len(op.operands) + 1)]
         self._lane = self._b.vector("lane")
@@ -76,7 +76,7 @@ class _Sort:
         if self._steps > self._within:
             with b.when("lt", b.value(self._within), step), \
                     b.loop(b.value(step - self._within)) as i:
-                # Distance in tiles: 2**(step - 1 - i) elements.
+                # The distance, 2**(step - 1 - i) elements, is passed in tiles.
                 self._across(b.scalar("shl", b.value(1), b.value(step - i - 1 - self._within)),
                              run)
         steps = b.scalar("min", step, self._within)
@@ -98,7 +98,7 @@ class _Sort:
         b, tiling = self._b, self._tiling
         pairs = b.value(tiling.lane_tiles // 2)
         with nest(b, [tiling.outer], {}) as (o,), b.loop(pairs) as pair:
-            # A zero inserted into the pair's number at the bit of the distance.
+            # The tile is the pair's number with a zero inserted at the bit of the distance.
             number = b.value(pair)
             low = b.scalar("and", number, b.value(distance - 1))
             tile = b.value(number * 2 - low)

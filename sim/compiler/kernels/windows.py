@@ -58,9 +58,9 @@ class _Axis:
     step: int
 
     def span(self, shift: int) -> tuple[int, int, int]:
-        """Return ``shift``, and the range (first, end) of windows whose element there exists.
+        """Return (shift, first, end): windows ``first`` to before ``end`` have this element.
 
-        That element of window i is at i * step + shift.
+        The element of window i is at i * step + shift in the operand.
         """
         first = min(max(0, -(shift // self.step)), self.many)
         last = min(self.many, (self.size - 1 - shift) // self.step + 1)
@@ -358,7 +358,7 @@ class _Reduction:
         """
         length = 1
         if self._reducer.kind in ("maximum", "minimum", "and", "or"):
-            # Two windows may overlap.
+            # Combining an element twice has no effect, so the two windows may overlap.
             while length < size:
                 more = min(length, size - length)
                 self._combine(self._places, dimension, more * dilation)

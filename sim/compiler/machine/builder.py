@@ -37,7 +37,7 @@ _R = TypeVar("_R", VReg, MReg, SReg)
 
 
 def _table(slot: Slot, *kinds: Kind) -> dict[str, Operation]:
-    """Return the operations of a slot whose first operands are of the given kinds, by name."""
+    """Return, by name, the operations of a slot whose first operands are of the given kinds."""
     return {operation.name: operation for operation in isa.OPERATIONS
             if slot in operation.slots
             and tuple(operand.kind for operand in operation.operands[:len(kinds)]) == kinds}

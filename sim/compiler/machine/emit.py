@@ -85,7 +85,7 @@ LADDER = (
 _EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code] = {}
 """Emitted code, by a digest of its machine code and its options.
 
-Both cores run the same kernels, which so are emitted once."""
+Both cores run the same kernels, which are therefore emitted only once."""
 
 
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,

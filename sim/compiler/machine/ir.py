@@ -221,7 +221,7 @@ def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ..
     if found is None:
         reads, writes = (tuple(position for position, operand in enumerate(operation.operands)
                                if operand.kind in kinds) for kinds in (_READ, WRITTEN))
-        # The operation itself, so that no other one ever has its identity.
+        # A reference to the operation ensures that no other object gets its id.
         found = _found[id(operation)] = reads, writes, operation
     return found
 

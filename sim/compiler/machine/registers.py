@@ -37,7 +37,7 @@ The largest distance for which coloring succeeds is used."""
 
 
 class RegisterPressureError(Exception):
-    """More registers of a kind are live at once than the core has."""
+    """More registers of a kind (vector, mask, scalar) are live at once than the core has."""
 
     def __init__(self, kind: type[Any], live: int) -> None:
         super().__init__(f"{_NOUNS[kind]} registers must be at most {len(COLORS[kind])}, "

@@ -62,7 +62,7 @@ def log_plus_one(e: Elements, x: Source) -> Any:
     logarithm = log(e, u)
     inner = e.mask("mand", e("fgt", u, 0.0), e("flt", u, float("inf")))
     result = e.select(inner, e("fadd", logarithm, error), logarithm)
-    # Also keeps the sign of zero.
+    # For tiny x, log(1 + x) is x; this also keeps the sign of zero.
     return e.select(e("flt", e("fabs", x), 2.0**-25), e("fmul", x, 1.0), result)
 
 
@@ -138,7 +138,7 @@ def power(e: Elements, x: Source, y: Source) -> Any:
     infinity = float("inf")
     magnitude = e("and", x, MAGNITUDE)
     high, low = _log2_in_two_parts(e, magnitude)
-    # Of 0, infinity and NaN, log2 is exact, and the second part means nothing.
+    # For 0, infinity and NaN, log2 alone is exact; the two parts are meaningless.
     regular = e("ltu", e("sub", magnitude, 0x00800000), 0x7F000000)
     bounded = e("fmin", e("fmax", y, -(2.0**100)), 2.0**100)
     y_high = e("and", bounded, HIGH)

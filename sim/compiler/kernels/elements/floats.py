@@ -43,7 +43,7 @@ def divide(e: Elements, a: Source, b: Source) -> Any:
     b_high, b_low = split(e, b)
     rest = e("fsub", e("fsub", a, e("fmul", high, b_high)), e("fmul", high, b_low))
     fine = e("fadd", high, e("fmul", rest, inverse))
-    # Outside of 2**-90 to 2**100 a part may be flushed.
+    # For a quotient outside of 2**-90 to 2**100, a partial product may be flushed to zero.
     ordinary = e("ltu", e("sub", e("and", rough, MAGNITUDE), 0x12800000), 0x71800000 - 0x12800000)
     return e.select(ordinary, fine, rough)
 

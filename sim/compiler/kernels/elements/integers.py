@@ -124,7 +124,7 @@ def divide_unsigned(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
     quotient = e("add", half, half)
     quotient = e.select(again, e("add", quotient, 1), quotient)
     rest = e.select(again, e("sub", rest, b), rest)
-    # A divisor of 2**31 or more goes into a once at most.
+    # For a divisor of 2**31 or more, the quotient is 0 or 1.
     big, fits = e("lt", b, 0), e("geu", a, b)
     quotient = e.select(big, e.select(fits, 1, 0), quotient)
     rest = e.select(big, e.select(fits, e("sub", a, b), a), rest)

@@ -131,7 +131,7 @@ def _square_and_multiply(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
 
 def _signed_power(e: Elements, state: Sequence[Any]) -> Any:
     result, _, _, x, y = state
-    # Of 1 and -1, x**y is x**-y.
+    # For x = 1 and x = -1, x**y equals x**-y.
     units = e("ltu", e("add", x, 1), 3)
     units = e.mask("mandn", units, e("eq", x, 0))
     inverse = e.select(units, result, 0)

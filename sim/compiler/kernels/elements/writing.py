@@ -89,7 +89,7 @@ class Writer:
     def _place(self) -> dict[Node, int]:
         """Return the level of each value.
 
-        If the values of outer levels need too many registers, all are computed in the innermost
+        If the values of outer levels need too many registers, all values are in the innermost
         loop.
         """
         levels = {leaf: level for leaf, (level, _) in self._leaves.items()}
@@ -152,7 +152,7 @@ class Writer:
         return self.register(source, variables)
 
     def _write_constants(self) -> None:
-        """Put constants that vector registers must hold there before the loops, if they are few."""
+        """Load the constants that need vector registers before the loops, if they are few."""
         words = list(dict.fromkeys(
             source for node in self._nodes for source, operand
             in zip(node.sources, _OPERATIONS[node.name].operands[1:], strict=True)

@@ -132,7 +132,7 @@ def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> 
         if lane.source == old.lane_dimension or abs(lane.source_step) != 1:
             return source
         if old.lane_dimension is None and lane.source != old.sublane_dimension:
-            # Every lane holds the element already.
+            # Every lane already holds the element.
             return source
         if old.lane_dimension is not None:
             other: int | None = old.lane_dimension

@@ -105,7 +105,7 @@ def _masks(b: Builder) -> list[MReg]:
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
     """Return the result's vectors of a square."""
     high = b.config.sublanes
-    # Missing vectors are what is not used: any will do.
+    # Missing vectors become padding: any vector will do.
     merged = _merge(b, [vectors[min(n, len(vectors) - 1)] for n in range(high)], masks)
     rotated = [merged[0], *(b.cross("rotate_sublanes", merged[n], n) for n in range(1, high))]
     return _merge(b, [rotated[-n % high] for n in range(high)], masks, -1)

@@ -244,7 +244,7 @@ def _scatter_one(op: Operation, at: Lowering, number: int, region: Graph) -> Non
     sizes = dict(zip((d for d in range(rank) if d not in dropped),
                      (update.shape[d] for d in offset), strict=True))
     places = dict(zip(sizes, window, strict=True))
-    # Elements that may lie outside are taken one by one: axes have fixed positions only.
+    # Elements that may lie outside are copied one by one, each with its own check.
     single = [d for d in sizes if d in indices.mapped and sizes[d] > 1]
     axes = [Axis(size, places[d], d) for d, size in sizes.items() if d not in single]
     flat = prepared(at, flat, result.tiling, axes)

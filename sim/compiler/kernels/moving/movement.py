@@ -35,7 +35,7 @@ def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> 
     if any((tiling.order, tiling.along_lanes) != (first.order, first.along_lanes)
            for tiling in full):
         first = standard(first.shape, config)
-    # Where there are no dimensions, or for scalars, there is one tiling.
+    # A scalar has only one tiling.
     return Choice(tuple(like(value.shape, first) if rank and len(value.shape) == rank
                         else standard(value.shape, config) for value in op.operands),
                   (like(op.result.shape, first) if rank else standard((), config),))
@@ -119,7 +119,7 @@ def _relayout(op: Operation, at: Lowering) -> None:
 def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
     """Clamp a start index to the range 0 to ``limit``."""
     if dtype is DType.U32:
-        # Numbers from 2**31 on are large, not negative.
+        # Unsigned numbers from 2**31 on are large, not negative.
         high = b.scalar("sar", start, 31)
         start = b.scalar("xor", b.scalar("or", start, high), b.scalar("shl", high, 31))
     return b.scalar("min", b.scalar("max", start, 0), limit)

@@ -38,7 +38,7 @@ def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
 
 
 def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, ...]:
-    """Return a shape that has axes to both; its last dimension fills the lanes if possible."""
+    """Return an intermediate shape for a reshape; it fills the lanes if possible."""
     total = math.prod(old)
     inner = math.gcd(_inner(old, lanes), _inner(new, lanes))
     return (total // inner, inner) if inner >= lanes else (total,)

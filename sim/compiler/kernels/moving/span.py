@@ -65,7 +65,7 @@ class Position:
         return index
 
     def tiles(self, loops: Loops, unit: int) -> Index:
-        """Return the contribution of the axes to the tile's number; steps must be whole tiles."""
+        """Return what the axes add to the tile's number; their steps must be whole tiles."""
         index = Index(0)
         for axis, step in self.steps.items():
             index = index + loops[axis] * (step // unit)
@@ -168,7 +168,7 @@ class Span:
 
     @property
     def varies(self) -> bool:
-        """Whether rotations or masks depend on an axis."""
+        """Whether rotations or masks vary along an axis around the block."""
         return any(position is not None and position.varies(self.unit)
                    for position in (self._source, self._destination))
 
@@ -272,7 +272,7 @@ class Span:
         assert self.coordinates is not None
         return self.coordinates
 
-    # For each tile; ``loops`` holds all axes now.
+    # The code for each tile; here, ``loops`` holds all axes.
 
     @property
     def first(self) -> tuple[Index, Index]:
@@ -288,7 +288,7 @@ class Span:
             index = index + self._destination.tiles(loops, self.unit)
         if self._single or self._destination.within(self.unit) is not None:
             return index
-        # Nothing is stored in a tile beyond the block's.
+        # In a tile beyond the block, the mask is empty: nothing is stored.
         return clamp(self._b, index, -(-self._size // self.unit), counts)
 
     def source_tiles(self, loops: Loops, tile: IndexLike, counts: Counts) -> list[Index]:
@@ -302,7 +302,7 @@ class Span:
         if not self._loops:
             first = first + self._source.tiles(loops, self.unit)
         if self._second is None:
-            # A tile that lies outside is read only for elements that are not stored.
+            # Of a tile outside of the source, no element is stored.
             return [clamp(self._b, first, self._source_tiles, counts)
                     if self.moves and not self._fits else first]
         return [clamp(self._b, index, self._source_tiles, counts) for index in (first, first + 1)]

@@ -193,7 +193,7 @@ class _Copies:
         self._zero = b.splat(0)
         self._sublane, self._lane = b.vector("sublane"), b.vector("lane")
         self._masks: dict[int, MReg] = {}
-        # Before the loops that use them.
+        # The masks are computed before the loops that use them.
         for _, _, _, shift in self._entries():
             self._mask(shift)
         self._sides = {slot: b.compare("ge", self._lane, slot * way.features)

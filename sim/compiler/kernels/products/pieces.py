@@ -181,7 +181,7 @@ class Split:
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
     def most(self, side: Side) -> int:
-        """Return the largest number of a piece that any pass uses of an operand."""
+        """Return the number of the lowest piece of an operand that any pass uses."""
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
@@ -351,6 +351,6 @@ def scheme(rows: DType, weights: DType, precision: str) -> Scheme:
     counts = [_bytes(dtype) for dtype in (rows, weights)]
     if counts == [1, 1]:
         return Integers()
-    # A narrow operand is extended to 32 bits: all of its bytes count.
+    # A narrow operand is extended to 32 bits, so all four of its bytes are used.
     return Passes(tuple((a, c) for total in range(4) for a in range(4) for c in range(4)
                         if a + c == total))

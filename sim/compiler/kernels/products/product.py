@@ -7,7 +7,7 @@ can stay in vector registers. Every step stores its sums. `sim.compiler.kernels.
 writes the code.
 
 Loading a weight tile takes lanes + 1 cycles. A block of tile_vregs vectors hides that: the array
-then accepts a row in every cycle but one.
+then accepts a row in all of these cycles but one.
 
 Rows of the padding of an operand's depth are pushed as +0, and weights there as -0, which changes
 no bit (docs/numerics.md, section 7). All other padding may have any value, because it only affects
@@ -120,7 +120,7 @@ class Product:
         config = self.config
         most = min(self.block.count, config.result_vregs, _SUMS,
                    config.tile_vregs + max(1, config.tile_vregs // 5))
-        # Sums that stay in vector memory must not be added to twice: blocks must not overlap.
+        # Each sum in vector memory must get each product once: blocks must not overlap.
         sizes = [rows for rows in range(1, most + 1)
                  if not self.by_depth or self.block.count % rows == 0]
         return min(sizes, key=lambda rows: (self.blocks(rows) * self.step_cycles(rows), rows))
@@ -158,7 +158,7 @@ class Product:
 
     @property
     def in_place(self) -> bool:
-        """Whether sums are added in vector memory, so that the scheme has more registers."""
+        """Whether sums stay in vector memory, which leaves more registers to the scheme."""
         many = self.scheme.passes > 1 or self.by_depth
         return self.adds and many and self.finish is None
 
@@ -166,7 +166,7 @@ class Product:
     def lag(self) -> int:
         """Number of steps between a step's push of rows and the pop of their results."""
         config, rows = self.config, self.block_rows
-        # Results that are just ready make each step a little longer, and the end shorter.
+        # With a smaller lag, each step waits a little for its results, but the end is shorter.
         spare = 2 if self.steps > _FEW else -1
         latency = config.array_latency + spare * config.sublanes
         wanted = -(-latency // self.step_cycles(rows))

@@ -152,7 +152,7 @@ class _Writer:
         """Compute values that all steps use: masks, and padding for weights."""
         b, product = self._b, self._product
         first = min(self._tile, product.weight_rows)
-        # Columns beyond the last are its copies: where there is one, all are to be equal.
+        # Columns beyond the last repeat it: all lanes of a result of one column must be equal.
         self._constant = (b.splat(WEIGHTS.padding)
                           if first < self._tile and not product.transposed else None)
         self._lane = self._sublane = None
@@ -223,7 +223,7 @@ class _Writer:
                             [number for number in stops if number >= starts]):
                 if not several:
                     continue
-                # The table tells the steps between those that wait, but not at the part's end.
+                # The table has the number of steps until the next wait, but not at the part's end.
                 inside = several if several[-1] != stops[-1] else several[:-1]
                 if inside:
                     with self._b.loop(len(inside)):
@@ -366,7 +366,7 @@ class _Writer:
                     self._decoded(results)
                 before = popped
                 popped = b.pop(into=None if number + 1 < rows else self._pending)
-                # Results take longer than the next pop may wait.
+                # A result is added after the next pop, which would otherwise wait for it.
                 if before is not None:
                     self._add(before, number - 1, results)
             self._transfer(number, starts, complete)
@@ -390,7 +390,7 @@ class _Writer:
         if starts and number == rows // 4:
             transfers.start()
         if complete is not None and number == 0:
-            # No later: it would wait for the results of this step.
+            # A later start would be ordered after the stores of this step's results.
             transfers.store(complete)
 
     def _last_rows(self, first: VReg) -> None:

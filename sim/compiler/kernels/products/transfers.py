@@ -150,7 +150,7 @@ class Plan:
         end = self.depths - self.fine_end
         for depth in range(1, end, self.group):
             depths = min(self.group, end - depth)
-            # Rows of the last tile come with those before it.
+            # The last of these chunks of rows includes those of the last tile of the depth.
             last = self.fine_end and depth + depths == end
             yield Chunk(depth * self.depth_steps, False, depth * size, (depths + last) * size)
             for column in range(0, self.columns, together):
@@ -316,7 +316,7 @@ class Transfers:
         for chunk in plan.chunks[:plan.started_at_once]:
             self._describe(chunk, self._table.start)
             b.dma(self._table.start)
-        # Behind the chunks that steps start are those that `start_more` does.
+        # In the table, the chunks that `start_more` starts follow those that steps start.
         for number, chunk in enumerate((*plan.chunks[plan.started_first:], *self._more)):
             self._describe(chunk, self._table[number * _ENTRY])
         runs = [after - before - 1 for before, after in pairwise(self.stops)] + [0]

@@ -117,7 +117,7 @@ def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
                 graph.edge(last[kind], number, 1)
             last[kind] = number
             if kind == "array" and node.unit is not None:
-                # Without it, all operands of a long sequence seem equally urgent.
+                # Without this edge, all operands of a long sequence would seem equally urgent.
                 if node.unit in last:
                     graph.edge(last[node.unit], number, node.busy)
                 last[node.unit] = number
@@ -145,10 +145,10 @@ class _Pace:
         elif node.op.operation.unit is Unit.VMEM and len(rows) > _PACE:
             graph.edge(rows[-1 - _PACE], number, 0)
         elif node.op.fence is not None and node.op.fence.before and rows:
-            # It may take long: the array goes on meanwhile.
+            # The wait may take long: the array processes the latest rows meanwhile.
             graph.edge(rows[-1], number, 0)
         elif node.op.fence is not None and rows and last is not None:
-            # The core is held for about as long as the array has rows.
+            # The start holds the core about as long as the array takes for the latest rows.
             graph.edge(last, number, 1)
             graph.nodes[rows[-1]].busy = 1
             self._transfer = number
@@ -166,7 +166,7 @@ class _Memory:
         self._versions: dict[SReg, int] = {}
         self._places: dict[object, dict[_Key, dict[int, list[int]]]] = {}
         self._barrier: int | None = None
-        # The last fence, and the last one of accesses to vector memory.
+        # The last operation with a fence, and the last that later vector accesses must follow.
         self._fence: int | None = None
         self._vector_fence: int | None = None
         self._since: list[int] = []
@@ -202,7 +202,7 @@ class _Memory:
     def _add_fence(self, number: int, fence: Fence) -> None:
         nodes = self._graph.nodes
         if self._fence is not None:
-            # Each transfer holds the core: the array needs rows in between.
+            # Each transfer holds the core, so rows must be pushed between two of them.
             both = fence.after or not fence.before
             self._graph.edge(self._fence, number, _APART if both else 1)
         for other in self._since:
@@ -277,7 +277,7 @@ def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
 
 
 def _ordered_iterations(graph: Graph) -> None:
-    """Add edges that keep the array's and the transposer's order, also across iterations."""
+    """Add edges, also across iterations, between array operations and between transposer ones."""
     for kind in ("array", "transposer"):
         members = [number for number, node in enumerate(graph.nodes)
                    if _ordered_class(node.op) == kind]

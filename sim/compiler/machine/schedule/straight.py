@@ -42,7 +42,7 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
     crowded : bool
         Whether the block tries to use at most half of the registers.
     """
-    # The array waits for the core less often if the core, which starts transfers, waits for it.
+    # In a block that starts transfers, early pushes keep the array from waiting for the core.
     eager = any(op.fence is not None for op in ops)
     nodes = [Node.of(op, config, eager=eager)
              for op in (*ops, *([last] if last is not None else []))]
@@ -109,7 +109,7 @@ class _Scheduler:
                     self._defined.add(register)
                     self._live[type(register)] += 1
             written.update(node.writes)
-        # What is read before it is written is a variable: its new value is needed behind the block.
+        # A register that is read before it is written is a variable, and is live after the block.
         self._kept = self._defined & written
 
     def run(self) -> list[tuple[Slot, int]]:
