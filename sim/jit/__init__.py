@@ -1,1 +1,1 @@
-"""Programs of the user: StableHLO and functions that JAX traces, compiled and run on a device."""
+"""The user's programs: StableHLO and functions of JAX, compiled and run on a device."""

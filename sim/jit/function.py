@@ -1,4 +1,4 @@
-"""Functions that JAX traces, compiled for a device when they are called."""
+"""`jit`: functions that are traced by JAX and compiled for a device when they are called."""
 
 import functools
 import inspect
@@ -42,28 +42,30 @@ def jit(function: Callable[..., Any] | None = None, *, device: Device | None = N
 
     ``@systolith.jit`` and, with options, ``@systolith.jit(device=device)`` decorate a function.
 
-    JAX traces the function once for each set of shapes and types, and values of static arguments;
-    the programs are kept. Compiled code is also kept on disk, by content.
+    JAX traces the function once for each combination of argument shapes, argument types, and values
+    of static arguments. The result keeps the compiled programs. Compiled code is also cached on
+    disk, by content.
 
     Parameters
     ----------
     function : callable, optional
-        Takes and returns pytrees of arrays, and is made of operations of JAX. Without it, the
-        result is a decorator.
+        The function. Its arguments and results are pytrees of arrays, and it consists of operations
+        of JAX. If it is not given, `jit` returns a decorator.
     device : Device, optional
-        Where to run it, unless a call says otherwise.
+        The device that runs the function, unless a call names another one.
     static_argnums, static_argnames : int, str, or sequences, optional
-        Arguments that are constants of the program, by position and by name; hashable. As those of
-        ``jax.jit``.
+        Positions and names of arguments that are constants of the program, as in ``jax.jit``. Their
+        values must be hashable.
     in_shardings, out_shardings : pytrees of jax.sharding.NamedSharding, optional
-        How arguments and results are divided between the two cores of a chip, which are the devices
-        of a mesh. As those of ``jax.jit``; arguments that are arrays of JAX may have shardings too.
+        How arguments and results are divided between the two cores of a chip, as in ``jax.jit``;
+        the cores are the devices of the mesh. Arguments that are JAX arrays may carry shardings,
+        too.
 
     Returns
     -------
     JitFunction
-        Takes what ``function`` takes, and a keyword ``device``; returns numpy arrays in the pytree
-        that ``function`` returns.
+        The compiled function. It has the parameters of ``function`` and the keyword ``device``, and
+        returns numpy arrays in the pytree that ``function`` returns.
 
     Raises
     ------
@@ -80,10 +82,7 @@ def jit(function: Callable[..., Any] | None = None, *, device: Device | None = N
 
 
 class JitFunction:
-    """A function that is compiled when it is called. Made by `jit`.
-
-    Threads may share it.
-    """
+    """A function that is compiled when it is called. Made by `jit`; threads may share it."""
 
     def __init__(self, function: Callable[..., Any], device: Device | None,
                  static_argnums: int | Sequence[int], static_argnames: str | Sequence[str],
@@ -108,20 +107,34 @@ class JitFunction:
         functools.update_wrapper(self, function, updated=())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """The method of an instance: a decorated function of a class takes it as ``self``."""
+        """Bind the function to ``instance`` as a method, so that it receives ``self``."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *arguments: Any, device: Device | None = None, **named: Any) -> Any:
-        """Run the function; compile it first for new shapes, types or static arguments.
+        """Run the function. For new shapes, types or static arguments, compile it first.
+
+        Parameters
+        ----------
+        arguments, named
+            Arguments of the function.
+        device : Device, optional
+            The device to run on; by default the one that was given to `jit`.
+
+        Returns
+        -------
+        pytree of numpy arrays
+            The function's results.
 
         Raises
         ------
         TypeError
-            If no device is given, neither here nor to `jit`; if JAX traces the call, as
-            ``jax.grad`` of a `JitFunction` would; or as the function does.
+            If no device is given, neither here nor to `jit`. If JAX traces the call, for example
+            by ``jax.grad`` of a `JitFunction`. If the function itself raises it.
         UnsupportedError
-            If the function uses operations or types that are not supported: all of them, with lines
-            of its source.
+            If the function uses unsupported operations or types; the message lists all of them,
+            with lines of the function's source.
+        MemoryError
+            If the program does not fit the chip's memories.
         """
         import jax
 
@@ -145,19 +158,28 @@ class JitFunction:
 
     def compile(self, *arguments: Any, config: str | Config = "v2", **named: Any,
                 ) -> CompiledProgram:
-        """The program for the shapes and types of arguments.
+        """Compile the function for the shapes and types of arguments, without running it.
 
         Parameters
         ----------
         arguments, named
-            As in a call; instead of arrays there may be ``jax.ShapeDtypeStruct``.
+            Arguments as in a call; ``jax.ShapeDtypeStruct`` is accepted in place of arrays.
         config : str or Config
-            The chip.
+            The chip: the name of a preset, or its parameters.
 
         Returns
         -------
         CompiledProgram
-            Takes the leaves of the arguments that are not static, in order.
+            The program. Its inputs are the leaves of the arguments that are not static, in order.
+
+        Raises
+        ------
+        TypeError
+            If ``config`` has another type, or the function raises it.
+        ValueError
+            If there is no such preset.
+        MemoryError, UnsupportedError
+            As in a call.
         """
         import jax
 
@@ -167,7 +189,11 @@ class JitFunction:
                               jax.tree.leaves(self._dynamic(arguments, named)))
 
     def _compiled(self, stage: Any, config: Config, leaves: Sequence[Any]) -> CompiledProgram:
-        """The program of a traced function; JAX traces equal calls once, but for shardings."""
+        """Return the program of a traced function; compile it if it is new.
+
+        The key includes the arguments' shardings, because JAX traces calls that differ only in
+        shardings once.
+        """
         key = (stage.jaxpr, config, tuple(map(_sharding, leaves)))
         with self._lock:
             if key not in self._programs:
@@ -175,7 +201,7 @@ class JitFunction:
             return self._programs[key]
 
     def _dynamic(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The arguments that are not static, as JAX makes a pytree of them."""
+        """Return the arguments that are not static, as the pytree that JAX makes of them."""
         numbers = {number + len(arguments) if number < 0 else number
                    for number in self._static_numbers}
         return (tuple(value for number, value in enumerate(arguments) if number not in numbers),
@@ -184,22 +210,22 @@ class JitFunction:
 
 @functools.cache
 def _hide_from_locations() -> None:
-    """Constants have the location of the call of the `JitFunction`, not one in this file."""
+    """Let JAX skip this file in source locations, so that constants get the user's line."""
     from jax.extend import source_info_util
 
     source_info_util.register_exclusion(__file__)
 
 
 def _imported(stage: Any) -> Graph:
-    """The graph of a traced function.
+    """Lower a traced function to StableHLO, and convert it to a graph.
 
-    Lowered for a TPU, random numbers are straight code. Functions that this lowering does not have,
-    or not in supported operations, are lowered for a CPU.
+    The function is lowered as for a TPU, because random numbers then become code without loops. If
+    that lowering fails or contains unsupported operations, it is lowered as for a CPU.
     """
     try:
         module = stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
     except (NotImplementedError, ValueError):
-        # JAX lowers calls of the host, such as jax.debug.print, for a present platform only.
+        # JAX lowers host callbacks, such as jax.debug.print, only for platforms that are present.
         return _imported_for_cpu(stage)
     try:
         return import_stablehlo(module)
@@ -216,7 +242,11 @@ def _imported_for_cpu(stage: Any) -> Graph:
 
 def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: str | Sequence[str],
             ) -> tuple[set[int], set[str]]:
-    """Positions and names of static arguments: what is given as one may be passed as the other."""
+    """Return positions and names of all static arguments.
+
+    An argument given by position is added by name and vice versa, since a call may pass it either
+    way.
+    """
     all_numbers = {numbers} if isinstance(numbers, int) else set(numbers)
     all_names = {names} if isinstance(names, str) else set(names)
     try:
@@ -233,7 +263,7 @@ def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: s
 
 
 def _sharding(leaf: Any) -> Any:
-    """How an array of JAX is divided between devices; None of others."""
+    """Return the NamedSharding of a JAX array; None for other values."""
     import jax
 
     sharding = getattr(leaf, "sharding", None)
@@ -241,7 +271,7 @@ def _sharding(leaf: Any) -> Any:
 
 
 def _array(leaf: Any, type: Any) -> Any:
-    """The numpy array of an argument's leaf, in the type that JAX gives it."""
+    """Convert a leaf of the arguments to a numpy array of the type that JAX gives it."""
     import jax
 
     if jax.dtypes.issubdtype(type.dtype, jax.dtypes.prng_key):
@@ -250,7 +280,7 @@ def _array(leaf: Any, type: Any) -> Any:
 
 
 def _result(array: Any, type: Any) -> Any:
-    """A result of its type: a numpy array, or a key of random numbers."""
+    """Convert an output to a result: a JAX random key if ``type`` is one, else the array itself."""
     import jax
 
     if jax.dtypes.issubdtype(type.dtype, jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""What the chip did while some code ran: `profile`."""
+"""`profile`: records the programs that run on the chip while some code is executed."""
 
 import sys
 import threading
@@ -18,19 +18,20 @@ __all__ = ["Profile", "ProgramRuns", "profile"]
 
 @dataclass(eq=False)
 class ProgramRuns:
-    """All runs of a program while a profile was taken.
+    """All runs of one program during a profile.
 
     Attributes
     ----------
     executable : Executable
         The program.
     runs : int
-        How often it ran.
+        Number of runs.
     seconds : float
-        Time of the runs on the host, the simulation included.
+        Wall-clock time of all runs on the host, including the simulation.
     counts : mapping of str to int
-        Cycles of all runs, and what they were spent on, as `Device.counters` names them: in each
-        run, those of the core that took longest. All 0 on the golden backend, which counts none.
+        ``cycles`` and the other counters of `Device.counters`, summed over all runs. Of each run,
+        the counters of the core that took longest are added. Empty or 0 on the golden backend,
+        which does not count cycles.
     """
 
     executable: Executable
@@ -40,11 +41,11 @@ class ProgramRuns:
 
     @property
     def cycles(self) -> int:
-        """Cycles of all runs; 0 on the golden backend."""
+        """Total cycles of all runs; 0 on the golden backend."""
         return self.counts["cycles"]
 
     def report(self) -> str:
-        """The program's kernels by source line, with predicted cycles, as a table.
+        """Return a table of the program's kernels by source line, with predicted cycles.
 
         Raises
         ------
@@ -55,7 +56,7 @@ class ProgramRuns:
 
 
 class Profile:
-    """The programs that ran, in the order of their first runs; `str` makes a table."""
+    """The programs that ran during a profile; ``str(profile)`` is a table."""
 
     def __init__(self) -> None:
         self._programs: dict[int, ProgramRuns] = {}
@@ -64,12 +65,12 @@ class Profile:
 
     @property
     def programs(self) -> tuple[ProgramRuns, ...]:
-        """The programs."""
+        """The programs that ran, in the order of their first runs."""
         return tuple(self._programs.values())
 
     @property
     def cycles(self) -> int:
-        """Cycles of all programs; 0 on the golden backend."""
+        """Total cycles of all programs; 0 on the golden backend."""
         return sum(program.cycles for program in self.programs)
 
     def _note(self, executable: Executable, counts: Mapping[int, Mapping[str, int]],
@@ -103,20 +104,21 @@ def _row(name: str, runs: int, seconds: float, counts: Mapping[str, int]) -> tup
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Note all programs that devices of this process run.
+    """Record all programs that devices of this process run within a ``with`` block.
 
         with systolith.profile() as profile:
             step(weights, batch)
         print(profile)
 
-    It notes programs of `systolith.jit`, `CompiledProgram`, `Device.matmul`, `Device.dense`,
-    `Device.execute` and `Device.run_placed`, and those that JAX runs on the chip. At its start it
-    waits for calls that JAX has begun, and at its end for those within.
+    The profile records programs of `systolith.jit`, `CompiledProgram`, `Device.matmul`,
+    `Device.dense`, `Device.execute` and `Device.run_placed`, and those that JAX runs on the chip.
+    JAX runs programs asynchronously: the block's start waits for earlier calls of JAX, and its end
+    waits for the calls that were made within the block.
 
     Yields
     ------
     Profile
-        The programs, with their cycles.
+        The programs that ran, with their cycles.
     """
     result = Profile()
     _wait_for_jax()
@@ -129,7 +131,7 @@ def profile() -> Iterator[Profile]:
 
 
 def _wait_for_jax() -> None:
-    """Wait for all that JAX has asked of the chip: its jobs are done in order."""
+    """Wait for all jobs that JAX has enqueued on the chip; they are done in order."""
     platform = sys.modules.get("sim.pjrt.platform")
     if platform is not None and platform.is_open():
         import jax

@@ -1,4 +1,4 @@
-"""Compiled programs: `compile`, `load`, and what they return."""
+"""Compiled programs: `compile`, `load`, and `CompiledProgram`, which they return."""
 
 import os
 import pathlib
@@ -29,29 +29,32 @@ Array = npt.NDArray[Any]
 
 def compile(source: Any, config: str | Config = "v2", *, name: str | None = None,
             ) -> "CompiledProgram":
-    """Compile a StableHLO program for one core. Needs the extra ``jax``.
+    """Compile a StableHLO program. Needs the extra ``jax``.
 
-    Compiled code is kept on disk, by the content of the program.
+    Compiled code is cached on disk, by the content of the program.
 
     Parameters
     ----------
-    source : str, bytes, path, or jaxlib.mlir.ir.Module
-        The program: text, bytecode, a portable artifact, a `pathlib.Path` of a file, or a module.
-        Its entry is the function ``main``, or the only public one.
+    source : str, bytes, pathlib.Path, or jaxlib.mlir.ir.Module
+        The program: text, bytecode, a portable artifact, the path of a file, or a module. Its entry
+        is the function ``main``, or else the only public function.
     config : str or Config
-        The chip: a preset (`tiny`, `small`, `v2`) or parameters.
+        The chip: the name of a preset (`tiny`, `small`, `v2`), or its parameters.
     name : str, optional
-        Name of the program in messages; that of its entry, if not given.
+        Name of the program in messages; by default the name of its entry.
 
     Returns
     -------
     CompiledProgram
-        ``outputs = program(*arrays, device=device)``.
+        The program. Run it with ``outputs = program(*arrays, device=device)``.
 
     Raises
     ------
     UnsupportedError
-        If the program has parts that are not supported: all of them, with the user's lines.
+        If the program has unsupported parts; the message lists all of them, with the user's source
+        lines.
+    MemoryError
+        If the program does not fit the chip's memories.
     TypeError, ValueError
         If the source is not a program, or the configuration is wrong.
     ImportError
@@ -62,7 +65,7 @@ def compile(source: Any, config: str | Config = "v2", *, name: str | None = None
 
 
 def compile_imported(graph: Graph, config: Config, name: str | None) -> "CompiledProgram":
-    """Compile a graph, which is changed, or read what an equal one gave before."""
+    """Compile a graph, or read the cached program of an equal graph; compilation changes it."""
     return CompiledProgram(compile_cached(graph, config, name=name))
 
 
@@ -71,21 +74,26 @@ def load(path: str | os.PathLike[str]) -> "CompiledProgram":
 
     Parameters
     ----------
-    path : path
-        The file.
+    path : str or path
+        Path of the file.
+
+    Returns
+    -------
+    CompiledProgram
+        The program.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it holds something else, or another version wrote it.
+        If the file is not a compiled program, or has another format version.
     """
     return CompiledProgram(load_compiled(pathlib.Path(path)).executable())
 
 
 def _chip(config: str | Config) -> Config:
-    """The configuration that a preset's name or parameters give."""
+    """Return the configuration for a preset's name; return a `Config` unchanged."""
     if isinstance(config, str):
         return Config.preset(config)
     instance("config", config, Config)
@@ -99,7 +107,7 @@ class CompiledProgram:
     Attributes
     ----------
     executable : Executable
-        Its buffers and code, which `Device.execute` takes.
+        The program's buffers and code, the argument of `Device.execute`.
     """
 
     executable: Executable
@@ -111,7 +119,7 @@ class CompiledProgram:
 
     @property
     def config(self) -> Config:
-        """The chip that it is for."""
+        """The chip for which the program was compiled."""
         return self.executable.config
 
     def __call__(self, *arrays: npt.ArrayLike, device: Device,
@@ -121,24 +129,24 @@ class CompiledProgram:
         Parameters
         ----------
         arrays : arrays
-            Its inputs in order, with their shapes and types; numpy arrays, or what numpy makes
-            such arrays of without a change of type (arrays of JAX).
+            The program's inputs, in order; each must have the input's shape and type. They may be
+            numpy arrays, or objects that ``numpy.asarray`` converts, such as JAX arrays.
         device : Device
-            Where to run it; its configuration must be the program's.
+            The device to run on; its configuration must be that of the program.
         progress : bool or callable
-            Show a progress bar; or call this now and then.
+            True: show a progress bar. A function is called repeatedly while the program runs.
 
         Returns
         -------
         tuple of arrays
-            Its outputs in order, as new numpy arrays.
+            The program's outputs, in order, as new numpy arrays.
 
         Raises
         ------
         TypeError, ValueError
             If an array or the device is wrong.
         MemoryError
-            If the arrays do not fit in what is free of HBM.
+            If the arrays do not fit the free HBM.
         """
         instance("device", device, Device)
         outputs = device.execute(self.executable, *map(np.asarray, arrays), progress=progress)
@@ -146,31 +154,33 @@ class CompiledProgram:
         return outputs
 
     def report(self, *arrays: npt.ArrayLike, device: Device | None = None) -> str:
-        """Say what the program does, as a table.
+        """Return a table of the program's kernels and their cost.
 
         Parameters
         ----------
         arrays : arrays
-            Inputs for a run that is measured.
+            Inputs for a run that is measured; only with ``device``.
         device : Device, optional
-            Where to run it. Without one, nothing runs and the table has no measured cycles; the
-            golden backend, which counts none, shows how often kernels run.
+            The device that runs the program for the measurement. Without it, nothing runs and the
+            table contains predictions only. The golden backend does not count cycles; it adds how
+            often kernels run.
 
         Returns
         -------
         str
-            For each line of the user's source and kind of operation: kernels, how often they run,
-            predicted and measured cycles of all runs, the part of the array's peak that their
-            multiplications are, bytes moved between HBM and vector memory, and the longest wait.
-            Without a device, each kernel counts once, also in a loop. Then totals, and the cycles
-            of the last run and what they were spent on, once there was one.
+            The table. It has a line for each line of the user's source and kind of operation. The
+            columns are: number of kernels, number of their runs, predicted and measured cycles of
+            all runs, fraction of the array's peak that their multiplications reach, bytes moved
+            between HBM and vector memory, and the longest wait. Without a device, each kernel
+            counts once, even in a loop. Totals follow, and the counters of the program's last run,
+            if there was one.
 
         Raises
         ------
         TypeError, ValueError
             If an array or the device is wrong, or a program for two cores is to be measured.
         MemoryError
-            If the arrays do not fit in what is free of HBM.
+            If the arrays do not fit the free HBM.
         """
         last = self._measured.get("last")
         if device is None:
@@ -182,7 +192,7 @@ class CompiledProgram:
         return report(costs, last)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the program to a file, as a whole or not at all; `load` reads it.
+        """Write the program to a file, which `load` reads; on failure, no partial file remains.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A table of what a compiled program does."""
+"""Table of the kernels of a compiled program, by source line."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _CORES = {1: "one core", 2: "two cores (kernels are those of core 0)"}
 
 @dataclass
 class _Line:
-    """Kernels of one source line and kind, all their runs together."""
+    """Sums over the kernels of one source line and kind, and over all their runs."""
 
     kernels: int = 0
     runs: int = 0
@@ -24,7 +24,7 @@ class _Line:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, cost: KernelCost) -> None:
-        """Add a kernel; one whose runs are not known counts once."""
+        """Add a kernel's cost, times its runs; a kernel without counted runs counts once."""
         runs = 1 if cost.runs is None else cost.runs
         self.kernels += 1
         self.runs += runs
@@ -35,21 +35,22 @@ class _Line:
 
 
 def report(costs: Report, last_run: Mapping[int, Mapping[str, int]] | None = None) -> str:
-    """Write the table.
+    """Return the table of a program's kernels.
 
     Parameters
     ----------
     costs : Report
-        What the program's kernels cost, predicted or measured.
-    last_run : mapping, optional
-        What each core's cycles were spent on in a run, as `Device.last_run` has it.
+        Predicted or measured costs of the program's kernels.
+    last_run : mapping of int to mapping, optional
+        Counters of each core in the last run, as in `Device.last_run`.
 
     Returns
     -------
     str
-        Kernels of the same source line and kind share a line. Numbers are those of all runs of
-        these kernels, if runs were counted; otherwise each kernel counts once, also in a loop. The
-        share of the peak is of measured cycles if there are any. Ends with a newline.
+        The table; it ends with a newline. Kernels of the same source line and kind share a line.
+        Numbers are sums over all runs of these kernels if runs were counted; otherwise each kernel
+        counts once, even in a loop. The fraction of the peak refers to measured cycles, or to
+        predicted ones if none were measured.
     """
     compiled, config = costs.compiled, costs.compiled.config
     lines: dict[tuple[str, str], _Line] = {}
@@ -92,7 +93,11 @@ def _place(location: Location | None) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], texts: Sequence[str]) -> list[str]:
-    """Lines of a table whose first row names the columns: texts to the left, numbers right."""
+    """Align the columns of a table; return its lines.
+
+    The first row holds the columns' names. Columns named in ``texts`` are aligned left, all other
+    columns right.
+    """
     left = {number for number, name in enumerate(rows[0]) if name in texts}
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) if number in left else cell.rjust(width)

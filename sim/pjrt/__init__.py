@@ -1,4 +1,4 @@
-"""A PJRT plugin: JAX runs unchanged programs on the simulated chip, whose cores are its devices.
+"""PJRT plugin: JAX runs unchanged programs on the simulated chip; JAX's devices are its cores.
 
 JAX finds this package through the entry point group ``jax_plugins``, and calls `initialize`.
 """
@@ -9,11 +9,11 @@ PLATFORM = "systolith"
 
 
 def initialize() -> None:
-    """Let JAX know the platform, if the user has chosen it.
+    """Register the platform with JAX, if the user has selected it.
 
-    JAX opens all platforms that it knows when it is used first, so without ``JAX_PLATFORMS`` (or
-    ``jax.config.jax_platforms``) this does nothing: the CPU stays the only one, and no simulation
-    is built. The order of that list says which platform is the default.
+    The user selects it in ``JAX_PLATFORMS`` or ``jax.config.jax_platforms``. The first platform in
+    that list is JAX's default. Otherwise this function does nothing, because JAX opens all
+    registered platforms at first use: no simulation is built.
     """
     import jax
 

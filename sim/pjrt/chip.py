@@ -1,4 +1,4 @@
-"""The chip's thread: it uploads, runs and downloads, in the order in which JAX asks."""
+"""The work of the chip's thread: uploads, runs and downloads, in the order of JAX's calls."""
 
 import ctypes
 from bisect import bisect_right
@@ -37,9 +37,9 @@ class _Value:
     layout : TiledArray
         Layout of the array in the buffer.
     buffer : Buffer
-        Memory of the array.
+        Memory of the array in HBM.
     names : int
-        Number of JAX's buffers that share it.
+        Number of JAX buffers that share the array.
     """
 
     layout: TiledArray
@@ -49,14 +49,17 @@ class _Value:
 
 @dataclass(eq=False)
 class _FailedError(Exception):
-    """The call that should have made a value failed, so this one fails too."""
+    """Raised if an argument does not exist because the call that should have made it failed.
+
+    ``status`` is the status of that call; the current call ends with it, too.
+    """
 
     status: Status
 
 
 @dataclass(eq=False)
 class _Loaded:
-    """A program, the layouts of its inputs and outputs, and its code in HBM, if it is there."""
+    """A program, layouts of its inputs and outputs, and its code in HBM (None: not there)."""
 
     program: Program
     inputs: list[TiledArray]
@@ -65,15 +68,16 @@ class _Loaded:
 
 
 class Chip:
-    """The values and the programs of a simulated chip, for one thread.
+    """The values and the programs of a simulated chip, used by one thread.
 
     Parameters
     ----------
     device : Device
         The chip.
     note_memory : callable
-        Takes six integers: bytes of HBM in use, the most so far, the number of allocations, bytes
-        of the largest one, of all of HBM, and of the largest free piece.
+        Called after changes of HBM's use with six integers: bytes in use, their maximum so far,
+        number of allocations so far, bytes of the largest allocation, bytes that can be allocated
+        in total, and bytes of the largest free block.
     """
 
     def __init__(self, device: Device, note_memory: Callable[..., None]) -> None:
@@ -91,11 +95,11 @@ class Chip:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of values and of programs."""
+        """Number of values, and number of programs."""
         return len(self._values), len(self._programs)
 
     def end(self) -> None:
-        """Make the running program and all later ones fail; callable from any thread."""
+        """Make the running program and all later ones fail. May be called from any thread."""
         self._ending = True
 
     def _look(self) -> None:
@@ -103,7 +107,7 @@ class Chip:
             raise InterruptedError("the process ends")
 
     def add(self, number: int, program: Program) -> None:
-        """Register a program; callable from any thread."""
+        """Register a program under a number. May be called from any thread."""
         inputs, outputs = (
             [_layout(type.dtype, type.shape, self._device.config) for type in types]
             for types in program.types)
@@ -113,7 +117,7 @@ class Chip:
         self._programs[number] = _Loaded(program, inputs, outputs)
 
     def work(self, job: Job) -> Status:
-        """Do a job; returns how it ended."""
+        """Do a job; return its status: code and message, (0, "") on success."""
         try:
             self._handlers[job.kind](job)
         except _FailedError as error:
@@ -150,7 +154,7 @@ class Chip:
         self._drop(self._values.pop(job.target, None))
 
     def _drop(self, value: _Value | Status | None) -> None:
-        """Free the memory of a value if this was the last buffer of JAX with it."""
+        """Remove one JAX buffer from a value; free the value's memory with the last one."""
         if isinstance(value, _Value):
             value.names -= 1
             if not value.names:
@@ -159,7 +163,11 @@ class Chip:
 
     @contextmanager
     def _makes(self, *targets: int) -> Iterator[None]:
-        """Make values; on an exception, all of them become errors, and their memory is freed."""
+        """Context in which the values ``targets`` are made.
+
+        On an exception, the memory of these values is freed, and the exception's status takes their
+        place.
+        """
         try:
             yield
         except Exception as error:
@@ -170,9 +178,15 @@ class Chip:
             raise
 
     def _value(self, number: int) -> _Value:
-        """The value of a buffer of JAX.
+        """Return the value of a JAX buffer.
 
-        Another thread may have deleted it after JAX checked it, and before the call was enqueued.
+        Raises
+        ------
+        ValueError
+            If the value has been deleted. Another thread may do so after JAX has checked it and
+            before the call is enqueued.
+        _FailedError
+            If the call that should have made the value failed.
         """
         if number not in self._values:
             raise ValueError("the array has been deleted or donated")
@@ -182,7 +196,7 @@ class Chip:
         return value
 
     def _argument(self, number: int, layout: TiledArray) -> Buffer:
-        """The buffer of a value that must have a layout."""
+        """Return the HBM buffer of a value, which must have the given layout."""
         value = self._value(number)
         if value.layout is not layout and value.layout != layout:
             raise ValueError(f"argument must be {layout.dtype}{list(layout.shape)}, not "
@@ -190,7 +204,7 @@ class Chip:
         return value.buffer
 
     def _new(self, layout: TiledArray) -> _Value:
-        """A value with undefined contents."""
+        """Allocate a value with undefined contents."""
         return _Value(layout, self._allocate(layout.rows * self._device.config.row_bytes))
 
     def _allocate(self, size: int) -> Buffer:
@@ -201,7 +215,10 @@ class Chip:
         return buffer
 
     def _with_room(self, act: Callable[[], Any], keep: _Loaded | None) -> Any:
-        """Do what needs memory; if HBM is short, first remove the code of other programs."""
+        """Call ``act``, which allocates HBM, and return its result.
+
+        If memory is short, remove the code of all programs except ``keep`` from HBM and try again.
+        """
         try:
             return act()
         except MemoryError:
@@ -267,19 +284,19 @@ def _rows(items: list[Buffer], rows: int, columns: int) -> list[list[Buffer]]:
 
 @lru_cache(maxsize=1024)
 def _layout(type: DType, shape: tuple[int, ...], config: Config) -> TiledArray:
-    """The layout of every array of a type and a shape."""
+    """Return the layout that all arrays of a type and a shape have."""
     layout = tiled(TensorType(shape, type), config)
     assert isinstance(layout, TiledArray)
     return layout
 
 
 def _explain(error: CoreFaultError, executable: Executable) -> str:
-    """The message of a fault, with the user's line if it is known."""
+    """Return the message of a fault, with the kernel and the user's line if they are known."""
     code = compiled_of(executable).cores
     core = code[min(error.core, len(code) - 1)]
     where = ""
     if core.overlays.segments == 1 and core.kernels:
-        # The bundle in front of each kernel.
+        # Address of the bundle before each kernel.
         first = [stamp // BUNDLE_WORDS for stamp in core.overlays.stamps]
         kernel = core.kernels[max(bisect_right(first, error.pc) - 1, 0)]
         where = f", in {kernel.kind}" + (f" at {kernel.location}" if kernel.location else "")

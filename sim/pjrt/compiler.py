@@ -19,18 +19,18 @@ __all__ = ["Program", "compile_program"]
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program.
+    """A compiled program of JAX.
 
     Attributes
     ----------
     executable : Executable
-        The code.
+        The compiled program.
     assignment : Assignment
-        The devices that run it.
+        The devices that run the program.
     entry : Entry
-        The entry function's name, its donated arguments, and how its results are cut.
+        Name, donated arguments and shardings of the program's entry function.
     code : bytes
-        The program as JAX gave it.
+        The source: the portable artifact that JAX passed.
     """
 
     executable: Executable
@@ -40,12 +40,15 @@ class Program:
 
     @property
     def types(self) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
-        """Types of the inputs and of the outputs of a device."""
+        """Types of one device's inputs, and of its outputs."""
         compiled = compiled_of(self.executable)
         return compiled.inputs, compiled.outputs
 
     def numbers(self, target: int) -> list[int]:
-        """Numbers that ``Executable::fill`` (executables.cpp) reads; ``target`` is the id."""
+        """Return the numbers that ``Executable::fill`` (executables.cpp) reads.
+
+        ``target`` is the executable's id.
+        """
         compiled = compiled_of(self.executable)
         size = sum(code.overlays.rows.nbytes for code in compiled.cores)
         numbers = [target, self.assignment.replicas, self.assignment.partitions, size,
@@ -56,7 +59,7 @@ class Program:
         return numbers
 
     def texts(self) -> list[bytes]:
-        """Name, fingerprint, program, and device assignment."""
+        """Return the texts for ``systolith_answer``: name, fingerprint, program, assignment."""
         program = self.entry.outline or self.code
         return [self.entry.name.encode(), hashlib.sha256(self.code).hexdigest().encode(), program,
                 self.assignment.serialize()]
@@ -70,16 +73,18 @@ def compile_program(code: bytes, options: bytes, config: Config) -> Program:
     code : bytes
         A portable artifact of StableHLO.
     options : bytes
-        A CompileOptionsProto.
+        A serialized CompileOptionsProto.
     config : Config
         The chip.
 
     Raises
     ------
+    MemoryError
+        If the program does not fit the chip's memories.
     UnsupportedError
-        If the program contains what is not supported.
+        If the program has unsupported parts; the message lists all of them.
     ValueError
-        If it is for more devices than the chip has.
+        If the program is for more devices than the chip has cores.
     """
     assignment = read_assignment(options)
     count = assignment.replicas * assignment.partitions

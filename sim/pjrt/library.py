@@ -15,7 +15,7 @@ _UNITS = ("client.cpp", "buffers.cpp", "executables.cpp")
 _FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-O2", "-shared", "-pthread")
 
 CHIP, COMPILER = 0, 1
-"""Queues of jobs: for the simulated chip, and for the compiler."""
+"""Numbers of the two queues of jobs: for the simulated chip, and for the compiler."""
 
 
 class Kind:
@@ -25,7 +25,7 @@ class Kind:
 
 
 class Job(ctypes.Structure):
-    """A job, as ``JobView`` of ``queue.hpp``; valid until the thread takes the next one."""
+    """A job: ``JobView`` of ``queue.hpp``. It is valid until the thread takes its next job."""
 
     _fields_ = (
         ("kind", ctypes.c_int64),
@@ -41,22 +41,22 @@ class Job(ctypes.Structure):
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers that come with it."""
+        """Integer arguments of the job; ``queue.hpp`` defines them for each kind."""
         return self._numbers[:self._count]
 
     @property
     def data(self) -> bytes:
-        """A copy of the bytes that come with it."""
+        """A copy of the job's bytes: a program, or the elements of an array."""
         return ctypes.string_at(self.address, self.bytes) if self.bytes else b""
 
     @property
     def more(self) -> bytes:
-        """A copy of the second piece of bytes that come with it."""
+        """A copy of the job's further bytes: compile options."""
         return ctypes.string_at(self._more, self._more_bytes) if self._more_bytes else b""
 
 
 def build() -> pathlib.Path:
-    """Return the path of the library; build it if the cache of `hdl.store` has none.
+    """Return the path of the plugin's library; build it if the cache of `hdl.store` lacks it.
 
     Raises
     ------
@@ -78,12 +78,12 @@ def build() -> pathlib.Path:
 
 
 class Library:
-    """The functions that Python calls. Waiting calls release the interpreter's lock.
+    """The library's functions for Python. All calls release the interpreter's lock.
 
     Parameters
     ----------
     path : pathlib.Path
-        The library; JAX loads the same file.
+        Path of the library; JAX loads the same file.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -100,29 +100,43 @@ class Library:
         self._c.systolith_close.restype = None
 
     def describe(self, cores: int, kind: str, version: str) -> None:
-        """Describe the chip; called once."""
+        """Describe the chip to the plugin; must be called once, before JAX makes its client.
+
+        Parameters
+        ----------
+        cores : int
+            Number of cores.
+        kind : str
+            JAX's ``device_kind``.
+        version : str
+            Version of the platform.
+        """
         self._c.systolith_describe(cores, kind.encode(), version.encode())
 
     def next(self, queue: int, job: Job) -> bool:
-        """Wait for the next job of a queue; False when it is closed."""
+        """Wait for the next job of a queue and write it to ``job``; False after `close`."""
         return bool(self._c.systolith_next(queue, ctypes.byref(job)))
 
     def finish(self, job: Job, code: int = 0, message: str = "") -> None:
-        """End a job, with an error if ``code`` is not 0."""
+        """End a job: successfully if ``code`` is 0, otherwise with an error."""
         text = message.encode()
         self._c.systolith_finish(job.handle, code, text, len(text))
 
     def answer(self, job: Job, numbers: Sequence[int], texts: Sequence[bytes]) -> None:
-        """Return the result of a compilation; called before `finish`."""
+        """Return a compilation's result (`Program.numbers`, `Program.texts`), before `finish`."""
         self._c.systolith_answer(
             job.handle, (ctypes.c_int64 * len(numbers))(*numbers), len(numbers),
             (ctypes.c_char_p * len(texts))(*texts),
             (ctypes.c_int64 * len(texts))(*map(len, texts)))
 
     def note_memory(self, *stats: int) -> None:
-        """Note bytes of HBM: in use, most in use, allocations, largest, limit, largest free."""
+        """Set HBM's counters, six integers in the order of ``MemoryStats`` (objects.hpp).
+
+        They are: bytes in use, maximum in use, number of allocations, bytes of the largest
+        allocation, limit in bytes, bytes of the largest free block.
+        """
         self._c.systolith_note((ctypes.c_int64 * 6)(*stats))
 
     def close(self, reason: str) -> None:
-        """Make all jobs that have not begun, and all later ones, fail."""
+        """Make all jobs that have not begun, and all later ones, fail with ``reason``."""
         self._c.systolith_close(reason.encode())

@@ -1,8 +1,9 @@
 """Linear algebra as loops of array operations.
 
-JAX calls libraries for these on a CPU or a GPU. Here they are functions of JAX, which it lowers
-with the program. Sums of products are those of the vector unit, in float32; matrices are of shape
-(..., rows, columns). The algorithms are those of Golub and Van Loan, "Matrix Computations".
+On a CPU or a GPU, JAX calls libraries for factorisations. Here they are functions of JAX, which are
+lowered as part of the user's program. Sums of products are computed by the vector unit in float32.
+Matrices have shape (..., rows, columns). The algorithms are those of Golub and Van Loan, "Matrix
+Computations".
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ from jax import lax
 __all__ = ["cholesky", "eigh", "geqrf", "householder_product", "svd", "triangular_solve"]
 
 _SWEEPS = 12
-"""Sweeps of Jacobi's methods; they converge quadratically, in fewer."""
+"""Number of sweeps of Jacobi's methods. They converge quadratically, so fewer would suffice."""
 
 
 def _index(size: int) -> Any:
@@ -21,12 +22,12 @@ def _index(size: int) -> Any:
 
 
 def _row(a: Any, i: Any) -> Any:
-    """Row i."""
+    """Return row i of a matrix, shape (..., columns)."""
     return lax.dynamic_index_in_dim(a, i, a.ndim - 2, keepdims=False)
 
 
 def _column(a: Any, j: Any) -> Any:
-    """Column j."""
+    """Return column j of a matrix, shape (..., rows)."""
     return jnp.sum(jnp.where(_index(a.shape[-1]) == j, a, 0), -1)
 
 
@@ -39,7 +40,7 @@ def _with_column(a: Any, j: Any, column: Any) -> Any:
 
 
 def _dot(a: Any, v: Any) -> Any:
-    """The product of a matrix and a vector."""
+    """Return the product of a matrix and a vector, shape (..., rows)."""
     return jnp.sum(a * v[..., None, :], -1)
 
 
@@ -48,12 +49,13 @@ def _turned(a: Any) -> Any:
 
 
 def _scaled(a: Any) -> tuple[Any, Any]:
-    """A matrix whose squares neither overflow nor vanish, and the factor that gives back a.
+    """Scale a matrix so that squares of its elements neither overflow nor underflow.
 
-    The factor is a power of two of shape (..., 1, 1), so that no bits are lost.
+    Return the scaled matrix, and the factor, shape (..., 1, 1), with which it must be multiplied to
+    get ``a``. The factor is a power of two, so that no bits are lost.
     """
     largest = jnp.max(jnp.abs(a), (-2, -1), keepdims=True, initial=0)
-    # The exponent's bits; the factor and its reciprocal must both be normal numbers.
+    # Exponent bits of the largest element; the factor and its reciprocal must be normal numbers.
     bits = lax.bitcast_convert_type(largest.astype("float32"), "int32") & 0x7F800000
     bits = jnp.clip(bits, 1 << 23, 253 << 23)
     factor, reciprocal = (lax.bitcast_convert_type(each, "float32").astype(a.dtype)
@@ -62,7 +64,7 @@ def _scaled(a: Any) -> tuple[Any, Any]:
 
 
 def cholesky(a: Any) -> Any:
-    """The lower triangular factor of a symmetric matrix; NaN if it is not positive definite."""
+    """Return the lower Cholesky factor of a symmetric matrix; NaN if not positive definite."""
     size = a.shape[-1]
 
     def column(j: Any, lower: Any) -> Any:
@@ -77,7 +79,10 @@ def cholesky(a: Any) -> Any:
 
 def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool,
                      conjugate_a: bool, unit_diagonal: bool) -> Any:
-    """Solve a x = b, or x a = b, where only one triangle of a counts."""
+    """Solve a x = b, or x a = b without ``left_side``, for a triangular matrix a.
+
+    Only the lower or upper triangle of ``a`` is read.
+    """
     if not left_side:
         return _turned(triangular_solve(
             a, _turned(b), left_side=True, lower=lower, transpose_a=not transpose_a,
@@ -99,14 +104,16 @@ def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_
 
 
 def _reflected(a: Any, v: Any, tau: Any) -> Any:
-    """The product of the reflection 1 - tau v v' and a matrix."""
+    """Return the product of the Householder reflection I - tau v v' and a matrix."""
     return a - v[..., :, None] * (tau * _dot(_turned(a), v))[..., None, :]
 
 
 def geqrf(a: Any) -> tuple[Any, Any]:
-    """The triangle of a QR decomposition, with the reflections' vectors below it, and their taus.
+    """Compute a QR decomposition by Householder reflections.
 
-    Vector j has 1 at row j and 0 above, which are not stored.
+    Return a matrix of the shape of ``a`` and the reflections' factors tau, shape (..., min(rows,
+    columns)). The matrix holds the triangle R, and below it the reflections' vectors. Vector j is 1
+    at row j and 0 above it; these elements are not stored.
     """
     rows, columns = a.shape[-2:]
     a, factor = _scaled(a)
@@ -132,7 +139,7 @@ def geqrf(a: Any) -> tuple[Any, Any]:
 
 
 def householder_product(a: Any, taus: Any) -> Any:
-    """The orthogonal matrix of the reflections that `geqrf` returns, with as many columns as a."""
+    """Return the orthogonal matrix Q, of the shape of ``a``, for the reflections from `geqrf`."""
     rows, columns = a.shape[-2:]
     at, count = _index(rows), taus.shape[-1]
 
@@ -147,12 +154,12 @@ def householder_product(a: Any, taus: Any) -> Any:
 
 
 def _pairs(size: int) -> tuple[Any, Any]:
-    """The pairs of indexes of a sweep."""
+    """Return the pairs (i, j), i < j, of a sweep, as two arrays of indices."""
     return jnp.triu_indices(size, 1)
 
 
 def _rotation(p: Any, q: Any, r: Any) -> tuple[Any, Any]:
-    """Cosine and sine of the rotation that makes the matrix [[p, r], [r, q]] diagonal."""
+    """Return cosine and sine of the rotation that makes the matrix [[p, r], [r, q]] diagonal."""
     zero = r == 0
     theta = (q - p) / (2 * jnp.where(zero, 1, r))
     t = jnp.where(theta < 0, -1, 1) / (jnp.abs(theta) + jnp.sqrt(theta * theta + 1))
@@ -162,14 +169,14 @@ def _rotation(p: Any, q: Any, r: Any) -> tuple[Any, Any]:
 
 
 def _rotated(a: Any, i: Any, j: Any, c: Any, s: Any) -> Any:
-    """Columns i and j rotated."""
+    """Rotate columns i and j of a matrix by the rotation with cosine c and sine s."""
     x, y = _column(a, i), _column(a, j)
     c, s = c[..., None], s[..., None]
     return _with_column(_with_column(a, i, c * x - s * y), j, s * x + c * y)
 
 
 def _swept(size: int, turn: Any, state: Any) -> Any:
-    """The state after all sweeps; a turn takes two indexes and the state."""
+    """Apply ``turn(i, j, state)`` to all pairs of indices, in all sweeps; return the last state."""
     first, second = _pairs(size)
     count = len(first)
     if not count:
@@ -184,7 +191,11 @@ def _swept(size: int, turn: Any, state: Any) -> Any:
 
 def eigh(a: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any,
          algorithm: Any) -> tuple[Any, Any]:
-    """Eigenvectors and eigenvalues of a symmetric matrix, by Jacobi's method."""
+    """Return eigenvectors and eigenvalues of a symmetric matrix, by Jacobi's method.
+
+    Only the lower triangle of ``a`` is read if ``lower``, else only the upper. ``subset_by_index``
+    is a range (start, end) of the eigenvalues to return, or None for all.
+    """
     size = a.shape[-1]
     half = jnp.tril(a) if lower else jnp.triu(a)
     a = half + _turned(half) - half * jnp.eye(size, dtype=a.dtype)
@@ -213,9 +224,10 @@ def _entry(vector: Any, i: Any) -> Any:
 
 def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
         algorithm: Any) -> tuple[Any, ...]:
-    """Singular values in descending order, and left and right vectors, by Jacobi's method.
+    """Return singular values, and left and right singular vectors, by Jacobi's one-sided method.
 
-    Columns are rotated until they are orthogonal; their lengths are the singular values.
+    Singular values are in descending order; vectors are returned only if ``compute_uv``. Columns of
+    ``a`` are rotated until they are orthogonal; their lengths are the singular values.
     """
     rows, columns = a.shape[-2:]
     if rows < columns:
@@ -242,7 +254,7 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
     if not compute_uv:
         return (scaled,)
     a, v = (jnp.take_along_axis(m, order[..., None, :], -1) for m in (a, v))
-    # Where a singular value is 0, and for the columns beyond, what QR appends is orthogonal.
+    # For singular values of 0 and for further columns, QR supplies orthogonal vectors.
     u = a / jnp.where(values == 0, 1, values)[..., None, :]
     reflections, taus = geqrf(u)
     if full_matrices and rows > columns:

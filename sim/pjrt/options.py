@@ -1,4 +1,4 @@
-"""JAX's description of a program's devices: the fields of its protocol buffers that matter."""
+"""Reads and writes the device assignment of a program in JAX's protocol buffers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from typing import Any
 __all__ = ["Assignment", "read_assignment"]
 
 _BUILD_OPTIONS = 3
-"""Field of CompileOptionsProto."""
+"""Number of the field of CompileOptionsProto that holds the ExecutableBuildOptionsProto."""
 _REPLICAS, _PARTITIONS, _ASSIGNMENT = 4, 5, 9
-"""Fields of ExecutableBuildOptionsProto."""
+"""Numbers of fields of ExecutableBuildOptionsProto."""
 _COMPUTATIONS, _DEVICE_IDS = 3, 1
-"""Fields of DeviceAssignmentProto, and of its computations."""
+"""Numbers of fields: of DeviceAssignmentProto, and of each of its computations."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The devices of a program.
+    """The devices that run a program.
 
     Attributes
     ----------
     replicas, partitions : int
-        Their product is the number of devices; at least one of the two is 1.
+        Numbers of replicas and partitions. One of them is 1; the product is the number of devices.
     devices : tuple of int
-        Numbers of the devices; empty if JAX does not choose them.
+        Numbers of the devices, replica by replica; empty if JAX does not choose them.
     """
 
     replicas: int
@@ -31,7 +31,7 @@ class Assignment:
     devices: tuple[int, ...]
 
     def serialize(self) -> bytes:
-        """A DeviceAssignmentProto."""
+        """Return the assignment as a serialized DeviceAssignmentProto."""
         per_part = [self.devices[part::self.partitions] for part in range(self.partitions)]
         parts = b"".join(_field(_COMPUTATIONS, _field(_DEVICE_IDS, b"".join(map(_varint, ids))))
                          for ids in per_part)
@@ -39,7 +39,7 @@ class Assignment:
 
 
 def read_assignment(options: bytes) -> Assignment:
-    """Read the devices from a CompileOptionsProto."""
+    """Read the device assignment from a serialized CompileOptionsProto."""
     build = _last(options, _BUILD_OPTIONS, b"")
     replicas, partitions = _last(build, _REPLICAS, 1), _last(build, _PARTITIONS, 1)
     assignment = _last(build, _ASSIGNMENT, b"")
@@ -49,7 +49,7 @@ def read_assignment(options: bytes) -> Assignment:
 
 
 def _ids(computation: bytes) -> list[int]:
-    """Device ids of a computation, packed or one by one."""
+    """Return the device ids of a computation, whether they are packed or single fields."""
     found: list[int] = []
     for number, value in _fields(computation):
         if number == _DEVICE_IDS and isinstance(value, int):
@@ -63,13 +63,13 @@ def _ids(computation: bytes) -> list[int]:
 
 
 def _last(message: bytes, wanted: int, default: Any) -> Any:
-    """The value of a field; the default if it is not there."""
+    """Return the last value of field number ``wanted``; ``default`` if there is none."""
     return next((value for number, value in reversed(list(_fields(message)))
                  if number == wanted), default)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of a message's fields."""
+    """Yield the number and the value of each field of a message."""
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)
@@ -87,7 +87,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """Read the varint at index ``at``; return its value and the index after it."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,13 +1,13 @@
-"""The platform that JAX knows: it opens the chip, and starts the threads that work for it.
+"""JAX's platform: opens the chip, and starts the threads that execute and compile programs.
 
-Environment variables choose the chip, as the arguments of `Device.open` do:
+Environment variables select the chip, like the arguments of `Device.open`:
 
 ``SYSTOLITH_CONFIG``
-    The preset. Default: ``v2``.
+    The name of a preset. Default: ``v2``.
 ``SYSTOLITH_BACKEND``
     ``rtl`` or ``golden``. Default: ``rtl``.
 ``SYSTOLITH_TRACE``
-    The prefix of a trace's files. Default: none.
+    Prefix of the files of a trace. Default: no trace.
 """
 
 import atexit
@@ -34,7 +34,7 @@ def register(name: str) -> None:
 
     from sim.pjrt.rules import register_rules
 
-    # JAX has no public way for a platform to say that it takes donated arguments.
+    # JAX has no public interface by which a platform declares that it supports donated arguments.
     if name not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append(name)
     os.register_at_fork(after_in_child=_keep_clients)
@@ -44,14 +44,15 @@ def register(name: str) -> None:
 
 
 def is_open() -> bool:
-    """Whether JAX uses the chip in this process."""
+    """Return whether JAX has opened the chip in this process."""
     return _worker.cache_info().currsize > 0
 
 
 def _keep_clients() -> None:
-    """In the child of a fork, never destroy JAX's clients: they would wait for threads.
+    """Keep JAX's clients alive forever in the child of a fork.
 
-    So a process that has used JAX may fork children that do not, and these end as usual.
+    Their destruction would wait for threads that do not exist in the child. So a process that has
+    used JAX may fork children that do not use JAX, and these children end normally.
     """
     from jax._src import xla_bridge
 
@@ -60,12 +61,12 @@ def _keep_clients() -> None:
 
 
 def _open(name: str) -> Any:
-    """Open the chip; returns JAX's client of it.
+    """Open the chip; return JAX's client for it.
 
     Raises
     ------
     RuntimeError, ValueError, OSError
-        If there is no compiler, or an environment variable is wrong.
+        If there is no C++ compiler, or an environment variable is wrong.
     """
     from jaxlib import xla_client
 
@@ -80,7 +81,7 @@ def _open(name: str) -> Any:
 
 @functools.cache
 def _worker(path: Any) -> "Worker":
-    """The worker of this process: a chip stays open until the process ends."""
+    """Return the only worker of this process; its chip stays open until the process ends."""
     device = Device.open(os.environ.get("SYSTOLITH_CONFIG") or "v2",
                          os.environ.get("SYSTOLITH_BACKEND") or "rtl",
                          trace=os.environ.get("SYSTOLITH_TRACE") or None)
@@ -88,14 +89,14 @@ def _worker(path: Any) -> "Worker":
 
 
 class Worker:
-    """Threads that do what JAX asks: one simulates, one compiles.
+    """The threads that do JAX's jobs: one simulates, one compiles.
 
     Parameters
     ----------
     library : Library
-        Where the jobs come from.
+        The plugin's library, which provides the jobs.
     device : Device
-        The chip; closed at the end of the process.
+        The chip; the worker closes it at the end of the process.
     """
 
     def __init__(self, library: Library, device: Device) -> None:
@@ -114,9 +115,9 @@ class Worker:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Stop the chip, whatever it is doing, and end the threads."""
+        """Stop the chip even while it runs a program, end its thread, and close it."""
         if os.getpid() != self._process:
-            return  # The chip is the parent's.
+            return  # In a forked child, the chip belongs to the parent.
         self._library.close("the process ends")
         self.chip.end()
         self._threads[0].join()

@@ -1,4 +1,4 @@
-"""What JAX's primitives are on this platform, where StableHLO leaves it to the platform."""
+"""Lowering rules of JAX's primitives for this platform, written as functions of JAX."""
 
 import math
 from typing import Any
@@ -12,12 +12,12 @@ __all__ = ["approx_top_k", "mulhi", "register_rules", "rng_bit_generator"]
 
 
 def register_rules(platform: str) -> None:
-    """Let JAX lower some primitives as functions of its own.
+    """Register functions of JAX as the lowering of primitives that have no other for the platform.
 
     Parameters
     ----------
     platform : str
-        Name of the platform, which JAX must know.
+        Name of the platform; it must be registered with JAX.
     """
     from jax._src.interpreters import mlir
     from jax._src.lax import ann, lax
@@ -37,9 +37,10 @@ def register_rules(platform: str) -> None:
 
 def approx_top_k(a: Any, *, k: int, reduction_dimension: int, recall_target: float, is_max_k: bool,
                  reduction_input_size_override: int, aggregate_to_topk: bool) -> tuple[Any, Any]:
-    """The k greatest or least elements along a dimension, and their indexes: exactly those.
+    """Return the k greatest or least elements along a dimension, and their indices.
 
-    Without ``aggregate_to_topk``, as many as JAX says that an approximation has.
+    The result is exact, not approximate. Without ``aggregate_to_topk``, it has the size that JAX
+    defines for the intermediate result of an approximation.
     """
     if not aggregate_to_topk:
         from jaxlib import _jax
@@ -52,7 +53,10 @@ def approx_top_k(a: Any, *, k: int, reduction_dimension: int, recall_target: flo
 
 
 def mulhi(x: Any, y: Any) -> Any:
-    """The high half of the product of two integers of at most 32 bits, from halves of 16."""
+    """Return the high half of the product of integers of at most 32 bits.
+
+    Products of 32-bit integers are computed from halves of 16 bits.
+    """
     bits, signed = 8 * x.dtype.itemsize, jnp.issubdtype(x.dtype, jnp.signedinteger)
     wide = jnp.int32 if signed else jnp.uint32
     if bits < 32:
@@ -64,17 +68,24 @@ def mulhi(x: Any, y: Any) -> Any:
     high = (a >> half) * (b >> half) + (middle >> half) + (other >> half)
     if not signed:
         return high
-    # A negative operand counts 2**32 too much, as often as the other says.
+    # As an unsigned number, a negative operand is 2**32 too large, so the high half of the product
+    # is too large by the other operand.
     high = high - jnp.where(x < 0, b, 0) - jnp.where(y < 0, a, 0)
     return lax.bitcast_convert_type(high, jnp.int32)
 
 
 def rng_bit_generator(key: Any, *, shape: tuple[int, ...], dtype: Any, algorithm: Any,
                       out_sharding: Any = None) -> tuple[Any, Any]:
-    """Random bits, and the next key: Threefry, whatever algorithm is asked for.
+    """Return the next key, and random bits of shape ``shape`` and type ``dtype``.
 
-    A key is four words: two of Threefry's key, and its counter. The counter of the next key is
-    further by the number of blocks that were used.
+    The generator is Threefry-2x32 for any ``algorithm``. A key has four words: the two words of
+    Threefry's key, and a 64-bit counter, low word first. The next key's counter is higher by the
+    number of Threefry blocks that were used.
+
+    Raises
+    ------
+    NotImplementedError
+        If ``dtype`` has more than 32 bits.
     """
     from jax.extend.random import threefry2x32_p
 

@@ -1,4 +1,4 @@
-"""Numbers of types and codes of errors in the PJRT API."""
+"""The PJRT API's numbers for element types, and its error codes."""
 
 from sim.compiler.graph.ir import DType
 
@@ -11,21 +11,21 @@ _DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
 _CANCELLED, _INVALID, _EXHAUSTED, _UNIMPLEMENTED, _INTERNAL = 1, 3, 8, 12, 13
 
 Status = tuple[int, str]
-"""Code and message of an error."""
+"""Error code of the PJRT API, 0 for success, and message."""
 
 
 def dtype_of(number: int) -> DType:
-    """The type that the API gives a number."""
+    """Return the element type that has a number in the PJRT API."""
     return _DTYPES[number]
 
 
 def number_of(dtype: DType) -> int:
-    """The API's number of a type."""
+    """Return the PJRT API's number for an element type."""
     return _NUMBERS[dtype]
 
 
 def status_of(error: BaseException) -> Status:
-    """Code and message of an exception."""
+    """Return the PJRT API's error code for an exception, and its message."""
     code = _INTERNAL
     if isinstance(error, NotImplementedError):
         code = _UNIMPLEMENTED

@@ -1,8 +1,8 @@
 // The part of the PJRT C API, version 0.90, that the plugin implements.
 //
-// JAX fills the arguments of a call, and the callee fills what it returns, in one struct for each
-// function. Names are those of the API without the prefix PJRT_; the order and the types of the
-// fields are its binary interface; verif/sim/pjrt/test_api.py compares them with the public header.
+// Each function has one struct: JAX fills in the arguments of a call, and the function fills in its
+// results. Names are those of the API without the prefix PJRT_. The order and types of the fields
+// are the binary interface; verif/sim/pjrt/test_api.py compares them with the public header.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace systolith::pjrt {
 constexpr int kMajor = 0;
 constexpr int kMinor = 90;
 
-// What stands behind the API's opaque pointers: objects.hpp. A device is its own description, a
-// client its own topology, and a loaded executable its own executable.
+// Types of the API's opaque pointers, defined in objects.hpp. One object serves as a device and its
+// description, as a client and its topology, and as a loaded executable and its executable.
 struct Error;
 struct Event;
 struct Client;
@@ -37,7 +37,7 @@ enum Code : int {
     kInternal = 13,
 };
 
-// Types of elements, and bytes of each.
+// Bytes of an element, by the API's number of its type.
 constexpr size_t kElementBytes[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 1, 1, 1, 1, 1};
 
 struct NamedValue {
@@ -64,7 +64,7 @@ struct Program {
     size_t format_size;
 };
 
-// Layout by tiles (type 0) or, with other fields, by strides (type 1).
+// Layout of an array: by tiles (type 0) or by strides (type 1, with other fields).
 struct MemoryLayout {
     Head head;
     struct {
@@ -571,7 +571,7 @@ struct ExecuteContext_Destroy_Args {
 
 using Function = void (*)();
 
-// Where the API's table has the functions that the plugin implements.
+// Indices in the API's table of the functions that the plugin implements.
 enum Index : size_t {
     Error_Destroy = 0,
     Error_Message = 1,

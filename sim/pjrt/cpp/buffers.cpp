@@ -1,4 +1,4 @@
-// Functions of buffers and events.
+// The API's functions for buffers and events.
 #include "functions.hpp"
 
 #include <cstring>
@@ -22,7 +22,7 @@ Error* event_is_ready(Event_IsReady_Args* args) {
 Error* event_await(Event_Await_Args* args) {
     Completion& completion = *args->event->completion;
     Status status = completion.wait();
-    // JAX may free an array as soon as its wait ends.
+    // After an interrupted wait JAX may free the array: complete the event, so no job writes to it.
     if (status.code == kCancelled && args->event->writes) completion.finish(status);
     return error_of(status);
 }
@@ -43,7 +43,7 @@ Error* event_on_ready(Event_OnReady_Args* args) {
 
 // Transfers
 
-// Copies elements with any strides to C order.
+// Copies the elements of an array with any strides to `to`, in C order; advances `to`.
 void gather(const char* from, const int64_t* dims, const int64_t* strides, size_t rank,
             size_t element, char*& to) {
     if (rank == 0) {
@@ -89,7 +89,7 @@ Error* buffer_from_host(Client_BufferFromHostBuffer_Args* args) {
     auto job = chip().job(kUpload, buffer->id, completion);
     job->numbers = {device->id, args->type};
     job->numbers.insert(job->numbers.end(), dims.begin(), dims.end());
-    // The caller may change its array after the call.
+    // Copies the elements, because the caller may change its array after the call.
     job->owned.resize(buffer->bytes());
     if (job->owned.size()) {
         if (args->num_byte_strides) {
@@ -139,7 +139,7 @@ Error* buffer_to_host(Buffer_ToHostBuffer_Args* args) {
     return nullptr;
 }
 
-// All cores share HBM, and no program changes a value: a copy is another name.
+// A copy of a value is another name of it, because all cores share HBM and values are immutable.
 Error* share(Buffer* buffer, Device* device, Buffer*& copy) {
     if (buffer->deleted)
         return refuse(kInvalidArgument, "the array has been deleted or donated");

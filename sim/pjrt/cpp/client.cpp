@@ -1,4 +1,5 @@
-// Functions of errors, of the client, its devices and memories; the table; and what Python calls.
+// The API's functions for errors, the client, its devices and memories; the API's table; and the
+// functions that Python calls.
 #include "functions.hpp"
 
 #include <cstring>
@@ -7,14 +8,14 @@
 namespace systolith::pjrt {
 
 Client& chip() {
-    // Never destroyed: JAX may call after the end of main.
+    // Never destroyed, because JAX may call after the end of main.
     static Client* client = new Client;
     return *client;
 }
 
 namespace {
 
-// Answers of text.
+// Results that are text.
 void say(const std::string& text, const char*& data, size_t& size) {
     data = text.data();
     size = text.size();
@@ -43,7 +44,7 @@ Error* plugin_attributes(Plugin_Attributes_Args* args) {
     return nullptr;
 }
 
-// The client, also as the topology
+// The client, which is also the topology
 
 Error* client_create(Client_Create_Args* args) {
     args->client = &chip();
@@ -309,7 +310,7 @@ Api make_table() {
     return api;
 }
 
-// A fork must not copy a lock that another thread holds.
+// Takes all locks, so that the child of a fork does not inherit one that another thread holds.
 void before_fork() {
     for (Queue& queue : chip().queues) queue.mutex.lock();
     Completion::mutex.lock();
@@ -353,10 +354,10 @@ EXPORT void systolith_describe(int cores, const char* kind, const char* version)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-// Takes the next job of a queue; 0 after systolith_close.
+// Waits for the next job of a queue and takes it; returns 0 after systolith_close.
 EXPORT int systolith_next(int queue, JobView* view) { return chip().queues[queue].next(view); }
 
-// Ends a job; code 0 is success.
+// Completes a job; code 0 is success.
 EXPORT void systolith_finish(Job* job, int code, const char* message, size_t size) {
     if (!job->completion) return;
     job->completion->finish({code, std::string(message, size)}, [job, code] {
@@ -364,8 +365,8 @@ EXPORT void systolith_finish(Job* job, int code, const char* message, size_t siz
     });
 }
 
-// Returns the result of a compilation; called before systolith_finish. Texts: the name, the
-// fingerprint, the program, and the device assignment; `sizes` are their bytes.
+// Passes the result of a compilation, before systolith_finish. There are four texts: name,
+// fingerprint, program, and device assignment; `sizes` are their lengths in bytes.
 EXPORT void systolith_answer(Job* job, const int64_t* numbers, int64_t count,
                              const char* const* texts, const int64_t* sizes) {
     job->answer.assign(numbers, numbers + count);
@@ -374,7 +375,7 @@ EXPORT void systolith_answer(Job* job, const int64_t* numbers, int64_t count,
         targets[number]->assign(texts[number], size_t(sizes[number]));
 }
 
-// Notes the counters of HBM.
+// Sets the counters of HBM.
 EXPORT void systolith_note(const MemoryStats* stats) { chip().note(*stats); }
 
 // Makes all jobs that have not begun, and all later ones, fail.

@@ -1,4 +1,4 @@
-// Functions of compiled programs.
+// The API's functions for compiled programs.
 #include "functions.hpp"
 
 #include <cstring>
@@ -54,7 +54,7 @@ Error* compile(Client_Compile_Args* args) {
     return nullptr;
 }
 
-// Indices of the arguments that the call donates.
+// Returns the indices of the arguments that a call donates.
 std::vector<size_t> donated(const Executable& executable, const ExecuteOptions* options) {
     std::vector<size_t> given;
     for (size_t index : executable.donated) {
@@ -202,7 +202,7 @@ Error* executable_output_kinds(Executable_OutputMemoryKinds_Args* args) {
     return nullptr;
 }
 
-// JAX asks twice: for the size, and for the text.
+// JAX calls this twice: without a buffer for the size, then with one for the text.
 Error* executable_program(Executable_OptimizedProgram_Args* args) {
     Program& program = *args->program;
     const std::string& text = args->executable->program;

@@ -1,4 +1,4 @@
-// How the API's table is filled; each file adds its part.
+// Filling the API's table of functions; each .cpp file adds its own functions.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace systolith::pjrt {
 
-// A function of the table. JAX is compiled without exceptions, so none may leave it.
+// Wraps a function for the table. JAX is compiled without exceptions, so none may escape from it.
 template <auto function>
 struct Guarded;
 
@@ -26,7 +26,7 @@ struct Guarded<function> {
     }
 };
 
-// Functions of errors return nothing, and allocate nothing.
+// Functions on errors return nothing and allocate no memory, so they cannot throw.
 template <typename Args, void (*function)(Args*)>
 struct Guarded<function> {
     static void call(Args* args) noexcept { function(args); }

@@ -1,4 +1,4 @@
-// Objects to which the API's pointers point.
+// The objects behind the API's opaque pointers.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ struct Error {
 
 struct Event {
     Shared completion;
-    bool writes = false;  // to an array of JAX
+    bool writes = false;  // the event ends a transfer that writes to an array of JAX
 };
 
 inline Event* event_of(Shared completion) { return new Event{std::move(completion)}; }
@@ -31,14 +31,14 @@ inline Error* refuse(int code, std::string message) {
     return new Error{{code, std::move(message)}};
 }
 
-// Devices' memory: HBM, as a core sees it.
+// The memory of a device: HBM, which all cores share.
 struct Memory {
     int id;
     Device* device;
     std::string text;
 };
 
-// A core.
+// A device of JAX: a core of the chip.
 struct Device {
     int id;
     std::string kind, text;
@@ -62,19 +62,19 @@ struct Device {
     Device& operator=(const Device&) = delete;
 };
 
-// Bytes of HBM, which the Python side keeps up to date: `note` and `stats` of `Client`.
+// Counters of HBM, in bytes except `allocations`. The Python side updates them (`Client::note`).
 struct MemoryStats {
     int64_t in_use, peak, allocations, largest, limit, largest_free;
 };
 
-// The chip.
+// JAX's client: the chip.
 struct Client {
     std::string platform = "systolith";
     std::string version;
     std::vector<std::unique_ptr<Device>> owned;
     std::vector<Device*> devices;
     std::vector<Memory*> memories;
-    // Simulation, and compilation.
+    // Jobs of the simulation (0) and of the compiler (1).
     Queue queues[2];
     std::atomic<int64_t> next_id{1};
 
@@ -98,7 +98,7 @@ struct Client {
 
     void simulate(std::shared_ptr<Job> job) { queues[0].push(std::move(job)); }
 
-    // The lock is one that a fork finds free.
+    // Uses the queue's lock, because before_fork (client.cpp) already takes that one.
     void note(const MemoryStats& stats) {
         std::lock_guard lock(queues[0].mutex);
         stats_ = stats;
@@ -113,10 +113,10 @@ private:
     MemoryStats stats_{};
 };
 
-// The only client of a process.
+// Returns the only client of the process.
 Client& chip();
 
-// A value in HBM. The Python side knows it by its id until it is released.
+// A value in HBM. The Python side identifies it by `id` until it is released.
 struct Buffer {
     int64_t id;
     Device* device;
@@ -136,7 +136,7 @@ struct Buffer {
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
-    // Frees the memory after all jobs that are in the queue.
+    // Appends a job that frees the memory, so that jobs already in the queue can still use it.
     void release() {
         if (!deleted.exchange(true)) chip().simulate(chip().job(kRelease, id, nullptr));
     }
@@ -148,8 +148,8 @@ struct Buffer {
     }
 };
 
-// A compiled program on its devices. JAX holds it as a loaded executable and, by `GetExecutable`,
-// as its executable: the object lives until both are gone.
+// A compiled program and its devices. JAX holds it as a loaded executable and, after
+// `GetExecutable`, also as an executable: the object lives until JAX has destroyed both.
 struct Executable {
     int64_t id = 0;
     std::string name, fingerprint, program, assignment;
@@ -172,7 +172,7 @@ struct Executable {
     void drop() {
         if (--references == 0) delete this;
     }
-    // Fills the fields from the answer of the Python side (sim/pjrt/compiler.py).
+    // Fills in the fields from the Python side's answer (`Program.numbers` in compiler.py).
     void fill(const Job& job);
 };
 

@@ -1,6 +1,6 @@
-// The interpreter that runs in this process, as far as waiting needs it: its lock, and Ctrl-C.
+// The Python interpreter of this process. Waits need two of its services: its lock, and Ctrl-C.
 //
-// Its functions are found when they are needed, so the library builds without Python's headers.
+// Its functions are looked up at run time, so the library builds without Python's headers.
 #pragma once
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ inline bool alive() {
     return initialized && initialized();
 }
 
-// Releases the interpreter's lock within a scope, if this thread has it.
+// Releases the interpreter's lock for the duration of a scope, if this thread holds it.
 class WithoutGil {
 public:
     WithoutGil() {
@@ -39,8 +39,8 @@ private:
     void* state_ = nullptr;
 };
 
-// Runs handlers of signals that have come, on the main thread; true if one raised an exception.
-// The exception of Ctrl-C is raised again as soon as Python continues.
+// Runs the handlers of pending signals; returns whether one raised an exception. Does nothing on
+// other threads than the main one. The exception of Ctrl-C is raised again once Python continues.
 inline bool interrupted() {
     static auto ensure = python<int (*)()>("PyGILState_Ensure");
     static auto release = python<void (*)(int)>("PyGILState_Release");

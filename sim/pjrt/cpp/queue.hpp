@@ -1,7 +1,7 @@
 // Jobs for the Python side, and their completions.
 //
-// Calls of JAX never enter Python: they append a `Job` to a queue, and a Python thread takes it.
-// So JAX may call at any time, even while an exception unwinds or the interpreter shuts down.
+// Calls of JAX never enter Python: they append a `Job` to a queue, from which a Python thread takes
+// it. So JAX may call at any time, even during an exception or the interpreter's shutdown.
 #pragma once
 
 #include <chrono>
@@ -27,12 +27,13 @@ struct Status {
     bool ok() const { return code == 0; }
 };
 
-// The end of something asynchronous. Threads may share it.
+// Completion of an asynchronous job, with its status. Threads may share it.
 class Completion {
 public:
     using Callback = std::function<void(const Status&)>;
 
-    // Ends it, unless it has ended. Before, and while no wait can end, does what `last` says.
+    // Completes the job with a status, unless it is complete already. First calls `last`, under the
+    // lock, so that no wait can return before or during that call.
     void finish(Status status, const std::function<void()>& last = {}) {
         std::vector<Callback> callbacks;
         {
@@ -52,7 +53,7 @@ public:
         return ready_;
     }
 
-    // Calls back as soon as it is finished: now, or later on the thread that finishes it.
+    // Calls back on completion: at once if the job is complete, else from the finishing thread.
     void on_ready(Callback callback) {
         {
             std::lock_guard lock(mutex);
@@ -64,7 +65,7 @@ public:
         callback(status_);
     }
 
-    // Waits; Ctrl-C ends the wait early.
+    // Waits for completion, and returns its status; Ctrl-C ends the wait early with `kCancelled`.
     Status wait() {
         WithoutGil released;
         std::unique_lock lock(mutex);
@@ -77,9 +78,9 @@ public:
         return ready_ ? status_ : abandoned;
     }
 
-    // Of all completions: a fork must find it free.
+    // One lock for all completions, so that a fork can take it (before_fork in client.cpp).
     static inline std::mutex mutex;
-    // In the child of a fork: the end of what has not ended, for nothing will end it.
+    // In the child of a fork: the status of all incomplete jobs, which no thread will complete.
     static inline Status abandoned;
 
 private:
@@ -102,7 +103,7 @@ enum Kind : int64_t {
     kUnload = 7,    // target: the executable
 };
 
-// What Python sees of a job.
+// A job as Python sees it: `Job` of sim/pjrt/library.py.
 struct JobView {
     int64_t kind;
     int64_t target;
@@ -119,8 +120,8 @@ struct Job {
     Kind kind;
     int64_t target = 0;
     std::vector<int64_t> numbers;
-    std::vector<char> owned;  // what `data` points to, unless it is JAX's
-    char* to = nullptr;       // of kDownload: where `owned` goes, unless the wait for it is cancelled
+    std::vector<char> owned;  // the bytes at `data`, unless these belong to JAX
+    char* to = nullptr;       // of kDownload: JAX's array; receives `owned` unless cancelled
     const char* data = nullptr;
     int64_t bytes = 0;
     std::string more;
@@ -130,10 +131,10 @@ struct Job {
     std::string name, fingerprint, program, assignment;
 };
 
-// A queue of jobs that one Python thread works on, in order.
+// A queue of jobs, which one Python thread does in order.
 class Queue {
 public:
-    // Appends a job. After `close`, it fails at once.
+    // Appends a job; after `close`, the job fails at once.
     void push(std::shared_ptr<Job> job) {
         {
             std::lock_guard lock(mutex);
@@ -146,7 +147,7 @@ public:
         if (job->completion) job->completion->finish(reason_);
     }
 
-    // Takes the next job, waiting for one; false after `close`.
+    // Waits for the next job and takes it; returns false after `close`.
     bool next(JobView* view) {
         std::unique_lock lock(mutex);
         current_.reset();
@@ -174,7 +175,8 @@ public:
             if (job->completion) job->completion->finish(reason_);
     }
 
-    // In the child of a fork, which holds `mutex`: the threads that take jobs do not exist there.
+    // For the child of a fork, where the threads that take jobs do not exist: closes the queue. The
+    // caller holds `mutex`.
     void abandon(Status reason) {
         closed_ = true;
         reason_ = std::move(reason);
