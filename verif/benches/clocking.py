@@ -1,5 +1,6 @@
 """Clock, reset and the count of cycles that drivers and monitors share."""
 
+from collections.abc import Callable
 from typing import Any
 
 import cocotb
@@ -8,7 +9,7 @@ from cocotb.handle import HierarchyObject, LogicObject, ValueObjectBase
 from cocotb.simtime import get_sim_time
 from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
 
-__all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "pin"]
+__all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "pin", "reader"]
 
 PERIOD_NS = 10
 """A clock period in simulated time."""
@@ -23,6 +24,15 @@ def pin(dut: HierarchyObject, name: str) -> Pin:
     if not isinstance(handle, ValueObjectBase):
         raise TypeError(f"port {name} must have a value, not be {handle!r}")
     return handle
+
+
+def reader(pin: Pin) -> Callable[[], str]:
+    """A function that reads a port's bits, the highest first, for ports read in every cycle.
+
+    ``pin.value`` makes an object with a type for each bit, which takes ten times as long.
+    """
+    read: Callable[[], str] = pin._handle.get_signal_val_binstr
+    return read
 
 
 def config_argument(name: str) -> str:
@@ -54,6 +64,7 @@ class ClockDomain:
             raise TypeError(f"clk must be one bit, not {clk!r}")
         self._clk = clk
         self._rst = pin(dut, "rst")
+        self._read_rst = reader(self._rst)
         self._origin = 0
         self.edge = RisingEdge(clk)
         self.middle = FallingEdge(clk)
@@ -76,7 +87,7 @@ class ClockDomain:
     @property
     def resetting(self) -> bool:
         """Whether this edge resets the design."""
-        return bool(self._rst.value)
+        return self._read_rst() == "1"
 
     @property
     def now(self) -> int:

@@ -1,11 +1,11 @@
 """Connects an `AxiChecker` to a port of a design."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import cocotb
 from cocotb.handle import HierarchyObject
 
-from verif.benches.clocking import ClockDomain, Pin, pin
+from verif.benches.clocking import ClockDomain, pin, reader
 from verif.models.axi import AxiChecker
 
 __all__ = ["AxiWatch", "check_watched"]
@@ -14,13 +14,13 @@ __all__ = ["AxiWatch", "check_watched"]
 class _Cycle(dict[str, int | None]):
     """The signals at one edge, each read on first use, because reading takes most of the time."""
 
-    def __init__(self, pins: Mapping[str, Pin]) -> None:
+    def __init__(self, readers: Mapping[str, Callable[[], str]]) -> None:
         super().__init__()
-        self._pins = pins
+        self._readers = readers
 
     def __missing__(self, name: str) -> int | None:
         try:
-            value = int(self._pins[name].value)
+            value = int(self._readers[name](), 2)
         except ValueError:  # of bits that are neither 0 nor 1
             self[name] = None
             return None
@@ -53,7 +53,7 @@ class AxiWatch:
         self.checker = AxiChecker(prefix, data_bytes, max_beats)
         names = [name for channel, payload in self.checker.signals.items()
                  for name in (f"{channel}valid", f"{channel}ready", *payload)]
-        self._pins = {name: pin(dut, f"{prefix}_{name}") for name in names}
+        self._readers = {name: reader(pin(dut, f"{prefix}_{name}")) for name in names}
         self._domain = domain
         self.prefix = prefix
         cocotb.start_soon(self._run())
@@ -72,7 +72,7 @@ class AxiWatch:
     async def _run(self) -> None:
         while True:
             await self._domain.edge
-            self.checker.cycle(_Cycle(self._pins), resetting=self._domain.resetting)
+            self.checker.cycle(_Cycle(self._readers), resetting=self._domain.resetting)
 
 
 def check_watched(dut: HierarchyObject, watches: Iterable[AxiWatch]) -> None:
