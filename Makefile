@@ -56,6 +56,9 @@ roofline: setup  ## draw ResNet-50's kernels against the chip's limits; CONFIG, 
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2
 	$(PY) -m sim.apps.softmax $(CONFIG)
 
+# Even where the environment says otherwise: tests start many processes, which import the same.
+test test-quick: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup  ## run all tests
 	$(PY) -m pytest $(SPREAD) $(if $(RECORD),--record)
 
