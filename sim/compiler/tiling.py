@@ -198,6 +198,6 @@ def standard(shape: Sequence[int], config: Config) -> Tiling:
 def column(shape: Sequence[int], config: Config) -> Tiling:
     """Return the column tiling: dimensions in order, the last one along the sublanes.
 
-    A reduction along the lanes has such a result.
+    The result of a reduction along the lanes has this tiling.
     """
     return Tiling(tuple(shape), tuple(range(len(shape))), False, config.sublanes, config.lanes)

@@ -460,7 +460,7 @@ def test_all_operations_of_a_bundle_read_before_any_writes() -> None:
     assert golden.held == 2
     pushed = tile_matmul(old["vectors"][11].view(np.float32), golden.weights).view(np.uint32)
     assert np.array_equal(golden.results[1], pushed)
-    # Operations of one bundle read registers that others of it write.
+    # Operations read registers that other operations of the same bundle write.
     golden.vectors[20] = golden.vectors[21] + 1
     old = everything(golden)
     assert execute(golden, bundle(

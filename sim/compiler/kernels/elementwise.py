@@ -34,9 +34,9 @@ _LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
 """Kinds of operations that a region may contain in addition to those of the table."""
 
 _LONG = 40
-"""Number of operations for a vector from which on its code counts as long."""
+"""The code for a vector counts as long if it has at least this number of operations."""
 _COPIES = {2: (28, 6), 4: (24, 4)}
-"""By the number of copies of long code: vectors and masks that these copies may need together."""
+"""For numbers of copies of long code: the vectors and masks that the copies may need together."""
 
 
 # Expressions of a region.

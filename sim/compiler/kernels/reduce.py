@@ -22,7 +22,7 @@ from sim.compiler.tiling import Tiling, standard
 __all__ = ["Reducer", "identity"]
 
 _ACCUMULATORS = 4
-"""Accumulators of a reduction of one operand: as many as the cycles of an addition's latency."""
+"""Number of accumulators of a reduction of one operand: the latency of an addition in cycles."""
 
 
 def identity(kind: str, dtype: DType) -> int:

@@ -32,7 +32,7 @@ from sim.compiler.tiling import Tiling, standard
 __all__: list[str] = []
 
 _TOGETHER = 8
-"""Most elements of a window that are combined in registers."""
+"""Largest number of elements of a window that is combined in registers."""
 _MORE = 2
 """Largest ratio of the vectors of a tiling with outer windows to those of the standard tiling."""
 

@@ -31,7 +31,7 @@ from sim.compiler.machine.schedule.straight import heights, single_writes
 __all__ = ["Usage", "overlap"]
 
 _OPERATIONS = 256
-"""Most operations of a loop that is pipelined: longer bodies are parallel enough by themselves."""
+"""Loops with more operations are not pipelined: they are parallel enough by themselves."""
 _SHARE = 4
 """A pipelined loop takes at most 1 / ``_SHARE`` of instruction memory."""
 _TRIES = 12

@@ -31,7 +31,7 @@ _NOUNS: dict[type[Any], str] = {VReg: "vector", MReg: "mask", SReg: "scalar"}
 _ENDS = ("jump", "halt")
 _COPIES = {"move", "add", "mand"}
 _LATE = (8, 5, 3, 1)
-"""Distances, in bundles from a push, within which its register should not be overwritten.
+"""Distances from a push, in bundles, within which the pushed register should not be written.
 
 The largest distance for which coloring succeeds is used."""
 

@@ -74,7 +74,7 @@ def square_root(e: Elements, x: Source) -> Any:
 
 
 def _large(e: Elements, x: Source) -> Any:
-    """Return where |x| is 2**23 or more, infinite or NaN: such a float has no fraction to round."""
+    """Return the mask of numbers that need no rounding: |x| >= 2**23, infinities and NaN."""
     return e("ge", e("and", x, MAGNITUDE), 0x4B000000)
 
 

@@ -55,9 +55,9 @@ def _remainder() -> list[Stage]:
     """x - y trunc(x / y), exactly; for bf16 operands, the result is a bf16 number.
 
     As in long division, passes subtract some bits of the quotient times y, in exact products. The
-    last bits are rounded to nearest, so that the rest is at most y / 2 in magnitude, and exact. In
-    a first sequence of passes, a small y is multiplied by 2**126, so that no quotient overflows; a
-    second one uses y itself.
+    last bits are rounded to nearest, so that the remainder is at most y / 2 in magnitude, and
+    exact. In a first sequence of passes, a small y is multiplied by 2**126, so that no quotient
+    overflows; a second sequence uses y itself.
     """
     return [Stage(_remainder_start), Stage(_subtract_multiple, _PASSES, 1),
             Stage(_remainder_middle), Stage(_subtract_multiple, _PASSES, 1),

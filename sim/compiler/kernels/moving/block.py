@@ -21,7 +21,7 @@ from sim.compiler.tiling import Tiling
 __all__ = ["Axis", "Combine", "coalesce", "copy_blocks", "nest", "outer_strides"]
 
 _UNROLLED = 8
-"""Most tiles of a block along the sublanes for which the copy has a separate loop for each."""
+"""Largest number of a block's tiles along the sublanes that are copied by a loop for each tile."""
 
 Combine = Callable[[VReg, VReg], VReg]
 """Function from the destination's vector and the moved elements to the vector that is stored."""
@@ -143,7 +143,7 @@ class _Block:
         return index
 
     def stride(self, side: int, number: int) -> int:
-        """Return the number of vectors by which an axis around a block of whole tiles advances."""
+        """Return how many vectors an axis around a block of whole tiles advances each time."""
         axis = self.axes[number]
         tiling = (self.source, self.destination)[side].tiling
         dimension = (axis.source, axis.destination)[side]

@@ -87,7 +87,7 @@ def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[
 
 
 def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """Yield whole tiles, and the rest: (first tile, number of tiles, elements of each)."""
+    """Yield whole tiles, then a partial one: (first tile, number of tiles, elements of each)."""
     whole, rest = divmod(size, high)
     if whole:
         yield 0, whole, high

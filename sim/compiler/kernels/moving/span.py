@@ -308,7 +308,7 @@ class Span:
         return [clamp(self._b, index, self._source_tiles, counts) for index in (first, first + 1)]
 
     def merge(self, vectors: list[VReg]) -> VReg:
-        """Merge the vectors of the source tiles into one, with all elements of the destination."""
+        """Merge vectors of source tiles into one that has all elements of a destination tile."""
         if self._second is None:
             return vectors[0]
         return self._b.vector("select", vectors[1], vectors[0], self._second)

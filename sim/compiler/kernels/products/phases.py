@@ -54,7 +54,7 @@ class PhaseConvolution:
 
     @cached_property
     def windows(self) -> tuple[int, int]:
-        """Lines and columns of the kernel."""
+        """Number of lines and number of columns of the convolution's kernel."""
         attributes, shape = self.operation.attributes, self.operation.operands[1].shape
         lines, columns = attributes["kernel_spatial_dimensions"]
         return shape[lines], shape[columns]

@@ -26,7 +26,7 @@ from sim.compiler.machine.ir import Index, VmemBuffer, VReg
 __all__ = ["Finish", "Level", "Product"]
 
 _SUMS = 19
-"""Most vectors of a block whose sums are held in registers."""
+"""Largest number of vectors in a block: its sums are held in registers."""
 _FEW = 32
 """Products of at most this number of steps pop results as soon as they are ready."""
 _PER_OPERATION = 0.85

@@ -25,7 +25,7 @@ from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
 __all__ = ["write_product"]
 
 _COUNTERS = 4
-"""Most counters that are held in registers."""
+"""Largest number of counters that are held in registers."""
 _TAG_BITS = 6
 """Low bits of a tag: whether the sum has begun (bit 0), and the scheme's setting (5 bits).
 

@@ -23,7 +23,7 @@ __all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
-"""Most pushes of rows that a load of a paced block may move in front of."""
+"""A load of a paced block may move in front of at most this number of pushes of rows."""
 _APART = 24
 """Least number of cycles between two transfers of a block."""
 _Key = tuple[tuple[int, int, int], ...]

@@ -28,7 +28,7 @@ _PORTS = {slot: f"{slot}.port" for slot in Slot}
 
 
 def latency(op: Op, config: Config) -> int:
-    """Return the cycles from an operation to the first bundle that can use its result at once."""
+    """Return an operation's latency: the cycles until a bundle can use its result at once."""
     operation = op.operation
     if operation.unit in isa.LATENCIES:
         return isa.LATENCIES[operation.unit]
