@@ -104,7 +104,7 @@ class _Windows:
     owned: bool = False
 
     def trivial(self, d: int) -> bool:
-        """Whether each window is one element of the operand along a dimension."""
+        """Whether, along dimension ``d``, each window is a single element of the operand."""
         return (self.sizes[d], self.strides[d], self.base[d], self.padding[d]) == (1, 1, 1, (0, 0))
 
     @property

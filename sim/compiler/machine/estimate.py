@@ -2,7 +2,8 @@
 
 Follows docs/core.md (One bundle, Chains): a bundle issues when its registers, write ports and units
 are free. A few iterations of each loop are simulated; each later iteration takes as long as the
-last one simulated. Transfers and semaphores take no time, and conditional branches count as not taken.
+last one simulated. Transfers and semaphores take no time, and conditional branches count as not
+taken.
 """
 
 from collections import deque

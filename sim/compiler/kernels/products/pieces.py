@@ -234,7 +234,7 @@ def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None
 
 
 def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg:
-    """Replace by 0 the elements whose magnitude is not below a limit, or whose mask is clear."""
+    """Replace by 0 elements whose magnitude is not below a limit, or whose mask bit is clear."""
     valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
     if mask is not None:
         valid = b.mask("mand", valid, mask)
