@@ -153,7 +153,7 @@ def _reshape(operation: Operation) -> TensorType:
 def _transpose(operation: Operation) -> TensorType:
     [x], permutation = operation.operands, operation.attributes["permutation"]
     _require(sorted(permutation) == list(range(x.type.rank)),
-             f"permutation must be one of {x.type.rank} dimensions, not {permutation}")
+             f"permutation must order all {x.type.rank} dimensions, not {permutation}")
     return TensorType(tuple(x.shape[i] for i in permutation), x.dtype)
 
 
@@ -192,7 +192,7 @@ def _concatenate(operation: Operation) -> TensorType:
         _require(value.dtype is first.dtype and value.type.rank == first.type.rank and all(
             a == b or i == dimension for i, (a, b) in enumerate(
                 zip(value.shape, first.shape, strict=True))),
-            f"{value.type} must equal {first.type} but for dimension {dimension}")
+            f"{value.type} must equal {first.type} except in dimension {dimension}")
     shape = list(first.shape)
     shape[dimension] = sum(value.shape[dimension] for value in operation.operands)
     return TensorType(tuple(shape), first.dtype)
@@ -221,7 +221,7 @@ def _dynamic_slice(operation: Operation) -> TensorType:
     x, *starts = operation.operands
     sizes = operation.attributes["slice_sizes"]
     _scalar_starts(starts, x.type.rank)
-    _require(len(sizes) == x.type.rank, f"slice_sizes must be {x.type.rank}, not {sizes}")
+    _require(len(sizes) == x.type.rank, f"slice_sizes must have {x.type.rank} sizes: {sizes}")
     _require(all(0 <= size <= whole for size, whole in zip(sizes, x.shape, strict=True)),
              f"slice_sizes must lie within {x.type}, not {sizes}")
     return TensorType(tuple(sizes), x.dtype)
@@ -365,7 +365,8 @@ def _convolution(operation: Operation) -> TensorType:
     batch = lhs.shape[attributes["input_batch_dimension"]]
     _require(features == depth * groups, f"input features must be {depth * groups}, not {features}")
     _require(min(groups, batches) == 1 and outputs % groups == 0 and outputs % batches == 0
-             and batch % batches == 0, "groups must divide outputs and batch, one of them only")
+             and batch % batches == 0,
+             "groups must divide output features and batch, and one of the two counts must be 1")
     spatial = _windows([lhs.shape[i] for i in attributes["input_spatial_dimensions"]],
                        [rhs.shape[i] for i in attributes["kernel_spatial_dimensions"]],
                        attributes["window_strides"], attributes["padding"],
@@ -444,17 +445,18 @@ def _case(operation: Operation) -> list[TensorType]:
 def _stream(operation: Operation) -> list[TensorType]:
     attributes, types = operation.attributes, [value.type for value in operation.results]
     cut, put = attributes["operand_dimensions"], attributes["result_dimensions"]
-    _require(len(put) == len(types), "result_dimensions must be one for each result")
+    _require(len(put) == len(types), "result_dimensions must have an entry for each result")
     carried = [kind for kind, along in zip(types, put, strict=True) if along < 0]
     given = [value.type for value in operation.operands]
     _require(given[len(cut):] == carried, "the last operands must have the carried results' types")
     tables = [attributes[name] for name in ("counts", "starts", "steps")]
     _require(all(len(table) == len(operation.regions) for table in tables),
-             "counts, starts and steps must be one for each region")
+             "counts, starts and steps must have an entry for each region")
     sizes = [0] * len(types)
     for region, count, starts, steps in zip(operation.regions, *tables, strict=True):
         _require(count > 0 and len(starts) == len(steps) == len(cut),
-                 "counts must be positive, and starts and steps one for each operand that is cut")
+                 "counts must be positive, and starts and steps have an entry for each operand "
+                 "before the carried ones")
         blocks = [_block(kind, along, value.shape) for kind, along, value
                   in zip(given, cut, region.inputs, strict=False)]
         for kind, along, block, start, step in zip(

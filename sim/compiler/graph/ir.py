@@ -181,7 +181,8 @@ class Operation:
             If the operation does not have exactly one result.
         """
         if len(self.results) != 1:
-            raise ValueError(f"results of {self.kind} must be 1, not {len(self.results)}")
+            raise ValueError(f"number of results of {self.kind} must be 1, "
+                             f"not {len(self.results)}")
         return self.results[0]
 
 

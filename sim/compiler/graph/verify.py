@@ -34,7 +34,7 @@ def _verify(graph: Graph, known: set[Value], defined: set[Value]) -> None:
     def define(values: "list[Value] | tuple[Value, ...]", what: str) -> None:
         for value in values:
             if value in defined:
-                raise GraphError(f"{what} of {graph.name} must be defined once")
+                raise GraphError(f"{what} of {graph.name} must be defined only once")
             defined.add(value)
             known.add(value)
 
@@ -42,7 +42,7 @@ def _verify(graph: Graph, known: set[Value], defined: set[Value]) -> None:
     for number, operation in enumerate(graph.operations):
         where = f"operation {number} ({operation.kind}) of {graph.name}"
         if any(value not in known for value in operation.operands):
-            raise GraphError(f"{where}: operands must be defined before")
+            raise GraphError(f"{where}: operands must be defined before they are used")
         try:
             _check(operation)
             types = infer(operation)
@@ -87,7 +87,7 @@ def _check(operation: Operation) -> None:
         numbers["results"] = (len(operation.results), kind.results)
     for what, (found, needed) in numbers.items():
         if found < needed or (found > needed and not kind.variadic):
-            raise ValueError(f"{what} must be {needed}, not {found}")
+            raise ValueError(f"number of {what} must be {needed}, not {found}")
     for name, code in kind.attributes.items():
         if name not in operation.attributes:
             raise ValueError(f"attribute {name} must be present")

@@ -72,8 +72,8 @@ def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
                 for item in given]
         for type, cut in zip(types, cuts, strict=True):
             if cut is not None and ir.RankedTensorType(type).shape[cut.dimension] % 2:
-                raise ValueError(f"a dimension that two devices share must be even, not that of "
-                                 f"{type}")
+                raise ValueError(f"a dimension that is split between two devices must have an even "
+                                 f"size, unlike dimension {cut.dimension} of {type}")
         found.append(tuple(cuts))
     return found[0], found[1]
 

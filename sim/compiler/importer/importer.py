@@ -167,8 +167,8 @@ class _Importer:
                 for part in entry_cuts(function, self.module)]
         made = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
         if cuts != [list(made.inputs), list(made.outputs)]:
-            raise UnsupportedError([Unsupported("shardings of arguments and results other than "
-                                                "those of their values", "", DEVICES)])
+            raise UnsupportedError([Unsupported("shardings of arguments and results that differ "
+                                                "from those of the values", "", DEVICES)])
         graph.sharding = Sharding((STACKED,) * len(graph.inputs), (STACKED,) * len(graph.outputs))
 
     # Refusals

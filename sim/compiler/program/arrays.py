@@ -37,7 +37,7 @@ def _shapes(shape: tuple[int, ...], view: View) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class TiledArray:
-    """Layout of one core's host array in HBM: the rows of its vectors, in the standard tiling.
+    """Layout of a host array in HBM: the rows of its vectors, in the standard tiling.
 
     Attributes
     ----------

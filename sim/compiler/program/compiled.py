@@ -190,7 +190,7 @@ def compiled_of(executable: Executable) -> Compiled:
         If the executable was not made by `compile_graph` or `Compiled.executable`.
     """
     if not isinstance(executable.link, _Link):
-        raise TypeError(f"executable must come from compile_graph, not be {executable.name!r}")
+        raise TypeError(f"executable must come from compile_graph, unlike {executable.name!r}")
     return executable.link.compiled
 
 

@@ -113,7 +113,7 @@ def _is_cut(module: Any, main: Any) -> bool:
         except ValueError as error:
             raise ShardingError(f"a sharding over {error}") from error
         if cut is not None and type.shape[cut] % 2:
-            raise ShardingError(f"{what} of shape {tuple(type.shape)}, cut in halves along "
+            raise ShardingError(f"{what} of shape {tuple(type.shape)}, split in halves along "
                                 f"dimension {cut}")
         found = found or cut is not None
     return found

@@ -96,7 +96,7 @@ def _bundle(operations: Operations) -> tuple[int, list[tuple[int, Hashable]]]:
         for (kind, position), value in zip(shape, operands, strict=False):
             bundle |= _field(kind, value, immediates) << position
     if len(immediates) > isa.IMMEDIATES:
-        raise ValueError(f"a bundle must need at most {isa.IMMEDIATES} immediates, not "
+        raise ValueError(f"a bundle must use at most {isa.IMMEDIATES} immediates, not "
                          f"{', '.join(map(repr, immediates))}")
     symbols: list[tuple[int, Hashable]] = []
     for value, number in immediates.items():

@@ -134,9 +134,9 @@ def cut_segments(linear: Linear, config: Config, area: int, memory: ScalarMemory
             return segments
         spare += max(excess, 0)
         spare_descriptors += max(missing, 0)
-    raise MemoryError(f"{name} must be cut into segments of at most {area} bundles and {most} "
-                      "descriptors, the memories of this chip; that is not possible: choose a "
-                      "chip with larger instruction and scalar memory")
+    raise MemoryError(f"{name} cannot be split into segments that fit this chip's memories, {area} "
+                      f"bundles and {most} descriptors for each segment: choose a chip with larger "
+                      "instruction and scalar memory")
 
 
 def _cut(linear: Linear, firsts: Sequence[int]) -> list[Segment]:

@@ -45,7 +45,7 @@ class Counters:
         """
         if count > self.left:
             raise MemoryError("nested loops must need at most "
-                              f"{len(self._words)} counters")
+                              f"{len(self._words)} counters in scalar memory: nest fewer loops")
         self._taken += count
         return list(self._words[self._taken - count:self._taken])
 

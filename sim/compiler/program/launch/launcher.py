@@ -231,7 +231,7 @@ class Launcher:
         needed = sum(self._tilings[value].vectors for value in values)
         where = f" at {operation.location}" if operation.location else ""
         self.too_large.append(f"{operation.kind}{where} needs {needed} vectors for its operands "
-                              f"and results, and some for itself")
+                              f"and results, and some for scratch")
         for value in operation.results:
             self._places.homes[value] = self._places.reserve(self._tilings[value].vectors)
         if lifted:

@@ -115,7 +115,7 @@ class Places:
             movable = [value for value in self._resident if value not in fixed]
             if not movable:
                 raise VectorMemoryError(
-                    f"vector memory must have {vectors} free vectors in one piece, of "
+                    f"vector memory must have {vectors} consecutive free vectors, out of "
                     f"{self._config.vmem_vectors}")
             self.evict(max(movable, key=self.distance))
 
