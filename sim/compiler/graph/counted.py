@@ -13,7 +13,7 @@ __all__ = ["Affine", "Counted", "counted"]
 
 @dataclass(frozen=True)
 class Affine:
-    """``factor * counter + offset``; ``factor`` is -1, 0 or 1."""
+    """The affine function ``factor * counter + offset``; ``factor`` is -1, 0 or 1."""
 
     factor: int
     offset: int
@@ -73,9 +73,9 @@ def counted(operation: Operation, known: Callable[[Value], int | None]) -> Count
 
 
 def _bound(condition: Graph) -> tuple[int, int] | None:
-    """Return the carried value (by number) and the constant that a condition compares as ``<``.
+    """Analyse a condition of the form ``carried value < constant``.
 
-    None if the condition is not such a comparison.
+    Return the number of the carried value and the constant; None for other conditions.
     """
     [wanted], inputs, graph = condition.outputs, dict(enumerate(condition.inputs)), condition
     makers = {value: op for op in graph.operations for value in op.results}
@@ -109,7 +109,7 @@ class _Values:
         self._range = low, high
 
     def follow(self, graph: Graph, given: Mapping[Value, Affine]) -> dict[Value, Affine]:
-        """Return all affine values of a graph, given those of its inputs; including the latter."""
+        """Return the affine values of a graph, including its inputs, for which they are given."""
         values, truths = dict(given), dict[Value, bool]()
         for operation in graph.operations:
             if operation.kind == "fusion":

@@ -1,4 +1,4 @@
-"""Compiled programs: the arrays and plain values from which an executable is made, and files."""
+"""Compiled programs: all data from which an executable is made, and the files that store it."""
 
 import errno
 import json

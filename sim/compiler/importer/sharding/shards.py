@@ -48,7 +48,8 @@ class Shards:
     used: bool = False
     """Whether the program contains a ``manual_computation`` for two devices."""
     stacked: bool = False
-    """Whether the whole program is the program of one of two devices."""
+    """Whether all of the program, not only a ``manual_computation``, is the program of one device.
+    Host arrays are then `STACKED`."""
     # The part of each value, by value, dimension and order of the devices.
     _parts: dict[tuple[Value, int, Group], Value] = field(default_factory=dict)
     _joined: dict[Value, tuple[Value, int, Group]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ _MOST_CUTS = 4
 """Most dimensions in which a slice in HBM may be smaller than its operand: each needs a word of
 scalar memory for its index."""
 _LEAST = 4
-"""Fewest vectors of a slice for which a transfer is worth its start."""
+"""Smallest number of vectors of a slice for which a transfer pays off despite its latency."""
 
 
 def leave_in_hbm(graph: Graph, config: Config) -> None:
@@ -51,7 +51,10 @@ def leave_in_hbm(graph: Graph, config: Config) -> None:
 
 
 def _leave_slices(operation: Operation, loop: Counted, inputs: Set[Value], config: Config) -> None:
-    """Mark slices of inputs that a loop does not change and uses for nothing else."""
+    """Mark slices of the graph's inputs in a counted loop.
+
+    The loop must not change these inputs, and must use them only for such slices.
+    """
     condition, body = operation.regions
     users, read = body.users(), condition.users()
     for number, value in enumerate(body.inputs):
@@ -64,7 +67,7 @@ def _leave_slices(operation: Operation, loop: Counted, inputs: Set[Value], confi
 
 
 def _is_block(operation: Operation, loop: Counted, config: Config) -> bool:
-    """Whether an operation is a slice of whole vectors, whose place follows from a counter."""
+    """Return whether an operation slices whole vectors at an affine function of the counter."""
     if operation.kind != "dynamic_slice":
         return False
     (value, *starts), result = operation.operands, operation.result

@@ -198,7 +198,7 @@ class _Streams:
         return size
 
     def _blocks(self, operation: Operation, axis: Axis, size: int) -> list[int]:
-        """Return the vectors of a block of each operand and result that is divided."""
+        """Return the number of vectors of one block, for each divided operand and result."""
         found = []
         for value, part in axis.inputs:
             if part is not None:

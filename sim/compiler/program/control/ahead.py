@@ -1,4 +1,4 @@
-"""Slices that a loop loads for its next iteration while the present one runs."""
+"""Slices of values in HBM that a counted loop loads one iteration ahead, with double buffers."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,47 +29,49 @@ class _Slice:
     Attributes
     ----------
     operations : tuple of Operation
-        The slice, and the reshape of its result that moves nothing, if that is its only use.
+        The ``dynamic_slice``; followed by the ``reshape`` of its result, if that is the only use of
+        the slice and moves no elements.
     """
 
     operations: tuple[Operation, ...]
 
     @property
     def operation(self) -> Operation:
-        """The slice."""
+        """The ``dynamic_slice``."""
         return self.operations[0]
 
     @property
     def value(self) -> Value:
-        """What the other operations of the loop use."""
+        """The value that the other operations of the loop use: the slice, or its reshape."""
         return self.operations[-1].result
 
 
 class SlicesAhead:
-    """Writes the code that loads slices in a loop that counts.
+    """Writes the code that loads the slices of a counted loop, one iteration ahead.
 
-    A slice arrives in *staging* vectors. At the head of an iteration it is copied to those that the
-    operations use; then the transfer for the next iteration starts.
+    Transfers write a slice to *staging* vectors. At the head of an iteration, it is copied to the
+    vectors that the operations use; then the transfer for the next iteration starts.
 
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
     found : sequence of _Slice
         The slices.
     homes : mapping of Value to Rows
-        Where the values lie of which they are slices.
+        HBM rows of the values that are sliced.
     loop : Counted
         The loop.
     counter : int
-        Address of its counter in scalar memory.
+        Address of the loop's counter in scalar memory.
     semaphore : int
-        Counts the transfers; no other loop around this one or within it uses it.
+        Number of the semaphore that counts the transfers. No loop around this one or within it may
+        use the same semaphore.
 
     Raises
     ------
     VectorMemoryError
-        If there is no room; no vectors are taken then.
+        If vector memory has too little room; no vectors are allocated then.
     """
 
     def __init__(self, context: Context, found: Sequence[_Slice], homes: Mapping[Value, Rows],
@@ -97,22 +99,25 @@ class SlicesAhead:
 
     @property
     def values(self) -> list[Value]:
-        """The slices, as other operations of the loop use them."""
+        """The values of the slices that the other operations of the loop use."""
         return [each.value for each in self._vectors]
 
     def body(self, graph: Graph) -> Graph:
-        """The loop's body, of which the slices are inputs."""
+        """Return the loop's body without the slices' operations; their values become inputs."""
         done = {operation for each in self._vectors for operation in each.operations}
         return replace(graph, inputs=[*graph.inputs, *self.values],
                        operations=[operation for operation in graph.operations
                                    if operation not in done])
 
     def start(self) -> None:
-        """Write the code before the loop, which starts the first transfers."""
+        """Write the code before the loop, which starts to load the first iteration's slices."""
         self._transfers = self._start(0)
 
     def enter(self) -> None:
-        """Write the head of the loop's body."""
+        """Write the head of the loop's body.
+
+        It waits for this iteration's slices, and starts to load those of the next iteration.
+        """
         stream = self._stream
         stream.wait(self.semaphore, self._transfers)
         code = move_vectors({work: stage for stage, work in self._vectors.values()},
@@ -129,17 +134,20 @@ class SlicesAhead:
             self._places.pin(each.value, work)
 
     def leave(self) -> None:
-        """Forget the values of the slices, which hold in the loop's body only."""
+        """Forget the values of the slices, which are valid only in the loop's body."""
         for _, work in self._vectors.values():
             self._places.unpin(work)
 
     def finish(self) -> None:
-        """Free the vectors, after the loop."""
+        """Free the vectors of the slices, after the loop."""
         for buffer in self._taken:
             self._places.memory.release(buffer)
 
     def _start(self, later: int) -> int:
-        """Write code that starts to load slices of a later iteration; return the transfers."""
+        """Write code that starts to load the slices of the iteration ``later`` steps from now.
+
+        Return the number of transfers.
+        """
         started, sublanes = 0, self._context.config.sublanes
         for each, (stage, _) in self._vectors.items():
             rows = self._slices.rows(each.operation, self._homes[each.operation.operands[0]], later)
@@ -155,20 +163,20 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Shared state; it receives the code and tracks where values lie.
     body : Graph
         The loop's body.
     homes : mapping of Value to Rows
-        Where those inputs of the body lie in HBM that it does not change.
+        HBM rows of the body's inputs that are in HBM and that the body does not change.
     kept : set of Value
         Inputs of the body that are in vector memory.
     place : Counted, int, int
-        The loop, the address of its counter, and a semaphore.
+        The loop, the address of its counter in scalar memory, and the number of a free semaphore.
 
     Returns
     -------
     SlicesAhead or None
-        None if there are no such slices, or no room for them.
+        None if there are no such slices, or vector memory has no room for them.
     """
     tilings, chosen = context.tilings, list[_Slice]()
     for each in _slices(context, body, homes, place[0]):
@@ -185,7 +193,7 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
 
 def _slices(context: Context, body: Graph, homes: Mapping[Value, Rows],
             loop: Counted) -> list[_Slice]:
-    """Slices of values in HBM whose places follow from the loop's counter."""
+    """Return the body's slices of values in HBM whose starts are functions of the counter."""
     users, found = body.users(), list[_Slice]()
     for operation in body.operations:
         if operation.kind != "dynamic_slice" or not operation.attributes.get("in_hbm"):
@@ -203,7 +211,7 @@ def _slices(context: Context, body: Graph, homes: Mapping[Value, Rows],
 
 
 def _moves_nothing(operation: Operation, tilings: Tilings, config: Config) -> bool:
-    """Whether an operation only removes outer dimensions of size 1."""
+    """Return whether a reshape only removes outer dimensions of size 1, moving no elements."""
     if operation.kind != "reshape" or operation.result.type.rank < 2:
         return False
     given, made = operation.operands[0].shape, operation.result.shape

@@ -48,7 +48,7 @@ class ControlFlow:
         self._counters = context.counters
         self.write = write
         self.fixed: set[Value] = set()
-        # Those of loops that load slices ahead; the last one is the next to be taken.
+        # Free semaphores for loops that load slices ahead; the last one is taken next.
         self._semaphores = list(SLICES_READ)
 
     def loop(self, operation: Operation, later: set[Value]) -> None:
@@ -130,7 +130,10 @@ class ControlFlow:
     def _start_slices(self, body: Graph, buffers: Mapping[int, VmemBuffer],
                       rows: Mapping[int, Rows], count: Counted, counter: int
                       ) -> SlicesAhead | None:
-        """Write code that starts to load the first iteration's slices, if they are loaded ahead."""
+        """Choose the slices that a loop loads ahead, and start to load the first iteration's.
+
+        None if the loop loads no slices ahead.
+        """
         if not self._semaphores:
             return None
         homes = {body.inputs[number]: home for number, home in rows.items()
@@ -144,7 +147,7 @@ class ControlFlow:
         return ahead
 
     def _finish_slices(self, ahead: SlicesAhead) -> None:
-        """Give back what slices that were loaded ahead needed."""
+        """Free the vectors and the semaphore of slices that were loaded ahead."""
         ahead.finish()
         self._semaphores.append(ahead.semaphore)
 

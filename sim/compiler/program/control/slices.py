@@ -113,12 +113,17 @@ class Slices:
         Parameters
         ----------
         operation : Operation
-            The slice.
+            The ``dynamic_slice``.
         home : Rows
-            Rows of the value that it is taken from.
+            Rows of the value that is sliced.
         later : int
-            Iterations by which the counter of its loop is behind; if not 0, the start must
-            follow from the counter.
+            Compute the start for the iteration that follows the current one by ``later``. If this
+            is not 0, the start must be an affine function of the loop's counter.
+
+        Returns
+        -------
+        Rows
+            Rows of the slice.
         """
         value, *starts = operation.operands
         return self._rows(value, home, operation.result.shape, starts, later)
@@ -142,14 +147,17 @@ class Slices:
         return home
 
     def _constant(self, value: Value) -> int | None:
-        """Return the index that ``value`` always has, or None."""
+        """Return the value of an index that is a constant; None for other indices."""
         if isinstance(known := self._places.homes.get(value), Splat):
             return signed(known.word)
         _, affine = self._counters.get(value, (0, Affine(1, 0)))
         return None if affine.factor else affine.offset
 
     def _index(self, value: Value, last: int, word: int, later: int) -> None:
-        """Write code that stores an index, clamped to 0 … ``last``, at address ``word``."""
+        """Write code that stores an index, clamped to 0 … ``last``, at address ``word``.
+
+        ``later`` is as in `rows`.
+        """
         stream = self._stream
         if value in self._counters:
             address, affine = self._counters[value]
