@@ -115,7 +115,10 @@ class Reducer:
         else:
             distance = size // 2
             while distance:
-                vectors = self(vectors, rotated(distance))
+                # Partial results repeat: a rotation either way has the same result. Backwards, the
+                # cross-lane unit skips fewer sublanes.
+                backwards = along == "sublane" and self.kind is not None
+                vectors = self(vectors, rotated(size - distance if backwards else distance))
                 distance //= 2
             if self.kind is not None:
                 return vectors

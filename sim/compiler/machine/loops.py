@@ -1,7 +1,7 @@
 """Transformations of loops: short loops are unrolled, and invariant operations move out of loops.
 
 - A short loop within a loop becomes straight code, so that iterations of the outer loop can
-  overlap.
+  overlap. So does a short loop that uses the cross-lane unit, so that its iterations overlap.
 - An operation whose sources do not change in a loop moves in front of the loop, as long as enough
   registers are free.
 - If the constants of a loop need more immediates than its bundles have, some of them move to scalar
@@ -46,7 +46,10 @@ _ADD = scalar_operation(ScalarOp.ADD)
 
 
 def unroll(code: MachineCode) -> MachineCode:
-    """Return the code with short innermost loops unrolled, if they are within other loops."""
+    """Return the code with short innermost loops unrolled.
+
+    They are within other loops, or use the cross-lane unit.
+    """
     reads = Counter(register for op in operations(code.body) for register in op.reads)
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_control(code.body, reads)
@@ -62,7 +65,7 @@ def unroll(code: MachineCode) -> MachineCode:
                                     block(item.otherwise, inside)))
             else:
                 body = block(item.body, True)
-                if inside and _is_short(item, body):
+                if _is_short(item, body) and (inside or _crosses(body)):
                     found += copies(item, body)
                 else:
                     found.append(Loop(item.variable, item.count, body, item.again))
@@ -106,6 +109,11 @@ def _count_control(block: Block, reads: "Counter[Register]") -> None:
 def _is_short(loop: Loop, body: Block) -> bool:
     return isinstance(loop.count, int) and loop.count <= _COUNT and \
         loop.count * len(body) <= _OPERATIONS and all(isinstance(item, Op) for item in body)
+
+
+def _crosses(body: Block) -> bool:
+    """Return whether the block uses the cross-lane unit."""
+    return any(isinstance(item, Op) and item.operation.unit is Unit.XLU for item in body)
 
 
 def _local(ops: list[Op], reads: "Counter[Register]", writes: "Counter[Register]") \

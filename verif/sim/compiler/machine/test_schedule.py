@@ -119,6 +119,21 @@ def test_initiation_interval(write: Callable[[Builder], None], interval: int,
     assert unroll is None or pipeline.unroll == unroll
 
 
+def test_iterations_of_a_short_loop_wait_together() -> None:
+    """A second sum along the sublanes costs less than half of its rotations: they overlap."""
+    def cycles(vectors: int) -> int:
+        b = Builder(V2)
+        with b.loop(vectors) as i:
+            total = b.load(X, i)
+            for distance in (4, 2, 1):
+                total = b.vector("fadd", total, b.cross("rotate_sublanes", total, distance))
+            b.store(total, Z, i)
+        return estimate(emit(b.finish(), V2))
+
+    rotations = sum(2 * V2.sublanes - distance for distance in (4, 2, 1))
+    assert cycles(2) - cycles(1) < rotations / 2
+
+
 @pytest.mark.parametrize("seed", range(300, 330))
 def test_schedules_respect_resources(seed: int) -> None:
     """Slots, and register numbers: the assembler refuses what does not exist."""
