@@ -57,7 +57,7 @@ class Limits:
 
 
 def table(report: Report) -> str:
-    """Table of all kernels: limits, predicted and measured cycles, and the limit's share of these.
+    """Table of all kernels: limits, predicted and measured cycles, and the ratio limit / cycles.
 
     The rows of a transfer count for the kernel that starts the transfer, although many are moved
     while later kernels run. So only the last line, for the whole program, compares memory's limit

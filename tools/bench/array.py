@@ -96,7 +96,10 @@ class Grid:
         return {"x": _words(data), "x_valid": _bit_words(valid)}
 
     def results(self, p: Words, count: int) -> Words:
-        """Bits of the result rows, shape (count, array), from port ``p`` as recorded."""
+        """Bits of the result rows, shape (count, array).
+
+        ``p`` has the values of port ``p`` in each cycle, recorded while `stream` was applied.
+        """
         first = self._skew * (self._size - 1) + self._latency - 1
         return np.stack([p[first + column:, column][:count] for column in range(self._size)],
                         axis=1)

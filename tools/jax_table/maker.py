@@ -43,9 +43,9 @@ class Maker:
         return np.asarray(self._random.integers(0, SIDE, shape), np.int32)
 
     def rising(self, *shape: int) -> Any:
-        """Numbers in ascending order."""
+        """An array of random numbers in ascending order."""
         return np.sort(self.of(shape, "float32"))
 
     def positive(self, *shape: int) -> Any:
-        """Floats between 0.1 and 1.1."""
+        """A random array of floats from 0.1 to 1.1."""
         return np.asarray(self._random.random(shape) + 0.1, np.float32)
