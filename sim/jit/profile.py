@@ -49,7 +49,7 @@ class ProgramRuns:
 
         Raises
         ------
-        ValueError
+        TypeError
             If the program was not compiled from a graph.
         """
         return report(Report.predicted(compiled_of(self.executable)))

@@ -1,4 +1,4 @@
-"""Removes transposes of products' operands and results; the product's dimensions change instead."""
+"""Removes transposes of products' operands and results, by changing products' dimension numbers."""
 
 from collections import Counter
 
@@ -56,7 +56,7 @@ def _sink(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | 
 
 
 def _exchange(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | None:
-    """Return the product with swapped operands that equals a transposed product; None if none."""
+    """Replace a transpose of a product by the product with swapped operands, if they are equal."""
     [value] = operation.operands
     product = at.producers.get(value)
     if product is None or product.kind != "dot_general" or uses[value] != 1:

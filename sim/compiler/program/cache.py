@@ -23,7 +23,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py",
             "hdl/core/counters.py", "hdl/dma/format.py", "hdl/dma/interface.py",
             "hdl/encoding.py", "hdl/isa.py")
-"""Files that a compiled program depends on, besides its graph."""
+"""Files and folders on which a compiled program depends, besides its graph."""
 
 
 def compile_cached(graph: Graph, config: Config, *, name: str | None = None,

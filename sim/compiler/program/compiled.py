@@ -22,7 +22,7 @@ from sim.compiler.program.code.transfers import CODE, SCRATCH
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 
 _FORMAT = 4
-"""Version of saved files."""
+"""Version of the format of saved files."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def split(x: Array, parts: int) -> list[Array]:
 
 def _product(operation: Operation, a: Array, b: Array, context: Context,
              multiply: Callable[[Array, Array], Array]) -> Array:
-    """Apply ``multiply`` in float64 or exact integers, and round to the result's type."""
+    """Compute a product by ``multiply``, in float64 or exact integers; round to the result type."""
     dtype = array_dtype(operation.result.dtype)
     if dtype.kind in "biu":
         wide: Any = np.int64 if dtype == np.bool_ else dtype

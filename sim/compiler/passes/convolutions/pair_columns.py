@@ -121,7 +121,7 @@ def block_diagonal(kernel: Value, attributes: dict[str, Any], to: Expansion
 
 
 def repeated_twice(value: Value, to: Expansion) -> Value:
-    """Return a broadcast value whose last dimension contains its elements twice."""
+    """Write a broadcast again, with the elements of its last dimension twice in succession."""
     producer = to.producers[value]
     [source], dimensions = producer.operands, producer.attributes["broadcast_dimensions"]
     last = len(value.shape) - 1

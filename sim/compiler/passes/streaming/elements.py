@@ -1,4 +1,4 @@
-"""Axes of elementwise operations, of fusions, and of operations that only move elements."""
+"""Axes, the ways to compute an operation block by block, of elementwise operations and moves."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

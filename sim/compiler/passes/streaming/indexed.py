@@ -1,4 +1,4 @@
-"""Axes of gathers and scatters."""
+"""Axes, the ways to compute an operation block by block, of gathers and scatters."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Axes of reductions, windows, sorts, products and convolutions."""
+"""Axes, the ways to compute an operation block by block, of reductions, sorts and products."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -26,7 +26,7 @@ Fixup: TypeAlias = tuple[int, int, Hashable]
 """Number of a bundle, number of an immediate in it, and the symbol whose word goes there."""
 
 FIRST_IMMEDIATE_WORD = isa.BUNDLE_WORDS - isa.IMMEDIATES
-"""Word of a bundle that holds immediate 0."""
+"""Number of the word of a bundle that holds immediate 0; the other immediates follow."""
 _MASK = 0xFFFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""The map of scalar memory while a compiled program runs."""
+"""Address map of scalar memory while a compiled program runs."""
 
 from dataclasses import dataclass
 

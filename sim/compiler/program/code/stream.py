@@ -53,8 +53,8 @@ class Linear:
     stamps : tuple of int
         Number of the empty bundle before each kernel.
     rows : tuple of (int, int, Rows)
-        Number of a bundle, number of an immediate in it, and the HBM rows, the number of the first
-        of which goes there.
+        Number of a bundle, number of an immediate in it, and HBM rows; the number of the first of
+        these rows goes there.
     reads_window : bool
         Whether kernels start the transfer to the window of scalar memory.
     """

@@ -195,7 +195,7 @@ class SegmentWriter:
         return half + 2 * DESCRIPTOR_WORDS * segment.targets.index(target)
 
     def write(self) -> Overlays:
-        """Write the buffer's rows: constants, segments, images and descriptors."""
+        """Write the rows of the buffer (constants, segments, images); return the program."""
         lanes = self._config.lanes
         last, rows = self._rows_of["image", len(self._segments) - 1]
         memory = np.zeros((last + rows, lanes), np.uint32)

@@ -14,8 +14,8 @@ __all__ = ["ROOM", "closed", "move_vectors", "need", "values_to_keep"]
 _LONGEST_CYCLE = 16
 """Maximum number of buffers whose contents rotate: each needs a vector register."""
 ROOM = 2
-"""Free vectors that a loop must leave for each operation, divided by the vectors of its operands
-and results that do not stay in vector memory."""
+"""A loop must leave enough free vectors for its largest operation: this factor times the vectors of
+the operation's operands and results that do not stay in vector memory."""
 
 
 def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[int]:

@@ -116,7 +116,7 @@ class KernelLowering:
         return self._places[value]
 
     def can_transfer(self, value: Value) -> bool:
-        """Whether the kernel may itself load an operand from HBM, or store a result there."""
+        """Return whether the kernel may itself load an operand from or store a result to HBM."""
         return value in self._homes
 
     def transfer(self, value: Value) -> SReg:

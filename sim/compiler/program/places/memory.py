@@ -212,5 +212,5 @@ class VectorMemory:
         return self._arriving.get(buffer, 0) <= self.completed
 
     def forget_arrivals(self) -> None:
-        """Forget which transfers fill which buffers, once all are complete."""
+        """Forget which transfers fill which buffers; all transfers must be complete."""
         self._arriving.clear()

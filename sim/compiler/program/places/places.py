@@ -66,7 +66,7 @@ class Places:
     assigned : dict of Value to VmemBuffer
         Buffers in which values that do not exist yet must be computed.
     before : dict of Value to Value
-        For the next value of each value that a loop carries in vector memory, the current one.
+        For values that a loop carries in vector memory, maps the next value to the current one.
     distance : callable
         Maps a value to the index of the next operation that uses it; set by the planner.
     """
@@ -120,10 +120,11 @@ class Places:
             self.evict(max(movable, key=self.distance))
 
     def _take(self, vectors: int, *, loaded: bool) -> int | None:
-        """Allocate vectors at the end of a free run whose neighbour is used later; None if no room.
+        """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-        The run then grows when the neighbour at its other end is freed. Values that are read from
-        HBM are placed above values that are computed, as far as possible.
+        They are placed at that end of the run whose neighbour is used later, so that the rest of
+        the run grows when its other neighbour is freed. Values that are read from HBM are placed
+        above values that are computed, as far as possible.
         """
         run = self.memory.free.smallest(vectors)
         if run is None:
@@ -160,7 +161,7 @@ class Places:
         return buffer
 
     def unmake(self, value: Value) -> None:
-        """Undo `make`, for a value that has not been computed."""
+        """Undo `make` for a value that has not been computed: free or unpin its vectors."""
         if value in self.assigned:
             self._pinned.discard(value)
             self._resident.pop(value, None)
@@ -341,7 +342,7 @@ class Places:
     def evict_all(self, needed: Callable[[Value], bool] = lambda value: True) -> None:
         """Free the vectors of all values that are not pinned, and wait for all transfers.
 
-        Values for which ``needed`` is true are copied to their homes before.
+        Values for which ``needed`` is true are copied to their homes first.
         """
         self.lock(())
         for value in list(self._resident):
