@@ -74,5 +74,5 @@ def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], in
 
 
 def bundle_words(bundle: int) -> tuple[int, ...]:
-    """The bundle's `BUNDLE_WORDS` words as in instruction memory, the lowest 32 bits first."""
+    """Split a bundle into its `BUNDLE_WORDS` 32-bit words, lowest bits first, as in memory."""
     return tuple(bundle >> 32 * word & 0xFFFFFFFF for word in range(BUNDLE_WORDS))

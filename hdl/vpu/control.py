@@ -190,7 +190,7 @@ class MemoryControl(wiring.Component):
     written : Out(RegisterWrite)
         The register that a load writes at the end of this cycle.
     busy : Out(1)
-        An issued load or store has not written yet.
+        An issued load or store has not written its register or vector memory yet.
     vmem_read, vmem_read_address, load_write, load_d : Out
     store_read, store_d, store_m, vmem_write, vmem_write_address : Out
         Control of the elements, see `hdl.vpu.element.VectorElement`.

@@ -21,14 +21,14 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def names(module: Any) -> list[str]:
-    """Names of the public functions of a module, in order."""
+    """Names of the public functions of ``module``, in alphabetical order."""
     return [name for name in dir(module) if name[0].islower()
             and callable(getattr(module, name)) and not inspect.isclass(getattr(module, name))
             and not isinstance(getattr(module, name), _SCALARS)]
 
 
 _SCALARS = (type(jnp.float32),)
-"""The class of `jax.numpy.float32` and its like, which are types."""
+"""The class of `jax.numpy.float32` and similar objects, which are element types, not functions."""
 
 
 def calls(title: str, name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Call]]:
