@@ -21,7 +21,7 @@ class Counters(Session):
         self._before_reset = [dict.fromkeys(_NAMES, 0) for _ in range(config.cores)]
 
     def counters(self, core: int | None = None) -> dict[str, int]:
-        """Read how many cycles were spent on what since the device was opened.
+        """Read the performance counters, which count from the opening of the device.
 
         Parameters
         ----------

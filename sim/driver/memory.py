@@ -139,7 +139,7 @@ class Memory(Session):
         self._heap.check(buffer)
         first = checks.integer("offset", offset, 0, buffer.size)
         if first + size > buffer.size:
-            raise ValueError(f"array must lie within {buffer.size} bytes of buffer, not {size} "
+            raise ValueError(f"array must lie within the buffer's {buffer.size} bytes, not {size} "
                              f"from {first} on")
         start = buffer.address + first
         return backend.hbm.reshape(-1).view(np.uint8)[start:start + size]
@@ -240,15 +240,15 @@ class Memory(Session):
 
 
 def _dtype(given: npt.DTypeLike) -> np.dtype[Any]:
-    """Check that a type is one of numbers, and return it as a numpy dtype."""
+    """Check that a type is numeric, and return it as a numpy dtype."""
     try:
         if given is None:
             raise TypeError
         kind = np.dtype(given)
     except TypeError:
-        raise TypeError(f"dtype must be one of numbers, not {given!r}") from None
+        raise TypeError(f"dtype must be a numeric type, not {given!r}") from None
     if kind.hasobject or not kind.itemsize:
-        raise TypeError(f"dtype must be one of numbers, not {given!r}")
+        raise TypeError(f"dtype must be a numeric type, not {given!r}")
     return kind
 
 

@@ -46,14 +46,14 @@ class Momentum:
     decay: float = 0.9
 
     def init(self, parameters: Tree) -> Tree:
-        """All velocities are 0."""
+        """Initial velocities, which are all 0."""
         import jax
 
         return jax.tree.map(jax.numpy.zeros_like, parameters)
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:
-        """One step."""
+        """Parameters and velocities after one step."""
         import jax
 
         rate = self.rate(step)
@@ -71,7 +71,7 @@ class Adam:
     epsilon: float = 1e-8
 
     def init(self, parameters: Tree) -> Tree:
-        """Both moments are 0."""
+        """Initial first and second moments, which are all 0."""
         import jax
 
         zeros = jax.tree.map(jax.numpy.zeros_like, parameters)
@@ -79,7 +79,7 @@ class Adam:
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:
-        """One step."""
+        """Parameters and moments after one step."""
         import jax
         import jax.numpy as jnp
 

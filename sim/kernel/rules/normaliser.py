@@ -114,7 +114,7 @@ def _chain(graph: Graph, node: Node) -> _Chain | None:
 
 
 def _step(graph: Graph, node: Node, width: int) -> _Step | None:
-    """A node as a step of a normaliser of ``width`` bits, if it is one."""
+    """The step of a normaliser of ``width`` bits that a node computes; None if it is no step."""
     if node.op != "sel":
         return None
     bit, before, shifted = node.args

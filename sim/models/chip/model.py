@@ -248,6 +248,6 @@ class ChipModel(TransferPort):
         """Checks that ``count`` items from address ``at`` on fit a memory of ``size``."""
         first = integer("address", at, 0, size)
         if first + integer("count", count, 0, size) > size:
-            raise ValueError(f"{name} must lie within {size}, not from {first} to "
+            raise ValueError(f"{name} must lie within 0 to {size - 1}, not from {first} to "
                              f"{first + operator.index(count) - 1}")
         return first

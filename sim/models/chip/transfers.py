@@ -186,7 +186,7 @@ class TransferPort(RegisterPort):
             yield slice(first, first + count), slice(begin, begin + count)
 
     def _put_rows(self, core: int, rows: Words, place: Callable[[int], Place]) -> None:
-        """Moves rows, shape (rows, lanes), to a core: row r to ``place(r)``."""
+        """Writes rows, shape (rows, lanes), to a core by transfers: row r to ``place(r)``."""
         with self._lock:
             for part, used in self._parts(len(rows)):
                 with self._borrowed(used):
@@ -196,7 +196,7 @@ class TransferPort(RegisterPort):
                         rows=part.stop - part.start))
 
     def _get_rows(self, core: int, rows: int, place: Callable[[int], Place]) -> Words:
-        """Rows of a core, shape (rows, lanes), row r from ``place(r)``."""
+        """Reads rows of a core by transfers, shape (rows, lanes): row r from ``place(r)``."""
         result = np.zeros((rows, self._config.lanes), np.uint32)
         with self._lock:
             for part, used in self._parts(rows):
@@ -208,7 +208,7 @@ class TransferPort(RegisterPort):
         return result
 
     def _get_vectors(self, core: int, count: int, place: Callable[[int], Place]) -> Words:
-        """Vectors of a core, shape (count, sublanes, lanes), vector n from ``place(n)``."""
+        """Reads vectors of a core, shape (count, sublanes, lanes): vector n from ``place(n)``."""
         sublanes = self._config.sublanes
         rows = self._get_rows(core, count * sublanes, lambda row: place(row // sublanes))
         return rows.reshape(count, sublanes, self._config.lanes)

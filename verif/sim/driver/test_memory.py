@@ -99,19 +99,19 @@ def test_bad_buffers_are_refused(device: Any) -> None:
                 use(bad)
     with pytest.raises(TypeError, match="buffer must be a Buffer, not 64"):
         device.free(64)
-    with pytest.raises(ValueError, match="array must lie within 64 bytes of buffer, not 72 from 0"):
+    with pytest.raises(ValueError, match="within the buffer's 64 bytes, not 72 from 0 on"):
         device.copy_in(buffer, np.zeros(9))
-    with pytest.raises(ValueError, match="array must lie within 64 bytes of buffer, not 8 from 60"):
+    with pytest.raises(ValueError, match="within the buffer's 64 bytes, not 8 from 60 on"):
         device.copy_out(buffer, np.float64, 1, offset=60)
     with pytest.raises(TypeError, match="array must be a numpy array of numbers"):
         device.copy_in(buffer, [1])
-    with pytest.raises(TypeError, match="dtype must be one of numbers"):
+    with pytest.raises(TypeError, match="dtype must be a numeric type"):
         device.copy_out(buffer, object, 1)
-    with pytest.raises(TypeError, match="dtype must be one of numbers, not None"):
+    with pytest.raises(TypeError, match="dtype must be a numeric type, not None"):
         device.copy_out(buffer, None, 1)
-    with pytest.raises(TypeError, match=r"dtype must be one of numbers, not array\(\[0"):
+    with pytest.raises(TypeError, match=r"dtype must be a numeric type, not array\(\[0"):
         device.copy_out(buffer, np.zeros(3), 3)
-    with pytest.raises(TypeError, match="dtype must be one of numbers, not <class 'str'>"):
+    with pytest.raises(TypeError, match="dtype must be a numeric type, not <class 'str'>"):
         device.copy_out(buffer, str, 3)
     with pytest.raises(ValueError, match="a size of shape must be at least 0, not -1"):
         device.copy_out(buffer, np.uint8, (2, -1))

@@ -145,11 +145,11 @@ def test_wrong_arguments(chip: ChipModel) -> None:
         chip.write("CONTROL", core=0)
     with pytest.raises(ValueError, match="value must be from 0 to 4294967295"):
         chip.write("START_PC", 1 << 32, core=0)
-    with pytest.raises(ValueError, match="program must lie within 512, not from 511 to 512"):
+    with pytest.raises(ValueError, match="program must lie within 0 to 511, not from 511 to 512"):
         chip.load_program(0, [0, 0], 511)
     with pytest.raises(ValueError, match="max_cycles must be a number to run until never"):
         chip.run(until=Until.NEVER)
-    with pytest.raises(ValueError, match="words must lie within 256, not from 255 to 256"):
+    with pytest.raises(ValueError, match="words must lie within 0 to 255, not from 255 to 256"):
         chip.write_smem(0, 255, [1, 2])
     with pytest.raises(TypeError, match="words must be a list of integers"):
         chip.write_smem(0, 0, [0.5])
@@ -157,7 +157,7 @@ def test_wrong_arguments(chip: ChipModel) -> None:
         chip.write_vmem(0, 0, np.zeros((1, 2, 4), np.float32))
     with pytest.raises(ValueError, match="descriptor must have 10 words, not 9"):
         chip.start_transfer(0, [0] * 9)
-    with pytest.raises(ValueError, match="vectors must lie within 256, not from 255 to 256"):
+    with pytest.raises(ValueError, match="vectors must lie within 0 to 255, not from 255 to 256"):
         chip.read_vmem(0, 255, 2)
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         ChipModel(cast(Any, "tiny"))

@@ -21,7 +21,7 @@ SAMPLED = 120
 
 
 def transformer(batch: int = BATCH) -> Task:
-    """Task of a transformer with two layers (causal attention and dense layers); uses Adam."""
+    """Task of a transformer with two layers of causal attention, trained with Adam."""
     text = topics()
     start = len(text) - HELD_OUT * CONTEXT - 1
     rng = np.random.default_rng(5)
