@@ -157,7 +157,7 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
     dict
         The figures of ``build/digits.json``.
     Digits
-        The data.
+        The data set.
     array of int
         The digits that the chip recognised.
     """

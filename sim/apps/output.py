@@ -21,7 +21,9 @@ def parse(parser: argparse.ArgumentParser, traced: str
 
     Returns
     -------
-    arguments : Namespace The parsed arguments. folder : path
+    arguments : Namespace
+        The parsed arguments.
+    folder : path
         The build folder, which exists.
     trace : path, optional
         Common prefix of the files of a trace, as in `Device.open`; None without ``--trace``.

