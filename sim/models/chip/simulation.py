@@ -176,7 +176,7 @@ class ChipSimulation(Closeable):
             The event. A core with a watchdog is not at rest while it waits, as it cannot wait for
             ever.
         progress : callable, optional
-            Called now and then with the number of cycles since its last call.
+            Called repeatedly during the run with the number of cycles since its last call.
 
         Returns
         -------
@@ -192,7 +192,7 @@ class ChipSimulation(Closeable):
         """
         event = Until(until)
         if max_cycles is None and event is Until.NEVER:
-            raise ValueError("max_cycles must be a number to run until never, not None")
+            raise ValueError("max_cycles must be a number if until is NEVER, not None")
         limit = _NO_LIMIT if max_cycles is None else integer("max_cycles", max_cycles, 0,
                                                               _NO_LIMIT)
         run = _Run(**{name: _STATUS[name.upper()].mask for name in _FLAGS},

@@ -31,7 +31,7 @@ class DescriptorError(Exception):
     Attributes
     ----------
     fault : Fault
-        What is wrong with its descriptor.
+        The error in the transfer's descriptor.
     """
 
     def __init__(self, core: int, fault: Fault) -> None:

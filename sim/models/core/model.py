@@ -116,7 +116,7 @@ class CoreModel(CorePorts):
         max_cycles : int, optional
             Maximum number of cycles to run.
         progress : callable, optional
-            Called now and then with the number of cycles since its last call.
+            Called repeatedly during the run with the number of cycles since its last call.
 
         Returns
         -------

@@ -147,7 +147,7 @@ def test_wrong_arguments(chip: ChipModel) -> None:
         chip.write("START_PC", 1 << 32, core=0)
     with pytest.raises(ValueError, match="program must lie within 0 to 511, not from 511 to 512"):
         chip.load_program(0, [0, 0], 511)
-    with pytest.raises(ValueError, match="max_cycles must be a number to run until never"):
+    with pytest.raises(ValueError, match="max_cycles must be a number if until is NEVER"):
         chip.run(until=Until.NEVER)
     with pytest.raises(ValueError, match="words must lie within 0 to 255, not from 255 to 256"):
         chip.write_smem(0, 255, [1, 2])
