@@ -1,4 +1,4 @@
-"""Compiles the programs that JAX passes, and answers its queries about them."""
+"""Compiles the programs that JAX passes to the plugin, and describes them to JAX."""
 
 import hashlib
 from dataclasses import dataclass

@@ -226,8 +226,9 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
         algorithm: Any) -> tuple[Any, ...]:
     """Return singular values, and left and right singular vectors, by Jacobi's one-sided method.
 
-    Singular values are in descending order; vectors are returned only if ``compute_uv``. Columns of
-    ``a`` are rotated until they are orthogonal; their lengths are the singular values.
+    Singular values are in descending order. Vectors are returned only if ``compute_uv``: left ones
+    as columns of a matrix, right ones as rows. Columns of ``a`` are rotated until they are
+    orthogonal; their lengths are the singular values.
     """
     rows, columns = a.shape[-2:]
     if rows < columns:

@@ -115,7 +115,7 @@ class Worker:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Stop the chip even while it runs a program, end its thread, and close it."""
+        """End the chip's thread, even if a program is running, and close the chip."""
         if os.getpid() != self._process:
             return  # In a forked child, the chip belongs to the parent.
         self._library.close("the process ends")

@@ -36,7 +36,7 @@ def reducer_kind(region: Graph) -> str | None:
 
 
 def _wide(array: Array, kind: str | None) -> Array:
-    """Convert floats that are added to float64; return other arrays unchanged."""
+    """Convert an array to float64 if it is a term of a float sum; return others unchanged."""
     return array.astype(np.float64) if kind == "add" and array.dtype.kind not in "biu" else array
 
 

@@ -181,13 +181,19 @@ COLLECTIVES: dict[str, _Rule] = {
 # ---- helpers
 
 def _by_place(at: Expansion, kind: str, first: Value, second: Value, group: Group) -> Value:
-    """Append a ``by_device`` or ``exchange``; operands are in the order of the group."""
+    """Append an operation of kind ``by_device`` or ``exchange``.
+
+    ``first`` and ``second`` are the operands for the first and second device of the group.
+    """
     values = (first, second) if group == (0, 1) else (second, first)
     return at.add(kind, values, first.type)
 
 
 def _in_order(at: Expansion, mine: Value, other: Value, group: Group) -> list[Value]:
-    """Return two values in the order of the group: ``mine`` is this device's, ``other`` not."""
+    """Return two values in the order of the group.
+
+    ``mine`` belongs to the executing device, and ``other`` to the other device.
+    """
     return [_by_place(at, "by_device", mine, other, group),
             _by_place(at, "by_device", other, mine, group)]
 

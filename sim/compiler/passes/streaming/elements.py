@@ -14,7 +14,7 @@ from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, resized,
 __all__: list[str] = []
 
 _WHOLE = 256
-"""A multiple of the number of lanes of every chip."""
+"""Alignment, in elements, of blocks along the lanes; a multiple of the lanes of every chip."""
 
 
 @axes(*sorted(ELEMENTWISE))

@@ -24,11 +24,14 @@ _LEAST = 4
 def leave_in_hbm(graph: Graph, config: Config) -> None:
     """Mark operations on values that do not fit vector memory and that transfers can compute.
 
-    They get the attribute ``in_hbm``: gathers along a table's first dimension, concatenations, and
-    dynamic slices and their updates. So do slices that a counted loop takes of an input of the
-    graph, of any size: they are loaded while the loop runs. The indices of such a gather are
-    reshaped to one dimension. A slice or update of part of the lanes is split into one of whole
-    rows, in HBM, and one within these rows.
+    These operations get the attribute ``in_hbm``:
+
+    - gathers along a table's first dimension; their indices are reshaped to one dimension;
+    - concatenations;
+    - dynamic slices and their updates; one of part of the lanes is first split into one of whole
+      rows, in HBM, and one within these rows;
+    - slices of any size that a counted loop takes of an input of the graph, because they can be
+      loaded while the loop runs.
 
     Parameters
     ----------

@@ -134,7 +134,7 @@ class TransferWords:
         return frozenset(word for word, _ in self.relocations) if self.row_bits else frozenset()
 
     def with_destination(self, address: int) -> "TransferWords":
-        """Return a copy with destination ``address``, which must be below 2**32."""
+        """Return a copy whose destination is ``address``, which must be below 2**32."""
         words = (*self.words[:_DESTINATION], address, *self.words[_DESTINATION + 1:])
         return replace(self, words=words, exchange=None)
 
