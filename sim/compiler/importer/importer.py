@@ -248,7 +248,7 @@ class _Importer:
 
     def add(self, name: str, operation: Any, operands: list[Value], types: list[TensorType],
             scope: Scope, location: Location | None) -> Sequence[Value | None]:
-        """Append an operation that corresponds to one operation of the graph."""
+        """Append the graph's operation for one that has a rule in `RULES`; return its results."""
         regions = [self.region(region, scope, location) for region in operation.regions]
         if any(graph is None for graph, _ in regions):
             return [None] * len(types)

@@ -7,7 +7,8 @@ from sim.compiler.passes.expansion import Expansion, expand
 __all__ = ["expand_elements"]
 
 _SCALAR = frozenset({"constant", "reshape", "broadcast_in_dim"})
-"""Other kinds that the region of a ``map`` may contain; the latter two leave a scalar unchanged."""
+"""Kinds, besides elementwise ones, that the region of a ``map`` may contain; ``reshape`` and
+``broadcast_in_dim`` leave a scalar unchanged."""
 
 
 def expand_elements(graph: Graph) -> None:

@@ -29,7 +29,7 @@ __all__ = ["expand_convolutions"]
 _FULL = 0.8
 """If at least this share of the sublanes is used, no dimension is packed to fill them."""
 _PLACES = 64
-"""Most spatial positions of a result for which there is one product each."""
+"""A result of more spatial positions is not computed by one product for each position."""
 _GAIN = 1.4
 """Another dimension is packed if the number of weight tiles falls by at least this factor."""
 
@@ -176,7 +176,7 @@ class _Convolution:
         return finished(total, self.type.dtype, to)
 
     def _repeated(self, value: Value, along: int, times: int) -> Value:
-        """Repeat each index of dimension ``along`` ``times`` times, in place."""
+        """Repeat each element ``times`` times in succession along dimension ``along``."""
         if times == 1:
             return value
         before, size, behind = value.shape[:along], value.shape[along], value.shape[along + 1:]
@@ -261,7 +261,7 @@ class _Convolution:
         return self.to.reshape(product, shape)
 
     def _joined(self, places: dict[tuple[int, ...], Value]) -> Value:
-        """Concatenate the results for all spatial positions, given by position."""
+        """Concatenate the values of all spatial positions; ``places`` maps indices to values."""
         for level in reversed(range(len(self.results))):
             parts: dict[tuple[int, ...], list[Value]] = {}
             for place, value in places.items():

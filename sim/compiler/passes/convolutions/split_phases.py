@@ -51,7 +51,7 @@ _OFFSETS = 9
 
 
 def split_phases(graph: Graph, config: Config) -> None:
-    """Split the columns of a graph's convolutions into phases, where a chip gains by it."""
+    """Split the columns of a graph's convolutions into phases, where that makes them faster."""
     shapes = [shape for operation in graph.walk() if (shape := _Shape.of(operation)) is not None]
     common = _places(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
     splitter = _Splitter(config, common if common >= _FULL * config.sublanes else None,

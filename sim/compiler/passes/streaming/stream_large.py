@@ -229,7 +229,7 @@ class _Streams:
         return int(unit)
 
     def _tile(self, kind: TensorType, along: int, sublanes: int) -> int:
-        """Return the number of which a block's first index along a dimension must be a multiple."""
+        """Return the alignment, in indices, of a block's first index along a dimension."""
         if along == kind.rank - 1:
             return self._config.lanes
         return sublanes if along == kind.rank - 2 else 1
