@@ -1,4 +1,6 @@
-"""The AXI4-Lite slave: turns concurrent reads and writes into one access after the other."""
+"""An AXI4-Lite slave that turns concurrent reads and writes into one access after the other, and a
+master that makes such accesses.
+"""
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -6,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from .interface import Axi4Lite, Resp
 
-__all__ = ["AxiLiteSlave", "RegisterAccess"]
+__all__ = ["AxiLiteMaster", "AxiLiteSlave", "RegisterAccess"]
 
 
 class RegisterAccess(wiring.Signature):
@@ -135,3 +137,53 @@ class AxiLiteSlave(wiring.Component):
 
     def _resp(self, error: Value) -> Value:
         return Mux(error, Resp.SLVERR.value, Resp.OKAY.value)
+
+
+class AxiLiteMaster(wiring.Component):
+    """Turns single accesses into reads and writes of an AXI4-Lite slave, one at a time.
+
+    Parameters
+    ----------
+    address_bits : int
+        Width of byte addresses, 1 to 64.
+
+    Attributes
+    ----------
+    access : In(RegisterAccess)
+        It is done when the slave responds, with an error unless the response is OKAY.
+    axi : Out(Axi4Lite)
+        To the slave.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``address_bits`` is not an integer, or out of range.
+    """
+
+    def __init__(self, address_bits: int) -> None:
+        super().__init__({"access": In(RegisterAccess(address_bits)),
+                          "axi": Out(Axi4Lite(address_bits))})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        axi, access = self.axi, self.access
+        m.d.comb += [
+            axi.awaddr.eq(access.address), axi.araddr.eq(access.address),
+            axi.wdata.eq(access.data), axi.wstrb.eq(0b1111),
+            axi.bready.eq(1), axi.rready.eq(1), access.value.eq(axi.rdata),
+        ]
+        asked = []
+        for channel, wanted in (("aw", access.write), ("w", access.write), ("ar", ~access.write)):
+            valid, ready = (getattr(axi, channel + name) for name in ("valid", "ready"))
+            taken = Signal(name=f"{channel}_taken")
+            asked.append(taken)
+            m.d.comb += valid.eq(access.valid & wanted & ~taken)
+            with m.If(valid & ready):
+                m.d.sync += taken.eq(1)
+        with m.If(access.write):
+            m.d.comb += [access.done.eq(axi.bvalid), access.error.eq(axi.bresp != Resp.OKAY.value)]
+        with m.Else():
+            m.d.comb += [access.done.eq(axi.rvalid), access.error.eq(axi.rresp != Resp.OKAY.value)]
+        with m.If(access.done):
+            m.d.sync += [taken.eq(0) for taken in asked]
+        return m

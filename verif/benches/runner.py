@@ -31,6 +31,7 @@ from hdl.xlu.xlu import Xlu
 from sim.verilated.cache import cached_json
 from sim.verilated.toolchain import Toolchain, build_folder
 from verif.benches.axi.tops import ControlTop, HbmPortTop
+from verif.benches.fpga.tops import SerialTop
 
 __all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "run"]
 
@@ -41,6 +42,7 @@ _DESIGNS: dict[str, dict[str, Callable[[Config], wiring.Component]]] = {
     "axi": {"hbm_port": HbmPortTop},
     "chip": {"control": ControlTop, "chip": Chip},
     "core": {"sequencer": Sequencer, "core": Core},
+    "fpga": {"serial": SerialTop},
     "mxu": {"mac_cell": MacCell, "mxu": Mxu},
     "vpu": {"vpu": Vpu},
     "xlu": {"xlu": Xlu},
@@ -65,7 +67,7 @@ _BLOCKS = ("vpu_element", "mac_cell")
 
 _WARNINGS = ",".join(["error", *(
     f"ignore::DeprecationWarning:cocotbext.axi.{module}"
-    for module in ("axi_slave", "axil_master", "reset", "stream"))])
+    for module in ("axi_master", "axi_slave", "axil_master", "axil_slave", "reset", "stream"))])
 """Warnings are errors, except in a package that still uses names of cocotb 1."""
 
 _TAIL_LINES = 40
@@ -97,6 +99,7 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            Bench("mxu", "tiny", 4), Bench("mxu", "small", 2),
            *(Bench(top, preset, 2) for top in ("sequencer", "xlu", "vpu")
              for preset in ("tiny", "small")),
+           Bench("serial", "fpga", 2),
            Bench("core", "tiny", 4), Bench("core", "small", 2),
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),

@@ -1,0 +1,132 @@
+"""The top module for a board with an ECP5: clock, reset and pins of the system."""
+
+from amaranth import ClockDomain, ClockSignal, Instance, Module, ResetSignal, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..checks import integer
+from ..config import Config
+from ..tiles import place
+from .system import SerialSystem
+
+__all__ = ["CRYSTAL_HZ", "Board", "pll_divisors"]
+
+CRYSTAL_HZ = 25_000_000
+"""Frequency of the board's clock."""
+_VCO_HZ = 600_000_000
+"""Aim for the PLL's oscillator, which runs from 400 to 800 MHz."""
+_MAX_REFERENCE = 8
+"""Largest divisor of the crystal: the phase detector needs 3.125 MHz."""
+_MAX_OUTPUT = 128
+_MAX_ERROR = 0.02
+"""Largest relative error of the line's rate: a receiver accepts 5 % over the ten bits of a byte."""
+_RESET_BITS = 8
+
+
+def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
+    """Divisors of an ECP5's PLL (EHXPLLL) whose output is its feedback.
+
+    The output is `CRYSTAL_HZ` x feedback / reference, and the oscillator runs at output times that.
+
+    Parameters
+    ----------
+    clock_hz : int
+        Frequency of the output.
+
+    Returns
+    -------
+    tuple of int
+        Divisors of the reference, the feedback and the output.
+
+    Raises
+    ------
+    ValueError
+        If no divisors give exactly this frequency.
+    """
+    output = min(round(_VCO_HZ / clock_hz), _MAX_OUTPUT)
+    for reference in range(1, _MAX_REFERENCE + 1):
+        feedback, rest = divmod(clock_hz * reference, CRYSTAL_HZ)
+        if feedback and not rest and output:
+            return reference, feedback, output
+    raise ValueError(f"clock_hz must be a multiple of {CRYSTAL_HZ} / n, n from 1 to "
+                     f"{_MAX_REFERENCE}, not {clock_hz!r}")
+
+
+class Board(wiring.Component):
+    """`SerialSystem` at the pins of a ULX3S. It is in reset until its clock is stable.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters of the chip; see `SerialSystem`.
+    clock_hz : int
+        Frequency of the chip's clock, made from the crystal's.
+    baud : int
+        Bits a second on the serial line.
+
+    Attributes
+    ----------
+    clk25 : In(1)
+        The crystal's clock.
+    line_in, line_out : In(1), Out(1)
+        The serial line.
+    leds : Out(3)
+        From bit 0: the clock runs; the host sends; the chip's interrupt.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is wrong, or the clock or the rate cannot be made.
+    """
+
+    combinational = True  # no port ``clk`` or ``rst``: it makes both
+
+    def __init__(self, config: Config, clock_hz: int, baud: int) -> None:
+        self._clock_hz = integer("clock_hz", clock_hz, 1)
+        self._divisors = pll_divisors(clock_hz)
+        divisor = round(clock_hz / integer("baud", baud, 1))
+        if divisor < 4 or abs(clock_hz / divisor / baud - 1) > _MAX_ERROR:
+            raise ValueError(f"baud must divide the clock ({clock_hz} Hz) by 4 or more, not "
+                             f"{baud!r}")
+        self._make = lambda: SerialSystem(config, divisor)
+        super().__init__({"clk25": In(1), "line_in": In(1), "line_out": Out(1), "leds": Out(3)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.domains.sync = ClockDomain()
+        m.domains.start = ClockDomain(reset_less=True)
+        clock, locked = self._clock(m)
+        waited = Signal(_RESET_BITS)
+        with m.If(~locked):
+            m.d.start += waited.eq(0)
+        with m.Elif(~waited.all()):
+            m.d.start += waited.eq(waited + 1)
+        m.d.comb += [ClockSignal().eq(clock), ClockSignal("start").eq(clock),
+                     ResetSignal().eq(~waited.all())]
+        system = place(m, platform, "system", "serial_system", self._make)
+        blink = Signal(25)
+        m.d.sync += blink.eq(blink + 1)
+        m.d.comb += [system.line_in.eq(self.line_in), self.line_out.eq(system.line_out),
+                     self.leds[0].eq(blink[-1]), self.leds[1].eq(~self.line_in),
+                     self.leds[2].eq(system.interrupt)]
+        return m
+
+    def _clock(self, m: Module) -> tuple[Signal, Signal]:
+        """The chip's clock, and whether it is stable."""
+        clock, locked = Signal(), Signal()
+        if self._clock_hz == CRYSTAL_HZ:
+            m.d.comb += [clock.eq(self.clk25), locked.eq(1)]
+            return clock, locked
+        reference, feedback, output = self._divisors
+        m.submodules.pll = Instance(
+            "EHXPLLL", p_PLLRST_ENA="DISABLED", p_INTFB_WAKE="DISABLED",
+            p_STDBY_ENABLE="DISABLED", p_DPHASE_SOURCE="DISABLED", p_OUTDIVIDER_MUXA="DIVA",
+            p_OUTDIVIDER_MUXB="DIVB", p_OUTDIVIDER_MUXC="DIVC", p_OUTDIVIDER_MUXD="DIVD",
+            p_CLKI_DIV=reference, p_CLKOP_ENABLE="ENABLED", p_CLKOP_DIV=output,
+            p_CLKOP_CPHASE=output // 2, p_CLKOP_FPHASE=0, p_FEEDBK_PATH="CLKOP",
+            p_CLKFB_DIV=feedback, a_ICP_CURRENT="12", a_LPF_RESISTOR="8",
+            a_MFG_ENABLE_FILTEROPAMP="1", a_MFG_GMCREF_SEL="2",
+            i_RST=0, i_STDBY=0, i_CLKI=self.clk25, i_CLKFB=clock, i_PHASESEL0=0, i_PHASESEL1=0,
+            i_PHASEDIR=1, i_PHASESTEP=1, i_PHASELOADREG=1, i_PLLWAKESYNC=0, i_ENCLKOP=0,
+            o_CLKOP=clock, o_LOCK=locked)
+        return clock, locked

@@ -1,0 +1,76 @@
+"""The host's side of a chip on an FPGA: its serial line, and the chip's memory."""
+
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from ..axi.interface import CONTROL_ADDRESS_BITS, Axi4, Axi4Lite
+from ..axi.lite import AxiLiteMaster
+from ..checks import integer
+from ..tiles import place
+from .bridge import SerialBridge
+from .memory import BlockMemory
+from .protocol import MEMORY_BASE
+
+__all__ = ["SerialHost"]
+
+
+class SerialHost(wiring.Component):
+    """A serial line that accesses registers over AXI4-Lite, and memory that it shares with a chip.
+
+    The registers begin at address 0, the memory at `MEMORY_BASE`; accesses of other addresses are
+    refused.
+
+    Parameters
+    ----------
+    divisor : int
+        Cycles of a bit on the line, at least 4.
+    address_bits, data_bits : int
+        Of the memory; see `BlockMemory`.
+
+    Attributes
+    ----------
+    line_in, line_out : In(1), Out(1)
+        The serial line; ``line_in`` is asynchronous.
+    control : Out(Axi4Lite)
+        To the chip's registers.
+    memory : In(Axi4)
+        From the chip.
+    reset_chip : Out(1)
+        Resets the chip.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not an integer, or out of range.
+    """
+
+    def __init__(self, divisor: int, address_bits: int, data_bits: int) -> None:
+        self._divisor = integer("divisor", divisor, 4)
+        self._memory = integer("address_bits", address_bits, 2, 31), data_bits
+        super().__init__({
+            "line_in": In(1, init=1), "line_out": Out(1, init=1), "reset_chip": Out(1),
+            "control": Out(Axi4Lite(CONTROL_ADDRESS_BITS)), "memory": In(Axi4(*self._memory))})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        bridge = place(m, platform, "bridge", "serial_bridge",
+                       lambda: SerialBridge(self._divisor))
+        control = place(m, platform, "axil", "axi_lite_master",
+                        lambda: AxiLiteMaster(CONTROL_ADDRESS_BITS), reset=self.reset_chip)
+        memory = place(m, platform, "ram", "block_memory",
+                       lambda: BlockMemory(*self._memory), reset=self.reset_chip)
+        m.d.comb += [bridge.line_in.eq(self.line_in), self.line_out.eq(bridge.line_out),
+                     self.reset_chip.eq(bridge.reset)]
+        connect(m, control.axi, flipped(self.control))
+        connect(m, flipped(self.memory), memory.axi)
+        access = bridge.access
+        m.d.comb += [access.done.eq(1), access.error.eq(1)]
+        for base, side, bits in ((0, control.access, CONTROL_ADDRESS_BITS),
+                                 (MEMORY_BASE, memory.access, self._memory[0])):
+            m.d.comb += [side.write.eq(access.write), side.address.eq(access.address[:bits]),
+                         side.data.eq(access.data)]
+            with m.If(access.address[bits:] == base >> bits):
+                m.d.comb += [side.valid.eq(access.valid), access.done.eq(side.done),
+                             access.error.eq(side.error), access.value.eq(side.value)]
+        return m

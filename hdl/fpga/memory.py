@@ -1,0 +1,140 @@
+"""Memory in block RAM: an AXI4 slave, and a port for single words."""
+
+from amaranth import Array, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+from amaranth.utils import exact_log2
+
+from ..axi.interface import Axi4, Burst, Resp
+from ..axi.lite import RegisterAccess
+from ..checks import integer
+from ..sram import Sram
+from ..tiles import place
+
+__all__ = ["BlockMemory"]
+
+
+class BlockMemory(wiring.Component):
+    """Memory that reads and writes a beat in each cycle; contents are undefined at first.
+
+    Bursts must be of type INCR, with beats as wide as the data; others are answered with SLVERR,
+    without effect. The low bits of an address, within a beat, are ignored.
+
+    Parameters
+    ----------
+    address_bits : int
+        Width of byte addresses: the memory has ``1 << address_bits`` bytes, at least two beats.
+    data_bits : int
+        Width of a beat: 32, 64, ... 1024.
+
+    Attributes
+    ----------
+    axi : In(Axi4)
+        The master of bursts.
+    access : In(RegisterAccess)
+        Words of 32 bits. One waits for the end of the bursts that were accepted before it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a width is not an integer, or not one of these.
+    """
+
+    def __init__(self, address_bits: int, data_bits: int) -> None:
+        signature = Axi4(address_bits, data_bits)
+        if data_bits < 32:
+            raise ValueError(f"data_bits must be at least 32, not {data_bits!r}")
+        self._bytes = data_bits // 8
+        self._low = exact_log2(self._bytes)
+        integer("address_bits", address_bits, self._low + 1, 64)
+        self._rows = 1 << address_bits - self._low
+        super().__init__({"axi": In(signature), "access": In(RegisterAccess(address_bits))})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        # A memory for each byte of a beat, because strobes select bytes.
+        lanes = [place(m, platform, f"lane_{lane}", Sram.module(8, self._rows),
+                       lambda: Sram(8, self._rows)) for lane in range(self._bytes)]
+        write_row, read_row = Signal(range(self._rows)), Signal(range(self._rows))
+        reads = Signal()
+        for lane in lanes:
+            m.d.comb += [lane.write_address.eq(write_row), lane.read_address.eq(read_row),
+                         lane.read.eq(reads)]
+        written = self._write(m, lanes, write_row)
+        fetched = self._read(m, lanes, read_row, reads)
+        m.d.comb += self.access.done.eq(Mux(self.access.write, written, fetched))
+        return m
+
+    def _accepted(self, m: Module, channel: str, more: Signal, row: Signal, wrong: Signal,
+                  ready: Signal) -> None:
+        """Accept an address when ``ready``: its row, its number of further beats, its legality."""
+        axi = self.axi
+        valid, address, length, size, burst = (
+            getattr(axi, channel + name) for name in ("valid", "addr", "len", "size", "burst"))
+        identity, response = ((axi.awid, axi.bid) if channel == "aw" else (axi.arid, axi.rid))
+        m.d.comb += getattr(axi, f"{channel}ready").eq(ready)
+        with m.If(valid & ready):
+            m.d.sync += [more.eq(length), row.eq(address >> self._low), response.eq(identity),
+                         wrong.eq((burst != Burst.INCR.value) | (size != self._low))]
+
+    def _write(self, m: Module, lanes: list[wiring.Component], write_row: Signal) -> Signal:
+        """Wire the lanes' write ports; return whether a single word is written."""
+        axi, access = self.axi, self.access
+        row, more = Signal.like(write_row), Signal(8)
+        wrong, busy, own = Signal(), Signal(), Signal()
+        m.d.comb += [
+            own.eq(access.valid & access.write & ~busy),
+            axi.wready.eq(busy & ~axi.bvalid),
+            write_row.eq(Mux(busy, row, access.address >> self._low)),
+        ]
+        words = len(lanes) // 4
+        for number, lane in enumerate(lanes):
+            word, byte = divmod(number, 4)
+            chosen = access.address[2:self._low] == word if words > 1 else 1
+            m.d.comb += [
+                lane.write.eq(Mux(busy, axi.wvalid & axi.wready & axi.wstrb[number] & ~wrong,
+                                  own & chosen)),
+                lane.write_data.eq(Mux(busy, axi.wdata.word_select(number, 8),
+                                       access.data.word_select(byte, 8)))]
+        self._accepted(m, "aw", more, row, wrong, ~busy & ~(access.valid & access.write))
+        with m.If(axi.awvalid & axi.awready):
+            m.d.sync += busy.eq(1)
+        with m.If(axi.wvalid & axi.wready):
+            m.d.sync += [row.eq(row + 1), more.eq(more - 1)]
+            with m.If(more == 0):
+                m.d.sync += [axi.bvalid.eq(1),
+                             axi.bresp.eq(Mux(wrong, Resp.SLVERR.value, Resp.OKAY.value))]
+        with m.If(axi.bvalid & axi.bready):
+            m.d.sync += [axi.bvalid.eq(0), busy.eq(0)]
+        return own
+
+    def _read(self, m: Module, lanes: list[wiring.Component], read_row: Signal,
+              reads: Signal) -> Signal:
+        """Wire the lanes' read ports; return whether a single word is there."""
+        axi, access = self.axi, self.access
+        row, more = Signal.like(read_row), Signal(8)
+        wrong, busy, own, fetched = Signal(), Signal(), Signal(), Signal()
+        wanted = access.valid & ~access.write
+        fetch = Signal()
+        m.d.comb += [
+            fetch.eq(busy & (~axi.rvalid | axi.rready)),
+            # The lanes hold the beat on offer, so it has to be taken first.
+            own.eq(wanted & ~busy & ~axi.rvalid & ~fetched),
+            reads.eq(fetch | own),
+            read_row.eq(Mux(busy, row, access.address >> self._low)),
+        ]
+        self._accepted(m, "ar", more, row, wrong, ~busy & ~axi.rvalid & ~wanted)
+        for number, lane in enumerate(lanes):
+            m.d.comb += axi.rdata.word_select(number, 8).eq(lane.read_data)
+        with m.If(axi.arvalid & axi.arready):
+            m.d.sync += busy.eq(1)
+        with m.If(fetch):
+            m.d.sync += [row.eq(row + 1), more.eq(more - 1), axi.rvalid.eq(1),
+                         axi.rlast.eq(more == 0), busy.eq(more != 0),
+                         axi.rresp.eq(Mux(wrong, Resp.SLVERR.value, Resp.OKAY.value))]
+        with m.Elif(axi.rready):
+            m.d.sync += axi.rvalid.eq(0)
+        m.d.sync += fetched.eq(own)
+        words = Array([axi.rdata.word_select(word, 32) for word in range(len(lanes) // 4)])
+        m.d.comb += access.value.eq(words[access.address[2:self._low]])
+        return fetched

@@ -1,0 +1,1 @@
+"""Benches of the serial host of a chip on an FPGA."""

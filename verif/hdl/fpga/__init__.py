@@ -1,0 +1,1 @@
+"""Tests of the serial host of a chip on an FPGA."""
