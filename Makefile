@@ -10,14 +10,16 @@ SIDE ?= 224
 MODEL ?= perceptron
 CHECK ?= some
 TARGET ?= generic
+CLOCK ?= 25
+BAUD ?= 1000000
 VENV := .venv
 PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog bench \
-        exhaustive random products fuzz-compiler examples jax-table mutate soak pictures \
+.PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog fpga \
+        bench exhaustive random products fuzz-compiler examples jax-table mutate soak pictures \
         docs fresh clean
 
 help:  ## list the targets
@@ -35,6 +37,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
 
 $(VENV)/.bench-ready: $(VENV)/.ready
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+$(VENV)/.fpga-ready: $(VENV)/.ready
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fpga]'
 	@touch $@
 
 $(VENV)/.frameworks-ready: $(VENV)/.ready
@@ -75,6 +81,9 @@ lint: setup  ## check style and types
 
 verilog: setup  ## write linted Verilog to build/verilog; CONFIG=tiny|small|v2|fpga, TARGET=ecp5
 	$(PY) -m tools.verilog $(CONFIG) --target $(TARGET)
+
+fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CLOCK (MHz), BAUD
+	$(PY) -m tools.fpga --clock $(CLOCK) --baud $(BAUD)
 
 bench: $(VENV)/.bench-ready  ## measure simulation speed and FPGA size into build/bench.json
 	$(PY) -m tools.bench

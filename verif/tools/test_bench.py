@@ -14,9 +14,9 @@ from tools.bench import array
 from tools.bench.array import Grid
 from tools.bench.cell import synthesise
 from tools.bench.chip import count_cells
-from tools.bench.fpga import comb, passes
 from tools.bench.machine import AVX2, has_avx2
 from tools.bench.training import step
+from tools.fpga.synthesis import comb, passes
 
 
 @pytest.mark.slow

@@ -1,0 +1,1 @@
+"""``make fpga``: the bitstream of the system on an FPGA board, and a report."""

