@@ -13,7 +13,8 @@ from sim.compiler.program.control.blocks import cut_rows
 from sim.compiler.program.control.flow import ControlFlow
 from sim.compiler.program.control.gathers import write_gather
 from sim.compiler.program.control.slices import Slices
-from sim.compiler.program.launch.launcher import AHEAD, Launcher
+from sim.compiler.program.launch.launcher import Launcher
+from sim.compiler.program.launch.prefetch import AHEAD, Upcoming
 from sim.compiler.program.places.places import Home, Splat, VectorMemoryError
 from sim.compiler.program.tilings import CONTROL
 from sim.compiler.tiling import standard
@@ -100,16 +101,22 @@ class Planner:
                 self._branching(operation,
                                 {value for value, at in uses.items() if at[-1] > index}, early)
             else:
-                self._straight(operation, operations[index + 1:index + 1 + AHEAD],
-                               {value for value in operation.operands
-                                if uses[value][-1] == index and value not in self._control.fixed},
-                               early)
+                later = [Upcoming(operations[at], self._dying(operations[at], uses, at),
+                                  partial(_distance, uses, at))
+                         for at in range(index + 1, min(index + 1 + AHEAD, len(operations)))]
+                self._straight(operation, later, self._dying(operation, uses, index), early)
             for value in operation.results:
                 if value not in self.launcher.stored:
                     self._copy(value, early.get(value, ()))
             for value in (*operation.operands, *operation.results):
                 if uses.get(value, (-1,))[-1] <= index:
                     places.drop(value)
+
+    def _dying(self, operation: Operation, uses: Mapping[Value, Sequence[int]], index: int
+               ) -> set[Value]:
+        """The operands of operation ``index`` that are not used after it."""
+        return {value for value in operation.operands
+                if uses[value][-1] == index and value not in self._control.fixed}
 
     def _branching(self, operation: Operation, later: set[Value],
                    early: Mapping[Value, Sequence[Rows]]) -> None:
@@ -121,7 +128,7 @@ class Planner:
         else:
             self._control.conditional(operation, later)
 
-    def _straight(self, operation: Operation, following: Sequence[Operation],
+    def _straight(self, operation: Operation, following: Sequence[Upcoming],
                   dying: set[Value], early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write an operation without regions; ``dying`` are the operands not used after it."""
         if operation.kind == "constant":

@@ -10,7 +10,7 @@ All other dimensions are loops around a step of the array; iterations of contrac
 same sums.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,13 +21,13 @@ from sim.compiler.kernels.products.ahead import split_ahead
 from sim.compiler.kernels.products.pieces import scheme
 from sim.compiler.kernels.products.product import Finish, Level, Product
 from sim.compiler.kernels.products.steps import write_product
-from sim.compiler.kernels.products.transfers import Homes, Transfers, plan_transfers
+from sim.compiler.kernels.products.transfers import Homes, Plan, Transfers, plan_transfers
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import VmemBuffer, VReg
 from sim.compiler.tiling import Tiling
 
 __all__ = ["COPY_CYCLES", "TRANSPOSE_CYCLES", "Dot", "Dots", "cheapest", "dot_cycles", "finisher",
-           "merged", "precision", "relaid", "strides"]
+           "loads_itself", "merged", "precision", "relaid", "strides"]
 
 TRANSPOSE_CYCLES = 16
 COPY_CYCLES = 64
@@ -331,22 +331,60 @@ def _choose_dot(operation: Operation, operands: tuple[Tiling, ...], config: Conf
     return Choice(best[1].tilings, (best[1].result,))
 
 
+def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence[VmemBuffer],
+              config: Config, finish: Finish | None) -> tuple[Product, int]:
+    """The product of operands and a result of these tilings, and which operand the rows are."""
+    ways = [dot for copies, dot in _ways(Dots.of(operation), tilings[:2], config)
+            if dot.tilings == tuple(tilings[:2]) and dot.result == tilings[2]]
+    dtypes = [value.dtype for value in operation.operands]
+    products = [dot.product(config, buffers[:2], buffers[2], dtypes, precision(operation), finish)
+                for dot in ways]
+    return min(((product, dot.rows) for product, dot in zip(products, ways, strict=True)),
+               key=lambda way: way[0].cycles)
+
+
+def loads_itself(operation: Operation, value: Value, tilings: Mapping[Value, Tiling],
+                 config: Config, smem: range) -> bool:
+    """Whether a product loads one operand itself, if that is in HBM and the other one is not.
+
+    Parameters
+    ----------
+    operation : Operation
+        The `dot_general`.
+    value : Value
+        The operand.
+    tilings : mapping of Value to Tiling
+        Tilings of operands and result.
+    config : Config
+    smem : range
+        Words of scalar memory that a kernel may use.
+    """
+    if finisher(Builder(config), operation.result.dtype) is not None:
+        return False
+    taken = [tilings[item] for item in (*operation.operands, operation.result)]
+    product, rows = _cheapest(operation, taken,
+                              [VmemBuffer("", 0, tiling.vectors) for tiling in taken], config, None)
+    values = operation.operands[rows], operation.operands[1 - rows]
+    return _planned(product, values, (values[0] is value, values[1] is value), smem) is not None
+
+
 @lowers("dot_general")
 def _lower_dot(operation: Operation, at: Lowering) -> None:
-    lhs, rhs = (at.place(value) for value in operation.operands)
-    result = at.place(operation.result)
-    dots = Dots.of(operation)
-    ways = [dot for copies, dot in _ways(dots, (lhs.tiling, rhs.tiling), at.config)
-            if dot.tilings == (lhs.tiling, rhs.tiling) and dot.result == result.tiling]
-    b = at.builder
-    finish = finisher(b, operation.result.dtype)
-    products = [dot.product(at.config, (lhs.buffer, rhs.buffer), result.buffer,
-                            [value.dtype for value in operation.operands], precision(operation),
-                            finish) for dot in ways]
-    product, rows = min(((product, dot.rows) for product, dot in zip(products, ways, strict=True)),
-                        key=lambda way: way[0].cycles)
+    places = [at.place(value) for value in (*operation.operands, operation.result)]
+    product, rows = _cheapest(operation, [place.tiling for place in places],
+                              [place.buffer for place in places], at.config,
+                              finisher(at.builder, operation.result.dtype))
     values = operation.operands[rows], operation.operands[1 - rows], operation.result
-    write_product(b, *_with_transfers(split_ahead(product, at), values, at))
+    write_product(at.builder, *_with_transfers(split_ahead(product, at), values, at))
+
+
+def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, bool],
+             smem: range) -> Plan | None:
+    """The plan of a product that loads operands itself, if that is possible and faster."""
+    if not any(loads) or values[0] is values[1]:
+        return None
+    plan = plan_transfers(replace(product, by_depth=True), loads, smem)
+    return None if plan is None or plan.cycles > product.cycles + plan.apart else plan
 
 
 def _with_transfers(product: Product, values: tuple[Value, Value, Value], at: Lowering
@@ -355,15 +393,12 @@ def _with_transfers(product: Product, values: tuple[Value, Value, Value], at: Lo
 
     ``values`` are the rows, the weights, and the result. Returns the arguments of `write_product`.
     """
-    by_depth = replace(product, by_depth=True)
     loads = at.can_transfer(values[0]), at.can_transfer(values[1])
-    plan = None
-    if any(loads) and values[0] is not values[1]:
-        plan = plan_transfers(by_depth, loads, at.smem)
-    if plan is None or plan.cycles > product.cycles + plan.apart:
+    plan = _planned(product, values[:2], loads, at.smem)
+    if plan is None:
         return product, at.smem, None
     at.predict(plan.cycles)
     does = *loads, plan.can_store and at.can_transfer(values[2])
     homes = Homes(*(at.transfer(value) if transfers else None
                     for value, transfers in zip(values, does, strict=True)))
-    return by_depth, at.smem, Transfers(at.builder, plan, homes, at.smem)
+    return plan.product, at.smem, Transfers(at.builder, plan, homes, at.smem)

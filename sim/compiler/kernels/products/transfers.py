@@ -261,9 +261,10 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
         None if the product cannot transfer its operands. It must have one pass, no `Finish`, the
         levels of a product of two matrices, and enough steps; and ``smem`` must have enough words.
     """
+    block = product.block
     matrices = (len(product.sums) == 1 and len(product.others) == 1
-                and product.block.rows == 1 and product.block.results == 1
-                and product.sums[0].rows in (0, product.block.count)
+                and (block.count == 1 or block.rows == block.results == 1)
+                and product.sums[0].rows in (0, block.count)
                 and product.others[0].rows == 0)
     if (not matrices or product.scheme.passes > 1 or product.finish is not None
             or product.steps < product.lag + 3):

@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from sim.compiler.graph.ir import Operation, Value
-from sim.compiler.kernels.elements import table
-from sim.compiler.kernels.products.phases import PhaseConvolution
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
@@ -19,16 +17,10 @@ from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.buffers import KernelBuffers
 from sim.compiler.program.launch.kernel import KernelLowering, lower
+from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.places.places import Splat, VectorMemoryError
-from sim.compiler.program.tilings import CONTROL
 
-__all__ = ["AHEAD", "Launcher"]
-
-AHEAD = 10
-"""Number of following operations whose operands may be loaded while a kernel runs."""
-
-_IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
-"""Kinds of operations whose result may overwrite the vectors of an operand."""
+__all__ = ["Launcher"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ class Launcher:
         self.too_large: list[str] = []
         self.stored: set[Value] = set()
 
-    def kernel(self, operation: Operation, following: Sequence[Operation],
+    def kernel(self, operation: Operation, following: Sequence[Upcoming],
                dying: Set[Value], goes: Mapping[Value, Rows]) -> None:
         """Write the code of an operation's kernel.
 
@@ -99,7 +91,7 @@ class Launcher:
         ----------
         operation : Operation
             The operation to compute.
-        following : sequence of Operation
+        following : sequence of Upcoming
             The next operations; their operands are loaded during the kernel, if there is room.
         dying : set of Value
             Operands that are not used again; a result may take over the vectors of one.
@@ -113,10 +105,11 @@ class Launcher:
             return
         # Prefetches must not delay the transfers that a kernel starts itself.
         if not lifted and not lowered.symbols:
-            self._prefetch(following)
+            Prefetch(self._context, following, lowered.own, dying, operation.results).write()
         self._places.memory.settle(lowered.used)
         self._stream.stamp()
         self._stream.kernel(lowered.code, lowered.symbols)
+        self._places.memory.clock.run(lowered.cycles)
         self._places.memory.moved_rows += lowered.rows
         moved = self._places.memory.moved_rows
         self.records.append(KernelRecord(operation.kind, operation.location, len(lowered.code),
@@ -146,30 +139,6 @@ class Launcher:
         with suppress(VectorMemoryError):
             return self._lower(operation, dying, goes), lifted
         return None, lifted
-
-    def _prefetch(self, following: Sequence[Operation]) -> None:
-        """Start to load operands of the next operations, in order, while there is room.
-
-        Room is kept for the results and the scratch of the operations before the one that uses the
-        operand.
-        """
-        places, reserved = self._places, 0
-        for operation in following:
-            if operation.kind in CONTROL:
-                return
-            if operation.attributes.get("in_hbm"):
-                continue
-            for value in dict.fromkeys(operation.operands):
-                vectors = self._tilings[value].vectors
-                if reserved and places.memory.free_vectors < vectors + reserved:
-                    return
-                if not places.prefetch(value):
-                    return  # operands of later operations must not take this one's room
-            reserved += sum(self._tilings[value].vectors for value in operation.results)
-            if operation.kind == "phase_convolution":
-                way = PhaseConvolution(operation, self._config,
-                                       self._tilings[operation.operands[1]])
-                reserved += 0 if way.is_direct else way.vectors
 
     def exchange(self, operation: Operation) -> None:
         """Write code that sends a value to the other core and receives that core's value."""
@@ -206,7 +175,7 @@ class Launcher:
         each vector of an operand with the result's tiling before it stores that vector of the
         result. The next value of a carried value preferably takes the vectors of the current one.
         """
-        if operation.kind not in _IN_PLACE:
+        if operation.kind not in IN_PLACE:
             return {}
         updates = operation.kind == "dynamic_update_slice"
         able = [value for value in (operation.operands[:1] if updates else operation.operands)

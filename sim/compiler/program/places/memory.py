@@ -17,6 +17,7 @@ from sim.compiler.program.code.reserved import EXCHANGED, FREE, MOVED
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows, Vectors, send, transfer
+from sim.compiler.program.places.clock import Clock
 from sim.compiler.program.places.vectors import FreeVectors
 
 __all__ = ["VectorMemory"]
@@ -47,6 +48,8 @@ class VectorMemory:
         Buffers that become free when all exchanges complete.
     moved_rows : int
         Number of rows that the transfers written so far move.
+    clock : Clock
+        Predicts when transfers complete.
     """
 
     def __init__(self, stream: Stream, config: Config) -> None:
@@ -63,6 +66,7 @@ class VectorMemory:
         self._numbers = count()
         self._levels = ScalarMemory(config).levels
         self.moved_rows = 0
+        self.clock = Clock()
 
     def buffer(self, name: str, first: int, vectors: int) -> VmemBuffer:
         """Make a buffer of ``vectors`` allocated vectors, from address ``first`` on."""
@@ -75,7 +79,9 @@ class VectorMemory:
 
         Source and destination are `Rows`, `Vectors` or `Words`.
         """
-        self._issued += self.start_transfer(source, destination, rows, MOVED)
+        started = self.start_transfer(source, destination, rows, MOVED)
+        self.clock.start(rows, started)
+        self._issued += started
         return self._issued
 
     def start_transfer(self, source: Any, destination: Any, rows: int, semaphore: int) -> int:
@@ -121,6 +127,7 @@ class VectorMemory:
         """Write code that waits for transfer ``number`` and all earlier ones."""
         if number > self.completed:
             self.stream.wait(MOVED, number - self.completed)
+            self.clock.wait(number)
             self.completed = number
             for last, buffer in self.leaving:
                 if last <= number:
@@ -208,8 +215,9 @@ class VectorMemory:
         return self.free.free
 
     def has_arrived(self, buffer: VmemBuffer) -> bool:
-        """Return whether the code has waited for the transfer that fills a buffer."""
-        return self._arriving.get(buffer, 0) <= self.completed
+        """Return whether the code has waited for the transfer or exchange that fills a buffer."""
+        return (self._arriving.get(buffer, 0) <= self.completed
+                and buffer not in self._exchanging)
 
     def forget_arrivals(self) -> None:
         """Forget which transfers fill which buffers; all transfers must be complete."""

@@ -20,6 +20,8 @@ from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors, scalar_words
 from sim.compiler.program.places.memory import VectorMemory
+from sim.compiler.program.places.trial import Trial
+from sim.compiler.program.places.vectors import take
 from sim.compiler.program.tilings import Tilings
 
 __all__ = ["Home", "Places", "Splat", "VectorMemoryError"]
@@ -122,28 +124,14 @@ class Places:
     def _take(self, vectors: int, *, loaded: bool) -> int | None:
         """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-        They are placed at that end of the run whose neighbour is used later, so that the rest of
-        the run grows when its other neighbour is freed. Values that are read from HBM are placed
-        above values that are computed, as far as possible.
+        See `sim.compiler.program.places.vectors.take`.
         """
-        run = self.memory.free.smallest(vectors)
-        if run is None:
-            return None
-        below = above = float("inf")
-        for value, buffer in self._resident.items():
-            if loaded and not isinstance(self.homes.get(value), Rows):
-                continue
-            if buffer.address + buffer.vectors == run[0]:
-                below = self.distance(value)
-            elif buffer.address == run[1]:
-                above = self.distance(value)
-        low = below > above if loaded else below >= above
-        if not loaded and 4 * vectors > self._config.vmem_vectors:
-            # A large value leaves the most room at an end of the memory.
-            low = run[0] <= self._config.vmem_vectors - run[1]
-        first = run[0] if low else run[1] - vectors
-        self.memory.free.reserve(first, vectors)
-        return first
+        return take(self.memory.free, vectors, self._resident, self.distance,
+                    self.is_home if loaded else None)
+
+    def is_home(self, value: Value) -> bool:
+        """Return whether a value has rows of HBM."""
+        return isinstance(self.homes.get(value), Rows)
 
     def lock(self, values: Iterable[Value]) -> None:
         """Protect exactly these values from eviction, until the next call."""
@@ -201,23 +189,32 @@ class Places:
         """Start to load a value whose vectors `reserve_absent` has allocated."""
         self._fetch(value, self._resident[value])
 
-    def prefetch(self, value: Value) -> bool:
-        """Start to load a value without evicting others; return False if there is no room.
+    def place(self, vectors: int) -> int:
+        """Return where vectors that are loaded would be allocated; there must be room."""
+        first = take(self.memory.free.copy(), vectors, self._resident, self.distance, self.is_home)
+        assert first is not None
+        return first
 
-        A value that is in vector memory already, or cannot be loaded yet, is left as it is (True).
-        """
-        home = self.homes.get(value)
-        if (value in self._resident or not isinstance(home, Rows)
-                or self._stored.get(value, 0) > self.memory.completed):
-            return True
+    def has_arrived(self, value: Value) -> bool:
+        """Return whether a value is in vector memory, and no transfer still fills it."""
+        buffer = self._resident.get(value)
+        return buffer is not None and self.memory.has_arrived(buffer)
+
+    def can_prefetch(self, value: Value) -> bool:
+        """Return whether a value is complete in HBM and not in vector memory."""
+        return (value not in self._resident and self.is_home(value)
+                and self._stored.get(value, 0) <= self.memory.completed)
+
+    def prefetch(self, value: Value, first: int) -> None:
+        """Start to load a value to free vectors."""
         vectors = self._tilings[value].vectors
-        first = self._take(vectors, loaded=True)
-        if first is None:
-            return False
-        buffer = self.memory.buffer("value", first, vectors)
-        self._resident[value] = buffer
+        self.memory.free.reserve(first, vectors)
+        buffer = self._resident[value] = self.memory.buffer("value", first, vectors)
         self._fetch(value, buffer)
-        return True
+
+    def trial(self) -> Trial:
+        """What is in vector memory, to try out what will be."""
+        return Trial(self.memory, self._resident, self._pinned, self._tilings, self.is_home)
 
     def _fetch(self, value: Value, buffer: VmemBuffer) -> VmemBuffer:
         home = self.homes[value]

@@ -1,8 +1,12 @@
 """Allocator of vector memory."""
 
 from bisect import insort
+from collections.abc import Callable, Mapping
 
-__all__ = ["FreeVectors"]
+from sim.compiler.graph.ir import Value
+from sim.compiler.machine.ir import VmemBuffer
+
+__all__ = ["FreeVectors", "take"]
 
 
 class FreeVectors:
@@ -12,10 +16,22 @@ class FreeVectors:
     ----------
     vectors : int
         Size of vector memory, in vectors; initially all are free.
+
+    Attributes
+    ----------
+    size : int
+        As given.
     """
 
     def __init__(self, vectors: int) -> None:
+        self.size = vectors
         self._runs: list[tuple[int, int]] = [(0, vectors)]
+
+    def copy(self) -> "FreeVectors":
+        """Return a copy that changes independently."""
+        made = FreeVectors(self.size)
+        made._runs = list(self._runs)
+        return made
 
     @property
     def free(self) -> int:
@@ -28,16 +44,15 @@ class FreeVectors:
                    if end - first >= vectors]
         return min(fitting)[1:] if fitting else None
 
-    def take(self, vectors: int) -> int | None:
-        """Allocate consecutive vectors at the start of the smallest run that is large enough.
+    @property
+    def largest(self) -> int:
+        """Number of vectors of the largest free run."""
+        return max((end - first for first, end in self._runs), default=0)
 
-        Return the first vector's address; None if no run is large enough.
-        """
-        run = self.smallest(vectors)
-        if run is None:
-            return None
-        self.reserve(run[0], vectors)
-        return run[0]
+    def fitting(self, vectors: int) -> list[tuple[int, int]]:
+        """Return all runs of at least so many vectors, the smallest first."""
+        return sorted((run for run in self._runs if run[1] - run[0] >= vectors),
+                      key=lambda run: (run[1] - run[0], run))
 
     def reserve(self, first: int, vectors: int) -> None:
         """Allocate ``vectors`` vectors from address ``first`` on; all of them must be free."""
@@ -59,3 +74,44 @@ class FreeVectors:
                 assert not merged or merged[-1][1] < run[0], "vectors must not be freed twice"
                 merged.append(run)
         self._runs = merged
+
+
+def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
+         distance: Callable[[Value], int], is_home: Callable[[Value], bool] | None = None
+         ) -> int | None:
+    """Allocate vectors in the smallest free run that is large enough; None if there is none.
+
+    They are placed at that end of the run whose neighbour is used later, so that the rest of
+    the run grows when its other neighbour is freed. Values that are read from HBM are placed
+    above values that are computed, as far as possible.
+
+    Parameters
+    ----------
+    free : FreeVectors
+    vectors : int
+        How many.
+    buffers : mapping of Value to VmemBuffer
+        Values in vector memory.
+    distance : callable
+        Says when a value is used.
+    is_home : callable, optional
+        Given for vectors that are to be loaded: whether a value has rows of HBM.
+    """
+    run = free.smallest(vectors)
+    if run is None:
+        return None
+    below = above = float("inf")
+    for value, buffer in buffers.items():
+        if is_home is not None and not is_home(value):
+            continue
+        if buffer.address + buffer.vectors == run[0]:
+            below = distance(value)
+        elif buffer.address == run[1]:
+            above = distance(value)
+    low = below > above if is_home is not None else below >= above
+    if is_home is None and 4 * vectors > free.size:
+        # A large value leaves the most room at an end of the memory.
+        low = run[0] <= free.size - run[1]
+    first = run[0] if low else run[1] - vectors
+    free.reserve(first, vectors)
+    return first

@@ -1,0 +1,208 @@
+"""What is transferred while a kernel runs: operands of the next ones, and values that will leave.
+
+Whether there will be room for a value until it is used is tried out on a copy of the map of vector
+memory (`Trial`), operation by operation.
+"""
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from hdl.config import Config
+from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.elements import table
+from sim.compiler.kernels.products.dot import loads_itself
+from sim.compiler.kernels.products.phases import PhaseConvolution
+from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.program.context import Context
+from sim.compiler.program.places.trial import Trial
+from sim.compiler.program.tilings import CONTROL, Tilings
+
+__all__ = ["AHEAD", "IN_PLACE", "Prefetch", "Upcoming"]
+
+AHEAD = 10
+"""Operations whose operands are loaded while a kernel runs."""
+
+IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
+"""Kinds whose result may take the vectors of an operand."""
+
+_SAVED = 4
+"""Operations for whose room values are saved while a kernel runs."""
+_SMALL = 32
+"""A value of fewer than one of so many parts of vector memory is saved when it leaves."""
+_LARGE = 4
+"""An operand of at least one of so many parts of vector memory is left to a product that can load
+it itself."""
+_PATIENCE = 100
+"""Cycles for which the start of a transfer may hold the core."""
+_RUNS = 2
+"""Runs of free vectors that are tried: the smallest ones, and as many of the largest."""
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    """An operation that comes later.
+
+    Attributes
+    ----------
+    operation : Operation
+    dying : set of Value
+        Operands that are not used after it.
+    distance : callable
+        When a value is used next, from this operation on.
+    """
+
+    operation: Operation
+    dying: Set[Value]
+    distance: Callable[[Value], int]
+
+    def scratch(self, config: Config, tilings: Tilings) -> int:
+        """Vectors that its kernel takes for itself, as far as that is known."""
+        if self.operation.kind != "phase_convolution":
+            return 0
+        way = PhaseConvolution(self.operation, config, tilings[self.operation.operands[1]])
+        return 0 if way.is_direct else way.vectors
+
+
+class Prefetch:
+    """Starts transfers before a kernel.
+
+    Parameters
+    ----------
+    context : Context
+        Takes the code, and places of values.
+    following : sequence of Upcoming
+        The operations that come after the kernel.
+    own : sequence of VmemBuffer
+        Vectors that the kernel frees.
+    dying : set of Value
+        Values that are not used after the kernel.
+    results : sequence of Value
+        What the kernel computes; until then it cannot be saved.
+    """
+
+    def __init__(self, context: Context, following: Sequence[Upcoming],
+                 own: Sequence[VmemBuffer], dying: Set[Value], results: Sequence[Value]) -> None:
+        self._context = context
+        self._places = context.places
+        self._tilings = context.tilings
+        self._own, self._dying, self._results = own, dying, results
+        straight = next((number for number, item in enumerate(following)
+                         if item.operation.kind in CONTROL), len(following))
+        self._following = [item for item in following[:straight]
+                           if item.operation.kind != "constant"
+                           and not item.operation.attributes.get("in_hbm")]
+
+    def write(self) -> None:
+        """Write the starts of all transfers that are useful now."""
+        if self._load():
+            self._save()
+
+    def _load(self) -> bool:
+        """Start to load operands, in the order of their use; whether all of them could be."""
+        places = self._places
+        for number, item in enumerate(self._following):
+            for value in dict.fromkeys(item.operation.operands):
+                if not places.can_prefetch(value) or self._is_left(item.operation, value):
+                    continue
+                first = self._place(value, number)
+                if places.memory.clock.hold > _PATIENCE:
+                    return False
+                if first is None:
+                    return True  # what comes later must not take the room
+                places.prefetch(value, first)
+        return True
+
+    def _is_left(self, operation: Operation, value: Value) -> bool:
+        """Whether a product loads an operand itself, so that the room is free until then."""
+        config = self._context.config
+        return (self._context.own_transfers and operation.kind == "dot_general"
+                and self._tilings[value].vectors * _LARGE >= config.vmem_vectors
+                and loads_itself(operation, value, self._tilings, config,
+                                 self._context.memory.kernel))
+
+    def _place(self, value: Value, number: int) -> int | None:
+        """The vectors for an operand of an operation, such that no value has to leave for it."""
+        vectors, free = self._tilings[value].vectors, self._places.memory.free
+        places = self._candidates(vectors)
+        if number == 0 or free.largest >= vectors + self._most:
+            return next(places, None)
+        best: tuple[int, int] | None = None
+        for first in places:
+            early, late = self._leaving((value, first), number + 1)
+            if early == 0 and (best is None or late < best[0]):
+                best = late, first
+            if best is not None and best[0] == 0:
+                break
+        return None if best is None else best[1]
+
+    def _leaving(self, loaded: tuple[Value, int], number: int) -> tuple[int, int]:
+        """Vectors that have to leave if a value is loaded: for some operations, and for all."""
+        trial = self._trial(loaded)
+        for item in self._following[:number]:
+            self._try(trial, item)
+        early = len(trial.evicted)
+        for item in self._following[number:] if not early else ():
+            self._try(trial, item)
+        return early, sum(self._tilings[value].vectors for value in trial.evicted)
+
+    def _candidates(self, vectors: int) -> Iterator[int]:
+        """Places to try, the usual one first."""
+        fitting = self._places.memory.free.fitting(vectors)
+        if not fitting:
+            return
+        usual = self._places.place(vectors)
+        yield usual
+        for first, end in dict.fromkeys((*fitting[:_RUNS], *fitting[-_RUNS:])):
+            yield from (at for at in dict.fromkeys((end - vectors, first)) if at != usual)
+
+    @cached_property
+    def _most(self) -> int:
+        """Vectors of all that the operations need, if nothing is freed."""
+        return sum(sum(self._tilings[value].vectors for value in dict.fromkeys(
+            (*item.operation.operands, *item.operation.results)))
+            + item.scratch(self._context.config, self._tilings) for item in self._following)
+
+    def _trial(self, loaded: tuple[Value, int] | None = None) -> Trial:
+        """Vector memory after the kernel, with a value that is loaded to a place now."""
+        trial = self._places.trial()
+        if loaded is not None:
+            trial.put(*loaded)
+        trial.release(self._own)
+        trial.drop(self._dying)
+        return trial
+
+    def _try(self, trial: Trial, item: Upcoming) -> None:
+        """Try out what an operation needs."""
+        operation, able = item.operation, list[Value]()
+        trial.distance = item.distance
+        trial.locked = {*operation.operands, *operation.results}
+        for value in dict.fromkeys(operation.operands):
+            if not trial.has(value):
+                trial.make(value, loaded=True)
+            if operation.kind in IN_PLACE and value in item.dying and trial.has(value):
+                able.append(value)
+        for result in operation.results:
+            fitting = [value for value in able if self._tilings[value] == self._tilings[result]]
+            if fitting:
+                trial.inherit(fitting[0], result)
+                able.remove(fitting[0])
+            elif not trial.has(result):
+                trial.make(result)
+        trial.scratch(item.scratch(self._context.config, self._tilings))
+        trial.drop(item.dying)
+
+    def _save(self) -> None:
+        """Start to save values that will leave: then their vectors are free at once."""
+        places, clock = self._places, self._places.memory.clock
+        smallest = self._context.config.vmem_vectors // _SMALL
+        if places.memory.free.largest >= self._most:
+            return
+        trial = self._trial()
+        for item in self._following[:_SAVED]:
+            self._try(trial, item)
+        for value in trial.evicted:
+            if (value not in places.homes and value not in self._results
+                    and places.has_arrived(value)
+                    and self._tilings[value].vectors >= smallest and clock.hold <= _PATIENCE):
+                places.save(value)

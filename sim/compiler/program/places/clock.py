@@ -1,0 +1,47 @@
+"""When transfers and kernels of straight code run, as predicted."""
+
+from collections import deque
+
+from hdl.dma.interface import QUEUE_DEPTH
+
+__all__ = ["Clock"]
+
+_START, _LATENCY = 14, 50
+"""Cycles for which the start of a transfer holds the core, and from there to its first row."""
+
+
+class Clock:
+    """Predicts when transfers complete; it decides nothing but their order.
+
+    A transfer moves a row a cycle, and begins when the one before it ends. The queue has room for
+    `QUEUE_DEPTH` of them: the start of another one holds the core.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._last = 0
+        self._number = 0
+        self._ends: deque[tuple[int, int]] = deque(maxlen=QUEUE_DEPTH)
+
+    @property
+    def hold(self) -> int:
+        """Cycles for which the start of a transfer would hold the core, because of the queue."""
+        if len(self._ends) < QUEUE_DEPTH:
+            return 0
+        return max(0, self._ends[0][1] - self._now)
+
+    def start(self, rows: int, transfers: int) -> None:
+        """Start a number of transfers, of so many rows in all."""
+        for _ in range(transfers):
+            self._now += self.hold + _START
+            self._last = max(self._last, self._now + _LATENCY) + rows // transfers
+            self._number += 1
+            self._ends.append((self._number, self._last))
+
+    def wait(self, number: int) -> None:
+        """Wait for a transfer, numbered from 1, and all before it."""
+        self._now = max(self._now, *(end for at, end in self._ends if at <= number), 0)
+
+    def run(self, cycles: int) -> None:
+        """Run a kernel."""
+        self._now += cycles
