@@ -46,7 +46,7 @@ def narrow(graph: Graph, roots: Sequence[tuple[Node, int]]) -> list[Node]:
 
 
 def _rebuild(graph: Graph, node: Node, args: Sequence[Node]) -> Node:
-    """The node with other operands, simplified anew."""
+    """The operation of ``node`` with the operands ``args``, simplified."""
     if not args:
         return node
     if tuple(args) == node.args:

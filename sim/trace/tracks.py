@@ -220,8 +220,8 @@ class CoreTracks:
         Parameters of the chip.
     number : int
         Number of the core.
-        pid : int
-            Number of the core's process in the trace.
+    pid : int
+        Number of the core's process in the trace.
     """
 
     def __init__(self, writer: TraceWriter, config: Config, number: int, pid: int) -> None:

@@ -27,10 +27,10 @@ def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Pat
     ------
     TypeError
         If ``path`` is not a path.
-        ValueError
-            If the path has no file name.
-        FileNotFoundError
-            If the path's folder does not exist.
+    ValueError
+        If the path has no file name.
+    FileNotFoundError
+        If the path's folder does not exist.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"trace must be a path, not {path!r}")

@@ -32,12 +32,12 @@ class Port:
     ----------
     name : str
         Verilog name of the port.
-        width : int
-            Width in bits.
-        is_input : bool
-            Whether the port is an input of the model; otherwise it is an output.
-        index : int
-            Number of the port in the model's C interface.
+    width : int
+        Width in bits.
+    is_input : bool
+        Whether the port is an input of the model; otherwise it is an output.
+    index : int
+        Number of the port in the model's C interface.
     """
 
     name: str

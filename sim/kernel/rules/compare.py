@@ -34,7 +34,10 @@ def comparisons(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _shifted(node: Node) -> tuple[Node, int, int] | None:
-    """A number that is shifted to the right, the distance, and which of its bits are kept."""
+    """The number that a node shifts to the right, the distance, and a mask of the bits kept.
+
+    None if the node is no such shift. The mask refers to the bits before the shift.
+    """
     mask = ALL
     if node.op == "and" and node.args[1].op == "const":
         mask = node.args[1].number

@@ -166,10 +166,10 @@ class CoreModel(CorePorts):
         ------
         CoreFaultError
             If the program ends with a fault.
-            TimeoutError
-                As `run`.
-            RuntimeError
-                If the program waits for a semaphore that nothing changes.
+        TimeoutError
+            As `run`.
+        RuntimeError
+            If the program waits for a semaphore that nothing changes.
         """
         with self._lock:
             if bundles is not None:
