@@ -309,7 +309,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation.
+    """An operation of the instruction set.
 
     Attributes
     ----------

@@ -255,7 +255,8 @@ _ACCESS = (
              f"in instruction memory, word {BUNDLE_WORDS - 1} of a bundle is followed by word 0 of "
              "the next bundle.", (
         Field("ADDRESS", 0, ACCESS_ADDRESS_BITS, "Number of the word, register or semaphore; in "
-              f"instruction memory, {1 << REQUEST_WORD_BITS} times the bundle plus the word."),
+              f"instruction memory, {1 << REQUEST_WORD_BITS} times the number of the bundle plus "
+              "the number of the word in it."),
         Field("SPACE", ACCESS_ADDRESS_BITS, SPACE_BITS, "0: instruction memory, 1: scalar memory, "
               "2: scalar registers, 3: semaphores."),
     ), 0, acts=True),

@@ -121,7 +121,10 @@ def core_request() -> data.StructLayout:
 
 
 def write_words(config: Config) -> int:
-    """Number of words that a transfer writes in a cycle: `BUNDLE_PITCH`, or a row's if fewer."""
+    """Number of words that a transfer writes in a cycle.
+
+    The lesser of `BUNDLE_PITCH` and ``lanes``, where ``lanes`` is rounded down to a power of two.
+    """
     return min(BUNDLE_PITCH, 1 << config.lanes.bit_length() - 1)
 
 

@@ -1,4 +1,4 @@
-"""The multiply-accumulate datapath, cut into combinational steps.
+"""The multiply-accumulate datapath, split into combinational steps.
 
 ``sum = acc + x * w`` with an exact bfloat16 product and one rounding (docs/numerics.md). Each step
 is a component between two named interfaces, so that a cell can place pipeline registers between any
