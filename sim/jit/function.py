@@ -191,8 +191,8 @@ class JitFunction:
     def _compiled(self, stage: Any, config: Config, leaves: Sequence[Any]) -> CompiledProgram:
         """Return the program of a traced function; compile it if it is new.
 
-        The key includes the arguments' shardings, because JAX traces calls that differ only in
-        shardings once.
+        The key includes the arguments' shardings: calls that differ only in their shardings need
+        different programs, although JAX traces them only once.
         """
         key = (stage.jaxpr, config, tuple(map(_sharding, leaves)))
         with self._lock:

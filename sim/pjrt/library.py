@@ -19,7 +19,7 @@ CHIP, COMPILER = 0, 1
 
 
 class Kind:
-    """Kinds of jobs, as in ``queue.hpp``."""
+    """Numbers of the kinds of jobs, the same as in ``queue.hpp``."""
 
     COMPILE, EXECUTE, UPLOAD, DOWNLOAD, SHARE, RELEASE, UNLOAD = range(1, 8)
 

@@ -161,6 +161,6 @@ class _Values:
         return False if min(difference) >= 0 else None
 
     def _ends(self, value: Affine) -> tuple[int, int]:
-        """Return an affine value for the counter's lowest and highest value."""
+        """Evaluate an affine function at the counter's lowest and highest value."""
         low, high = self._range
         return value.factor * low + value.offset, value.factor * high + value.offset
