@@ -202,7 +202,7 @@ def test_golden_and_rtl_agree() -> None:
 
 def test_no_memory_for_a_segment() -> None:
     config = Config.preset("tiny", imem_bundles=24)
-    with pytest.raises(MemoryError, match="cut into segments"):
+    with pytest.raises(MemoryError, match="split into segments"):
         compile_graph(chain(3), config)
 
 

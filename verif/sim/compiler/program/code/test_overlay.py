@@ -205,7 +205,7 @@ def test_transfers_at_the_beginning_of_a_segment_go_before_the_loads_of_the_next
 
 def test_too_small_memories_are_refused() -> None:
     config = Config.preset("tiny", imem_bundles=20)
-    with pytest.raises(MemoryError, match="cut into segments of at most"):
+    with pytest.raises(MemoryError, match="cannot be split into segments that fit this chip"):
         overlay(straight(100).finish(), np.zeros((0, 4), np.uint32), config)
 
 
