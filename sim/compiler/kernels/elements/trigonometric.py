@@ -33,9 +33,8 @@ def _window(e: Elements, exponent: Source) -> list[Any]:
     """
     start = e("sub", exponent, 120)
     words: list[Any] = list(_TWO_OVER_PI)
-    for step, count in ((4, 4), (2, 0), (1, 0)):
+    for step, keep in ((4, 6), (2, 5), (1, 4)):
         where = e("ne", e("and", start, 32 * step), 0)
-        keep = {4: 6, 2: 5, 1: 4}[step] + count * 0
         words = [_choose(e, where, words[i + step] if i + step < len(words) else 0, words[i])
                  for i in range(keep)]
     shift = e("and", start, 31)
