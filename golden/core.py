@@ -191,9 +191,9 @@ class GoldenCore(ArchitecturalState):
             if self.semaphores.item(index) < least():
                 self.waiting = True
                 return False
-        values = [compute() for compute, _ in decoded.actions]
+        values = [compute() for compute in decoded.computes]
         self.pc += 1
-        for (_, commit), value in zip(decoded.actions, values, strict=True):
+        for commit, value in zip(decoded.commits, values, strict=True):
             commit(value)
         return True
 

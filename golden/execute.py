@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from golden import xlu
+from golden import vpu, xlu
 from golden.numerics import to_bf16
 from golden.state import WORD_MASK, ArchitecturalState
-from golden.vpu import compare, evaluate
 from hdl import isa
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.encoding import unpack
@@ -41,7 +40,6 @@ _Target = int | None
 _Number = Callable[[], int]
 _Register = Callable[[], _Words]
 _Check = tuple[Fault, Callable[[], bool]]
-_Action = tuple[Callable[[], Any], Callable[[Any], None]]
 _Fields = Mapping[str, int]
 
 
@@ -55,13 +53,15 @@ class Decoded:
         Conditions on the state under which the bundle has that fault, in order of priority.
     wait : semaphore and least value, or None
         The semaphore that the bundle waits for.
-    actions : tuple of pairs of callables
-        Call all first ones, then each second one with the value that its first one returned.
+    computes, commits : tuples of callables
+        The actions: call all of ``computes``, then each of ``commits`` with the value that its
+        counterpart returned.
     """
 
     checks: tuple[_Check, ...]
     wait: tuple[int, _Number] | None
-    actions: tuple[_Action, ...]
+    computes: tuple[Callable[[], Any], ...]
+    commits: tuple[Callable[[Any], None], ...]
 
 
 def _scalar_in(state: ArchitecturalState, number: int) -> _Number:
@@ -134,13 +134,14 @@ class Decoder:
         # The bundle that is being decoded.
         self.imm: tuple[int, ...] = ()
         self._checks: list[_Check] = []
-        self._actions: list[_Action] = []
+        self._computes: list[Callable[[], Any]] = []
+        self._commits: list[Callable[[Any], None]] = []
         self._wait: tuple[int, _Number] | None = None
 
     def decode(self, bundle: int) -> Decoded:
         """Translate a bundle."""
         slots, self.imm, reserved = unpack(bundle)
-        self._checks, self._actions, self._wait = [], [], None
+        self._checks, self._computes, self._commits, self._wait = [], [], [], None
         try:
             if reserved:
                 raise _IllegalError
@@ -152,7 +153,7 @@ class Decoder:
         for form, fields in operations:
             form.execute(self, form.operation, fields)
         checks = sorted(self._checks, key=lambda check: check[0])
-        return Decoded(tuple(checks), self._wait, tuple(self._actions))
+        return Decoded(tuple(checks), self._wait, tuple(self._computes), tuple(self._commits))
 
     def _operations(self, slots: Mapping[Slot, _Fields]) -> list[tuple["_Form", _Fields]]:
         """The operations of a bundle, with their fields."""
@@ -211,7 +212,8 @@ class Decoder:
 
     def do(self, compute: Callable[[], Any], commit: Callable[[Any], None]) -> None:
         """Add an action."""
-        self._actions.append((compute, commit))
+        self._computes.append(compute)
+        self._commits.append(commit)
 
 
 def _scalar(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
@@ -274,11 +276,11 @@ def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
         return
     a = decoder.vector_in[fields["a"]]
     # If b is not an operand, its field may hold anything.
-    binary = any(operand.field == "b" for operand in operation.operands)
-    b = decoder.vector_source(fields["b"]) if binary else None
+    has_b = any(operand.field == "b" for operand in operation.operands)
+    b = decoder.vector_source(fields["b"]) if has_b else None
     if operation.operands[0].kind is Kind.MASK_OUT:
         assert b is not None
-        decoder.do(lambda: compare(op, a(), b()), decoder.mask_out[fields["d"]])
+        decoder.do(lambda: vpu.compare(op, a(), b()), decoder.mask_out[fields["d"]])
         return
     d = decoder.vector_out[fields["d"]]
     if op == VectorOp.LANE:
@@ -286,12 +288,14 @@ def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     elif op == VectorOp.SUBLANE:
         decoder.do(lambda: decoder.sublane, d)
     elif b is None:
-        decoder.do(lambda: evaluate(op, a()), d)
+        unary = vpu.unary(op)
+        decoder.do(lambda: unary(a()), d)
     elif op == VectorOp.SELECT:
         m = fields["m"]
         decoder.do(lambda: np.where(state.masks[m], a(), b()), d)
     else:
-        decoder.do(lambda: evaluate(op, a(), b()), d)
+        binary = vpu.binary(op)
+        decoder.do(lambda: binary(a(), b()), d)
 
 
 def _vector_memory(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
@@ -415,7 +419,7 @@ def _is_fault_of(state: ArchitecturalState, address: _Number, fault: Fault) -> C
 
 
 def _always(fault: Fault) -> Decoded:
-    return Decoded(((fault, lambda: True),), None, ())
+    return Decoded(((fault, lambda: True),), None, (), ())
 
 
 def _source_exists(code: int) -> bool:

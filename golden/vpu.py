@@ -6,8 +6,8 @@ executes operations that write a vector register, and `compare` those that write
 to each element separately.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,11 +18,12 @@ from golden.transcendental import Function
 from hdl.checks import instance, integer
 from hdl.isa import VectorOp
 
-__all__ = ["compare", "evaluate", "fmax", "fmin", "fmul", "threefry2x32"]
+__all__ = ["binary", "compare", "evaluate", "fmax", "fmin", "fmul", "threefry2x32", "unary"]
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
 _Bits = NDArray[np.bool_]
+_Function = TypeVar("_Function", bound=Callable[..., _Words])
 
 _SIGN = np.uint32(0x80000000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -67,16 +68,35 @@ def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[
         If the operation is not one of these, or the shapes do not broadcast.
     """
     instance("op", op, VectorOp)
-    unary = _UNARY.get(op)
-    if unary is not None:
-        return np.asarray(unary(_checked("a", a)))
-    if op is VectorOp.MOVE:
-        return _checked("b", b).copy()
-    binary = _BINARY.get(op)
-    if binary is None:
+    if op in _UNARY:
+        return np.asarray(unary(op)(_checked("a", a)))
+    function = binary(op)
+    b = _checked("b", b)
+    # What `MOVE` ignores may be of any type.
+    return np.asarray(function(b if op is VectorOp.MOVE else _checked("a", a), b))
+
+
+def unary(op: VectorOp) -> Callable[[_Words], _Words]:
+    """The function of an operation of one operand, of arrays of uint32 that it does not check.
+
+    Raises
+    ------
+    ValueError
+        If the operation is not one.
+    """
+    return _function(_UNARY, op)
+
+
+def binary(op: VectorOp) -> Callable[[_Words, _Words], _Words]:
+    """As `unary`, of two operands."""
+    return _function(_BINARY, op)
+
+
+def _function(functions: Mapping[VectorOp, _Function], op: VectorOp) -> _Function:
+    if op not in functions:
         raise ValueError("op must be an operation of elements that writes a vector register, "
                          f"not {op!r}")
-    return np.asarray(binary(_checked("a", a), _checked("b", b)))
+    return functions[op]
 
 
 def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
@@ -312,6 +332,7 @@ _UNARY: dict[VectorOp, Callable[[_Words], _Words]] = {
 }
 
 _BINARY: dict[VectorOp, Callable[[_Words, _Words], _Words]] = {
+    VectorOp.MOVE: lambda a, b: b.copy(),
     VectorOp.FADD: _fadd,
     # All NaN results have one pattern, so the sign of b may change even if b is NaN.
     VectorOp.FSUB: lambda a, b: _fadd(a, b ^ _SIGN),
