@@ -61,7 +61,7 @@ def main() -> int:
         print(f"\n{error}", file=sys.stderr)
         return 1
     found = figures(routed, clock_hz)
-    path = write_report(folder, found, areas(netlist, modules))
+    path = write_report(folder, found, areas(netlist, flow.TOP, modules))
     print(f"{bitstream}\n{path}\nclock {found['clock_mhz']:g} MHz, "
           f"possible {found['achieved_mhz']:g} MHz")
     return int(found["achieved_mhz"] < found["clock_mhz"])

@@ -1,6 +1,5 @@
 """Area by module: which part of the design a cell of the flattened netlist belongs to."""
 
-import pathlib
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,66 +9,74 @@ from tools.fpga.synthesis import comb
 
 __all__ = ["areas", "owners"]
 
-_OUTPUTS = {"Z", "F", "Q", "S0", "S1", "COUT", "OFX", "DO"}
-"""Outputs of the cells of an ECP5; those of wider ports have a number as well: ``DOA3``."""
+_MEMORIES = {"DP16KD", "TRELLIS_DPR16X4"}
+"""Cells whose names begin with the path of the memory that they are part of."""
+_SCOPE = "$scopeinfo"
+"""What `flatten` leaves of an instance: its path, and the name of its module."""
 
 
 def _is_output(cell: Mapping[str, Any], port: str) -> bool:
-    directions = cell.get("port_directions")
-    if directions:
-        return bool(directions[port] == "output")
-    return port in _OUTPUTS
+    return bool(cell["port_directions"][port] == "output")
 
 
-def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface]) -> dict[int, str]:
-    """Path of the module that drives each bit that has a name in the source.
+def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
+           instances: Mapping[str, str]) -> dict[int, str]:
+    """Path of the instance that drives each bit that has a name in the source.
 
-    A bit has a name in each module that it passes. It is an input in all of them but the module
-    that drives it and those around it, so the deepest of the others is the one.
+    A bit has a name in each instance that it passes. It is an input in all of them but the one that
+    drives it and those around it, so the deepest of the others is the one.
     """
     found: dict[int, str] = {}
     for name, net in netlist["netnames"].items():
-        if net["hide_name"]:
-            continue
         path, _, port = name.rpartition(".")
-        source = net["attributes"].get("src", "").split("|")[0]
-        module = pathlib.Path(source.partition(":")[0]).stem
-        if module in modules and port in modules[module].inputs:
+        # Yosys names other nets after their neighbours.
+        if net["hide_name"] or "src" not in net["attributes"] or path not in instances:
             continue
-        for bit in net["bits"]:
-            if isinstance(bit, int) and len(path) >= len(found.get(bit, "")):
-                found[bit] = path
+        if port not in modules[instances[path]].inputs:
+            for bit in net["bits"]:
+                if isinstance(bit, int) and len(path) >= len(found.get(bit, "")):
+                    found[bit] = path
     return found
 
 
-def owners(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface]) -> dict[str, str]:
-    """Path of the module that each cell belongs to, such as ``system.chip.node_0``.
+def owners(netlist: Mapping[str, Any], top: str,
+           modules: Mapping[str, ModuleInterface]) -> dict[str, str]:
+    """Path of the instance that each cell belongs to, such as ``system.chip.node_0``.
 
-    A cell whose output has a name in the source belongs to the module that drives the name. One
-    without belongs to the module of the nearest such cell that it drives.
+    A memory belongs to the instance in which it is declared. A cell whose output has a name in the
+    source belongs to the instance that drives the name. One without belongs to that of the nearest
+    such cell that it drives.
 
     Parameters
     ----------
     netlist : mapping
-        A flattened module, as Yosys writes it.
+        Module ``top``, flattened, as Yosys writes it.
+    top : str
+        Its name; the path of its own cells is empty.
     modules : mapping of str to ModuleInterface
-        The modules that it was made from; module ``m`` was read from ``m.v``.
+        All modules of the design.
     """
-    named = _named(netlist, modules)
+    instances = {"": top, **{name: cell["attributes"]["module"]
+                             for name, cell in netlist["cells"].items() if cell["type"] == _SCOPE}}
+    named = _named(netlist, modules, instances)
     driver: dict[int, str] = {}
     inputs: dict[str, list[int]] = {}
     found: dict[str, str] = {}
-    for name, cell in netlist["cells"].items():
+    cells = {name: cell for name, cell in netlist["cells"].items() if cell["type"] != _SCOPE}
+    for name, cell in cells.items():
         inputs[name] = []
+        places = []
         for port, bits in cell["connections"].items():
             wires = [bit for bit in bits if isinstance(bit, int)]
-            if not _is_output(cell, port):
+            if _is_output(cell, port):
+                driver |= dict.fromkeys(wires, name)
+                places += [named[bit] for bit in wires if bit in named]
+            else:
                 inputs[name] += wires
-                continue
-            for bit in wires:
-                driver[bit] = name
-                if bit in named and len(named[bit]) >= len(found.get(name, "")):
-                    found[name] = named[bit]
+        if cell["type"] in _MEMORIES:
+            places = [next(path for path in _prefixes(name) if path in instances)]
+        if places:
+            found[name] = max(places, key=len)
     waiting = deque(found)
     while waiting:
         name = waiting.popleft()
@@ -78,7 +85,7 @@ def owners(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface]) -
             if source is not None and source not in found:
                 found[source] = found[name]
                 waiting.append(source)
-    return {name: found.get(name, "") for name in netlist["cells"]}
+    return {name: found.get(name, "") for name in cells}
 
 
 def _prefixes(path: str) -> Iterator[str]:
@@ -89,9 +96,9 @@ def _prefixes(path: str) -> Iterator[str]:
     yield ""
 
 
-def areas(netlist: Mapping[str, Any],
+def areas(netlist: Mapping[str, Any], top: str,
           modules: Mapping[str, ModuleInterface]) -> dict[str, Counter[str]]:
-    """Cells of each module with all below it, by path; the empty path is the whole design.
+    """Cells of each instance with all below it, by path; see `owners`.
 
     Returns
     -------
@@ -99,7 +106,7 @@ def areas(netlist: Mapping[str, Any],
         Number of cells of each type, and ``COMB``, the combinational cells that they need.
     """
     cells: dict[str, Counter[str]] = {}
-    for name, owner in owners(netlist, modules).items():
+    for name, owner in owners(netlist, top, modules).items():
         cells.setdefault(owner, Counter())[netlist["cells"][name]["type"]] += 1
     totals: dict[str, Counter[str]] = {}
     for owner, counts in cells.items():

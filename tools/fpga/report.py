@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["figures", "markdown", "write_report"]
 
-_LEAST_SHARE = 0.005
+_LEAST_SHARE = 0.01
 """Modules with less of the design's combinational cells are left out of the table."""
 _MAX_HOPS = 60
 

@@ -40,7 +40,7 @@ def test_cells_belong_to_the_module_that_drives_them(tmp_path: pathlib.Path) -> 
     yosys.run(f"read_verilog child.v parent.v\n{passes('parent')}\nwrite_json parent.json\n",
               cwd=tmp_path)
     netlist = json.loads((tmp_path / "parent.json").read_text())["modules"]["parent"]
-    found = areas(netlist, _MODULES)
+    found = areas(netlist, "parent", _MODULES)
     assert set(found) == {"", "adder"}
     assert (found[""]["TRELLIS_FF"], found["adder"]["TRELLIS_FF"]) == (16, 8)
     # The carry chain is the child's, the exclusive or the parent's.
