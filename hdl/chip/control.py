@@ -46,17 +46,16 @@ class CoreSide(wiring.Signature):
     """The host's control of one core, from the control slave to the core's node.
 
     Commands to the core, one cycle each: ``start``, ``stop``, ``clear_counters``,
-    ``reset_request``. Values: ``start_pc`` 32, ``watchdog`` 32. ``resetting`` must be set from the
+    ``reset_request``. Values: ``start_pc`` and ``watchdog``. ``resetting`` must be set from the
     cycle after ``reset_request`` until the core can be used again.
 
-    Status of the core: ``running``, ``waiting``, ``idle``, ``fault`` 4, ``pc`` 32 and the counters,
-    as in `hdl.core.core.Core`; ``dma_busy`` 1: transfers are in progress or queued;
-    ``transfer_done`` 1: a transfer of the host ended in this cycle; ``transfer_failed`` 1: that
-    transfer failed.
+    Status of the core: ``running``, ``waiting``, ``idle``, ``fault``, ``pc`` and the counters, as
+    in `hdl.core.core.Core`. ``dma_busy``: transfers are in progress or queued. ``transfer_done``: a
+    transfer of the host ended in this cycle. ``transfer_failed``: that transfer failed.
 
     Offers to the core, one at a time: ``request``, with its ``response`` in a later cycle;
-    ``signal``, an addition to a semaphore; ``host_descriptor`` 320 with ``host_valid``, which the
-    engine answers with ``host_ready`` and a ``host_fault`` 4, like a `hdl.core.interface.DmaIssue`.
+    ``signal``, an addition to a semaphore; ``host_descriptor`` with ``host_valid``, which the
+    engine answers with ``host_ready`` and a ``host_fault``, like a `hdl.core.interface.DmaIssue`.
     **The slave may withdraw an offer** that was not accepted within `WAIT_CYCLES`; a withdrawn
     offer must have no effect.
     """

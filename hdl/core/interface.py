@@ -1,7 +1,7 @@
 """Signatures and layouts of the ports between sequencer, feeders, units and host.
 
 In each signature, `Out` members are outputs of the sender. "At issue" means in the cycle in which
-the sequencer issues the bundle. A number after a member's name is its width in bits.
+the sequencer issues the bundle.
 """
 
 from enum import IntEnum
@@ -39,8 +39,8 @@ WAITS = ("vector", "memory", "semaphore", "instruction")
 class RowPush(wiring.Signature):
     """A push of a vector register to the array at issue, from the sequencer to a `RowFeeder`.
 
-    ``valid`` 1; ``source`` 5, the register; ``flag`` 1. For activations, ``flag`` makes the next
-    weight tile active first; for weights, it loads the rows as columns of the array.
+    ``source`` is the number of the register. For activations, ``flag`` makes the next weight tile
+    active first; for weights, it loads the rows as columns of the array.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class RowPush(wiring.Signature):
 class XluIssue(wiring.Signature):
     """An operation of the cross-lane unit at issue, from the sequencer to the unit.
 
-    ``valid`` 1; ``op`` 5, a `MiscOp`; ``d``, ``a`` 5, the vector registers it writes and reads;
-    ``amount`` 8: lane, sublane, distance or group, within its range.
+    ``op`` is a `MiscOp`. ``d`` and ``a`` are the numbers of the vector registers that it writes and
+    reads. ``amount`` is a lane, sublane, distance or group, within its range.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class XluIssue(wiring.Signature):
 
 
 class SemaphoreSignal(wiring.Signature):
-    """Adds ``amount`` 32 to semaphore ``index`` 4 in each cycle in which ``valid`` is set."""
+    """Adds ``amount`` to semaphore ``index`` in each cycle in which ``valid`` is set."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "index": Out(SEMAPHORE_BITS), "amount": Out(32)})
@@ -75,19 +75,19 @@ def semaphore_addition() -> data.StructLayout:
 class DmaIssue(wiring.Signature):
     """The start of a transfer by a bundle, from the sequencer to the DMA engine.
 
-    ``valid`` 1: the current bundle starts a transfer, and its operands are final; the bundle may
-    still wait for other conditions. ``address`` 32: scalar memory address of the descriptor, all of
-    which lies in scalar memory. The address is stable while ``valid``. If ``valid`` falls without
-    ``taken``, the bundle was abandoned.
+    ``valid``: the current bundle starts a transfer, and its operands are final; the bundle may
+    still wait for other conditions. ``address`` is the scalar memory address of the descriptor, all
+    of which lies in scalar memory. The address is stable while ``valid``. If ``valid`` falls
+    without ``taken``, the bundle was abandoned.
 
-    ``read`` 1, ``read_address`` 16, both `In`: the engine reads this word of scalar memory in this
-    cycle; ``data`` 32: the word, one cycle later. The engine never reads while ``ready``.
+    ``read``: the engine reads the word of scalar memory at ``read_address`` in this cycle, and gets
+    it as ``data`` one cycle later. The engine never reads while ``ready``.
 
-    ``ready`` 1, ``fault`` 4, both `In`: the descriptor at ``address`` has been read and checked. If
-    ``fault`` is 0, the transfer can start in this cycle; otherwise ``fault`` is the bundle's fault.
-    Neither depends on ``valid`` or ``taken`` of this cycle.
+    ``ready``: the descriptor at ``address`` has been read and checked. If ``fault`` is 0, the
+    transfer can start in this cycle; otherwise ``fault`` is the bundle's fault. ``ready`` and
+    ``fault`` do not depend on ``valid`` or ``taken`` of this cycle.
 
-    ``taken`` 1: the bundle issues in this cycle and starts the transfer; only if ``ready``.
+    ``taken``: the bundle issues in this cycle and starts the transfer; only if ``ready``.
     """
 
     def __init__(self) -> None:
@@ -142,8 +142,8 @@ def word_write(config: Config) -> data.StructLayout:
 class Response(wiring.Signature):
     """The response to a request, one cycle after the acceptance of the request.
 
-    ``valid`` 1; ``error`` 1: the address does not exist, and nothing was written; ``data`` 32: the
-    word read, or zero after an error or a write.
+    ``error``: the address does not exist, and nothing was written. ``data`` is the word read, or
+    zero after an error or a write.
     """
 
     def __init__(self) -> None:

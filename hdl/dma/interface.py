@@ -68,8 +68,8 @@ def side(config: Config) -> data.StructLayout:
     """Layout of a checked side (source or destination) of a transfer: all blocks are in its space.
 
     ``space`` is a `DmaSpace`. ``address`` and ``stride`` are in units of `space_size`.
-    ``blocks`` 24 is the number of blocks; in `WORD_SPACES`, a block is a word. ``run`` 24 is the
-    number of blocks in a run, at least 1 even if the descriptor has no run.
+    ``blocks`` is the number of blocks; in `WORD_SPACES`, a block is a word. ``run`` is the number
+    of blocks in a run, at least 1 even if the descriptor has no run.
     """
     bits = address_bits(config)
     return data.StructLayout({"space": SPACE_BITS, "address": bits, "stride": signed(bits + 1),
@@ -77,9 +77,9 @@ def side(config: Config) -> data.StructLayout:
 
 
 def transfer(config: Config) -> data.StructLayout:
-    """Layout of a transfer: two sides, the number of ``rows`` 24, and the semaphores to signal.
+    """Layout of a transfer: two sides, the number of ``rows``, and the semaphores to signal.
 
-    ``from_host`` 1: the host started the transfer, not a program.
+    ``from_host`` is set if the host started the transfer, not a program.
     """
     return data.StructLayout({
         "source": side(config), "destination": side(config), "rows": BLOCK_BITS,

@@ -24,7 +24,7 @@ _DROPPED_BITS = 16
 
 
 def frame_byte() -> data.StructLayout:
-    """Payload of a frame's byte to send; ``last`` 1: the last before the checksum."""
+    """Payload of a frame's byte to send; ``last`` marks the last one before the checksum."""
     return data.StructLayout({"data": 8, "last": 1})
 
 

@@ -2,7 +2,7 @@
 
 In each signature, `Out` members are outputs of the sender. "At issue" means in the cycle in which
 the sequencer issues the bundle. A row is one sublane of a vector register, lane 0 in the lowest
-bits. A number after a member's name is its width in bits.
+bits.
 """
 
 from enum import IntEnum
@@ -60,9 +60,9 @@ class _Ports(wiring.Signature):
 class VectorIssue(_Ports):
     """An operation of a vector slot at issue, from the sequencer to the vector unit.
 
-    ``valid`` 1; ``op`` 6, a `VectorOp`; ``d``, ``a``, ``b`` 5, numbers of vector registers, or of
-    masks in the low bits; ``use_scalar`` 1: operand b of every element is ``scalar`` 32; ``m`` 3,
-    number of the mask of a `SELECT`.
+    ``op`` is a `VectorOp`. ``d``, ``a`` and ``b`` are the numbers of vector registers, or of masks
+    in the low bits. If ``use_scalar`` is set, operand b of every element is ``scalar``. ``m`` is
+    the number of the mask of a `SELECT`.
     """
 
     def __init__(self) -> None:
@@ -94,8 +94,8 @@ class StoreIssue(_Ports):
 class ChainControl(_Ports):
     """Control of a chain of the vector unit, effective at the end of this cycle.
 
-    ``load`` 1: loads register ``source`` 5 into the chain. ``shift`` 1: moves the chain's rows
-    south by one sublane. ``load`` has priority.
+    ``load`` loads the vector register with the number ``source`` into the chain. ``shift`` moves
+    the chain's rows south by one sublane. If both are set, only ``load`` has an effect.
     """
 
     def __init__(self) -> None:

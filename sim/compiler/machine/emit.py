@@ -30,8 +30,8 @@ class Code:
     labels : mapping of str to int
         For each label, the number of the bundle that it precedes; ``len(bundles)`` at the end.
     atoms : tuple of (int, int)
-        Ranges of bundles, (first, end), that loops and branches hold together; ``end`` is
-        exclusive. Code can be cut anywhere else. The ranges are in order and disjoint.
+        Ranges of bundles, (first, end), in which code must not be cut, because a loop or a branch
+        spans them; ``end`` is exclusive. The ranges are in order and disjoint.
     loops : tuple of Loops
         All loops.
     live : tuple of frozenset of int

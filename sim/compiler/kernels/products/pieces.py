@@ -67,10 +67,10 @@ class Scheme(Protocol):
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Compute an operand's piece for a pass; the side's padding where ``mask`` is clear."""
+        """Compute an operand's piece for a pass; where ``mask`` is clear, the side's padding."""
 
     def tag(self, b: Builder, number: Number) -> Number | None:
-        """Compute the setting, 0 to 31, that `total` needs in pass ``number``; None if none."""
+        """Compute the setting, 0 to 31, that `total` needs in pass ``number``, or return None."""
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               tag: Number | None, into: VReg | None) -> VReg:
@@ -148,8 +148,9 @@ class Split:
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece`.
 
-        The first is the smallest magnitude that counts as 0. The others are a word for
-        each higher piece: all ones if it is subtracted, otherwise 0.
+        The first is a limit: elements whose magnitude is not below it are replaced by 0. The others
+        are masks, one for each piece except the lowest: all ones if the pass subtracts that piece,
+        otherwise 0.
         """
         return [self._limit(b, number), *(_bit(b, self._table(side, level), number)
                                           for level in range(1, 1 + self.most(side)))]
@@ -209,7 +210,7 @@ class Stored(Split):
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """Return the position, among the pieces that `split` stores, of the one a pass needs."""
+        """Return the index of the piece that a pass needs, in the order in which `split` stores."""
         places = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
             return places[number]
@@ -234,7 +235,7 @@ def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None
 
 
 def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg:
-    """Replace by 0 elements whose magnitude is not below a limit, or whose mask bit is clear."""
+    """Set elements to 0 if their magnitude is not below a limit or their mask bit is clear."""
     valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
     if mask is not None:
         valid = b.mask("mand", valid, mask)

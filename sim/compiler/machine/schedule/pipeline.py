@@ -41,7 +41,7 @@ class Pipeline:
     steps : sequence of (SReg, int)
         Registers that the loop advances, and by how much.
     ends : mapping
-        Cycles of the write and the last read of each register that the loop writes.
+        For each register that the loop writes, the cycles of its write and of its last read.
     """
 
     graph: Graph
@@ -99,10 +99,10 @@ class Pipeline:
 
     def _lines(self, start: int, end: int, iterations: int,
                distance: Callable[[int, SReg, int], int]) -> list[Line]:
-        """Return the bundles of cycles ``start`` to before ``end``; some may be empty.
+        """Return the bundles from cycle ``start`` to ``end``, exclusive; some may be empty.
 
-        ``distance(iteration, register, cycle)`` is the number of iterations by which a register of
-        ``steps`` is behind the iteration of an operation.
+        ``distance(iteration, register, cycle)`` is the number of steps that a register of `steps`
+        has not yet taken in a cycle in which an operation of the iteration is executed.
         """
         lines: list[Line] = []
         schedule = self.schedule
@@ -118,7 +118,11 @@ class Pipeline:
 
     def _operation(self, number: int, iteration: int, cycle: int,
                    distance: Callable[[int, SReg, int], int]) -> Op:
-        """Return an operation with the registers and the offset of its iteration."""
+        """Return operation ``number`` of the graph, as iteration ``iteration`` executes it.
+
+        Registers in `copies` are replaced by those of the iteration. An offset from a register of
+        `steps` makes up for the steps that the register has not yet taken (``distance``).
+        """
         op = self.graph.nodes[number].op
         operands = list(op.operands)
         for position, operand in enumerate(operands):
@@ -134,13 +138,14 @@ class Pipeline:
         return Op(op.operation, tuple(operands), op.access)
 
     def _step(self, register: SReg) -> Op:
-        """Return the operation that advances a register once per execution of the kernel."""
+        """Return the operation by which each execution of the kernel advances a register."""
         return Op(_ADD, (register, register, self._steps[register] * self.unroll & _WORD))
 
     def _advance(self, rows: int) -> tuple[list[tuple[int, Slot, SReg]], list[Line]]:
         """Place the operations that advance registers in free slots of the kernel's rows.
 
-        Returns (row, slot, register) for each operation placed, and bundles for the other ones.
+        Returns (row, slot, register) for each operation that has found a slot, and bundles for the
+        other ones, to be executed before the kernel's rows.
         """
         interval = self.schedule.interval
         free: list[tuple[int, Slot]] = []

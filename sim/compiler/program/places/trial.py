@@ -1,4 +1,4 @@
-"""What will be in vector memory, tried out on a copy of its map."""
+"""Trial allocation: finds out which values must be evicted, on a copy of vector memory's map."""
 
 from collections.abc import Callable, Iterable, Mapping, Set
 
@@ -12,16 +12,16 @@ __all__ = ["Trial"]
 
 
 class Trial:
-    """A copy of the map of vector memory, on which values are allocated as `Places` does.
+    """A copy of the map of vector memory, on which values are allocated as in `Places`.
 
     Parameters
     ----------
     memory : VectorMemory
-        What leaves after a transfer counts as free.
+        The map. Buffers that a transfer will free count as free.
     resident : mapping of Value to VmemBuffer
         Values in vector memory.
     pinned : set of Value
-        Of these, those that stay.
+        Values among them that are never evicted.
     tilings : dict of Value to Tiling
         Tilings of all values.
     is_home : callable
@@ -30,13 +30,13 @@ class Trial:
     Attributes
     ----------
     distance : callable
-        Says when a value is used next.
+        Maps a value to the index of the next operation that uses it.
     locked : set of Value
-        Values that are not evicted.
+        More values that are not evicted; the caller may change the set.
     evicted : list of Value
-        Values that had to leave, in order.
+        Values that were evicted, in order.
     stuck : bool
-        There was no room, and nothing could leave.
+        Whether an allocation failed because no value could be evicted.
     """
 
     def __init__(self, memory: VectorMemory, resident: Mapping[Value, VmemBuffer],
@@ -58,12 +58,12 @@ class Trial:
         return value in self._resident
 
     def put(self, value: Value, first: int) -> None:
-        """Put a value to free vectors."""
+        """Put a value in free vectors, from address ``first`` on."""
         buffer = self._resident[value] = VmemBuffer("", first, self._tilings[value].vectors)
         self._free.reserve(first, buffer.vectors)
 
     def make(self, value: Value, *, loaded: bool = False) -> None:
-        """Allocate a value's vectors."""
+        """Allocate a value's vectors; ``loaded`` tells that the value comes from HBM."""
         first = self._allocate(self._tilings[value].vectors, loaded=loaded)
         if first is not None:
             self._resident[value] = VmemBuffer("", first, self._tilings[value].vectors)
@@ -73,7 +73,7 @@ class Trial:
         self._resident[result] = self._resident.pop(value)
 
     def scratch(self, vectors: int) -> None:
-        """Allocate vectors and free them."""
+        """Allocate vectors and free them again; values evicted for them stay evicted."""
         first = self._allocate(vectors)
         if first is not None:
             self._free.give(first, vectors)
@@ -84,14 +84,17 @@ class Trial:
             self._free.give(buffer.address, buffer.vectors)
 
     def drop(self, values: Iterable[Value]) -> None:
-        """Free the vectors of values."""
+        """Free the vectors of values, except values that are pinned or not in vector memory."""
         for value in values:
             if value not in self._pinned and value in self._resident:
                 buffer = self._resident.pop(value)
                 self._free.give(buffer.address, buffer.vectors)
 
     def _allocate(self, vectors: int, *, loaded: bool = False) -> int | None:
-        """Allocate vectors, evicting values that are used last."""
+        """Allocate vectors and return the first address; None if it is impossible (`stuck`).
+
+        While there is no room, evict the value whose next use is the farthest.
+        """
         while not self.stuck:
             first = take(self._free, vectors, self._resident, self.distance,
                          self._is_home if loaded else None)

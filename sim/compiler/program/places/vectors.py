@@ -50,7 +50,7 @@ class FreeVectors:
         return max((end - first for first, end in self._runs), default=0)
 
     def fitting(self, vectors: int) -> list[tuple[int, int]]:
-        """Return all runs of at least so many vectors, the smallest first."""
+        """Return all runs of at least ``vectors`` vectors as (first, end), the smallest first."""
         return sorted((run for run in self._runs if run[1] - run[0] >= vectors),
                       key=lambda run: (run[1] - run[0], run))
 
@@ -81,19 +81,19 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
          ) -> int | None:
     """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-    They are placed at that end of the run whose neighbour is used later, so that the rest of
-    the run grows when its other neighbour is freed. Values that are read from HBM are placed
-    above values that are computed, as far as possible.
+    The vectors are placed at the end of the run whose neighbor is needed longer. So the rest of the
+    run grows when its other neighbor is freed. If there is no difference, vectors to be loaded
+    from HBM take the high end, and others the low end.
 
     Parameters
     ----------
     free : FreeVectors
     vectors : int
-        How many.
+        Number of vectors to allocate.
     buffers : mapping of Value to VmemBuffer
         Values in vector memory.
     distance : callable
-        Says when a value is used.
+        Maps a value to the index of the next operation that uses it.
     is_home : callable, optional
         Given for vectors that are to be loaded: whether a value has rows of HBM.
     """
