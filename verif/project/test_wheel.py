@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import zipfile
 
+import platformdirs
 import pytest
 
 from hdl.store import cache_folder
@@ -100,7 +101,10 @@ def test_installed_package_multiplies_on_both_backends(wheel: pathlib.Path,
     (tmp_path / "script.py").write_text(SCRIPT)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    output = run(venv / "bin" / "python", tmp_path / "script.py", cwd=elsewhere, HOME=str(home))
+    # Without its machine code in the home folder, Yosys would be compiled again: a minute of CPU.
+    yosys = os.environ.get("YOWASP_CACHE_DIR") or platformdirs.user_cache_dir("YoWASP", False)
+    output = run(venv / "bin" / "python", tmp_path / "script.py", cwd=elsewhere, HOME=str(home),
+                 YOWASP_CACHE_DIR=yosys)
     assert output.split() == ["golden", "rtl"]
     assert list((cache / "models").glob("chip-*/model.so"))
     assert not list(elsewhere.iterdir())
