@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hdl.config import Config
 
-__all__ = ["Tiling", "column", "standard"]
+__all__ = ["Tiling", "column", "same_vectors", "standard"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -193,6 +193,21 @@ def standard(shape: Sequence[int], config: Config) -> Tiling:
     """Return the tiling of inputs and outputs: dimensions in order, the last along the lanes."""
     order = tuple(range(len(shape)))
     return Tiling(tuple(shape), order, bool(order), config.sublanes, config.lanes)
+
+
+def same_vectors(given: Tiling, made: Tiling) -> bool:
+    """Return whether a value and its reshape lie in the same vectors: then no element moves."""
+    for tiling in (given, made):
+        tiled = tiling.sublane_dimension, tiling.lane_dimension
+        order = [d for d in tiling.order if tiling.shape[d] > 1 or d in tiled]
+        if order != sorted(order):
+            return False
+    if given.along_lanes != made.along_lanes or (
+            (given.sublane_dimension is None) != (made.sublane_dimension is None)):
+        return False
+    # Whole tiles of one column follow each other, whatever the outer dimensions.
+    whole = given.lane_tiles == 1 and not (given.rows % given.sublanes or made.rows % made.sublanes)
+    return given.columns == made.columns and (given.rows == made.rows or whole)
 
 
 def column(shape: Sequence[int], config: Config) -> Tiling:

@@ -17,7 +17,7 @@ from sim.compiler.program.launch.launcher import Launcher
 from sim.compiler.program.launch.prefetch import AHEAD, Upcoming
 from sim.compiler.program.places.places import Home, Splat, VectorMemoryError
 from sim.compiler.program.tilings import CONTROL
-from sim.compiler.tiling import standard
+from sim.compiler.tiling import same_vectors, standard
 from sim.compiler.words import to_words
 
 __all__ = ["Planner"]
@@ -139,10 +139,17 @@ class Planner:
             write_gather(self.context, operation)
         elif operation.attributes.get("in_hbm"):
             self._slices.write(operation, dying)
-        else:
+        elif not self._is_view(operation, dying):
             goes = {value: early[value][0] for value in operation.results
                     if len(early.get(value, ())) == 1}
             self.launcher.kernel(operation, following, dying, goes)
+
+    def _is_view(self, operation: Operation, dying: set[Value]) -> bool:
+        """Return whether an operation is a reshape whose result took the operand's vectors."""
+        if operation.kind != "reshape" or operation.operands[0] not in dying:
+            return False
+        [value], result, tilings = operation.operands, operation.result, self.context.tilings
+        return same_vectors(tilings[value], tilings[result]) and self._places.rename(value, result)
 
     def _is_part(self, operation: Operation, inputs: Sequence[Value]) -> bool:
         """Return whether an operation is a slice of an input whose rows are consecutive in HBM.

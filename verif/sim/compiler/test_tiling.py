@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hdl.config import PRESETS
-from sim.compiler.tiling import Tiling, column, standard
+from sim.compiler.tiling import Tiling, column, same_vectors, standard
 
 TINY = PRESETS["tiny"]
 LANES, SUBLANES = TINY.lanes, TINY.sublanes
@@ -27,6 +27,26 @@ def tilings() -> list[Tiling]:
                 shape = tuple(int(size) for size in generator.choice(SIZES, rank))
                 found.append(Tiling(shape, order, lanes, SUBLANES, LANES))
     return found
+
+
+def test_reshapes_that_move_nothing() -> None:
+    """Whatever the function says is true; it says so of these."""
+    shapes = [(2, 3, 4, 5), (6, 4, 5), (24, 5), (1, 6, 4, 5), (6, 4, 1, 5), (120,), (120, 1),
+              (24 * SUBLANES, LANES), (4, 6 * SUBLANES, LANES), (8, 3 * SUBLANES, 1, LANES)]
+    found = set()
+    for one, two in itertools.permutations(shapes, 2):
+        if np.prod(one) != np.prod(two):
+            continue
+        for make, other in itertools.product((standard, column), repeat=2):
+            given, made = make(one, TINY), other(two, TINY)
+            if same_vectors(given, made):
+                found.add((one, two))
+                first, second = (tiling.pack(numbered(tiling.shape), PADDING)
+                                 for tiling in (given, made))
+                assert np.array_equal(first, second)
+    assert {((2, 3, 4, 5), (6, 4, 5)), ((6, 4, 5), (1, 6, 4, 5)),
+            ((24 * SUBLANES, LANES), (4, 6 * SUBLANES, LANES))} <= found
+    assert ((6, 4, 5), (24, 5)) not in found or 4 % SUBLANES == 0
 
 
 @pytest.mark.parametrize("tiling", tilings(), ids=str)

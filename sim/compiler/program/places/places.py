@@ -381,6 +381,17 @@ class Places:
             self._pinned.remove(value)
             self._pinned.add(result)
 
+    def rename(self, value: Value, result: Value) -> bool:
+        """Give the buffer of a value that is not used again to a result with the same vectors.
+
+        Return False, and change nothing, if the value or the result has a fixed place, or the value
+        is not in vector memory.
+        """
+        if value not in self._resident or value in self._pinned or result in self.assigned:
+            return False
+        self._resident[result] = self._resident.pop(value)
+        return True
+
     def put(self, value: Value, buffer: VmemBuffer) -> None:
         """Record that a value is in a buffer; dropping the value then frees the buffer."""
         self._resident[value] = buffer

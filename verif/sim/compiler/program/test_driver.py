@@ -7,6 +7,7 @@ import pytest
 from hdl.config import Config
 from sim.compiler.executable import Role
 from sim.compiler.graph.ir import Graph, Value
+from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.driver import compile_graph
 from systolith import Device
 from verif.sim.compiler.program.common import TINY, Maker, arrays_for, check, f32, pred, s32
@@ -25,6 +26,19 @@ def chain(length: int, shape: tuple[int, ...] = (5, 6)) -> Graph:
 @pytest.mark.parametrize("length", [1, 3])
 def test_operations_follow_each_other(device: Device, length: int) -> None:
     check(chain(length), device)
+
+
+@pytest.mark.parametrize(("again", "reshapes"), [(False, 0), (True, 2)])
+def test_reshapes_that_move_nothing_have_no_kernel(golden: Device, again: bool,
+                                                   reshapes: int) -> None:
+    """Unless the operand is used again, here by a reshape that moves rows."""
+    m = Maker(f32(3, 1, 5, 6), f32(3, 5, 6), f32(15, 6))
+    sums = m.op("add", m.inputs[0], m.inputs[0])
+    results = [m.op("multiply", m.op("reshape", sums, to=f32(3, 5, 6)), m.inputs[1])]
+    if again:
+        results.append(m.op("multiply", m.op("reshape", sums, to=f32(15, 6)), m.inputs[2]))
+    [core] = compiled_of(check(m.returns(*results), golden)).cores
+    assert [kernel.kind for kernel in core.kernels].count("reshape") == reshapes
 
 
 def test_program_larger_than_instruction_memory(device: Device) -> None:
