@@ -5,8 +5,9 @@
     transposer's banks --------^   rotator ----> transposer's banks
 
 With S sublanes, an operation enters the unit as S rows, one a cycle; these cycles are its slots.
-The attributes of a row are fixed in its slot and travel along with the row, so that later events do
-not affect its processing. Operations never overtake each other.
+In this package, "slot" always has that meaning. The attributes of a row are fixed in its slot and
+travel with the row, so later events do not affect its processing. Operations never overtake each
+other.
 """
 
 from itertools import pairwise
@@ -63,10 +64,10 @@ class _Result(data.Struct):
 
 
 class XluControl(wiring.Component):
-    """Accepts operations and assigns slots to their rows.
+    """Accepts operations and decides in which cycles (*slots*) their rows enter the unit.
 
     One operation can wait while the chain holds the rows of another. The rows of the waiting
-    operation are loaded in the last slot of the other, so that slots follow without a gap.
+    operation are loaded in the last slot of the other one, so there is no gap between their slots.
 
     Parameters
     ----------

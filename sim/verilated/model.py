@@ -255,7 +255,11 @@ class Model(Closeable):
 
     @property
     def shared_work(self) -> tuple[int, int]:
-        """Numbers of cycles that offered work to other threads, and of kernel steps these did."""
+        """Use of other threads: (cycles, steps).
+
+        The number of cycles in which work was offered to them, and the number of kernel steps that
+        they executed.
+        """
         cycles, steps = ctypes.c_uint64(), ctypes.c_uint64()
         self.library.systolith_shared_work(self.handle, cycles, steps)
         return cycles.value, steps.value

@@ -114,7 +114,7 @@ def _is_cut(module: Any, main: Any) -> bool:
             raise ShardingError(f"a sharding over {error}") from error
         if cut is not None and type.shape[cut] % 2:
             raise ShardingError(f"{what} of shape {tuple(type.shape)}, split in halves along "
-                                f"dimension {cut}")
+                                f"dimension {cut}, whose size is odd")
         found = found or cut is not None
     return found
 

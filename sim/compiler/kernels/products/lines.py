@@ -29,8 +29,9 @@ class LineConvolution:
     Attributes
     ----------
     operation : Operation
-        Its operands are lines, of shape (images, lines, features, offsets, columns), and a kernel,
-        of shape (outputs, offsets of lines * offsets * features).
+        Its first operand is the input, shape (images, lines, features, offsets, columns), with one
+        copy of each line for each column offset of the kernel. The second is the convolution's
+        kernel, shape (outputs, kernel lines * offsets * features).
     config : Config
     """
 
@@ -39,9 +40,10 @@ class LineConvolution:
 
     @property
     def tilings(self) -> tuple[Tiling, Tiling]:
-        """Tilings of lines and kernel: features and outputs, respectively, run along the sublanes.
+        """Tilings of the input and the kernel.
 
-        All vectors of an image's lines that a sum needs are consecutive.
+        Along the sublanes run the input's features and the kernel's outputs. All vectors of an
+        image's lines that contribute to one sum are consecutive.
         """
         lines, kernel = (value.shape for value in self.operation.operands)
         config = self.config

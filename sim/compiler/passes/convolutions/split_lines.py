@@ -56,7 +56,7 @@ def few_features(operation: Operation, takes: Order, places: int, config: Config
 
 def line_convolution(operation: Operation, takes: Order, places: int, config: Config,
                      to: Expansion) -> Value:
-    """Write a convolution with columns along the lanes.
+    """Replace a convolution by a `line_convolution`, whose columns run along the lanes.
 
     Parameters are those of `few_features`, which must be true.
 
@@ -143,7 +143,7 @@ def _selection(columns: int, places: int, sublanes: int, distances: Sequence[int
                ) -> "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]":
     """Return matrices that select columns, shape (distances, lanes, columns).
 
-    An element is 1 where the lane receives the column: the lane's own column plus the distance.
+    An element is 1 if its lane receives its column: the lane's own column plus the distance.
     """
     phases = columns // places
     found = np.zeros((len(distances), phases * sublanes, columns), np.float32)
@@ -156,7 +156,7 @@ def _selection(columns: int, places: int, sublanes: int, distances: Sequence[int
 
 
 def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
-    """Convert a value with columns along the lanes to phases.
+    """Split a value, whose columns run along the lanes, into phases.
 
     Parameters
     ----------
@@ -182,16 +182,16 @@ def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
 
 def pooled(operation: Operation, value: Value, dimension: int, along: int, to: Expansion,
            padding: tuple[int, int] | None = None) -> Value:
-    """Reduce the windows of a ``reduce_window`` along one dimension only.
+    """Apply a ``reduce_window`` along one of its dimensions only.
 
     Parameters
     ----------
     operation : Operation
         The ``reduce_window``.
     value : Value
-        The operand, in another layout.
+        The operand, perhaps with its dimensions in another order or split.
     dimension, along : int
-        The same dimension, as numbered in ``value`` and in the operation's attributes.
+        The number of that dimension in ``value``, and in the operation's attributes.
     to : Expansion
         Receives the operation.
     padding : tuple of (int, int), optional
@@ -214,7 +214,7 @@ def pooled(operation: Operation, value: Value, dimension: int, along: int, to: E
 
 
 def pooled_phases(operation: Operation, value: Value, along: int, to: Expansion) -> Value | None:
-    """Reduce the windows of a ``reduce_window`` along the columns of a value in phases.
+    """Apply a ``reduce_window`` along the columns of a value that is split into phases.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def pooled_phases(operation: Operation, value: Value, along: int, to: Expansion)
     Returns
     -------
     Value or None
-        The result in phases; None if the windows do not match the phases.
+        The result, split into phases; None if the windows do not match the phases.
     """
     a, (_, _, phases, places, _) = operation.attributes, value.shape
     window, stride = a["window_dimensions"][along], a["window_strides"][along]

@@ -1,7 +1,8 @@
-"""What is transferred while a kernel runs: operands of the next ones, and values that will leave.
+"""Prefetch: transfers that start before a kernel and overlap with it.
 
-Whether there will be room for a value until it is used is tried out on a copy of the map of vector
-memory (`Trial`), operation by operation.
+They load operands of the following operations, and save values that will be evicted from vector
+memory. Whether there will be room is found by allocating the values of the following operations on
+a copy of the map of vector memory (`Trial`).
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -21,35 +22,35 @@ from sim.compiler.program.tilings import CONTROL, Tilings
 __all__ = ["AHEAD", "IN_PLACE", "Prefetch", "Upcoming"]
 
 AHEAD = 10
-"""Operations whose operands are loaded while a kernel runs."""
+"""Number of following operations whose operands are loaded while a kernel runs."""
 
 IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
-"""Kinds whose result may take the vectors of an operand."""
+"""Kinds of operations whose result may take the vectors of an operand."""
 
 _SAVED = 4
-"""Operations for whose room values are saved while a kernel runs."""
+"""Number of following operations for which values are saved while a kernel runs, to make room."""
 _SMALL = 32
-"""A value of fewer than one of so many parts of vector memory is saved when it leaves."""
+"""A value smaller than 1 / _SMALL of vector memory is not saved before it is evicted."""
 _LARGE = 4
-"""An operand of at least one of so many parts of vector memory is left to a product that can load
-it itself."""
+"""An operand of at least 1 / _LARGE of vector memory is not loaded here if the product that uses it
+can load it itself."""
 _PATIENCE = 100
-"""Cycles for which the start of a transfer may hold the core."""
+"""Maximum number of cycles for which the start of a transfer may hold the core."""
 _RUNS = 2
-"""Runs of free vectors that are tried: the smallest ones, and as many of the largest."""
+"""Number of the smallest free runs that are tried for a value, and number of the largest ones."""
 
 
 @dataclass(frozen=True)
 class Upcoming:
-    """An operation that comes later.
+    """An operation that follows the kernel.
 
     Attributes
     ----------
     operation : Operation
     dying : set of Value
-        Operands that are not used after it.
+        Values that are not used after it.
     distance : callable
-        When a value is used next, from this operation on.
+        Maps a value to the index of the next operation that uses it, from this operation on.
     """
 
     operation: Operation
@@ -57,7 +58,7 @@ class Upcoming:
     distance: Callable[[Value], int]
 
     def scratch(self, config: Config, tilings: Tilings) -> int:
-        """Vectors that its kernel takes for itself, as far as that is known."""
+        """Return the number of vectors that its kernel allocates for itself, as far as known."""
         if self.operation.kind != "phase_convolution":
             return 0
         way = PhaseConvolution(self.operation, config, tilings[self.operation.operands[1]])
@@ -65,20 +66,20 @@ class Upcoming:
 
 
 class Prefetch:
-    """Starts transfers before a kernel.
+    """Starts transfers before a kernel, which overlap with it.
 
     Parameters
     ----------
     context : Context
-        Takes the code, and places of values.
+        Receives the code; knows the places of values.
     following : sequence of Upcoming
         The operations that come after the kernel.
     own : sequence of VmemBuffer
-        Vectors that the kernel frees.
+        Buffers that the kernel frees.
     dying : set of Value
         Values that are not used after the kernel.
     results : sequence of Value
-        What the kernel computes; until then it cannot be saved.
+        Results of the kernel, which cannot be saved before it has computed them.
     """
 
     def __init__(self, context: Context, following: Sequence[Upcoming],
@@ -99,7 +100,10 @@ class Prefetch:
             self._save()
 
     def _load(self) -> bool:
-        """Start to load operands, in the order of their use; whether all of them could be."""
+        """Start to load operands, in the order of their use.
+
+        Returns False if the start of another transfer would hold the core for too long.
+        """
         places = self._places
         for number, item in enumerate(self._following):
             for value in dict.fromkeys(item.operation.operands):
@@ -114,7 +118,7 @@ class Prefetch:
         return True
 
     def _is_left(self, operation: Operation, value: Value) -> bool:
-        """Whether a product loads an operand itself, so that the room is free until then."""
+        """Return whether a product loads an operand itself; its room stays free until then."""
         config = self._context.config
         return (self._context.own_transfers and operation.kind == "dot_general"
                 and self._tilings[value].vectors * _LARGE >= config.vmem_vectors
@@ -122,7 +126,11 @@ class Prefetch:
                                  self._context.memory.kernel))
 
     def _place(self, value: Value, number: int) -> int | None:
-        """The vectors for an operand of an operation, such that no value has to leave for it."""
+        """Return the address at which to load an operand of operation ``number``, or None.
+
+        The operand must not cause evictions up to that operation. Among the addresses tried, the
+        one that causes the fewest evictions afterwards is taken.
+        """
         vectors, free = self._tilings[value].vectors, self._places.memory.free
         places = self._candidates(vectors)
         if number == 0 or free.largest >= vectors + self._most:
@@ -137,7 +145,11 @@ class Prefetch:
         return None if best is None else best[1]
 
     def _leaving(self, loaded: tuple[Value, int], number: int) -> tuple[int, int]:
-        """Vectors that have to leave if a value is loaded: for some operations, and for all."""
+        """Return what must be evicted if a value is loaded at an address.
+
+        Returns the number of values evicted for the first ``number`` operations; if it is 0, the
+        second result is the number of vectors evicted for all operations.
+        """
         trial = self._trial(loaded)
         for item in self._following[:number]:
             self._try(trial, item)
@@ -147,7 +159,7 @@ class Prefetch:
         return early, sum(self._tilings[value].vectors for value in trial.evicted)
 
     def _candidates(self, vectors: int) -> Iterator[int]:
-        """Places to try, the usual one first."""
+        """Yield addresses of free vectors to try, first the one that `Places.place` chooses."""
         fitting = self._places.memory.free.fitting(vectors)
         if not fitting:
             return
@@ -158,13 +170,16 @@ class Prefetch:
 
     @cached_property
     def _most(self) -> int:
-        """Vectors of all that the operations need, if nothing is freed."""
+        """Number of vectors that all following operations need if nothing is freed."""
         return sum(sum(self._tilings[value].vectors for value in dict.fromkeys(
             (*item.operation.operands, *item.operation.results)))
             + item.scratch(self._context.config, self._tilings) for item in self._following)
 
     def _trial(self, loaded: tuple[Value, int] | None = None) -> Trial:
-        """Vector memory after the kernel, with a value that is loaded to a place now."""
+        """Return a `Trial` with the values present after the kernel.
+
+        ``loaded`` is a value that is also loaded now, and its address.
+        """
         trial = self._places.trial()
         if loaded is not None:
             trial.put(*loaded)
@@ -173,7 +188,7 @@ class Prefetch:
         return trial
 
     def _try(self, trial: Trial, item: Upcoming) -> None:
-        """Try out what an operation needs."""
+        """Allocate on a trial what an operation needs, and free what it no longer needs."""
         operation, able = item.operation, list[Value]()
         trial.distance = item.distance
         trial.locked = {*operation.operands, *operation.results}
@@ -193,7 +208,7 @@ class Prefetch:
         trial.drop(item.dying)
 
     def _save(self) -> None:
-        """Start to save values that will leave: then their vectors are free at once."""
+        """Start to save values that will be evicted, so that eviction frees vectors at once."""
         places, clock = self._places, self._places.memory.clock
         smallest = self._context.config.vmem_vectors // _SMALL
         if places.memory.free.largest >= self._most:

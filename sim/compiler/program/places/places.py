@@ -190,7 +190,10 @@ class Places:
         self._fetch(value, self._resident[value])
 
     def place(self, vectors: int) -> int:
-        """Return where vectors that are loaded would be allocated; there must be room."""
+        """Return the address at which vectors to be loaded would be allocated.
+
+        There must be room.
+        """
         first = take(self.memory.free.copy(), vectors, self._resident, self.distance, self.is_home)
         assert first is not None
         return first
@@ -213,7 +216,7 @@ class Places:
         self._fetch(value, buffer)
 
     def trial(self) -> Trial:
-        """What is in vector memory, to try out what will be."""
+        """Return a copy of the map of vector memory, on which allocations can be tried."""
         return Trial(self.memory, self._resident, self._pinned, self._tilings, self.is_home)
 
     def _fetch(self, value: Value, buffer: VmemBuffer) -> VmemBuffer:

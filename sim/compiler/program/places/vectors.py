@@ -81,8 +81,8 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
          ) -> int | None:
     """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-    The vectors are placed at the end of the run whose neighbor is needed longer. So the rest of the
-    run grows when its other neighbor is freed. If there is no difference, vectors to be loaded
+    The vectors are placed at the end of the run whose neighbour is needed longer. So the rest of
+    the run grows when its other neighbour is freed. If there is no difference, vectors to be loaded
     from HBM take the high end, and others the low end.
 
     Parameters
