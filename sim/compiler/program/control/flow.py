@@ -18,6 +18,7 @@ from sim.compiler.program.control.blocks import BlockLoops
 from sim.compiler.program.control.counters import advance
 from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.places.places import Splat, VectorMemoryError
+from sim.compiler.program.places.scalars import read_scalar
 
 __all__ = ["ControlFlow"]
 
@@ -77,7 +78,7 @@ class ControlFlow:
             self._enter(condition, buffers, rows)
             self.fixed.update(condition.inputs)
             self.write(condition, {})
-            places.read_scalar(condition.outputs[0], WORK, self._context.memory.window.start)
+            read_scalar(places, self._context.config, condition.outputs[0], WORK)
             places.evict_all(lambda value: False)
             self._leave(condition, buffers, known)
             stream.branch("beq", WORK.number, 0, end)
@@ -289,7 +290,7 @@ class ControlFlow:
         """
         places, stream = self._places, self._stream
         index, *operands = operation.operands
-        places.read_scalar(index, WORK, self._context.memory.window.start)
+        read_scalar(places, self._context.config, index, WORK)
         for value in operands:
             places.save(value)
         places.evict_all(later.__contains__)

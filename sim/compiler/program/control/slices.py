@@ -12,6 +12,7 @@ from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.context import Context
 from sim.compiler.program.control.blocks import cut_rows
 from sim.compiler.program.places.places import Splat, VectorMemoryError
+from sim.compiler.program.places.scalars import read_scalar
 from sim.compiler.tiling import standard
 from sim.compiler.words import signed
 
@@ -165,7 +166,7 @@ class Slices:
             stream.bundle((Slot.S0, "mul", (WORK, WORK, affine.factor)))
             stream.bundle((Slot.S0, "add", (WORK, WORK, affine.offset + later * affine.factor)))
         else:
-            self._places.read_scalar(value, WORK, self._memory.window.start)
+            read_scalar(self._places, self._config, value, WORK)
         stream.bundle((Slot.S0, "max", (WORK, WORK, 0)))
         stream.bundle((Slot.S0, "min", (WORK, WORK, last)))
         stream.bundle((Slot.S0, "store", (WORK, s[0], word)))

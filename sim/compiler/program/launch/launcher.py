@@ -19,6 +19,7 @@ from sim.compiler.program.launch.buffers import KernelBuffers
 from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.places.places import Splat, VectorMemoryError
+from sim.compiler.program.places.scalars import copy_scalars
 
 __all__ = ["Launcher"]
 
@@ -227,7 +228,7 @@ class Launcher:
             transferred = lowering.transferred
             taken.load_absent(transferred.values())
             code = self._emit(operation, lowering.builder)
-            places.copy_scalars(reads, self._context.memory.window.start)
+            copy_scalars(places, self._config, reads)
             for result, value in inherited.items():
                 places.inherit(value, result)
         except VectorMemoryError:

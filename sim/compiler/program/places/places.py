@@ -5,7 +5,7 @@ value in vector memory can be *evicted*: copied to its home, if it is not there 
 freed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import Config
-from hdl.isa import Slot
-from sim.asm.operands import Scalar, s
 from sim.compiler.graph.ir import Value
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.code.stream import Stream
-from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors, scalar_words
+from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors
 from sim.compiler.program.places.memory import VectorMemory
 from sim.compiler.program.places.trial import Trial
 from sim.compiler.program.places.vectors import take
@@ -176,7 +174,7 @@ class Places:
         home = self.homes.get(value)
         if value in self._resident or not isinstance(home, Rows) or not home.is_plain:
             return None
-        self.memory.wait(self._stored.get(value, 0))
+        self.wait_stored(value)
         return home
 
     def reserve_absent(self, value: Value) -> VmemBuffer:
@@ -224,7 +222,7 @@ class Places:
         if isinstance(home, Splat):
             self.memory.fill(home.word, buffer)
         else:
-            self.memory.wait(self._stored.get(value, 0))
+            self.wait_stored(value)
             self.memory.load_rows(home, buffer)
         return buffer
 
@@ -252,13 +250,17 @@ class Places:
             self.copy_to(value, home)
         return home
 
+    def wait_stored(self, value: Value) -> None:
+        """Write code that waits until a value's home holds it."""
+        self.memory.wait(self._stored.get(value, 0))
+
     def copy_to(self, value: Value, destination: Rows) -> int:
         """Start to copy a value to rows of HBM; return the transfer's number."""
         rows = self._tilings[value].vectors * self._config.sublanes
         home = self.homes.get(value)
         if isinstance(home, Rows) and value not in self._resident and not (
                 home.levels and destination.levels):
-            self.memory.wait(self._stored.get(value, 0))
+            self.wait_stored(value)
             return self.memory.issue(home, destination, rows)
         if isinstance(home, Splat) and value not in self._resident:
             return self._copy_splat(home.word, destination, rows)
@@ -310,12 +312,12 @@ class Places:
 
     def load_block(self, value: Value, rows: Rows, block: Value) -> None:
         """Start to load ``rows``, a part of a value's home, into vectors of value ``block``."""
-        self.memory.wait(self._stored.get(value, 0))
+        self.wait_stored(value)
         self.memory.load_rows(rows, self.make(block))
 
     def copy_block(self, value: Value, rows: Rows, block: Value) -> None:
         """Start to copy ``rows``, a part of a value's home, to a new home of value ``block``."""
-        self.memory.wait(self._stored.get(value, 0))
+        self.wait_stored(value)
         home = self.reserve(self._tilings[block].vectors)
         self._stored[block] = self.memory.issue(
             rows, home, self._tilings[block].vectors * self._config.sublanes)
@@ -430,41 +432,6 @@ class Places:
             self._fetch(value, buffer)
         self.memory.wait_all()
         self.memory.forget_arrivals()
-
-    # ---- scalars
-
-    def read_scalar(self, value: Value, register: Scalar, window: int) -> None:
-        """Write code that copies a value of one element to a scalar register.
-
-        ``window`` is the address of the window of scalar memory, through which the value passes.
-        """
-        home = self.homes.get(value)
-        if isinstance(home, Splat):
-            self.memory.stream.bundle((Slot.S0, "add", (register, s[0], home.word)))
-        else:
-            self.copy_scalars([value], window)
-            self.memory.stream.bundle((Slot.S0, "load", (register, s[0], window)))
-
-    def copy_scalars(self, values: Sequence[Value], window: int) -> None:
-        """Write code that copies the first row of each value to scalar memory, and waits.
-
-        Value number i goes to row i from address ``window`` on. A transfer from vector memory
-        copies a whole vector, so it also overwrites the rows after that one: rows of the next
-        values, or words that belong to the kernel (`ScalarMemory.reads`).
-        """
-        last = 0
-        for row, value in enumerate(values):
-            place = scalar_words(window + row * self._config.lanes)
-            buffer = self._resident.get(value)
-            if buffer is None or not self.memory.has_arrived(buffer):
-                home = self.homes[value]
-                assert isinstance(home, Rows), "constants are not read"
-                self.memory.wait(self._stored.get(value, 0))
-                last = self.memory.issue(home, place, 1)
-            else:
-                self.memory.settle([buffer])  # it may be part of an exchange
-                last = self.memory.issue(Vectors(buffer.address), place, self._config.sublanes)
-        self.memory.wait(last)
 
 
 def _runs(rows: Rows) -> list[Rows]:
