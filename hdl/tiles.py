@@ -63,14 +63,17 @@ class Chain:
 
 @dataclass(frozen=True)
 class Each:
-    """A link of each tile to its own slice of the grid port of the same name, row by row."""
+    """A link from a port of every tile to the tile's slice of a grid port of the same name.
+
+    The slices are in row-major order; that of the first tile has the lowest bits.
+    """
 
     port: str
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A link of all tiles to the grid input of the same name."""
+    """A link from an input of every tile to a grid input of the same name."""
 
     port: str
 
@@ -330,7 +333,7 @@ class TileGrid(wiring.Component):
         return f"{self.module}_row"
 
     def row(self) -> "TileGrid":
-        """One row of the grid as a grid of its own, with `Each` ports for its southward chains."""
+        """One row of the grid, as a grid in which `Each` links replace the southward chains."""
         links: list[Link] = []
         for link in self.links:
             if isinstance(link, Chain) and link.toward == "south":

@@ -38,8 +38,9 @@ TRACKS = (CYCLES, PROGRAM, SEMAPHORE_TRACK, _ROWS, _WEIGHTS, _RESULTS, _CROSS_LA
           *SLOT_TRACKS.values(), *TRANSFER_TRACKS, _ROWS_IN, _ROWS_OUT)
 """Tracks of a core, in the order in which they are shown."""
 TRACK_PITCH = 100
-"""Distance between the numbers of the first tracks of two processes. All tracks have different
-numbers, and none has the number of its process: viewers would take it for the main thread.
+"""Track ``i`` of process ``pid`` has the number ``pid * TRACK_PITCH + i``; a process of a trace is
+a core or the host. So all tracks have different numbers, and none has the number of its process: a
+viewer would take such a track for the main thread.
 """
 CAUSES = tuple(counter.removesuffix("_cycles").replace("_", " ") for counter in COUNTERS)
 """Names of the causes to which cycles are charged, in the order of `COUNTERS`."""
@@ -47,8 +48,8 @@ _FIRST_WAIT = COUNTERS.index(f"{WAITS[0]}_wait_cycles")
 
 _NOTHING = -1
 """Key of a cycle in which a track is empty."""
-# Kinds of slices of the program, which their keys hold: straight through bundles, one bundle again
-# and again, one held up (for each cause).
+# Kinds of slices on the program's track, as their keys encode them: consecutive bundles, one bundle
+# that is issued repeatedly, one bundle that is held (a kind for each cause).
 _STRAIGHT, _AGAIN, _HELD = range(3)
 _KINDS = _HELD + len(WAITS) + 1
 _OFFSET = 1 << 32
@@ -56,10 +57,10 @@ _OFFSET = 1 << 32
 
 
 class Kind(IntEnum):
-    """Kinds of events, in their order within a cycle.
+    """Kinds of events, in the order in which the hardware performs them within a cycle.
 
-    The order is the hardware's. An addition is granted one cycle before it takes place; in that
-    next cycle the bundle's own operation comes first.
+    An addition to a semaphore is granted in one cycle and takes place in the next one, after the
+    operation of the bundle that issues in that cycle.
     """
 
     GRANT = 0
@@ -210,7 +211,7 @@ def _no_detail(index: int) -> None:
 
 
 class CoreTracks:
-    """Writes those tracks of a core that depend on the records of this core alone.
+    """Writes the tracks of a core that depend only on the records of this core.
 
     Parameters
     ----------

@@ -12,7 +12,8 @@ __all__ = ["areas", "owners"]
 _MEMORIES = {"DP16KD", "TRELLIS_DPR16X4"}
 """Cells whose names begin with the path of the memory that they are part of."""
 _SCOPE = "$scopeinfo"
-"""What `flatten` leaves of an instance: its path, and the name of its module."""
+"""Type of the cell that Yosys's ``flatten`` leaves for each instance: its name is the instance's
+path, and it names the instance's module."""
 
 
 def _is_output(cell: Mapping[str, Any], port: str) -> bool:
@@ -23,8 +24,9 @@ def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
            instances: Mapping[str, str]) -> dict[int, str]:
     """Path of the instance that drives each bit that has a name in the source.
 
-    A bit has a name in each instance that it passes. It is an input in all of them but the one that
-    drives it and those around it, so the deepest of the others is the one.
+    A bit has a name in each instance through which it passes. Only in the instance that drives it,
+    and in the instances around that one, is the name not an input. So the driver is the instance
+    with the longest path among those in which the name is not an input.
     """
     found: dict[int, str] = {}
     for name, net in netlist["netnames"].items():
@@ -44,8 +46,8 @@ def owners(netlist: Mapping[str, Any], top: str,
     """Path of the instance that each cell belongs to, such as ``system.chip.node_0``.
 
     A memory belongs to the instance in which it is declared. A cell whose output has a name in the
-    source belongs to the instance that drives the name. One without belongs to that of the nearest
-    such cell that it drives.
+    source belongs to the instance that drives this name. Any other cell belongs to the same
+    instance as the nearest named cell that it drives.
 
     Parameters
     ----------
@@ -98,7 +100,7 @@ def _prefixes(path: str) -> Iterator[str]:
 
 def areas(netlist: Mapping[str, Any], top: str,
           modules: Mapping[str, ModuleInterface]) -> dict[str, Counter[str]]:
-    """Cells of each instance with all below it, by path; see `owners`.
+    """Count the cells of each instance and of the instances in it, by path (see `owners`).
 
     Returns
     -------
