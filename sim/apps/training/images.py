@@ -82,7 +82,10 @@ def pool(x: Any) -> Any:
 
 
 def _blocks(images: Float32) -> Float32:
-    """Images of shape (8, 8, 16, digits), from ``images`` of shape (digits, 784)."""
+    """Divide images into blocks of 4 x 4 pixels, each of which becomes a position with 16 channels.
+
+    The shape changes from (digits, 784) to (rows, columns, channels, digits) = (8, 8, 16, digits).
+    """
     border = (SIDE * BLOCK - _DIGIT) // 2
     padded = np.pad(images.reshape(-1, _DIGIT, _DIGIT),
                     ((0, 0), (border, border), (border, border)), mode="edge")

@@ -50,13 +50,13 @@ class _Chunk:
                 f"return {' | '.join(self._active()) or '0'};"]
 
     def _bit_registers(self) -> list[str]:
-        """C++ statements that compute all registers that depend on bits alone, then store them."""
+        """C++ statements that compute, then store, all registers that depend only on bits."""
         values = [f"const uint64_t next{index} = {self._bits.name(value)}{self._valid};"
                   for index, value in self._plan.bits]
         return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
 
     def _active(self) -> list[str]:
-        """C++ expressions, all zero only if all active registers are 0 in all tiles."""
+        """C++ expressions that are all zero only if all active registers are 0 in all tiles."""
         plan = self._plan
         direct = {index for index, _ in plan.bits}
         active = []
@@ -143,7 +143,10 @@ class _Chunk:
         return lines
 
     def _update(self, group: Group, update: Update, value: str, present: str) -> str:
-        """C++ statement that stores a register, or its buffer if the group stores late."""
+        """C++ statement that stores a register's new value.
+
+        If the group stores late, the value goes to a buffer, which `_late` copies to the register.
+        """
         if update.width == 1:
             place = self._buffer(group, update) if group.late else \
                 f"g.b{update.register}[row + 1][c]"
@@ -167,7 +170,7 @@ class _Chunk:
         return (f"scatter(&{memory}[0][lane], LANES_PER_ROW, {address}, "
                 f"{present}, {data}{mask});")
 
-    # Groups that store late
+    # Groups that store late: after all others, which still read the old values.
 
     def _buffer(self, group: Group, update: Update) -> str:
         """Name of the C++ variable that buffers an update of a group that stores late."""
@@ -182,7 +185,7 @@ class _Chunk:
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:
-        """C++ statements that copy the buffers of a group that stores late to its registers."""
+        """C++ statements that copy the buffers of a group to its registers, if it stores late."""
         enable = self._bits.name(group.enable)
         inner = []
         for update in group.updates:

@@ -1,4 +1,4 @@
-"""Exchanges the two tiled dimensions by the transposer, a square of lanes x lanes at a time."""
+"""Exchanges a value's two tiled dimensions in the transposer, by squares of lanes x lanes."""
 
 from sim.compiler.kernels.lowering import Place
 from sim.compiler.kernels.moving.block import nest
@@ -25,12 +25,12 @@ def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
     Raises
     ------
     ValueError
-        If the destination's tiling is not the source's with the tiled dimensions exchanged.
+        If the destination's tiling is not that of the source with its tiled dimensions exchanged.
     """
     old, new = source.tiling, destination.tiling
     if (old.lane_dimension, old.sublane_dimension) != (new.sublane_dimension, new.lane_dimension) \
             or old.outer_dimensions != new.outer_dimensions or old.shape != new.shape:
-        raise ValueError(f"destination must have the tiled dimensions of {old!r} exchanged, "
+        raise ValueError(f"destination must be {old!r} with its two tiled dimensions exchanged, "
                          f"not {new!r}")
     counts: dict[LoopVariable, int] = {}
     with nest(b, [old.outer], counts) as (outer,):
@@ -45,7 +45,7 @@ def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVar
                                                                      square)
     # Without a dimension along the sublanes, the square's rows are all the same.
     repeated = source.tiling.sublane_dimension is None
-    # Without one along the lanes, so are the square's columns.
+    # Without a dimension along the lanes, the square's columns are all the same.
     narrow = source.tiling.lane_dimension is None
     for first_down, number_down, high in down:
         for first_across, number_across, wide in across:

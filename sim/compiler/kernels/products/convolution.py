@@ -2,11 +2,11 @@
 
 A convolution is a product in which each sum also runs over the offsets within the kernel: a step
 for an offset pushes the input's rows shifted by that offset. Input features run along the lanes.
-The batch runs along the sublanes, or else a spatial dimension in which the kernel has size and
-stride 1; all other dimensions are outer, where a shift or a stride is a distance of whole vectors.
+The sublanes hold the batch, or a spatial dimension in which the kernel has size 1 and stride 1. All
+other dimensions are outer: a shift or a stride in them is a distance of whole vectors.
 
-The rule supports convolutions that have no padding, dilated inputs, reversed kernels or groups;
-`sim.compiler.passes` expands all others into such convolutions and copies.
+The rule supports convolutions without padding, without dilated inputs, without reversed kernels and
+without groups; `sim.compiler.passes` expands all others into such convolutions and copies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -128,8 +128,8 @@ def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
 @chooses("convolution")
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     if not is_plain(operation):
-        raise ValueError("convolution must have no padding, dilated input, reversed kernel or "
-                         f"groups here, not {operation.attributes!r}")
+        raise ValueError("convolution must have no padding, no dilated input, no reversed kernel "
+                         f"and no groups, not {operation.attributes!r}")
     nowhere = VmemBuffer("", 0, 0)
     _, way = min(_ways(operation, operands, config), key=lambda pair: pair[0] + pair[1].product(
         config, nowhere, nowhere, nowhere).cycles)

@@ -116,7 +116,7 @@ class Product:
 
     @cached_property
     def block_rows(self) -> int:
-        """Number of vectors in a block, chosen for the fewest cycles."""
+        """Number of vectors in a block: the one that takes the fewest cycles."""
         config = self.config
         most = min(self.block.count, config.result_vregs, _SUMS,
                    config.tile_vregs + max(1, config.tile_vregs // 5))
@@ -158,7 +158,7 @@ class Product:
 
     @property
     def in_place(self) -> bool:
-        """Whether sums stay in vector memory, which leaves more registers to the scheme."""
+        """Whether sums accumulate in vector memory, leaving more registers to ``scheme``."""
         many = self.scheme.passes > 1 or self.by_depth
         return self.adds and many and self.finish is None
 

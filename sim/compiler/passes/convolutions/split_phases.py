@@ -446,14 +446,17 @@ class _Splitter:
         return known.value if same else None
 
     def _whole(self, split: _Split, to: Expansion) -> Value:
-        """Return a split value with all images in one part."""
+        """Return the parts of a split value joined along the images; columns remain split."""
         if split.parts not in self._wholes:
             self._wholes[split.parts] = to.concatenate(split.parts, 1)
         return self._wholes[split.parts]
 
     def _split(self, value: Value, order: Order, phases: int, count: int, to: Expansion
                ) -> tuple[Value, ...]:
-        """Return a value with columns split into phases, as one part or ``count`` images."""
+        """Return the parts of a value with columns split into phases.
+
+        ``count`` is 1, for one part that has all images, or the number of images.
+        """
         known = self._splits.get(value)
         if known is not None and known.form == (order, phases):
             if len(known.parts) == count:
@@ -483,7 +486,7 @@ class _Splitter:
     @staticmethod
     def _repeated(value: Value, order: Order, shape: tuple[int, ...], columns: int,
                   to: Expansion) -> Value | None:
-        """Write a constant or a broadcast anew in another layout; None if its columns differ.
+        """Write a constant or a broadcast in another layout; None if its columns differ.
 
         Dimension ``order[n]`` of the value becomes dimension n of ``shape``, and ``columns`` is the
         number of the columns' dimension in ``shape``. If ``shape`` has five dimensions, the columns

@@ -186,7 +186,7 @@ class _Streams:
                                   -(-axis.size // size)))
 
     def _pleasant(self, operation: Operation, axis: Axis, most: int, unit: int) -> int:
-        """Choose a block size up to ``most``: enough blocks, and all of one size if possible."""
+        """Choose a block size up to ``most`` for enough blocks, if possible all of one size."""
         wanted = max(axis.size // _BLOCKS // unit * unit, unit)
         least = self._vectors // _SMALLEST
         while wanted < most and sum(self._blocks(operation, axis, wanted)) < least:
@@ -211,7 +211,7 @@ class _Streams:
         return found
 
     def _unit(self, operation: Operation, axis: Axis) -> int | None:
-        """Return the smallest block size with which all blocks begin at whole vectors, or None."""
+        """Return the smallest block size that starts each block at a whole vector, or None."""
         unit = axis.unit
         for value, along in zip(operation.results, axis.results, strict=True):
             if along is not None:
@@ -300,13 +300,13 @@ class _Streams:
 
 
 def _narrows(axis: Axis) -> bool:
-    """Return whether the whole axis needs only a part of some operand."""
+    """Return whether an operand has indices that no block of the axis needs."""
     return any(part is not None and part.range(0, axis.size)[1] - part.range(0, axis.size)[0]
                < value.shape[part.along] for value, part in axis.inputs)
 
 
 def _pads(axis: Axis) -> bool:
-    """Return whether an axis needs indices outside of an operand: padding."""
+    """Return whether blocks of the axis need indices outside of an operand, that is, padding."""
     return any(part is not None and (
         part.range(0, axis.size)[0] < 0 or part.range(0, axis.size)[1] > value.shape[part.along])
         for value, part in axis.inputs)

@@ -29,7 +29,7 @@ BLOCK_READ, BLOCK_WRITTEN = 11, 12
 """Semaphores of streams and gathers: they count the complete transfers that read blocks of
 operands, and those that write blocks of results."""
 SLICES_READ = 13, 14
-"""Semaphores of two nested loops that load slices for their next iterations: they count complete
-transfers."""
+"""Semaphores that count complete transfers of slices which a loop loads for its next iteration: one
+semaphore for each of two nested loops."""
 LOADED = 15
 """Semaphore that counts loaded segments."""
