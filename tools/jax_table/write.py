@@ -53,7 +53,8 @@ def text(results: Mapping[str, tuple[str, str]]) -> str:
         for status, heading in (
                 ("works", "Work"), ("refused", "Refused"), ("differs", "Differ"),
                 ("types", "Not run: types that the chip does not have"),
-                ("host", "Not run: return no array"), ("untried", "Not run: no arguments")):
+                ("host", "Not run: return no array"),
+                ("untried", "Not run: no arguments are known for them")):
             found = {name: reason for name, (was, reason) in of.items() if was == status}
             if found:
                 parts.append(_section(f"{heading} ({len(found)})", found,

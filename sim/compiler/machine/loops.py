@@ -143,15 +143,15 @@ def _at(op: Op, variable: LoopVariable, iteration: int) -> Op:
 
 
 def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode:
-    """Move operations and constants out of the loops of code whose indexes `addresses` has lowered.
+    """Move operations and constants out of loops; call this after `lower_addresses`.
 
     Parameters
     ----------
     code : MachineCode
     constants : int
-        Scalar registers that each nest of loops may use for constants.
+        Number of scalar registers that each nest of loops may use for constants.
     invariants : bool
-        Whether operations whose sources do not change move in front of the loop.
+        Whether to move operations whose sources do not change in front of the loop.
     """
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_steps(code.body, writes)

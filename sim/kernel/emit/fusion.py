@@ -101,7 +101,7 @@ class Fusion:
         return {node for node in added - otherwise - set(roots) if node.op in COMPARES}
 
     def _fuse(self, node: Node) -> None:
-        """Merges operands of ``node`` into it; the operands must have been treated before."""
+        """Merges operands of ``node`` into it; which must have been fused before."""
         if node.op == "notb" and self._single(node.args[0]) and node.args[0].op in COMPARES:
             self.merged.add(node.args[0])
         elif node.op == "andb":

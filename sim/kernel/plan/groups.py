@@ -54,9 +54,9 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
 
 
 def _reads(plan: Plan, group: Group) -> set[_Place]:
-    """Registers and memories that a group reads in its own row.
+    """Registers and memories that a group reads in the row of tiles that it computes.
 
-    Bits are left out: they are read before all groups.
+    One-bit registers are left out, because they are read before all groups.
     """
     places: set[_Place] = set()
     for node in topological([value for value, _ in group.values()], plan.pure):
@@ -74,7 +74,7 @@ def _reads(plan: Plan, group: Group) -> set[_Place]:
 
 def _successors(reads: Sequence[set[_Place]], stores: Sequence[set[_Place]],
                 late: set[int]) -> list[int]:
-    """For each group, a mask of the groups that must come after it."""
+    """Return, for each group, a mask of the groups that must come after it."""
     result = []
     for reader, seen in enumerate(reads):
         after = 0
@@ -90,7 +90,7 @@ def _successors(reads: Sequence[set[_Place]], stores: Sequence[set[_Place]],
 
 
 def _components(later: Sequence[int]) -> list[list[int]]:
-    """Strongly connected components of a graph, each before those that its edges lead to.
+    """Return a graph's strongly connected components, each before those that its edges lead to.
 
     ``later[i]`` is a mask of the nodes to which node i has an edge.
     """

@@ -21,10 +21,10 @@ from sim.compiler.tiling import Tiling
 __all__ = ["Axis", "Combine", "coalesce", "copy_blocks", "nest", "outer_strides"]
 
 _UNROLLED = 8
-"""Largest number of a block's tiles along the sublanes that are copied by a loop for each tile."""
+"""Maximum number of a block's tiles along the sublanes for which `_by_tiles` is used."""
 
 Combine = Callable[[VReg, VReg], VReg]
-"""Function from the destination's vector and the moved elements to the vector that is stored."""
+"""Takes the destination's vector and the moved elements; returns the vector to be stored."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Block:
         return index
 
     def stride(self, side: int, number: int) -> int:
-        """Return how many vectors an axis around a block of whole tiles advances each time."""
+        """Return the number of vectors by which a step of an axis around whole tiles advances."""
         axis = self.axes[number]
         tiling = (self.source, self.destination)[side].tiling
         dimension = (axis.source, axis.destination)[side]
@@ -157,11 +157,12 @@ class _Block:
         return step * outer_strides(tiling)[dimension]
 
     def phases(self) -> Iterator["_Block"]:
-        """Divide the copy into blocks whose positions within tiles of sublanes are constant.
+        """Divide the copy into blocks, each of which begins at one constant sublane.
 
-        If the step of an axis is not a multiple of the sublanes, the axis is divided into as many
-        axes as there are steps until the position repeats. If this gives more blocks than sublanes,
-        or if positions along the lanes vary too, the block stays whole.
+        With S sublanes, the axes around a block may advance it by steps that are not multiples of
+        S. Then the sublane at which it begins repeats after p steps, and the axis is divided into p
+        axes. The copy is not divided if this would give more than S blocks, or if the lane at which
+        the block begins varies too.
         """
         self._join()
         unit = self.b.config.sublanes
@@ -186,7 +187,7 @@ class _Block:
                              (starts[0], starts[1]))
 
     def _join(self) -> None:
-        """Merge pairs of axes around the block where one continues the other on both sides."""
+        """Merge pairs of axes around the block if one continues the other on both sides."""
         for outer, inner in itertools.permutations(self.around, 2):
             if all(self._continues(side, outer, inner) for side in (0, 1)):
                 size = self.axes.pop(outer).size
@@ -198,7 +199,7 @@ class _Block:
                 return
 
     def _continues(self, side: int, outer: int, inner: int) -> bool:
-        """Whether one step of axis ``outer`` equals all steps of axis ``inner`` on this side.
+        """Return whether one step of axis ``outer`` equals all steps of axis ``inner`` on a side.
 
         Both must run along the same dimension, or along outer dimensions.
         """
@@ -213,7 +214,7 @@ class _Block:
         return first is None or step == small * self.axes[inner].size
 
     def _period(self, axis: Axis, unit: int) -> int:
-        """Return the steps of an axis after which positions within tiles of sublanes repeat."""
+        """Return after how many steps of an axis the sublane at which the block begins repeats."""
         steps = [step for dimension, step, tiling in (
             (axis.source, axis.source_step, self.source.tiling),
             (axis.destination, axis.destination_step, self.destination.tiling))
@@ -252,7 +253,7 @@ class _Block:
         self.b.store(vector, self.destination.buffer, index, mask)
 
     def _moved(self, combine: Combine | None, mask: MReg | None) -> None:
-        """Copy blocks whose position within tiles changes, or that are masked."""
+        """Copy blocks that are masked, or whose elements move to other lanes or sublanes."""
         spans = (self.lanes, self.rows)
         for span, name in zip(spans, ("lane", "sublane"), strict=True):
             if not span.plain:
@@ -284,7 +285,7 @@ class _Block:
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
-        This makes the inner loop long, and puts the mask of each tile in front of it.
+        So the inner loop is long, and the mask of each tile is computed in front of it.
         """
         for tile in range(self.rows.count):
             part = self.rows.mask(tile)

@@ -18,7 +18,7 @@ __all__ = ["exchange_rows", "exchanged_rows"]
 
 
 def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> Axis | None:
-    """Return the axis from an outer dimension to the sublanes; None if the copy is another one.
+    """Return the axis from an outer dimension to the sublanes; None for another kind of copy.
 
     `exchange_rows` can copy whole dimensions to whole dimensions: the dimension along the lanes
     stays there, and the one along the sublanes becomes an outer one.
@@ -87,7 +87,10 @@ def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[
 
 
 def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """Yield whole tiles, then a partial one: (first tile, number of tiles, elements of each)."""
+    """Split a dimension into whole tiles and a partial one.
+
+    Yields (first tile, number of tiles, elements of each) for the whole tiles, then for the other.
+    """
     whole, rest = divmod(size, high)
     if whole:
         yield 0, whole, high
@@ -103,7 +106,7 @@ def _masks(b: Builder) -> list[MReg]:
 
 
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
-    """Return the result's vectors of a square."""
+    """Return the vectors of the result for one square."""
     high = b.config.sublanes
     # Missing vectors become padding: any vector will do.
     merged = _merge(b, [vectors[min(n, len(vectors) - 1)] for n in range(high)], masks)
@@ -112,9 +115,9 @@ def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[
 
 
 def _merge(b: Builder, vectors: list[VReg], masks: Sequence[MReg], sign: int = 1) -> list[VReg]:
-    """Return vectors whose sublane s comes from vector n + sign * s, modulo their number.
+    """Merge S vectors to S vectors, where S is the number of sublanes.
 
-    Here, n is the number of the returned vector.
+    Sublane s of result n is sublane s of vector n + ``sign`` * s, modulo S.
     """
     for bit, mask in enumerate(masks):
         vectors = [_selected(b, vectors[(n + sign * (1 << bit)) % len(vectors)], vector, mask)

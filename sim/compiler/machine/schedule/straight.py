@@ -12,11 +12,12 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["PRESSURE", "heights", "schedule_block", "single_writes"]
 
 PRESSURE: dict[type, int] = {VReg: 26, MReg: 5, SReg: 22}
-"""Registers of each kind that a block may fill before operations no longer pass older ones."""
+"""Number of registers of each kind. When so many are live in a block, an operation that needs
+another one is no longer moved in front of earlier operations."""
 
 
 def heights(graph: Graph) -> list[int]:
-    """Return the cycles from each operation to the end of the block: its critical path."""
+    """Return the length of the critical path from each operation to the end of the block."""
     found = [0] * len(graph.nodes)
     for number in reversed(range(len(found))):
         node = graph.nodes[number]
@@ -60,7 +61,7 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
 def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
     """Rename registers so that each is written once.
 
-    Each write but the last to a register goes to a new register.
+    The last write to a register remains; each earlier one goes to a new register.
     """
     left = Counter(register for op in ops for register in op.writes)
     if max(left.values(), default=0) < 2:
@@ -127,7 +128,7 @@ class _Scheduler:
     def _cycle(self, cycle: int) -> int:
         """Place the operations that fit into a cycle, including those that become ready in it.
 
-        Returns how many were placed.
+        Returns the number of operations placed.
         """
         placed = 0
         progress = True
@@ -148,7 +149,7 @@ class _Scheduler:
         return placed
 
     def _allowed(self, number: int) -> bool:
-        """Whether enough registers are free to run this operation before older ones."""
+        """Return whether this operation is the earliest left, or may move in front of that one."""
         while self._next < len(self._done) and self._done[self._next]:
             self._next += 1
         if number == self._next:

@@ -16,10 +16,10 @@ from sim.compiler.program.code.stream import Linear
 __all__ = ["Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
 
 _ROUNDS = 64
-"""Maximum of attempts to split code so that all segments fit."""
+"""Maximum number of attempts to split code so that all segments fit."""
 _FEW = 16
-"""Bundles at the start of a segment that may always precede the load of the following segment,
-however long the following segment is."""
+"""Number of bundles after which a segment may start to load the following segment, even if the
+following segment is so long that the load should start earlier."""
 
 
 @dataclass(eq=False)
@@ -72,19 +72,19 @@ class Segment:
 
     @property
     def bundles(self) -> int:
-        """Upper bound of the segment's bundles in instruction memory: the length with `ahead`."""
+        """Upper bound of the segment's length in instruction memory: the length with `ahead`."""
         return 2 + self.end - self.first + 2 * len(self.exits) + 3 * len(self.entries)
 
     @property
     def descriptors(self) -> int:
-        """Number of descriptors in the segment's scalar image."""
+        """Number of descriptors in the segment's scalar image (see the module `overlay`)."""
         return 2 * len(self.targets) + len(self.used)
 
 
 def occupied(bundles: int, config: Config) -> int:
-    """Return how many bundles of instruction memory a transfer of ``bundles`` bundles overwrites.
+    """Return how many bundles of instruction memory the load of ``bundles`` bundles overwrites.
 
-    A transfer writes whole rows, so this may be more than ``bundles``.
+    The load writes whole rows, so this may be more than ``bundles``.
     """
     return -(-code_rows(bundles, config) * config.lanes // BUNDLE_PITCH)
 

@@ -103,7 +103,10 @@ class Overlays:
 
 
 class SegmentWriter:
-    """Writes segments and their scalar images to the rows of a buffer."""
+    """Writes segments and their scalar images to the rows of a buffer.
+
+    The scalar image of a segment is its part of scalar memory; see the module `overlay`.
+    """
 
     def __init__(self, linear: Linear, constants: Image, config: Config,
                  segments: list[Segment]) -> None:

@@ -12,7 +12,7 @@ from sim.compiler.program.tilings import CONTROL, Tilings
 __all__ = ["ROOM", "closed", "move_vectors", "need", "values_to_keep"]
 
 _LONGEST_CYCLE = 16
-"""Maximum number of buffers whose contents rotate: each needs a vector register."""
+"""Maximum number of buffers whose contents rotate; each of them needs a vector register."""
 ROOM = 2
 """A loop must leave enough free vectors for its largest operation: this factor times the vectors of
 the operation's operands and results that do not stay in vector memory."""
@@ -57,7 +57,10 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
 
 
 def need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
-    """Return the most vectors that an operation needs for operands and results not in ``kept``."""
+    """Return the number of vectors that the operation with the largest need takes.
+
+    An operation takes vectors for its operands and results, except those in ``kept``.
+    """
     return max((max(sum(tilings[value].vectors for value in _held(operation) - kept),
                     *(need(region, tilings, set()) for region in operation.regions
                       if operation.kind in CONTROL), 0)
@@ -92,7 +95,7 @@ def _sliced_in_hbm(graph: Graph) -> set[Value]:
 
 
 def closed(kept: set[int], body: Graph) -> set[int]:
-    """Remove carried values whose next value is a carried value that is not kept.
+    """Remove carried values that get their next value from a carried value that is not kept.
 
     The result is closed: each next value is either computed by the body or kept as well.
 
@@ -110,7 +113,10 @@ def closed(kept: set[int], body: Graph) -> set[int]:
 
 
 def _carried_sources(body: Graph) -> dict[int, int]:
-    """Map each carried value whose next value is a carried value to the latter, by number."""
+    """Find the carried values that get the value of a carried value in the next iteration.
+
+    Returns a mapping from the number of the one that gets it to the number of its source.
+    """
     numbers = {value: number for number, value in enumerate(body.inputs)}
     return {number: numbers[value] for number, value in enumerate(body.outputs)
             if value in numbers}
