@@ -195,6 +195,8 @@ class _Writer:
             return
         self._pending = b.variable(0)
         self._steps(range(product.lag, product.steps - 1), results)
+        if product.steps - 1 == self._first_store:
+            self._describe(results)
         self._step(results, last=True, stores=self._stores(product.steps - 1))
         self._add(self._pending, product.block_rows - 1, results)
         self._store(results)
@@ -216,6 +218,8 @@ class _Writer:
         starts = transfers.starts
         for part in self._parts(steps):
             stores = self._stores(part.start)
+            if stores:
+                self._describe(results)
             stops = [number for number, stop in enumerate(transfers.stops) if stop in part]
             ends = [*(transfers.stops[number] for number in stops), part.stop]
             self._plain(ends[0] - part.start, results, stores)
@@ -262,7 +266,29 @@ class _Writer:
     def _store(self, results: "_Results") -> None:
         """Store the block of results whose sums have just become complete."""
         if self._transfers is not None and self._transfers.stored_blocks:
-            self._transfers.store(results.at)
+            self._describe(results)
+            self._start_store()
+
+    def _start(self) -> None:
+        """Start the transfer of a chunk of operands: not with others, because it holds the core."""
+        assert self._transfers is not None
+        self._transfers.start()
+
+    def _describe(self, results: "_Results | None") -> None:
+        """Write the descriptor for the block of results that this step pops; the next starts it."""
+        assert self._transfers is not None
+        assert results is not None
+        self._transfers.describe_store(results.at)
+
+    def _start_store(self) -> None:
+        """Start the transfer of the block that was popped in the step before.
+
+        Behind the push of the second vector of rows, because the array then has rows for about as
+        long as the start holds the core. A later start would be ordered after the stores of this
+        step's results.
+        """
+        assert self._transfers is not None
+        self._transfers.start_store()
 
     def _take(self, steps: int, results: "_Results") -> None:
         """Pop and store the results of the last steps."""
@@ -350,7 +376,6 @@ class _Writer:
         row_mask, weight_mask = self._depth_mask(self._rows), self._weight_mask()
         pushed = 0
         popped: VReg | None = None
-        complete: SReg | None = None
         for number in range(rows):
             row = self._row(number, row_mask) if number else self._first_row
             b.push("rows" if number else "rows_swap", row)
@@ -359,17 +384,23 @@ class _Writer:
                 b.push(self._kind, self._weight(weight, weight_mask) if weight
                        else self._first_weight)
             pushed = until
+            if stores and number == 1:
+                self._start_store()
             if results is not None:
                 if not number:
                     self._add(self._pending, rows - 1, results)
-                    complete = b.value(results.at) if stores else None
                     self._decoded(results)
                 before = popped
                 popped = b.pop(into=None if number + 1 < rows else self._pending)
                 # A result is added after the next pop, which would otherwise wait for it.
                 if before is not None:
                     self._add(before, number - 1, results)
-            self._transfer(number, starts, complete)
+            if starts and number == rows // 4:
+                self._start()
+            if stores and rows == 1:
+                self._start_store()
+            if stores and not last and number == rows // 2:
+                self._describe(results)
         if last:
             return
         if waits:
@@ -378,20 +409,6 @@ class _Writer:
         self._advance()
         b.assign(self._first_row, self._row(0, self._depth_mask(self._rows)))
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
-
-    def _transfer(self, number: int, starts: bool, complete: SReg | None) -> None:
-        """Start transfers after vector ``number`` of the rows.
-
-        They do not start all at once, because each start holds the core.
-        """
-        transfers, rows = self._transfers, self._product.block_rows
-        if transfers is None:
-            return
-        if starts and number == rows // 4:
-            transfers.start()
-        if complete is not None and number == 0:
-            # A later start would be ordered after the stores of this step's results.
-            transfers.store(complete)
 
     def _last_rows(self, first: VReg) -> None:
         b, product = self._b, self._product

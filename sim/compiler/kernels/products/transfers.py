@@ -391,8 +391,8 @@ class Transfers:
         b.assign(self._pointer, self._pointer + _ENTRY)
         return found
 
-    def store(self, at: SReg) -> None:
-        """Start the transfer of a block of results, from vector ``at`` of the results on."""
+    def describe_store(self, at: SReg) -> None:
+        """Write the descriptor of a block of results, from vector ``at`` of the results on."""
         b, config = self._b, self._config
         row = b.value(b.smem_load(self._result_row) + at * config.sublanes)
         low, high = self._address(row)
@@ -400,7 +400,10 @@ class Transfers:
         b.smem_store(low, self._result[6])
         if isinstance(high, SReg):
             b.smem_store(high, self._result[7])
-        b.dma(self._result.start, fence=Fence(after=(self._product.results,)))
+
+    def start_store(self) -> None:
+        """Start the transfer of the block whose descriptor has been written."""
+        self._b.dma(self._result.start, fence=Fence(after=(self._product.results,)))
 
     def end(self) -> None:
         """Wait until all transfers of results are complete."""
