@@ -96,6 +96,9 @@ class Plan:
         Number of tiles of columns in a chunk of weights, with the same exceptions.
     fine_end : bool
         Whether each tile of weights of the last tile of the depth is a chunk of its own.
+    fast : bool
+        Whether chunks grow fast: twice as large each time, both the columns of the first tile of
+        the depth and, up to `group`, the tiles of the depth.
     """
 
     product: Product
@@ -103,6 +106,7 @@ class Plan:
     group: int
     columns_together: int
     fine_end: bool
+    fast: bool
 
     @property
     def blocks(self) -> int:
@@ -139,22 +143,24 @@ class Plan:
     def _first(self) -> Iterator[Chunk]:
         """Yield the chunks of the first tile of the depth, in increasing sizes."""
         size, count = self.product.block_rows, self.product.block.count
-        for block, blocks in _growing(self.blocks):
+        for block, blocks in _growing(self.blocks, 2):
             first = block * size
             yield Chunk(block, False, first, min(blocks * size, count - first))
-        for column, columns in _growing(self.columns):
+        for column, columns in _growing(self.columns, 1 if self.fast else 2):
             yield self._weights(column, columns, 0, 1)
 
     def _middle(self) -> Iterator[Chunk]:
         size, together = self.product.block.count, self.columns_together
         end = self.depths - self.fine_end
-        for depth in range(1, end, self.group):
-            depths = min(self.group, end - depth)
+        depth = 1
+        while depth < end:
+            depths = min(self.group, end - depth, depth if self.fast else self.group)
             # The last of these chunks of rows includes those of the last tile of the depth.
             last = self.fine_end and depth + depths == end
             yield Chunk(depth * self.depth_steps, False, depth * size, (depths + last) * size)
             for column in range(0, self.columns, together):
                 yield self._weights(column, min(together, self.columns - column), depth, depths)
+            depth += depths
 
     def _last(self) -> Iterator[Chunk]:
         size, depth = self.product.block.count, self.depths - 1
@@ -223,23 +229,26 @@ class Plan:
             arrived += chunk.vectors * config.sublanes
             arrivals.append(arrived)
         now, before = max([arrivals[self.early - 1], arrivals[0] + config.array]), -1
-        for stop, arrival in zip(self.stops, arrivals[self.early:], strict=True):
-            now = max(now + (stop - before) * step_cycles + _START_CYCLES, arrival)
+        for stop, chunk, arrival in zip(self.stops, self.chunks[self.early:],
+                                        arrivals[self.early:], strict=True):
+            start = _START_CYCLES + (chunk.runs > 1) * _RUN_CYCLES
+            now = max(now + (stop - before) * step_cycles + start, arrival)
             before = stop
         rows = product.block_rows * config.sublanes
         last = config.array_latency + (2 + self.can_store) * rows + _LATENCY // 2
         return now + (product.steps - before - 1) * step_cycles + last
 
 
-_LATENCY, _START_CYCLES = 110, 16
-"""Cycles from a program's start to the first row of an operand, and cycles to start a transfer."""
+_LATENCY, _START_CYCLES, _RUN_CYCLES = 110, 16, 9
+"""Cycles from a program's start to the first row of an operand; to start a transfer; and in
+addition if it has several runs."""
 
 
-def _growing(count: int) -> Iterator[tuple[int, int]]:
-    """Divide a count into parts (first, size) of sizes 1, 1, 1, 1, 2, 3, ..."""
+def _growing(count: int, part: int) -> Iterator[tuple[int, int]]:
+    """Divide a count into parts (first, size): each is one ``part``-th of those before it."""
     first = 0
     while first < count:
-        size = min(max(1, first // 2), count - first)
+        size = min(max(1, first // part), count - first)
         yield first, size
         first += size
 
@@ -272,8 +281,8 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
     columns, depths = product.others[0].count, product.sums[0].count
     together = sorted({1, -(-columns // 2), columns})
     found = [plan for group in _DEPTHS if group < max(2, depths) for size in together
-             for fine_end in (True, False)
-             if (plan := Plan(product, loads, group, size, fine_end)).words <= len(smem)]
+             for fine_end in (True, False) for fast in (False, True)
+             if (plan := Plan(product, loads, group, size, fine_end, fast)).words <= len(smem)]
     return min(found, key=lambda plan: (plan.cycles, len(plan.chunks)), default=None)
 
 

@@ -183,7 +183,7 @@ def test_equal_layers_give_the_same_program() -> None:
 def test_a_chip_with_too_little_scalar_memory_is_named(words: int) -> None:
     config = Config(array=8, sublanes=8, vmem_bytes=64 << 10, smem_words=words, imem_bundles=192,
                     hbm_bytes=1 << 20, hbm_channels=2)
-    with pytest.raises(MemoryError, match=r"a product of \(9, 9\) and \(9, 9\) must .* choose a "
+    with pytest.raises(MemoryError, match=r"a product of \(9, 9\) and \(9, 9\) cannot .* choose a "
                                           "chip with larger instruction and scalar memory"):
         compile_layers(config, 9, 9, (LayerKind(9, False, False, False),))
 
