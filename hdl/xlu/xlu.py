@@ -4,10 +4,10 @@
                                |-> tree ---------^
     transposer's banks --------^   rotator ----> transposer's banks
 
-With S sublanes, an operation enters the unit as S rows, one a cycle; these cycles are its slots.
-In this package, "slot" always has that meaning. The attributes of a row are fixed in its slot and
-travel with the row, so later events do not affect its processing. Operations never overtake each
-other.
+With S sublanes, an operation enters the unit as S rows, one a cycle. In this package, these cycles
+are called the operation's *slots*; slots of a bundle are not meant. The attributes of a row are
+fixed in its slot and travel with the row, so later events do not affect its processing. Operations
+never overtake each other.
 """
 
 from itertools import pairwise
@@ -230,12 +230,15 @@ class Xlu(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a slot to its result row, for operations that use the rotator."""
+        """Cycles from a row's entry into the unit to its result row, through the rotator."""
         return rotation_latency(self._config) + 2
 
     @property
     def tree_latency(self) -> int:
-        """Cycles from a slot to its result row, for sums and maxima; more than ``latency``."""
+        """Cycles from a row's entry into the unit to its result row, through the tree.
+
+        More than ``latency``.
+        """
         return reduce_latency(self._config) + 2
 
     def elaborate(self, platform: object) -> Module:
@@ -262,9 +265,9 @@ class Xlu(wiring.Component):
 
     def _rotate(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> tuple[Signal, Signal]:
-        """Place rotator and transposer; return the rotated row, and a signal.
+        """Place rotator and transposer; return the rotated row, and a busy flag.
 
-        The signal is set while the rotator holds rows for the transposer.
+        The flag is set while the rotator holds rows for the transposer.
         """
         operation = control.operation
         rotator = place(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))

@@ -13,8 +13,8 @@ from systolith import Device
 __all__ = ["cores_figures", "step", "transformer_figures"]
 
 WIDTH, LAYERS, BATCH = 256, 3, 256
-"""Width and layers of the trained network, and batch of one core; both cores have twice as large a
-batch."""
+"""Width and number of layers of the trained network, and examples in the batch of each core: the
+batch of a step on both cores is twice as large."""
 RATE = 0.1
 
 
@@ -59,7 +59,7 @@ def step(cores: int) -> Any:
 def cores_figures(config: Config) -> dict[str, float]:
     """Measure the ratio of the training throughput on both cores to that on one core.
 
-    Both cores together train with a batch twice as large.
+    A step on both cores has a batch twice as large as that of a step on one core.
     """
     rng = np.random.default_rng(3)
     layers = [rng.normal(0, WIDTH ** -0.5, (WIDTH, WIDTH)).astype(np.float32)
@@ -75,7 +75,7 @@ def cores_figures(config: Config) -> dict[str, float]:
 
 
 def transformer_figures(config: Config) -> dict[str, float]:
-    """Measure a training step of the transformer on all cores: share of arrays' peak, cycles."""
+    """Measure a transformer's training step on all cores: share of the arrays' peak, and cycles."""
     task = transformer()
     with Device.open(config) as device:
         cycles = step_cycles(task, device)

@@ -78,7 +78,10 @@ class Loops:
 
 @dataclass
 class Layout:
-    """Bundles in order, and the positions of labels, loops and atoms among them."""
+    """Bundles in order, and the positions of labels, loops and atoms among them.
+
+    An atom is a range of bundles in which code must not be cut (`sim.compiler.machine.emit.Code`).
+    """
 
     code: MachineCode
     options: Options

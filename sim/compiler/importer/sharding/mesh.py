@@ -75,7 +75,7 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
     Raises
     ------
     ValueError
-        As `axis_sizes`.
+        Under the conditions of `axis_sizes`.
     """
     from jaxlib.mlir.dialects import sdy
 

@@ -29,7 +29,7 @@ __all__ = ["expand_convolutions"]
 _FULL = 0.8
 """If at least this share of the sublanes is used, no dimension is packed to fill them."""
 _PLACES = 64
-"""A result of more spatial positions is not computed by one product for each position."""
+"""Maximum number of spatial positions of a result that is computed by a product for each one."""
 _GAIN = 1.4
 """Another dimension is packed if the number of weight tiles falls by at least this factor."""
 
@@ -214,7 +214,10 @@ class _Convolution:
 
     @property
     def _has_few_places(self) -> bool:
-        """Whether the result has fewer spatial positions than the kernel, as in its gradient."""
+        """Whether the result has few spatial positions, and fewer than the kernel.
+
+        A typical case is the gradient of a kernel.
+        """
         places = math.prod(self.results)
         return places < math.prod(self.windows) and places <= _PLACES
 

@@ -1,4 +1,4 @@
-"""Axes, the ways to compute an operation block by block, of elementwise operations and moves."""
+"""How elementwise operations and moves can be computed block by block: their axes."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -63,7 +63,7 @@ class _FusionAxis:
                     numbered=self._numbered)
 
     def _cut(self, inner: Operation, value: Value) -> int | None:
-        """Return the dimension to divide an input along where ``inner`` reads it; None: whole."""
+        """Return the dimension along which to divide an operand of ``inner``; None for none."""
         if inner.kind == "broadcast_in_dim":
             dimensions = inner.attributes["broadcast_dimensions"]
             if self._along not in dimensions:

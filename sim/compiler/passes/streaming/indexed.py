@@ -1,4 +1,4 @@
-"""Axes, the ways to compute an operation block by block, of gathers and scatters."""
+"""How gathers and scatters can be computed block by block: their axes."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

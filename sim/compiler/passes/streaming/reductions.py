@@ -1,4 +1,4 @@
-"""Axes, the ways to compute an operation block by block, of reductions, sorts and products."""
+"""How reductions, sorts and products can be computed block by block: their axes."""
 
 from collections.abc import Callable, Iterator, Sequence
 

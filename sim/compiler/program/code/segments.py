@@ -45,8 +45,8 @@ class Segment:
         Whether this segment loads `following` while it runs, because the two do not overlap in
         memory.
     loads : int
-        Number of bundles of the segment's code that precede the two that load `following`; only
-        with `ahead`.
+        Number of bundles of the segment's code before the two bundles that load `following`; valid
+        only with `ahead`.
     used : list of int
         Numbers of the descriptors that the segment uses.
     targets : list of Segment
