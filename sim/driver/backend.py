@@ -79,14 +79,17 @@ class Backend(Protocol):
         Returns
         -------
         bool
-            Whether nothing more can happen unless the host acts.
+            True if nothing more can happen unless the host acts.
         """
 
     def state(self, core: int) -> CoreState:
         """Read the state of a core."""
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Let a core fault after ``cycles`` cycles without a bundle; 0, as after a reset: never."""
+        """Set the number of cycles without a bundle after which a core faults.
+
+        0, the value after a reset, disables the watchdog.
+        """
 
     def signal(self, core: int, semaphore: int, amount: int) -> None:
         """Add ``amount`` to a semaphore of a core."""
@@ -128,7 +131,7 @@ class Backend(Protocol):
 class _GoldenBackend:
     """The golden chip. It has no clock: all counters are zero.
 
-    A watchdog of any number of cycles ends a program that waits as soon as no core can continue.
+    With any watchdog other than 0, a waiting program faults as soon as no core can continue.
     """
 
     def __init__(self, config: Config) -> None:

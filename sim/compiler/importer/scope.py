@@ -45,7 +45,7 @@ class Scope:
         self._constants: dict[Value, Operation] = {}
 
     def define(self, value: Any, known: Value | None) -> None:
-        """Record the graph's value for an MLIR value; None if it is not supported."""
+        """Record the graph's value for an MLIR value; None if the MLIR value is not supported."""
         self._values[value] = known
 
     def add_constant(self, operation: Operation) -> None:
@@ -57,7 +57,7 @@ class Scope:
         return self._constants.get(value)
 
     def find(self, value: Any) -> Value | None:
-        """Return the graph's value for an MLIR value; None if it is not supported.
+        """Return the graph's value for an MLIR value; None if the MLIR value is not supported.
 
         A value of an outer scope is captured.
 
@@ -69,7 +69,7 @@ class Scope:
         if value in self._values:
             return self._values[value]
         if self.parent is None:
-            raise KeyError(f"value must be defined, not {value}")
+            raise KeyError(f"value {value} must be defined before it is used")
         outer = self.parent.find(value)
         found = None if outer is None else self._capture(outer, self.parent)
         self._values[value] = found

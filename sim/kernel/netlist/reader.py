@@ -143,7 +143,7 @@ class _Reader:
                     self._used[key] = max(self._used.get(key, 0), driver.index + 1)
 
     def _registers(self) -> list[tuple[Register, dict[str, Any]]]:
-        """Registers without next values, each with the flip-flop cell that describes it."""
+        """Registers whose next values are still to be read, each with its flip-flop cell."""
         init, names = self._nets()
         registers: list[tuple[Register, dict[str, Any]]] = []
         for name, cell in self._cells.items():
@@ -219,7 +219,7 @@ class _Reader:
     # Values
 
     def _driven(self, driver: Driver) -> Node:
-        """Value of a cell's output or of an input."""
+        """Value of the cell output or input that drives a net."""
         key = driver.cell, driver.port
         if key not in self._values:
             if driver.cell is None:
@@ -250,7 +250,7 @@ class _Reader:
                 self._values[name, self._output(name)] = self._cell(name)
 
     def _missing(self, name: str) -> list[str]:
-        """Cells whose outputs a cell reads and that have not been evaluated yet."""
+        """Cells that a cell reads and that have not been evaluated yet."""
         missing: dict[str, None] = {}
         for bits in self._operands(name):
             for bit in bits:
@@ -283,7 +283,7 @@ class _Reader:
     # State
 
     def _address(self, memory: Memory, bits: Sequence[Bit], what: str) -> tuple[Node, Node]:
-        """An address, truncated to the memory's address bits, and whether it lies in the memory."""
+        """An address, truncated to the memory's address bits; and whether it lies in the memory."""
         graph = self._graph
         inside = graph.bit(1)
         if len(bits) > memory.address_bits:
@@ -345,7 +345,7 @@ class _Reader:
 
 
 def _memory(name: str, parameters: Mapping[str, Any]) -> Memory:
-    """The memory that a cell describes, still without writes."""
+    """The memory that a cell describes; its writes are still to be read."""
     width, size = parameter(parameters["WIDTH"]), parameter(parameters["SIZE"])
     digits = parameters["INIT"][::-1]
     init = [parameter(digits[width * index:width * (index + 1)][::-1])

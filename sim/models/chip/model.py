@@ -139,7 +139,7 @@ class ChipModel(TransferPort):
             self._wait(lambda: not self.status(core)["RESETTING"], f"core {core} is being reset")
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Makes a core fault after ``cycles`` consecutive cycles without a bundle; 0: never."""
+        """Makes a core fault after ``cycles`` cycles without a bundle; 0 disables the watchdog."""
         self.write("WATCHDOG", integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
 
     # ---- Counters

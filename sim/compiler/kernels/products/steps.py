@@ -25,11 +25,12 @@ from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
 __all__ = ["write_product"]
 
 _COUNTERS = 4
-"""Largest number of counters that are held in registers."""
+"""Maximum number of counters that are held in registers."""
 _TAG_BITS = 6
-"""Low bits of a tag: whether the sum has begun (bit 0), and the scheme's setting (5 bits).
+"""Number of low bits of a tag that are not part of the address.
 
-The bits above are the address of the results."""
+A tag describes the results of a step: whether their sums have begun (bit 0), the scheme's setting
+(5 bits), and the address of the results (the bits above)."""
 
 
 def write_product(b: Builder, product: Product, smem: range,
@@ -76,7 +77,10 @@ class _Counters:
                 self.levels, self._smem, strict=True)]
 
     def advance(self) -> None:
-        """Advance to the next step; after the last, only the outermost counter is out of range."""
+        """Advance to the next step.
+
+        After the last step, the outermost counter is out of range, and the others are 0.
+        """
         b, carry = self.b, None
         for number, (kind, level, counter) in enumerate(self.levels):
             into = None if self._smem else counter
@@ -207,9 +211,10 @@ class _Writer:
             transfers.end()
 
     def _steps(self, steps: range, results: "_Results | None") -> None:
-        """Write steps, of which some wait for a transfer at their ends.
+        """Write steps, some of which wait for a transfer at their end.
 
-        Each of these is written together with the steps after it, in a loop if several are alike.
+        A step that waits and the steps after it, up to the next one that waits, form a group.
+        Groups that are alike are written as a loop.
         """
         transfers = self._transfers
         if transfers is None:
@@ -239,7 +244,7 @@ class _Writer:
                     self._plain(part.stop - transfers.stops[several[-1]] - 1, results, stores)
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Divide steps into those before the first store of results, and those from it on."""
+        """Divide steps into those before the first store of results, and the others."""
         borders = {steps.start, steps.stop, *({self._first_store} & set(steps))}
         return (range(first, end) for first, end in pairwise(sorted(borders)))
 
@@ -256,7 +261,10 @@ class _Writer:
 
     @property
     def _first_store(self) -> int:
-        """First step that stores a block of results, one step after the block's last addition."""
+        """Number of the first step that stores a block of results.
+
+        A block is stored one step after its last addition.
+        """
         stored = self._transfers.stored_blocks if self._transfers is not None else 0
         return self._product.steps - stored + self._product.lag + 1
 
@@ -306,7 +314,7 @@ class _Writer:
             self._sums = [self._b.variable(0) for _ in range(self._product.block_rows)]
 
     def _begin(self) -> None:
-        """Put the state of the first step into registers."""
+        """Write the code that puts the state of the first step into registers."""
         b, product = self._b, self._product
         self._counters = _Counters(b, product, self._smem)
         self._rows = _Operand(self._rows.at, product.depth if self._counts_depth else None, None,
@@ -341,7 +349,7 @@ class _Writer:
                         product.scheme.settings(b, WEIGHTS, counters.number))
 
     def _piece(self, side: Side, number: Number) -> Index:
-        """Return the distance in vectors from an operand's first piece to the one a pass needs."""
+        """Return the distance in vectors from an operand's first piece to the piece of a pass."""
         product = self._product
         if not product.apart[side.number]:
             return Index(0)
@@ -353,7 +361,7 @@ class _Writer:
             self._b.assign(older, newer)
 
     def _tag(self) -> SReg | Index:
-        """Return the tag, as `_TAG_BITS` describes it, for the results of the counters' step."""
+        """Return the tag (see `_TAG_BITS`) of the step at which the counters are."""
         b, product, counters = self._b, self._product, self._counters
         place = counters.place("results")
         if not product.adds:
@@ -367,9 +375,9 @@ class _Writer:
               waits: bool = False, stores: bool = False) -> None:
         """Write a step: its rows, the weights of the next one, and the results of an earlier one.
 
-        With ``starts``, it starts the transfer of a chunk of operands; with ``stores``, that of a
-        block of results; with ``waits``, it waits for the operands of the next step. ``last`` is
-        for the last step, which has no next one.
+        With ``starts``, the step starts the transfer of a chunk of operands; with ``stores``, that
+        of a block of results. With ``waits``, it waits for the operands of the next step. ``last``
+        marks the last step, which has no next one.
         """
         b, product = self._b, self._product
         rows = product.block_rows
@@ -525,10 +533,10 @@ class _Writer:
 
 @dataclass
 class _Results:
-    """Registers for a step's results.
+    """Registers that hold the decoded tag of a step.
 
     ``at`` is the address of the results, ``setting`` the scheme's setting, and ``started`` the mask
-    that is set if their sums have begun.
+    that is set if the sums have begun.
     """
 
     at: SReg
