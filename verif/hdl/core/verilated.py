@@ -1,6 +1,7 @@
 """The sequencer as a verilated model: its host, and the pins of a `SequencerChecker`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from hdl.isa import SEMAPHORES, Fault
 from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 from verif.models.sequencer import SequencerChecker, UnitTiming
 from verif.models.sequencer_oracle import WORD, Oracle
@@ -21,7 +23,8 @@ __all__ = ["VerilatedSequencer", "open_sequencer"]
 
 
 def open_sequencer(config: Config = CONFIG, *, optimise: bool = False) -> Model:
-    sources = VerilogLibrary().write("sequencer", lambda: Sequencer(config))
+    sources = cached_json("sequencer", asdict(config),
+                          lambda: VerilogLibrary().write("sequencer", lambda: Sequencer(config)))
     return Model(build_model("sequencer", sources, waivers=LINT_WAIVERS, optimise=optimise))
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
 from hdl.vpu.interface import HostSpace
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=21 * 32, smem_words=61, imem_bundles=13,
@@ -26,7 +27,8 @@ LIMIT = 20_000
 
 
 def open_engine(config: Config = CONFIG, *, optimise: bool = False) -> Model:
-    sources = VerilogLibrary().write("dma_engine", lambda: DmaEngine(config))
+    sources = cached_json("dma_engine", asdict(config),
+                          lambda: VerilogLibrary().write("dma_engine", lambda: DmaEngine(config)))
     return Model(build_model("dma_engine", sources, waivers=LINT_WAIVERS, optimise=optimise))
 
 

@@ -1,6 +1,6 @@
 """The matrix unit in pure RTL: any traffic on its streams gives golden's rows, in order."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hdl.lint import LINT_WAIVERS
 from hdl.mxu.mxu import Mxu
 from hdl.tiles import VerilogLibrary
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 
 TIMEOUT = 20_000
@@ -37,7 +38,8 @@ def small_config(array: int, mac_latency: int) -> Config:
 
 
 def open_mxu(config: Config) -> Model:
-    sources = VerilogLibrary().write("mxu", lambda: Mxu(config))
+    sources = cached_json("mxu", asdict(config),
+                          lambda: VerilogLibrary().write("mxu", lambda: Mxu(config)))
     return Model(build_model("mxu", sources, waivers=LINT_WAIVERS, optimise=False))
 
 

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -14,6 +15,7 @@ from hdl.vpu.interface import HostSpace
 from hdl.vpu.vpu import Vpu
 from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 from verif.models.vpu import BundleIssuer, Cycle, VpuChecker, input_widths, pins
 
@@ -40,7 +42,8 @@ def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
 def vpu_library(config: Config, *, kernels: bool) -> pathlib.Path:
     """The unit's model, its grid by a kernel or all of it in pure Verilog."""
     grid = vpu_grid(config)
-    sources = with_kernels("vpu", partial(Vpu, config), [grid] if kernels else [])
+    sources = cached_json("vpu", [asdict(config), kernels], lambda: with_kernels(
+        "vpu", partial(Vpu, config), [grid] if kernels else []))
     return build_model("vpu", sources["verilog"], cpp=sources["cpp"], optimise=False,
                        hierarchical=[] if kernels else [grid.tile_module],
                        waivers=LINT_WAIVERS + ("" if kernels else BLOCK_WAIVERS))

@@ -1,5 +1,7 @@
 """The cross-lane unit as a verilated model between the checker's chains and registers."""
 
+from dataclasses import asdict
+
 from hdl.config import Config
 from hdl.lint import LINT_WAIVERS
 from hdl.xlu.reduce import reduce_nodes
@@ -7,6 +9,7 @@ from hdl.xlu.transpose import transpose_banks
 from hdl.xlu.xlu import Xlu
 from sim.models.kernels import with_kernels
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 from verif.models.xlu import Op, Outputs, Reset, Scenario, XluChecker, run
 
@@ -16,7 +19,8 @@ __all__ = ["VerilatedXlu", "xlu_model"]
 def xlu_model(config: Config, *, kernels: bool = False) -> Model:
     """The unit in pure Verilog, or its tree and banks by tile kernels."""
     grids = (reduce_nodes(config), transpose_banks(config)) if kernels else ()
-    sources = with_kernels("xlu", lambda: Xlu(config), grids)
+    sources = cached_json("xlu", [asdict(config), kernels],
+                          lambda: with_kernels("xlu", lambda: Xlu(config), grids))
     return Model(build_model("xlu", sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
                              optimise=False))
 

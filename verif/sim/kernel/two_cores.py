@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 from amaranth import Module
@@ -19,6 +20,7 @@ from hdl.vpu.element import vpu_grid
 from sim.models.core import core_grids
 from sim.models.kernels import BLOCK_WAIVERS, with_kernels
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 
 __all__ = ["TwoCores", "TwoCoresModel", "two_cores_library"]
@@ -54,8 +56,8 @@ class TwoCores(wiring.Component):
 
 def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) -> pathlib.Path:
     """The library of `TwoCores`: with tile kernels, which may be parallel, or in pure Verilog."""
-    sources = with_kernels(TOP, lambda: TwoCores(config), core_grids(config) if kernels else [],
-                           parallel=parallel)
+    sources = cached_json(TOP, [asdict(config), kernels, parallel], lambda: with_kernels(
+        TOP, lambda: TwoCores(config), core_grids(config) if kernels else [], parallel=parallel))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
     return build_model(TOP, sources["verilog"], cpp=sources["cpp"], hierarchical=blocks,
                        optimise=False, waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""))
