@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from hdl import yosys
@@ -13,7 +14,7 @@ from hdl.tiles import ModuleInterface, VerilogLibrary
 from tools.fpga.pins import DEVICE, constraints
 from tools.fpga.synthesis import passes
 
-__all__ = ["TOP", "pack", "place_and_route", "synthesise", "write"]
+__all__ = ["TOP", "open_unused_carries", "pack", "place_and_route", "synthesise", "write"]
 
 TOP = "board"
 """Name of the top module."""
@@ -48,8 +49,31 @@ def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dic
     log = yosys.run(f"read_verilog -sv {sources}\n{passes(TOP)}\nwrite_json {TOP}.json\nstat\n",
                     cwd=folder)
     (folder / "yosys.log").write_text(log)
-    netlist: dict[str, Any] = json.loads((folder / f"{TOP}.json").read_text())["modules"][TOP]
+    path = folder / f"{TOP}.json"
+    design = json.loads(path.read_text())
+    netlist: dict[str, Any] = design["modules"][TOP]
+    open_unused_carries(netlist)
+    path.write_text(json.dumps(design))
     return netlist
+
+
+def open_unused_carries(netlist: Mapping[str, Any]) -> int:
+    """Disconnect the carry outputs of a netlist that drive nothing; return their number.
+
+    nextpnr would spend two combinational cells on each, to lead it out of its carry chain.
+    """
+    used: set[int | str] = set()
+    for port in netlist["ports"].values():
+        used.update(port["bits"])
+    for cell in netlist["cells"].values():
+        for name, direction in cell.get("port_directions", {}).items():
+            if direction != "output":
+                used.update(cell["connections"][name])
+    unused = [cell["connections"] for cell in netlist["cells"].values()
+              if cell["type"] == "CCU2C" and not used.intersection(cell["connections"]["COUT"])]
+    for connections in unused:
+        connections["COUT"] = ["x"]
+    return len(unused)
 
 
 def _run(tool: str, arguments: list[str], folder: pathlib.Path) -> None:

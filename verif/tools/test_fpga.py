@@ -49,6 +49,25 @@ def test_cells_belong_to_the_module_that_drives_them(tmp_path: pathlib.Path) -> 
     assert found[""]["COMB"] == comb(found[""]) > found["adder"]["COMB"]
 
 
+def test_only_carries_that_drive_nothing_are_opened() -> None:
+    pytest.importorskip("amaranth_boards", reason="`make fpga` installs it")
+    from tools.fpga.flow import open_unused_carries
+
+    def carry(carry_in: int | str, carry_out: int) -> dict:
+        return {"type": "CCU2C", "port_directions": {"CIN": "input", "COUT": "output"},
+                "connections": {"CIN": [carry_in], "COUT": [carry_out]}}
+
+    netlist = {"ports": {"out": {"bits": [9]}}, "cells": {
+        "first": carry("0", 2), "last": carry(2, 3), "pin": carry("1", 9), "logic": carry(3, 4),
+        "lut": {"type": "LUT4", "port_directions": {"A": "input", "Z": "output"},
+                "connections": {"A": [4], "Z": [5]}},
+        "other": carry("x", 6), "again": carry("x", 7)}}
+    assert open_unused_carries(netlist) == 2
+    left = [cell["connections"]["COUT"] for cell in netlist["cells"].values()
+            if cell["type"] == "CCU2C"]
+    assert left == [[2], [3], [9], [4], ["x"], ["x"]]
+
+
 _ROUTED = {
     "utilization": {"TRELLIS_COMB": {"used": 500, "available": 2000},
                     "DCUA": {"used": 0, "available": 2}},
