@@ -32,9 +32,10 @@ from sim.compiler.tiling import Tiling, standard
 __all__: list[str] = []
 
 _TOGETHER = 8
-"""Largest number of elements of a window that is combined in registers."""
+"""Maximum number of elements of a window that is combined in registers."""
 _MORE = 2
-"""Largest ratio of the vectors of a tiling with outer windows to those of the standard tiling."""
+"""Maximum size of a tiling whose windows run along outer dimensions, relative to the standard
+tiling, both in vectors."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ class _Axis:
     Attributes
     ----------
     around, inner : int
-        Number of indices of all dimensions outside this one, and vectors for an index of this one.
+        Number of indices of all dimensions outside this one, and number of vectors for one index of
+        this one.
     size, many : int
-        Number of elements of the operand, and of windows.
+        Number of elements of the operand, and number of windows, along this dimension.
     step : int
-        Elements from the start of a window to that of the next.
+        Number of elements from the start of a window to the start of the next one.
     """
 
     around: int
@@ -58,26 +60,31 @@ class _Axis:
     step: int
 
     def span(self, shift: int) -> tuple[int, int, int]:
-        """Return (shift, first, end): windows ``first`` to before ``end`` have this element.
+        """Find the windows whose element at offset ``shift`` lies in the operand, not in padding.
 
-        The element of window i is at i * step + shift in the operand.
+        For window i, that is element i * step + shift of the operand. Returns (shift, first, end);
+        the windows are ``first`` to ``end - 1``.
         """
         first = min(max(0, -(shift // self.step)), self.many)
         last = min(self.many, (self.size - 1 - shift) // self.step + 1)
         return shift, first, max(first, last)
 
     def source(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
-        """Number of the operand's vector at indices around, along, and within the dimension."""
+        """Return the number of the operand's vector at these indices.
+
+        Index ``a`` counts the indices of outer dimensions (`around`), ``i`` those of this
+        dimension, and ``v`` the vectors of one index.
+        """
         return Index.of(a) * (self.size * self.inner) + Index.of(i) * self.inner + v
 
     def target(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
-        """Number of the result's vector at indices around, along, and within the dimension."""
+        """Return the number of the result's vector at these indices, which are as in `source`."""
         return Index.of(a) * (self.many * self.inner) + Index.of(i) * self.inner + v
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """Windows over an operand.
+    """Shape of an operand, and the windows over it.
 
     Attributes
     ----------
@@ -86,8 +93,8 @@ class _Windows:
     result : tuple of int
         Number of windows in each dimension.
     sizes, strides, dilations, base : tuple of int
-        For each dimension: elements of a window, and the distances between windows, between
-        elements of a window, and between elements of the operand (its dilation).
+        For each dimension: the number of elements of a window, and the distances between windows,
+        between elements of a window, and between elements of the operand (its dilation).
     padding : tuple of (int, int)
         Elements of padding before and after the operand, for each dimension.
     owned : bool
@@ -109,7 +116,7 @@ class _Windows:
 
     @property
     def apart(self) -> bool:
-        """Whether windows have few elements, without padding, and do not overlap."""
+        """Whether windows have few elements and no padding, and do not overlap."""
         return math.prod(self.sizes) <= _TOGETHER and not any(map(any, self.padding)) and all(
             size <= step for size, step in zip(self.sizes, self.strides, strict=True))
 
@@ -119,7 +126,7 @@ class _Windows:
         return math.prod(self.result) * math.prod(self.sizes) == math.prod(self.shape)
 
     def after(self, d: int) -> "_Windows":
-        """Return the windows that remain after those along a dimension have been reduced."""
+        """Return the windows that remain after the reduction along a dimension."""
         def with_item(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:
             return (*items[:d], item, *items[d + 1:])
 
@@ -290,7 +297,7 @@ class _Reduction:
 
     def _inside(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], first: int, last: int) -> None:
-        """Reduce windows that lie within the operand, each in registers."""
+        """Reduce windows ``first`` to ``last - 1``, which have no padding, each in registers."""
         b = self._b
         with nest(b, [axis.around, last - first, axis.inner], {}) as (a, i, v):
             vectors = self._reducer.neutral

@@ -15,7 +15,7 @@ __all__ = ["chunk_body"]
 
 def chunk_body(plan: Plan, uniform: UniformValues, constants: Constants, *,
                partial: bool) -> list[str]:
-    """C++ statements that step chunk ``c`` of row ``row`` of the state ``g``.
+    """C++ statements that step chunk ``c`` of row ``row`` of the grid, whose state is ``g``.
 
     They step only the tiles whose bit in the 64-bit mask ``valid`` is set, and return a 64-bit
     value that is zero only if all tiles of the chunk are idle afterwards.
@@ -56,7 +56,10 @@ class _Chunk:
         return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
 
     def _active(self) -> list[str]:
-        """C++ expressions that are all zero only if all active registers are 0 in all tiles."""
+        """C++ expressions that are all zero only if the registers in `Plan.active` are 0.
+
+        They must be 0 in all tiles of the chunk.
+        """
         plan = self._plan
         direct = {index for index, _ in plan.bits}
         active = []

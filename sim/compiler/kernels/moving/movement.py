@@ -15,20 +15,23 @@ __all__ = ["clamped", "fill"]
 
 
 def fill(at: Lowering, destination: Place, value: Value) -> None:
-    """Store a scalar value in all elements."""
+    """Store a scalar value in all elements of ``destination``."""
     vector = at.builder.load(at.place(value).buffer, 0)
     with at.builder.loop(destination.tiling.vectors) as i:
         at.builder.store(vector, destination.buffer, i)
 
 
 def like(shape: Sequence[int], tiling: Tiling) -> Tiling:
-    """Return the tiling of another shape, with the same rank and order of dimensions."""
+    """Return a tiling for another shape of the same rank, with the same order of dimensions."""
     return replace(tiling, shape=tuple(shape))
 
 
 @chooses("slice", "reverse", "pad", "dynamic_slice", "dynamic_update_slice", "concatenate")
 def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Give all values that have the result's rank the first operand's order of dimensions."""
+    """Choose one order of dimensions, that of the first operand, for all values of its rank.
+
+    If the operands of a ``concatenate`` differ in order, all get the standard one.
+    """
     rank = len(op.result.shape)
     first = operands[0]
     full = operands if op.kind == "concatenate" else operands[:1]

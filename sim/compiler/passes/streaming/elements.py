@@ -1,4 +1,4 @@
-"""How elementwise operations and moves can be computed block by block: their axes."""
+"""Axes along which elementwise operations and moves can be computed block by block."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -146,9 +146,10 @@ def _transpose(operation: Operation) -> Iterator[Axis]:
 
 @axes("reshape")
 def _reshape(operation: Operation) -> Iterator[Axis]:
-    """Yield axes of a reshape: pairs of dimensions before which both shapes have the same product.
+    """Yield the axes of a reshape, one for each pair of dimensions that can be divided together.
 
-    Both dimensions are then the outermost ones of a group that holds the same elements.
+    The dimensions before them have the same product in both shapes. So each of the pair is the
+    outermost dimension of a group, and both groups hold the same elements.
     """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
@@ -170,7 +171,7 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
 
 
 def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tuple[int, int]:
-    """Return the elements of one index of dimension ``at`` and of ``cut``, within their group.
+    """Return how many elements one index of dimension ``at``, and of ``cut``, has in its group.
 
     The group is the shortest range of dimensions, from ``at`` in one shape and from ``cut`` in the
     other, with the same product.
@@ -186,9 +187,10 @@ def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tup
 
 
 def _reshape_axis(operation: Operation, along: int, cut: int, mine: int, other: int) -> Axis:
-    """Make the axis of a reshape that divides ``along`` of the result and ``cut`` of the operand.
+    """Return the axis that divides dimension ``along`` of a reshape's result.
 
-    One index of the axis covers ``mine`` indices of the result and ``other`` of the operand.
+    It divides dimension ``cut`` of the operand. One index of the axis covers ``mine`` indices of
+    the result's dimension and ``other`` indices of the operand's.
     """
     [value] = operation.operands
     count = operation.result.shape[along] // mine

@@ -1,4 +1,4 @@
-"""How gathers and scatters can be computed block by block: their axes."""
+"""Axes along which gathers and scatters can be computed block by block."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -43,9 +43,10 @@ def _sizes(sizes: tuple[int, ...], cut: int, block: Block) -> dict[str, object]:
 
 
 def _table_axis(operation: Operation, number: int, cut: int) -> Axis:
-    """Divide a gather's operand along a dimension that is indexed.
+    """Return the axis that divides a gather's operand along a dimension that is indexed.
 
-    Each block supplies the elements that it contains; the result is carried.
+    The whole result is carried from block to block; each block fills in those of its elements that
+    the block's part of the operand contains.
     """
     operand, indices = operation.operands
 

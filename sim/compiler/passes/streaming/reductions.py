@@ -201,13 +201,15 @@ def _convolution(operation: Operation) -> Iterator[Axis]:
 
 
 def _rows_of_windows(operation: Operation, number: int, along: int) -> Axis:
-    """Divide a convolution along spatial dimension ``number``."""
+    """Return the axis that divides a convolution along spatial dimension ``number``."""
     cut = operation.attributes["input_spatial_dimensions"][number]
     return _windowed(operation, number, cut, along)
 
 
 def _windowed(operation: Operation, number: int, cut: int, along: int) -> Axis:
-    """Divide a convolution along a dimension with windows; blocks share elements at their edges.
+    """Return the axis that divides a convolution along a dimension with windows.
+
+    Adjacent blocks share elements of the input at their edges.
 
     Parameters
     ----------
@@ -216,7 +218,7 @@ def _windowed(operation: Operation, number: int, cut: int, along: int) -> Axis:
     number : int
         Number of the dimension among the spatial ones.
     cut, along : int
-        The same dimension, as numbered in the input and in the result.
+        Number of that dimension in the input, and in the result.
     """
     (lhs, rhs), attributes = operation.operands, operation.attributes
     taps = rhs.shape[attributes["kernel_spatial_dimensions"][number]]
