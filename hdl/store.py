@@ -212,8 +212,9 @@ def _remove(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _held(file: pathlib.Path, operation: int) -> Iterator[None]:
-    """Hold a `flock` lock of an existing file or folder; the system releases a killed holder's.
+    """Hold a `flock` lock of an existing file or folder.
 
+    If the process is killed, the system releases the lock.
     Raises
     ------
     FileNotFoundError

@@ -47,7 +47,7 @@ def row_bits(config: Config) -> int:
 
 
 class _Ports(wiring.Signature):
-    """Base of these signatures: two are equal if their class and their members are equal."""
+    """Base of these signatures: two are equal if they have the same class and equal members."""
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, _Ports) and type(self) is type(other)
@@ -105,7 +105,7 @@ class ChainControl(_Ports):
 class RowShift(_Ports):
     """Rows for a chain of the vector unit: with ``shift``, ``row`` enters the chain at the north.
 
-    Of S = sublanes successive rows, the first ends as sublane 0.
+    After as many shifts as there are sublanes, the row that entered first is sublane 0.
     """
 
     def __init__(self, config: Config) -> None:
@@ -169,6 +169,6 @@ def host_read_request() -> data.StructLayout:
 def host_write_row(config: Config) -> data.StructLayout:
     """Payload of a write of the host to vector memory: one row of a vector.
 
-    Of the sublanes rows of a vector, only the last one's ``address`` is used.
+    A vector is written as ``config.sublanes`` rows; only the ``address`` of the last one is used.
     """
     return data.StructLayout({"address": HOST_ADDRESS_BITS, "data": row_bits(config)})

@@ -1,7 +1,7 @@
 """Reads a tile's Verilog: Yosys makes a netlist, from which registers and expressions are rebuilt.
 
 Yosys only parses, flattens and merges. Its optimisations that would split numbers into bits are
-left out, because numbers are what vector instructions compute. The netlist connects single bits;
+left out, because vector instructions compute numbers. The netlist connects single bits;
 `sim.kernel.netlist.connections` joins them again.
 """
 
@@ -53,8 +53,8 @@ CELL_TYPES = COMBINATIONAL | {*_FLIP_FLOPS, _MEMORY}
 class _Reader:
     """Reads one module of a netlist.
 
-    Inputs, registers and memories become leaves first. Then it evaluates the outputs and the
-    registers' next values, and only those cells on which they depend.
+    Inputs, registers and memories first become leaves of expressions. Then the outputs and the
+    registers' next values are evaluated, and only those cells on which they depend.
     """
 
     def __init__(self, netlist: dict[str, Any], name: str, clock: str) -> None:
@@ -98,7 +98,7 @@ class _Reader:
                 if port["direction"] == direction]
 
     def _inputs(self) -> dict[str, Node]:
-        """Leaves for all inputs but the clock."""
+        """Make an expression leaf for each input except the clock; return the leaves by name."""
         for name, _ in self._ports("inout"):
             raise ValueError(f"port {name} of module {self._name} must not be inout")
         inputs = {}

@@ -1,4 +1,4 @@
-"""The clamp of a sticky shift's distance is dropped where the number is short.
+"""Clamp of a sticky shift's distance: dropped where the number has few bits.
 
 **Pattern.** S(x, n), where S is `sticky_shift`, x < 2**w, and n is ``C & L`` if any bit of d under
 H is one and ``d & L`` if none is, where ``C & L`` and the lowest bit of H are both at least w.

@@ -1,4 +1,4 @@
-"""Comparison of a shifted number: the other number is shifted instead, where that costs nothing.
+"""Comparison of a shifted number: shifts the other number instead, where that costs nothing.
 
 **Pattern.** ``(x >> k) < y``, or ``((x >> k) & (2**m - 1)) < y``, where ``y << k`` loses no bits
 and is computed anyway.

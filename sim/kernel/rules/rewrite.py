@@ -21,7 +21,7 @@ RULES: Mapping[str, Rule] = {"normaliser": normalisers, "sticky": stickies,
 
 
 def rewrite(graph: Graph, roots: Sequence[Node]) -> list[Node]:
-    """Values equal to ``roots``, in which the patterns of all rules are replaced."""
+    """Replace the patterns of all rules in ``roots``; return expressions of equal values."""
     roots = list(roots)
     for rule in RULES.values():
         while found := rule(graph, topological(roots)):

@@ -3,15 +3,15 @@
 A *step* multiplies a block of rows, which is a few vectors, by one weight tile. `Product` describes
 all steps and the addresses of their operands by *levels*, which are like the loops of a loop nest.
 Levels of *depth* add to the same results; they are the innermost ones, so that the sums of a block
-can stay in vector registers. Every step stores its sums. `sim.compiler.kernels.products.steps`
-writes the code.
+can stay in vector registers until they are complete. Every step also stores its sums: incomplete
+sums are overwritten by a later step. `sim.compiler.kernels.products.steps` writes the code.
 
 Loading a weight tile takes lanes + 1 cycles. A block of tile_vregs vectors hides that: the array
 then accepts a row in all of these cycles but one.
 
-Rows of the padding of an operand's depth are pushed as +0, and weights there as -0, which changes
-no bit (docs/numerics.md, section 7). All other padding may have any value, because it only affects
-the padding of the results.
+Where the depth is padded, rows are pushed as +0 and weights as -0, which changes no bit
+(docs/numerics.md, section 7). All other padding may have any value, because it only affects the
+padding of the results.
 """
 
 from collections.abc import Callable

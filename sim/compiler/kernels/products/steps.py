@@ -133,8 +133,8 @@ class _Counters:
 class _Writer:
     """Writes the code of a product.
 
-    During a step, ``_rows`` has the address of its rows, ``_weights`` that of the next step's
-    weights, and ``_tags[n]`` the tag of the step n steps before.
+    During a step, ``_rows`` is the address of its rows, ``_weights`` is that of the next step's
+    weights, and ``_tags[n]`` is the tag of the step n steps before.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range,

@@ -190,7 +190,7 @@ class Plan:
 
     @cached_property
     def stops(self) -> tuple[int, ...]:
-        """Steps that end with a wait for one of the later chunks, in increasing order."""
+        """Steps that end with a wait for a chunk, in order: one step for each chunk not `early`."""
         found: list[int] = []
         for chunk in reversed(self.chunks):
             found.append(min(chunk.step - 1, found[-1] - 1 if found else chunk.step))
@@ -203,7 +203,7 @@ class Plan:
 
     @property
     def started_at_once(self) -> int:
-        """Number of chunks whose transfers are started first: at most what the DMA queue holds."""
+        """Number of chunks whose transfers are started first: as many as the DMA queue can hold."""
         return min(self.started_first, QUEUE_DEPTH)
 
     @property
@@ -214,7 +214,7 @@ class Plan:
 
     @property
     def apart(self) -> int:
-        """Estimated cycles of the same transfers if they do not overlap with the product."""
+        """Estimated cycles of these transfers if they did not overlap with the product."""
         product = self.product
         vectors = sum(chunk.vectors for chunk in self.chunks) + product.results.vectors
         return vectors * product.config.sublanes + 3 * _LATENCY
@@ -240,12 +240,12 @@ class Plan:
 
 
 _LATENCY, _START_CYCLES, _RUN_CYCLES = 110, 16, 9
-"""Cycles from a program's start to the first row of an operand; to start a transfer; and in
-addition if it has several runs."""
+"""Cycles from a program's start to the first row of an operand; cycles to start a transfer; and
+additional cycles to start a transfer with several runs."""
 
 
 def _growing(count: int, part: int) -> Iterator[tuple[int, int]]:
-    """Divide a count into parts (first, size): each is one ``part``-th of those before it."""
+    """Divide a count into parts (first, size), each 1 / ``part`` of the sum of those before it."""
     first = 0
     while first < count:
         size = min(max(1, first // part), count - first)
@@ -307,7 +307,7 @@ class Transfers:
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Steps that end with a wait; all but the last few of them start a transfer first."""
+        """Steps that end with a wait for a chunk; all but the last few first start a transfer."""
         return self._plan.stops
 
     @property
@@ -394,7 +394,7 @@ class Transfers:
         self._b.wait(_LOADED, 1, fence=Fence(before=True))
 
     def next_stop(self) -> SReg:
-        """Advance in the table, and return the number of steps before the next one that waits."""
+        """Advance in the table; return the number of steps up to the next one that waits."""
         b = self._b
         found = b.smem_load(self._pointer + DESCRIPTOR_WORDS)
         b.assign(self._pointer, self._pointer + _ENTRY)
