@@ -130,9 +130,9 @@ class _Block:
                     destination=self.position(1, dimensions[1]), sizes=(sizes[0], sizes[1]))
 
     def base(self, side: int, loops: Loops) -> Index:
-        """Return the vector number of the outer indices, as a function of the open loops.
+        """Return the number of the vector at the block's outer indices, given the open loops.
 
-        Axes without an open loop are at their start.
+        An axis without an open loop is at its start.
         """
         index = Index(0)
         tiling = (self.source, self.destination)[side].tiling
@@ -143,7 +143,11 @@ class _Block:
         return index
 
     def stride(self, side: int, number: int) -> int:
-        """Return the number of vectors by which a step of an axis around whole tiles advances."""
+        """Return the vectors by which each iteration of axis ``number``, a loop, advances.
+
+        ``side`` is 0 for the source and 1 for the destination. A step along a tiled dimension must
+        be a multiple of a tile.
+        """
         axis = self.axes[number]
         tiling = (self.source, self.destination)[side].tiling
         dimension = (axis.source, axis.destination)[side]
@@ -214,7 +218,7 @@ class _Block:
         return first is None or step == small * self.axes[inner].size
 
     def _period(self, axis: Axis, unit: int) -> int:
-        """Return after how many steps of an axis the sublane at which the block begins repeats."""
+        """Return the number of steps of an axis after which the block's first sublane repeats."""
         steps = [step for dimension, step, tiling in (
             (axis.source, axis.source_step, self.source.tiling),
             (axis.destination, axis.destination_step, self.destination.tiling))
@@ -285,7 +289,7 @@ class _Block:
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
-        So the inner loop is long, and the mask of each tile is computed in front of it.
+        The inner loop is thus long, and the mask of each tile is computed once, before that loop.
         """
         for tile in range(self.rows.count):
             part = self.rows.mask(tile)
