@@ -1,7 +1,7 @@
 """The DMA engine: transfers, checks and signals, whatever the memories' timing."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from hdl.isa import Fault
 from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 from verif.hdl.dma.engine import CONFIG, AgentTiming, Job, Transfers, VerilatedDma, open_engine
 
@@ -257,7 +258,8 @@ def test_a_row_of_several_bundles_is_written_a_bundle_a_cycle() -> None:
 # --- checks
 
 def open_front_end(config: Config) -> Model:
-    sources = VerilogLibrary().write("dma_front_end", lambda: DescriptorFrontEnd(config))
+    sources = cached_json("dma_front_end", asdict(config), lambda: VerilogLibrary().write(
+        "dma_front_end", lambda: DescriptorFrontEnd(config)))
     return Model(build_model("dma_front_end", sources, waivers=LINT_WAIVERS, optimise=False))
 
 

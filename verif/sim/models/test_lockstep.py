@@ -1,6 +1,7 @@
 """Tile kernels against pure Verilog: every output in every cycle, for arbitrary inputs."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from sim.kernel import compile_grid
 from sim.models.kernels import with_kernels
 from sim.models.mxu import MxuModel, mxu_library
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 from tools.bench.array import Grid
 
@@ -29,8 +31,9 @@ def config_of(array: int, mac_latency: int) -> Config:
 def grid_models(make_grid: Callable[[Config], TileGrid], config: Config) -> tuple[Model, Model]:
     """Models of the grid: by tile kernels, and in pure Verilog."""
     grid = make_grid(config)
-    kernel = with_kernels(grid.module, lambda: grid, [grid])
-    pure = with_kernels(grid.module, lambda: make_grid(config))
+    kernel, pure = cached_json(grid.module, [make_grid.__name__, asdict(config)], lambda: [
+        with_kernels(grid.module, lambda: grid, [grid]),
+        with_kernels(grid.module, lambda: make_grid(config))])
     return (Model(build_model(grid.module, kernel["verilog"], cpp=kernel["cpp"],
                               waivers=LINT_WAIVERS, optimise=False)),
             Model(build_model(grid.module, pure["verilog"], waivers=LINT_WAIVERS, optimise=False,
@@ -118,7 +121,8 @@ def test_lane_kernel_equals_verilog(array: int, mac_latency: int) -> None:
 def test_matrix_unit_by_kernels_equals_verilog(array: int, mac_latency: int) -> None:
     rng = np.random.default_rng([array, mac_latency])
     config = config_of(array, mac_latency)
-    pure = VerilogLibrary().write("mxu", lambda: Mxu(config))
+    pure = cached_json("mxu", asdict(config),
+                       lambda: VerilogLibrary().write("mxu", lambda: Mxu(config)))
     with (Model(mxu_library(config)) as kernel,
           Model(build_model("mxu", pure, waivers=LINT_WAIVERS, optimise=False,
                             hierarchical=blocks(mac_grid(config)))) as reference):
