@@ -18,7 +18,7 @@ STAGES = 2
 """Number of register stages from the operands to the result of each unit."""
 
 DIGIT = 8
-"""Bits of the right factor in a partial product. With the 24-bit left factor, it has 32 bits."""
+"""Bits of a partial product's right factor. The left factor has 24 bits, the product 32."""
 
 PRODUCT = F32_FRACTION + 4
 """Bits of a product before rounding: carry, significand, half a unit, sticky bit."""

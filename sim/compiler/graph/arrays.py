@@ -55,7 +55,7 @@ def type_of(array: Array) -> TensorType:
 
 
 def as_array(value: Any, dtype: DType) -> Array:
-    """Convert a value to an array with elements of ``dtype``; such an array is not copied."""
+    """Convert a value to an array of ``dtype``; an array that has this type is not copied."""
     return np.asarray(value, array_dtype(dtype))
 
 

@@ -63,11 +63,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Loops:
-    """The bundles of a loop: from number ``first`` to before ``end``.
+    """The bundles of a loop: from number ``first`` to ``end - 1``.
 
-    ``count`` is the number of times they are executed, None if it is known only at run time. In
-    that case, one execution covers ``unroll`` iterations of the source's loop; ``unroll`` is 0 for
-    the loop that executes the few iterations that do not fill a kernel.
+    ``count`` is the number of times that they are executed; None if it is known only at run time.
+    ``unroll`` is the number of iterations of the source's loop in one execution; 0 for the loop of
+    the few iterations that a pipelined loop leaves over.
     """
 
     first: int
@@ -193,9 +193,9 @@ class Layout:
     def _dynamic(self, loop: Loop, pipeline: Pipeline, counter: SReg, run: list[Op]) -> int:
         """Append a pipelined loop for a number of iterations known only at run time.
 
-        Iterations that do not fill the kernel run first, one after the other. If there are too few
-        iterations for the kernel, all of them run that way. Returns the number of the loop's first
-        bundle.
+        Iterations that the pipelined loop leaves over run first, without overlap. If there are too
+        few iterations for the pipelined loop, all of them run that way. Returns the number of the
+        first bundle.
         """
         assert isinstance(loop.count, SReg)
         least, unroll = pipeline.lead + pipeline.unroll, pipeline.unroll

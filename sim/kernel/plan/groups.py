@@ -43,7 +43,10 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Cost of storing a group late: groups left in circles, then registers stored late."""
+            """Cost of storing a group late: number of groups that remain in circles.
+
+            Ties are broken by the number of registers stored late, then by the group's number.
+            """
             remaining = _components(_successors(reads, stores, late | {index}))
             return (sum(len(one) for one in remaining if len(one) > 1),
                     len(groups[index].updates), index)

@@ -188,7 +188,7 @@ class _Lines:
 
 
 def _pair(type: TensorType) -> TensorType:
-    """Return the type of a value in phases if each row holds the features of two columns."""
+    """Return the paired form of a type in phases: each row holds the features of two columns."""
     lines, images, phases, places, features = type.shape
     return TensorType((lines, images, phases // 2, places, 2 * features), type.dtype)
 
