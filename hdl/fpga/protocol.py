@@ -18,12 +18,12 @@ __all__ = ["CHECK_BYTES", "ESCAPE", "ESCAPE_MASK", "FLAG", "MAX_REQUEST", "MAX_W
 FLAG = 0x7E
 """Begins and ends a frame; it never occurs inside one."""
 ESCAPE = 0x7D
-"""Precedes a byte that is sent with `ESCAPE_MASK` exclusive-ored, as in RFC 1662."""
+"""Precedes a byte that is sent as its exclusive or with `ESCAPE_MASK`, as in RFC 1662."""
 ESCAPE_MASK = 0x20
 VERSION = 1
 """Version of the protocol, which IDENTIFY returns."""
 MAX_WORDS = 256
-"""Most words of a request."""
+"""Maximum number of words in a request."""
 REQUEST_BYTES = 8
 """Bytes of a request before its words."""
 RESPONSE_BYTES = 4
@@ -50,9 +50,9 @@ class Operation(IntEnum):
     WRITE = 2
     """Write words to ascending addresses."""
     READ_FIXED = 3
-    """Read one address for each word."""
+    """Read words, all from the same address."""
     WRITE_FIXED = 4
-    """Write one address with each word."""
+    """Write words, all to the same address."""
     RESET = 5
     """Reset the chip and its memory's port; memories keep their contents."""
 
@@ -65,7 +65,7 @@ class Status(IntEnum):
     REFUSED = 1
     """An access was refused; the response counts the words before it."""
     MALFORMED = 2
-    """The request is not one that this module defines; nothing was done."""
+    """This module defines no such request; nothing was done."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -79,19 +79,18 @@ def frame(payload: bytes) -> bytes:
 class Deframer:
     """Finds frames in the bytes from a line, and drops those that are damaged.
 
-    A flag ends whatever precedes it, so the frame after the next flag is found whatever was
-    received before.
+    A flag always ends a frame, so a damaged frame does not affect the frame after the next flag.
 
     Parameters
     ----------
     shortest, longest : int
-        Bytes of a frame, with its checksum.
+        Number of bytes of the shortest and of the longest frame, checksum included.
 
     Attributes
     ----------
     dropped : int
-        Damaged frames so far: shorter or longer, with a wrong checksum, with an error on the line,
-        or aborted by an escape before the flag.
+        Number of frames dropped so far: too short or too long, with a wrong checksum, with a byte
+        without stop bit, or aborted by an escape before the flag.
     """
 
     def __init__(self, shortest: int, longest: int) -> None:
@@ -104,12 +103,13 @@ class Deframer:
         self._escaped = self._bad = False
 
     def receive(self, byte: int | None) -> bytes | None:
-        """Take a byte from the line; None: one without its stop bit.
+        """Take a byte from the line; None for a byte without its stop bit.
 
         Returns
         -------
         bytes or None
-            The payload of the frame that this byte ends, if it is whole.
+            The payload of the frame that this byte ends; None if it ends no frame, or a damaged
+            one.
         """
         if byte is None:
             self._bad = True
@@ -144,7 +144,7 @@ class Request:
     Parameters
     ----------
     sequence : int
-        Any byte that differs from that of the request before.
+        A number from 0 to 255 that differs from that of the previous request.
     operation : Operation
     address : int
         Byte address, a multiple of 4.
@@ -189,10 +189,10 @@ class Response:
     Parameters
     ----------
     sequence : int
-        That of the request.
+        The request's ``sequence``.
     status : Status
     count : int
-        Words transferred.
+        Number of words transferred.
     words : tuple of int
         The words read.
     """
@@ -209,12 +209,12 @@ class Response:
 
     @classmethod
     def parse(cls, payload: bytes) -> "Response":
-        """The response in a payload.
+        """Decode a payload.
 
         Raises
         ------
         ValueError
-            If it is not one.
+            If the payload is not a response.
         """
         if len(payload) < RESPONSE_BYTES or len(payload) % 4:
             raise ValueError(f"payload must be a response, not {payload!r}")
