@@ -381,7 +381,7 @@ class RegisterBlock(wiring.Component):
     Raises
     ------
     ValueError
-        If ``registers`` is empty, or a `WO` or `W1` register does not act.
+        If ``registers`` is empty, or ``acts`` of a `WO` or `W1` register is not set.
     """
 
     def __init__(self, registers: Mapping[str, Register]) -> None:
@@ -392,8 +392,9 @@ class RegisterBlock(wiring.Component):
         for register in self._registers.values():
             name = register.name.lower()
             if register.access in (Access.WO, Access.W1) and not register.acts:
-                raise ValueError(f"register {register.name} must act, because it cannot be read "
-                                 f"(access {register.access.value!r})")
+                raise ValueError(f"register {register.name} must act on a write (acts=True), "
+                                 "because its value cannot be read (access "
+                                 f"{register.access.value!r})")
             if register.acts:
                 ports |= {f"{name}_done": In(1), f"{name}_error": In(1)}
                 if register.readable:

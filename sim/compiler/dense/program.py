@@ -27,7 +27,7 @@ _EXCHANGE_CYCLES = 200
 class DenseProgram:
     """Compiled dense layers.
 
-    An odd number of rows or columns that the cores share is padded by one.
+    If the cores share an odd number of rows or columns, it is padded to an even number.
 
     Attributes
     ----------

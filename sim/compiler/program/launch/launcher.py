@@ -267,7 +267,7 @@ class Launcher:
 
 
 def _products(operation: Operation) -> int:
-    """Return the multiplications that define a product or convolution; 0 for other operations."""
+    """Return the number of multiplications of a product or convolution; 0 for other operations."""
     if operation.kind == "dot_general":
         lhs, contracted = operation.operands[0], operation.attributes["lhs_contracting_dimensions"]
         return operation.result.type.size * math.prod(lhs.shape[at] for at in contracted)
