@@ -236,7 +236,7 @@ class ControlFlow:
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
-        """Forget homes that pinned values got in code that may not be executed."""
+        """Forget homes that pinned values got in code that is not executed in every run."""
         for value in self._places.pinned:
             if value not in known:
                 self._places.homes.pop(value, None)
