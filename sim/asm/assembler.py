@@ -102,8 +102,8 @@ class Program(Sequence[int]):
     def rows(self, config: Config) -> NDArray[np.uint32]:
         """The bundles as rows, as a transfer that loads the program needs them: an overlay.
 
-        Empty bundles fill the last row, the last of them perhaps only in part. The transfer writes
-        them to instruction memory too.
+        The last row is filled with empty bundles, which the transfer also writes to instruction
+        memory. The row may end within a bundle.
 
         Returns
         -------

@@ -23,7 +23,9 @@ __all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
-"""A load of a paced block may move in front of at most this number of pushes of rows."""
+"""Maximum number of pushes of rows in front of which a load may move in a paced block.
+
+See `block_graph`."""
 _APART = 24
 """Least number of cycles between two transfers of a block."""
 _Key = tuple[tuple[int, int, int], ...]
@@ -86,7 +88,7 @@ def _ordered_class(op: Op) -> str | None:
 def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
     """Build the dependences of operations that are executed once, in this order.
 
-    With ``paced``, a load is not scheduled long before the pushes of rows near it: otherwise, the
+    With ``paced``, a load is not scheduled long before the pushes of rows near it. Otherwise, the
     loads of a long sequence would fill all registers.
     """
     graph = Graph(nodes)
