@@ -1,6 +1,7 @@
 """Text form of machine code and bundles, for dumps."""
 
 import pathlib
+from dataclasses import replace
 from itertools import count
 
 from sim.asm.assembler import Assembler
@@ -39,10 +40,25 @@ def code_text(code: MachineCode) -> str:
 
 
 def bundles_text(code: Code) -> str:
-    """Format bundles in the assembler's text form, with addresses as comments."""
+    """Format bundles in the assembler's text form, with addresses as comments.
+
+    Symbols have no word before the program is linked: each is shown as 0, and a comment at the
+    start lists the bundles that hold it.
+    """
+    symbols: dict[str, list[int]] = {}
+    for number, operations in enumerate(code.bundles):
+        for _, _, operands in operations:
+            for operand in operands:
+                if isinstance(operand, str) and operand not in code.labels:
+                    symbols.setdefault(operand, []).append(number)
     asm = Assembler()
-    code.write(asm)
-    return asm.assemble().listing()
+    replace(code, bundles=tuple(
+        tuple((slot, name, tuple(0 if operand in symbols else operand for operand in operands))
+              for slot, name, operands in operations)
+        for operations in code.bundles)).write(asm)
+    comments = (f"# Symbol {symbol} is 0 in bundle {', '.join(map(str, numbers))}.\n"
+                for symbol, numbers in symbols.items())
+    return "".join(comments) + asm.assemble().listing()
 
 
 def _block(block: Block, indent: str, lines: list[str]) -> None:

@@ -204,6 +204,15 @@ def test_text_shows_loops_and_bundles() -> None:
     assert "s1.loop" in listing
 
 
+def test_text_shows_symbols_that_are_not_linked_yet() -> None:
+    b = Builder(V2)
+    b.smem_store(b.symbol("row"), 0)
+    code = emit(b.finish(), V2)
+    [holder] = [number for number, operations in enumerate(code.bundles)
+                if any("row" in operands for _, _, operands in operations)]
+    assert bundles_text(code).startswith(f"# Symbol row is 0 in bundle {holder}.\n")
+
+
 def test_dumps_do_not_replace_each_other(tmp_path: pathlib.Path) -> None:
     b = Builder(V2)
     unary(b)
