@@ -19,7 +19,7 @@ _Rule = Callable[[Operation, Expansion], _Result]
 
 
 def canonicalize(graph: Graph) -> None:
-    """Apply the rule for its kind once to each operation, in order, including those in regions."""
+    """Rewrite each operation once by the rule for its kind, in order, also within regions."""
     expand(graph, _apply)
 
 

@@ -59,7 +59,7 @@ def _product(operation: Operation, to: Expansion) -> Value | None:
 
 
 def _multiplied(operation: Operation, dots: Dots, to: Expansion) -> Value:
-    """Write a product as a multiplication of broadcast operands and a sum over contracted ones."""
+    """Write a product as a broadcast, a multiplication, and a sum over contracted dimensions."""
     batch = len(dots.batch[0])
     shape = (*operation.result.shape,
              *(dots.shapes[0][dimension] for dimension in dots.contracting[0]))

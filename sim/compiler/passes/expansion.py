@@ -45,19 +45,19 @@ class Expansion:
                         value=np.asarray(number, array_dtype(dtype)))
 
     def convert(self, value: Value, dtype: DType) -> Value:
-        """Convert a value's elements to ``dtype``; return the value itself if they have it."""
+        """Convert a value's elements to ``dtype``; return a value of that type unchanged."""
         if value.dtype is dtype:
             return value
         return self.add("convert", (value,), TensorType(value.shape, dtype))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Reshape a value; return the value itself if it has that shape."""
+        """Reshape a value; return a value of that shape unchanged."""
         if value.shape == tuple(shape):
             return value
         return self.add("reshape", (value,), TensorType(tuple(shape), value.dtype))
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """Transpose a value: dimension n of the result is dimension ``permutation[n]`` of it."""
+        """Transpose a value, whose dimension ``permutation[n]`` is dimension n of the result."""
         if list(permutation) == list(range(len(value.shape))):
             return value
         shape = tuple(value.shape[dimension] for dimension in permutation)
@@ -65,7 +65,7 @@ class Expansion:
                         permutation=tuple(permutation))
 
     def broadcast(self, value: Value, shape: Sequence[int], dimensions: Sequence[int]) -> Value:
-        """Broadcast a value to ``shape``: its dimension n is ``dimensions[n]`` of the result."""
+        """Broadcast a value, whose dimension n is dimension ``dimensions[n]`` of the result."""
         return self.add("broadcast_in_dim", (value,), TensorType(tuple(shape), value.dtype),
                         broadcast_dimensions=tuple(dimensions))
 
@@ -97,7 +97,7 @@ class Expansion:
         return self.add(kind, (a, b), a.type)
 
     def total(self, values: Sequence[Value]) -> Value:
-        """Add values of one type, in the order given; this appends an ``add`` for all but one."""
+        """Add values of one type in the given order; append an ``add`` for all but the first."""
         return reduce(partial(self.binary, "add"), values)
 
     def sum(self, value: Value, dimensions: Sequence[int]) -> Value:

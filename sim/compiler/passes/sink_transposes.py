@@ -56,7 +56,7 @@ def _sink(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | 
 
 
 def _exchange(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | None:
-    """Replace a transpose of a product by the product with swapped operands, if they are equal."""
+    """Replace a transpose of a product by the product with swapped operands, if both are equal."""
     [value] = operation.operands
     product = at.producers.get(value)
     if product is None or product.kind != "dot_general" or uses[value] != 1:

@@ -24,7 +24,7 @@ _UNROLLED = 8
 """Maximum number of a block's tiles along the sublanes for which `_by_tiles` is used."""
 
 Combine = Callable[[VReg, VReg], VReg]
-"""Takes the destination's vector and the moved elements; returns the vector to be stored."""
+"""Function from the destination's vector and the moved elements to the vector to be stored."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,10 @@ class _Block:
         self.counts: dict[LoopVariable, int] = {}
 
     def _choose(self, along: str, taken: int | None) -> int | None:
-        """Return the longest axis that can be the extent of the block along a tiled dimension.
+        """Return the number of the longest axis that can form the block along a tiled dimension.
 
-        ``taken`` is an axis that cannot be chosen.
+        ``along`` is ``lane_dimension`` or ``sublane_dimension``, and ``taken`` the axis already
+        chosen for the other one. None if no axis can form the block along this dimension.
         """
         source = getattr(self.source.tiling, along)
         destination = getattr(self.destination.tiling, along)

@@ -83,9 +83,10 @@ def relayout(at: Lowering, source: Place, destination: Place) -> None:
 
 
 def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
-    """Return the source's tiling with lanes and sublanes exchanged, if that completes the copy.
+    """Return the source's tiling ``old`` with lanes and sublanes exchanged.
 
-    It does if the result has the same vectors; otherwise None.
+    None if this exchange alone is not the whole copy, that is, if the exchanged tiling does not
+    have the same vectors as the destination's tiling ``new``.
     """
     to: dict[int, int] = {}
     for axis in axes:
@@ -154,7 +155,11 @@ def _longest(axes: Sequence[Axis], side: str, dimension: int | None) -> Axis | N
 
 
 def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> Place:
-    """Copy a value, through the transposer, to a tiling with these lane and sublane dimensions."""
+    """Copy a value, through the transposer, to a tiling in scratch.
+
+    In this tiling, dimension ``lane`` runs along the lanes, and dimension ``row`` along the
+    sublanes.
+    """
     old = source.tiling
     outer = tuple(d for d in old.order if d not in (lane, row))
     before = _tiling(old, outer, lane, row)

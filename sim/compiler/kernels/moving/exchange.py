@@ -89,7 +89,7 @@ def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[
 def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
     """Split a dimension into whole tiles and a partial one.
 
-    Yields (first tile, number of tiles, elements of each) for the whole tiles, then for the other.
+    Yields (first tile, number of tiles, elements of each): the whole tiles, then the partial one.
     """
     whole, rest = divmod(size, high)
     if whole:

@@ -30,7 +30,7 @@ def like(shape: Sequence[int], tiling: Tiling) -> Tiling:
 def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     """Choose one order of dimensions, that of the first operand, for all values of its rank.
 
-    If the operands of a ``concatenate`` differ in order, all get the standard one.
+    If the operands of a ``concatenate`` differ in order, all get the standard order.
     """
     rank = len(op.result.shape)
     first = operands[0]
@@ -46,7 +46,7 @@ def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> 
 
 @chooses("transpose", "broadcast_in_dim")
 def _from_any(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Accept the operand in any tiling; the result has the standard one."""
+    """Accept the operand in any tiling; the result has the standard tiling."""
     return Choice(operands, (standard(op.result.shape, config),))
 
 

@@ -65,7 +65,10 @@ class Position:
         return index
 
     def tiles(self, loops: Loops, unit: int) -> Index:
-        """Return what the axes add to the tile's number; their steps must be whole tiles."""
+        """Return the tiles by which the axes advance the coordinate, given all their open loops.
+
+        Each step must be a multiple of ``unit``, the elements of a tile.
+        """
         index = Index(0)
         for axis, step in self.steps.items():
             index = index + loops[axis] * (step // unit)
@@ -138,8 +141,8 @@ class Span:
     repeated : bool
         Whether all elements are copies of one element of the source.
     source, destination : Position or None
-        Position of the first element; None if no dimension of the value runs along this one, so
-        that all elements of a vector along it are equal.
+        Position of the first element. None if no dimension of the value runs along the lanes (or
+        sublanes), so that all of them hold equal elements.
     sizes : tuple of int
         Sizes of the source's and of the destination's dimension.
     """
@@ -156,9 +159,9 @@ class Span:
         self._source_tiles = -(-sizes[0] // unit)
         self._size = sizes[1]
         self.moves = source is not None and destination is not None and not repeated
-        """Whether elements keep their order, and may change their position."""
+        """Whether elements are copied in order, perhaps to other positions within a tile."""
         self.broadcasts = source is not None and not self.moves
-        """Whether one element is copied to all."""
+        """Whether one element of the source is copied to all elements of the destination."""
         self._single = destination is None or destination.fits(length, unit)
         self._fits = (self.moves and self._single and source is not None
                       and source.fits(length, unit))
@@ -276,7 +279,10 @@ class Span:
 
     @property
     def first(self) -> tuple[Index, Index]:
-        """Numbers of the first source and destination tile, without what axes contribute."""
+        """Numbers of the first source and destination tile, before the axes' steps are added.
+
+        `prepare` adds these steps already if it is called with open loops.
+        """
         return self._from, self._at
 
     def destination_tile(self, loops: Loops, tile: IndexLike, counts: Counts) -> Index:

@@ -171,9 +171,9 @@ class Dot:
 
 
 def cheapest(product: Product, many: Sequence[Level]) -> Product:
-    """Return the product whose block is the level of ``many`` that gives the fewest cycles.
+    """Return the product with the fewest cycles among those with a block from ``many``.
 
-    ``many`` are levels of rows; those that are not the block become loops around it.
+    ``many`` are levels of rows. One of them is the block; all others become loops around it.
     """
     levels = merged(many)
     return min((replace(product, block=block,
@@ -192,7 +192,7 @@ def strides(tiling: Tiling) -> dict[int, int]:
 
 
 def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
-    """Yield those of some dimensions that are outer dimensions of the tiling."""
+    """Yield those of ``dimensions`` that are outer dimensions of the tiling."""
     return (dimension for dimension in dimensions if dimension in tiling.outer_dimensions)
 
 
@@ -216,7 +216,10 @@ def merged(levels: Sequence[Level]) -> list[Level]:
 
 def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int | None,
             config: Config) -> tuple[Tiling, int]:
-    """Return a tiling with these dimensions along sublanes and lanes, and the copy's cycles."""
+    """Return a tiling with dimensions ``sublane`` and ``lane`` along the sublanes and lanes.
+
+    Also return the estimated cycles to copy a value from ``tiling`` to that tiling.
+    """
     if tiling.sublane_dimension == sublane and tiling.lane_dimension == lane:
         return tiling, 0
     last = tuple(dimension for dimension in (sublane, lane) if dimension is not None)
@@ -333,7 +336,10 @@ def _choose_dot(operation: Operation, operands: tuple[Tiling, ...], config: Conf
 
 def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence[VmemBuffer],
               config: Config, finish: Finish | None) -> tuple[Product, int]:
-    """The product of operands and a result of these tilings, and which operand the rows are."""
+    """Return the product with the fewest cycles, and the number of the operand used as rows.
+
+    ``tilings`` and ``buffers`` are those of both operands and of the result, which are not copied.
+    """
     ways = [dot for copies, dot in _ways(Dots.of(operation), tilings[:2], config)
             if dot.tilings == tuple(tilings[:2]) and dot.result == tilings[2]]
     dtypes = [value.dtype for value in operation.operands]
@@ -345,7 +351,7 @@ def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence
 
 def loads_itself(operation: Operation, value: Value, tilings: Mapping[Value, Tiling],
                  config: Config, smem: range) -> bool:
-    """Whether a product loads one operand itself, if that is in HBM and the other one is not.
+    """Whether a product loads an operand itself, if only this operand is in HBM.
 
     Parameters
     ----------
@@ -380,7 +386,10 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
 
 def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, bool],
              smem: range) -> Plan | None:
-    """The plan of a product that loads operands itself, if that is possible and faster."""
+    """Return a plan with which a product loads operands itself; None if impossible or slower.
+
+    ``values`` are the rows and the weights, and ``loads`` says which of them may be loaded.
+    """
     if not any(loads) or values[0] is values[1]:
         return None
     plan = plan_transfers(replace(product, by_depth=True), loads, smem)

@@ -77,7 +77,7 @@ class PhaseConvolution:
 
     @cached_property
     def is_direct(self) -> bool:
-        """Whether the rows are those of the input, so that no copy is needed."""
+        """Whether the product reads its rows directly from the input, without copies in scratch."""
         attributes = self.operation.attributes
         return (self.windows == attributes["window_strides"] == attributes["lhs_dilation"] == (1, 1)
                 and not any(map(any, attributes["padding"])))
@@ -90,7 +90,7 @@ class PhaseConvolution:
 
     @cached_property
     def together(self) -> int:
-        """Number of offsets of columns that share the lanes of a vector."""
+        """Number of the kernel's column offsets whose features share the lanes of a vector."""
         columns = self.operation.attributes["kernel_spatial_dimensions"][1]
         fits = (not self.transposed and self.weights.lane_tiles == 1
                 and self.features % self.config.sublanes == 0
@@ -101,7 +101,7 @@ class PhaseConvolution:
 
     @cached_property
     def copies(self) -> int:
-        """Number of copies of the rows for the offsets of columns."""
+        """Number of copies of the input: one for each group of `together` column offsets."""
         return -(-self.windows[1] // self.together)
 
     @cached_property
@@ -111,17 +111,20 @@ class PhaseConvolution:
 
     @cached_property
     def line(self) -> int:
-        """Number of vectors that a line of all images takes in the scratch."""
+        """Number of vectors of one line of all images in a copy, for one tile of features."""
         return self.operation.result.shape[1] * self.phases
 
     @cached_property
     def by_offset(self) -> bool:
-        """Whether each offset of lines has its own copy; otherwise, all offsets share one."""
+        """Whether each line offset of the kernel has its own copy of the lines that it needs.
+
+        Otherwise, all line offsets use one copy.
+        """
         return self.operation.attributes["window_strides"][0] > 1
 
     @cached_property
     def lines(self) -> int:
-        """Number of lines of a copy."""
+        """Number of lines in a part of a copy."""
         count = self.operation.result.shape[0]
         if self.by_offset:
             return count
@@ -129,7 +132,7 @@ class PhaseConvolution:
 
     @cached_property
     def parts(self) -> int:
-        """Number of copies of lines for each offset of columns and tile of features."""
+        """Number of parts of a copy: one for each line offset if `by_offset`, otherwise one."""
         return self.windows[0] if self.by_offset else 1
 
     @cached_property
@@ -138,9 +141,10 @@ class PhaseConvolution:
         return self.copies * self.parts * self.lane_tiles * self.lines * self.line
 
     def place(self, copy: int, part: int) -> int:
-        """Return the first vector of a copy: that of its first tile of features.
+        """Return the number of the first vector of part ``part`` of copy ``copy`` in the scratch.
 
-        ``copy`` is the number among `copies`, and ``part`` that among `parts`.
+        This vector belongs to the first tile of features; ``copy`` is less than `copies`, and
+        ``part`` less than `parts`.
         """
         return (copy * self.parts + part) * self.lane_tiles * self.lines * self.line
 
@@ -235,10 +239,10 @@ class _Copies:
                         (end - first) * way.line)
 
     def _copy(self, part: int, lines: list[int], source: int, stride: int) -> None:
-        """Copy lines of the input to ``lines`` of a part of each copy.
+        """Copy lines of the input to lines ``lines`` of part ``part`` of each copy.
 
-        The first one is line ``source`` of the input. The lines of the input are ``stride`` apart
-        if ``lines`` are consecutive, and consecutive otherwise.
+        The first line to copy is line ``source`` of the input. If ``lines`` are consecutive, the
+        input's lines are ``stride`` apart; otherwise, the input's lines are consecutive.
         """
         b, way, images = self._b, self._way, self._lhs[1]
         phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1
@@ -281,11 +285,11 @@ class _Copies:
                 b.store(vector, self._target, target + way.place(copy, 0) + place)
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield all vectors of a line, as (offset, place, phase, shift).
+        """Yield the vectors of a line that are needed, as (offset, place, phase, shift).
 
-        ``offset`` is that of columns, ``place`` the phase of the result, ``phase`` the phase of the
-        input that belongs there, or -1 for zeros, and ``shift`` the number of places by which it is
-        moved.
+        ``offset`` is a column offset of the kernel, and ``place`` a phase of the rows. Phase
+        ``phase`` of the input is copied there: place p gets the elements of place p + ``shift``.
+        A ``phase`` of -1 means zeros.
         """
         way, attributes = self._way, self._attributes
         phases = way.phases
@@ -302,7 +306,11 @@ class _Copies:
                     yield offset, place, phase // dilation, shift
 
     def _moved(self, vector: VReg, shift: int, slot: int) -> VReg:
-        """Move places by ``shift``, and features to the lanes of a slot."""
+        """Move elements to other places, and features to the lanes of a column offset.
+
+        Place p gets the elements of place p + ``shift``, or zeros if there is no such place;
+        ``slot`` is the number of the offset among those that share the vector.
+        """
         b = self._b
         if shift:
             sublanes = self._way.config.sublanes

@@ -116,7 +116,7 @@ class Product:
 
     @cached_property
     def block_rows(self) -> int:
-        """Number of vectors in a block: the one that takes the fewest cycles."""
+        """Number of vectors in a block, chosen so that the product takes the fewest cycles."""
         config = self.config
         most = min(self.block.count, config.result_vregs, _SUMS,
                    config.tile_vregs + max(1, config.tile_vregs // 5))
@@ -126,7 +126,10 @@ class Product:
         return min(sizes, key=lambda rows: (self.blocks(rows) * self.step_cycles(rows), rows))
 
     def blocks(self, rows: int) -> int:
-        """Return the number of blocks of ``rows`` vectors each."""
+        """Return the number of blocks into which the block level is divided.
+
+        Each block has ``rows`` vectors; the last one may overlap the one before.
+        """
         return -(-self.block.count // rows)
 
     def step_cycles(self, rows: int) -> int:

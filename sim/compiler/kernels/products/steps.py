@@ -95,7 +95,11 @@ class _Counters:
                 b.smem_store(following, self._smem[number])
 
     def place(self, name: str) -> Index:
-        """Return the sum of the counters times the levels' distances, for operand ``name``."""
+        """Return the vectors from the first step's ``name`` to those of the counters' step.
+
+        ``name`` is a distance of `Level`: ``rows``, ``weights``, ``results`` and so on. This is
+        the sum, over all levels, of the counter times that distance.
+        """
         total = Index(0)
         for kind, level, counter in self.levels:
             if kind == "block":
@@ -278,12 +282,15 @@ class _Writer:
             self._start_store()
 
     def _start(self) -> None:
-        """Start the transfer of a chunk of operands: not with others, because it holds the core."""
+        """Start the transfer of one chunk of operands; only one, because a start holds the core."""
         assert self._transfers is not None
         self._transfers.start()
 
     def _describe(self, results: "_Results | None") -> None:
-        """Write the descriptor for the block of results that this step pops; the next starts it."""
+        """Write the descriptor of a transfer that stores the block of results of this step.
+
+        The next step starts that transfer.
+        """
         assert self._transfers is not None
         assert results is not None
         self._transfers.describe_store(results.at)
@@ -291,9 +298,9 @@ class _Writer:
     def _start_store(self) -> None:
         """Start the transfer of the block that was popped in the step before.
 
-        Behind the push of the second vector of rows, because the array then has rows for about as
-        long as the start holds the core. A later start would be ordered after the stores of this
-        step's results.
+        In a step, the start follows the push of the second vector of rows: the array then has rows
+        for about as long as the start holds the core. A later start would be ordered after the
+        stores of this step's results.
         """
         assert self._transfers is not None
         self._transfers.start_store()
@@ -427,7 +434,7 @@ class _Writer:
                 b.push("rows", self._row(number + 1, mask))
 
     def _depth_mask(self, operand: "_Operand") -> MReg | None:
-        """Return the mask of the lanes within the depth; None for all."""
+        """Return the mask of the lanes within the depth; None if all lanes are."""
         if not self._counts_depth:
             return self._lane_mask
         assert self._lane is not None

@@ -203,7 +203,7 @@ class Plan:
 
     @property
     def started_at_once(self) -> int:
-        """Number of chunks whose transfers are started first: as many as the DMA queue can hold."""
+        """Number of chunks whose transfers are started at once: at most the DMA queue's depth."""
         return min(self.started_first, QUEUE_DEPTH)
 
     @property
@@ -245,7 +245,10 @@ additional cycles to start a transfer with several runs."""
 
 
 def _growing(count: int, part: int) -> Iterator[tuple[int, int]]:
-    """Divide a count into parts (first, size), each 1 / ``part`` of the sum of those before it."""
+    """Divide a count into growing ranges, each as (first, size).
+
+    The size of a range is its first number divided by ``part``, rounded down, but at least 1.
+    """
     first = 0
     while first < count:
         size = min(max(1, first // part), count - first)
@@ -307,7 +310,10 @@ class Transfers:
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Steps that end with a wait for a chunk; all but the last few first start a transfer."""
+        """Steps that end with a wait for a chunk.
+
+        Before the wait, each of the first `starts` of them starts the transfer of another chunk.
+        """
         return self._plan.stops
 
     @property

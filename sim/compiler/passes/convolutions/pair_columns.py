@@ -104,7 +104,10 @@ class Pairing:
 
 def for_two_columns(kernel: Value, attributes: dict[str, Any], to: Expansion
                     ) -> tuple[Value, dict[str, Any]]:
-    """Return a kernel that computes the outputs of two adjacent columns, and changed attributes."""
+    """Return a kernel that computes the outputs of two adjacent columns at once.
+
+    Also return the attributes of a convolution that change with the kernel.
+    """
     plain = _in_order(kernel, attributes, to)
     strides = attributes["window_strides"]
     return (to.concatenate([_padded(plain, 1, 0, 1, to), _padded(plain, 1, 1, 0, to)], 3),
@@ -113,7 +116,10 @@ def for_two_columns(kernel: Value, attributes: dict[str, Any], to: Expansion
 
 def block_diagonal(kernel: Value, attributes: dict[str, Any], to: Expansion
                    ) -> tuple[Value, dict[str, Any]]:
-    """Return a block diagonal kernel, with a 1 x 1 kernel twice, and changed attributes."""
+    """Return a block diagonal kernel, whose two blocks are copies of a 1 x 1 kernel.
+
+    Also return the attributes of a convolution that change with the kernel.
+    """
     plain = _in_order(kernel, attributes, to)
     outputs = plain.shape[3]
     return (to.concatenate([_padded(plain, 3, 0, outputs, to), _padded(plain, 3, outputs, 0, to)],
@@ -121,7 +127,7 @@ def block_diagonal(kernel: Value, attributes: dict[str, Any], to: Expansion
 
 
 def repeated_twice(value: Value, to: Expansion) -> Value:
-    """Write a broadcast again, with the elements of its last dimension twice in succession."""
+    """Write a value, the result of a broadcast, with its last dimension repeated twice."""
     producer = to.producers[value]
     [source], dimensions = producer.operands, producer.attributes["broadcast_dimensions"]
     last = len(value.shape) - 1

@@ -143,8 +143,8 @@ def _selection(columns: int, places: int, sublanes: int, distances: Sequence[int
                ) -> "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]":
     """Return matrices that select columns, shape (distances, lanes, columns).
 
-    In the matrix of a distance, the element at a lane and a column is 1 if the column is that of
-    the lane plus the distance.
+    In the matrix of a distance, the element at a lane and a column is 1 if the column equals the
+    lane's column plus the distance; otherwise it is 0.
     """
     phases = columns // places
     found = np.zeros((len(distances), phases * sublanes, columns), np.float32)

@@ -164,7 +164,7 @@ class _Split:
 
     @property
     def form(self) -> tuple[Order, int]:
-        """Dimensions and number of phases; all operands of an elementwise operation must agree."""
+        """The order and the number of phases: operands of elementwise operations must agree."""
         return self.order, self.parts[0].shape[2]
 
 
@@ -275,10 +275,10 @@ class _Splitter:
 
     def _kernels(self, kernel: Value, type: TensorType, attributes: dict[str, Any], to: Expansion
                  ) -> list[tuple[Value, dict[str, Any]]]:
-        """Return the kernel; or, if it fills much of vector memory, its lines one by one.
+        """Return a convolution's kernel, or the kernel's lines if it fills much of vector memory.
 
-        Each comes with the attributes that change. A line of the kernel is read from HBM while the
-        line before is multiplied.
+        Each line is a kernel of its own, so that it is read from HBM while the line before is
+        multiplied. Each kernel is paired with the attributes that change with it.
         """
         spatial, config = attributes["kernel_spatial_dimensions"], self._config
         along, size = spatial[0], kernel.shape[spatial[0]]
@@ -313,7 +313,11 @@ class _Splitter:
         return total > self._config.vmem_vectors * _ROOM
 
     def _gains(self, images: int, features: int, places: int, columns: int) -> bool:
-        """Return whether places fill the sublanes well enough, and at least as well as images."""
+        """Return whether a split into phases pays off for a convolution.
+
+        Its features must fill the sublanes. The places of a phase, in the sublanes, must fill at
+        least `_LEAST` of them, or be all columns, and fill them as well as the images would.
+        """
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)
 

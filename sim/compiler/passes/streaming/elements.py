@@ -63,7 +63,10 @@ class _FusionAxis:
                     numbered=self._numbered)
 
     def _cut(self, inner: Operation, value: Value) -> int | None:
-        """Return the dimension along which to divide an operand of ``inner``; None for none."""
+        """Return the dimension along which blocks divide ``value``, an operand of ``inner``.
+
+        None if each block needs the whole operand.
+        """
         if inner.kind == "broadcast_in_dim":
             dimensions = inner.attributes["broadcast_dimensions"]
             if self._along not in dimensions:
@@ -146,10 +149,11 @@ def _transpose(operation: Operation) -> Iterator[Axis]:
 
 @axes("reshape")
 def _reshape(operation: Operation) -> Iterator[Axis]:
-    """Yield the axes of a reshape, one for each pair of dimensions that can be divided together.
+    """Yield the axes of a reshape.
 
-    The dimensions before them have the same product in both shapes. So each of the pair is the
-    outermost dimension of a group, and both groups hold the same elements.
+    Each axis divides one dimension of the result and one of the operand. The sizes of the
+    dimensions before these two have the same product in both shapes. So each of the two is the
+    outermost dimension of a group (`_group`), and both groups hold the same elements.
     """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
@@ -171,10 +175,10 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
 
 
 def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tuple[int, int]:
-    """Return how many elements one index of dimension ``at``, and of ``cut``, has in its group.
+    """Return the elements of a group for each index of dimension ``at``, and of ``cut``.
 
-    The group is the shortest range of dimensions, from ``at`` in one shape and from ``cut`` in the
-    other, with the same product.
+    A group is a range of dimensions: it begins at dimension ``at`` of ``shape``, or at dimension
+    ``cut`` of ``other``. Both ranges are the shortest ones with the same product of sizes.
     """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1
@@ -189,8 +193,8 @@ def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tup
 def _reshape_axis(operation: Operation, along: int, cut: int, mine: int, other: int) -> Axis:
     """Return the axis that divides dimension ``along`` of a reshape's result.
 
-    It divides dimension ``cut`` of the operand. One index of the axis covers ``mine`` indices of
-    the result's dimension and ``other`` indices of the operand's.
+    The axis also divides dimension ``cut`` of the operand. One index of the axis covers ``mine``
+    indices of the result's dimension and ``other`` indices of the operand's dimension.
     """
     [value] = operation.operands
     count = operation.result.shape[along] // mine

@@ -15,8 +15,8 @@ from sim.compiler.words import to_words
 __all__ = ["leave_in_hbm"]
 
 _MOST_CUTS = 4
-"""Most dimensions in which a slice in HBM may be smaller than its operand: each needs a word of
-scalar memory for its index."""
+"""Maximum number of dimensions in which a slice in HBM may be smaller than its operand: each of
+them needs a word of scalar memory for its index."""
 _LEAST = 4
 """Smallest number of vectors of a slice for which a transfer pays off despite its latency."""
 
@@ -28,10 +28,10 @@ def leave_in_hbm(graph: Graph, config: Config) -> None:
 
     - gathers along a table's first dimension; their indices are reshaped to one dimension;
     - concatenations;
-    - dynamic slices and their updates; one of part of the lanes is first split into one of whole
-      rows, in HBM, and one within these rows;
-    - slices of any size that a counted loop takes of an input of the graph, because they can be
-      loaded while the loop runs.
+    - dynamic slices and updates of slices; if a slice holds only parts of rows, an operation on
+      whole rows in HBM and an operation within these rows replace it;
+    - dynamic slices of an input of the graph in a counted loop, even if the input fits vector
+      memory, because a transfer can load them while the loop runs.
 
     Parameters
     ----------
@@ -70,7 +70,10 @@ def _leave_slices(operation: Operation, loop: Counted, inputs: Set[Value], confi
 
 
 def _is_block(operation: Operation, loop: Counted, config: Config) -> bool:
-    """Return whether an operation slices whole vectors at an affine function of the counter."""
+    """Return whether an operation slices whole vectors, enough for a transfer to pay off.
+
+    The slice must begin at indices that are affine functions of the loop's counter.
+    """
     if operation.kind != "dynamic_slice":
         return False
     (value, *starts), result = operation.operands, operation.result
@@ -100,7 +103,11 @@ def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | No
 
 
 def _slice(operation: Operation, at: Expansion) -> Value | None:
-    """Mark a slice or an update of whole rows; split one of parts of rows into two operations."""
+    """Mark a dynamic slice, or an update of a slice, that consists of whole rows.
+
+    If it holds parts of rows, replace it by operations on whole rows, which are marked, and one
+    operation within these rows; return the result. Return None if the operation stays.
+    """
     updates = operation.kind == "dynamic_update_slice"
     value, starts = operation.operands[0], operation.operands[2 if updates else 1:]
     part = operation.operands[1] if updates else operation.result
@@ -143,7 +150,7 @@ def _line(operation: Operation, at: Expansion, config: Config) -> Value | None:
 
 
 def _takes_rows(operation: Operation) -> bool:
-    """Return whether each index of a gather selects ``table[index]`` as a whole."""
+    """Return whether a gather copies the whole of ``table[index]`` for each of its indices."""
     (table, indices), attributes = operation.operands, operation.attributes
     rank, result = table.type.rank, operation.result
     batch = result.type.rank - rank + 1

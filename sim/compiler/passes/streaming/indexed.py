@@ -43,10 +43,11 @@ def _sizes(sizes: tuple[int, ...], cut: int, block: Block) -> dict[str, object]:
 
 
 def _table_axis(operation: Operation, number: int, cut: int) -> Axis:
-    """Return the axis that divides a gather's operand along a dimension that is indexed.
+    """Return the axis that divides a gather's operand along dimension ``cut``.
 
-    The whole result is carried from block to block; each block fills in those of its elements that
-    the block's part of the operand contains.
+    Component ``number`` of each index vector is an index of that dimension. The whole result is
+    carried from block to block. Each block sets those elements of the result that its part of the
+    operand contains.
     """
     operand, indices = operation.operands
 
@@ -156,9 +157,10 @@ def _scatter(operation: Operation) -> Iterator[Axis]:
 
 
 def _target_axis(operation: Operation, number: int, cut: int) -> Axis:
-    """Divide a scatter's operand along a dimension that is indexed.
+    """Return the axis that divides a scatter's operand along dimension ``cut``.
 
-    Each block ignores the updates of indices that it does not contain.
+    Component ``number`` of each index vector is an index of that dimension. Each block ignores
+    updates at indices outside of its part of the operand.
     """
     operand, indices, updates = operation.operands
 

@@ -38,7 +38,10 @@ def _reduce(operation: Operation) -> Iterator[Axis]:
 
 
 def _sum_type(dtype: DType, kind: str | None) -> DType:
-    """Return the type in which a reducer of that kind combines numbers, the same as its kernel."""
+    """Return the type in which a reducer of kind ``kind`` combines numbers of type ``dtype``.
+
+    The kernel of a reduction uses the same type.
+    """
     return DType.F32 if dtype is DType.BF16 and kind in ("add", "multiply") else dtype
 
 
@@ -68,7 +71,7 @@ def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
 
 
 def _mapped(at: Expansion, region: Graph, operands: Sequence[Value]) -> list[Value]:
-    """Apply a region on scalars to all elements of values of one shape."""
+    """Apply a region, a function of scalars, to each element of operands of equal shapes."""
     shape = operands[0].shape
     known = dict(zip(region.inputs, operands, strict=True))
     for inner in region.operations:

@@ -55,10 +55,11 @@ def stream_large(graph: Graph, config: Config, share: int = 1) -> None:
 
 
 class _Way(Enum):
-    """How a block is held in vector memory.
+    """The way in which vector memory holds blocks.
 
-    STAGED: twice, so that transfers overlap with computation. PLAIN: once. NESTED: it does not fit,
-    and is divided into blocks again.
+    STAGED: there is room for two blocks, so that one is transferred while the other is computed.
+    PLAIN: there is room for one block. NESTED: a block does not fit, and is divided into smaller
+    blocks.
     """
 
     STAGED = 0
@@ -68,7 +69,11 @@ class _Way(Enum):
 
 @dataclass(frozen=True)
 class _Plan:
-    """An axis and the size of its blocks; the plan with the smallest ``waste`` is chosen."""
+    """An axis and the size of its blocks.
+
+    Of several plans, the one with the smallest ``waste`` is chosen: a tuple of costs, of which the
+    first is the most important.
+    """
 
     axis: Axis
     size: int
@@ -98,9 +103,9 @@ class _Streams:
         graph.outputs = [replaced.get(value, value) for value in graph.outputs]
 
     def _steps(self, operation: Operation) -> list[Operation]:
-        """Return the operation alone, or two operations for a reshape that cannot be divided.
+        """Return the operation in a list; or two reshapes, for a reshape that cannot be divided.
 
-        The shape between these two has whole rows, (size / lanes, lanes), if possible.
+        The shape between the two reshapes has whole rows, (size / lanes, lanes), if possible.
         """
         if operation.kind != "reshape" or self._needed(operation) <= self._vectors or (
                 self._plan(operation) is not None):
@@ -116,7 +121,10 @@ class _Streams:
     # The choice of an axis.
 
     def _plan(self, operation: Operation) -> _Plan | None:
-        """Choose how to compute an operation block by block; None if it fits or has no plan."""
+        """Choose a plan to compute an operation block by block.
+
+        None if the operation fits vector memory, or has no plan.
+        """
         if operation.kind in ("while", "case", "constant", "stream") or (
                 operation.attributes.get("in_hbm")) or any(
                 0 in value.shape for value in (*operation.operands, *operation.results)):
@@ -133,7 +141,10 @@ class _Streams:
         return sum(self._size(value.type) for value in values)
 
     def _chosen(self, operation: Operation) -> int:
-        """Return the vectors of operands and results in the tilings that the rule chooses."""
+        """Return the number of vectors of an operation's operands and results together.
+
+        They have the tilings that the operation's rule chooses for standard operands.
+        """
         choice = choose(operation, tuple(standard(value.shape, self._config)
                                          for value in operation.operands), self._config)
         tilings = dict(zip((*operation.operands, *operation.results),
@@ -186,7 +197,10 @@ class _Streams:
                                   -(-axis.size // size)))
 
     def _pleasant(self, operation: Operation, axis: Axis, most: int, unit: int) -> int:
-        """Choose a block size up to ``most`` for enough blocks, if possible all of one size."""
+        """Choose the size of blocks: a multiple of ``unit``, at most ``most``.
+
+        The aim is about `_BLOCKS` blocks, if possible all of the same size.
+        """
         wanted = max(axis.size // _BLOCKS // unit * unit, unit)
         least = self._vectors // _SMALLEST
         while wanted < most and sum(self._blocks(operation, axis, wanted)) < least:
@@ -198,7 +212,10 @@ class _Streams:
         return size
 
     def _blocks(self, operation: Operation, axis: Axis, size: int) -> list[int]:
-        """Return the number of vectors of one block, for each divided operand and result."""
+        """Return how many vectors a block of ``size`` indices has.
+
+        The list has an item for each operand and each result that is divided.
+        """
         found = []
         for value, part in axis.inputs:
             if part is not None:
@@ -211,7 +228,10 @@ class _Streams:
         return found
 
     def _unit(self, operation: Operation, axis: Axis) -> int | None:
-        """Return the smallest block size that starts each block at a whole vector, or None."""
+        """Return the smallest block size with which all parts of blocks begin at whole vectors.
+
+        Larger block sizes must be its multiples. None if no size has this property.
+        """
         unit = axis.unit
         for value, along in zip(operation.results, axis.results, strict=True):
             if along is not None:
@@ -229,7 +249,10 @@ class _Streams:
         return int(unit)
 
     def _tile(self, kind: TensorType, along: int, sublanes: int) -> int:
-        """Return the alignment, in indices, of a block's first index along a dimension."""
+        """Return the alignment, in indices, of a block's first index along a dimension.
+
+        ``sublanes`` is the alignment along the dimension that lies in the sublanes.
+        """
         if along == kind.rank - 1:
             return self._config.lanes
         return sublanes if along == kind.rank - 2 else 1
