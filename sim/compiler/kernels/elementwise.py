@@ -51,8 +51,8 @@ class Leaf:
     operand : int or None
         Number of the operand; None for a coordinate.
     dimensions : tuple of int
-        For an operand, the dimension of the result for each of the operand's. For a coordinate, the
-        dimension whose index it is.
+        For an operand: for each of its dimensions, the corresponding dimension of the result. For
+        a coordinate: the dimension of which it is the index.
     """
 
     operand: int | None
@@ -165,7 +165,7 @@ def region_refusal(operation: Operation) -> Refusal | None:
 
 
 def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
-    """Write one execution of a step on registers; a constant result is returned as a word."""
+    """Write one execution of a stage's step; return registers, or words for constant results."""
     e = Elements()
     inputs = [e.input() for _ in registers]
     outputs = step(e, inputs)
@@ -217,13 +217,13 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
 
 
 def _leaves_of(operation: Operation) -> list[tuple[int, Leaf]]:
-    """Return the leaves that are operands, each with the number of the region's input."""
+    """Return the leaves that are operands, each as (number of the region's input, leaf)."""
     return [(leaf.operand, leaf) for leaf in _Region(_region_of(operation)).leaves
             if leaf.operand is not None]
 
 
 def _operand_numbers(operation: Operation) -> list[int]:
-    """Return the number of the region's input for each operand."""
+    """Return, for each operand, the number of the region's input through which it is read."""
     inputs = {value: number for number, value in
               enumerate(dict.fromkeys(operation.operands))}
     if operation.kind == "fusion":
@@ -233,9 +233,9 @@ def _operand_numbers(operation: Operation) -> list[int]:
 
 @chooses("fusion", *table.KINDS)
 def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Choose the tiling that most operands of the result's shape have.
+    """Choose the most frequent tiling of the operands that have the result's shape.
 
-    If the other operands cannot be read with that tiling, choose the standard one.
+    If the kernel cannot read all other operands with that tiling, choose the standard tiling.
     """
     shape = operation.results[0].shape
     given = [tiling for tiling in operands if tiling.shape == shape]
@@ -295,7 +295,7 @@ def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int
 
 
 def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[str]:
-    """Return the operations that broadcast an operand's only lane or sublane."""
+    """Return the names of the operations that broadcast an operand's only lane or sublane."""
     found = []
     for name, mine, its in (("broadcast_lane", tiling.lane_dimension, result.lane_dimension),
                             ("broadcast_sublane", tiling.sublane_dimension,
@@ -441,7 +441,7 @@ def _elementwise(operation: Operation, at: Lowering) -> None:
 
 
 def _write_stages(operation: Operation, at: Lowering, parts: Sequence[Stage]) -> None:
-    """Write a loop over the vectors, with an inner loop for each stage that is repeated."""
+    """Write a loop over the result's vectors, with an inner loop for each repeated stage."""
     b, result = at.builder, at.place(operation.result)
     with b.loop(result.buffer.vectors) as i:
         state = [b.load(at.place(value).buffer, i) for value in operation.operands]

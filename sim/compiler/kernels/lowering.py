@@ -81,11 +81,11 @@ class Lowering(Protocol):
         """Whether the kernel itself may load this operand from HBM, or store this result there."""
 
     def transfer(self, value: Value) -> Any:
-        """Take over the transfer of an operand or a result between HBM and its place.
+        """Let the kernel itself transfer an operand or a result between HBM and its place.
 
-        Allowed if `can_transfer`. Returns a scalar register with the number of the value's first
-        row of HBM; its rows follow in the order of its vectors. The kernel must wait for the
-        transfers that it starts.
+        `can_transfer` must be true for the value. Returns a scalar register with the number of the
+        value's first row of HBM; its other rows follow in the order of its vectors. The kernel must
+        wait for the transfers that it starts.
         """
 
     def predict(self, cycles: int) -> None:
@@ -106,8 +106,8 @@ class Lowering(Protocol):
     def scalars(self, buffer: Any, index: Any) -> int:
         """Write code that copies vector ``index`` of a buffer to scalar memory; return its address.
 
-        Element (sublane, lane) is at the address plus sublane * lanes + lane. It stays there until
-        the next call of this method or of `scalar`.
+        Element (sublane, lane) is at the address plus sublane * lanes + lane. The elements stay
+        there until the next call of this method or of `scalar`.
         """
 
 

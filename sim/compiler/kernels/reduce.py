@@ -41,7 +41,7 @@ def identity(kind: str, dtype: DType) -> int:
 
 
 class Reducer:
-    """Writes the reducer of an operation, as code on tuples with a vector for each operand.
+    """Writes the reducer of an operation, as code on tuples of one vector for each operand.
 
     Sums and products of bf16 numbers are computed in fp32, until `finish` rounds them.
 
@@ -64,7 +64,7 @@ class Reducer:
                                     for value in op.operands[count:]]
         """The initial values, as vectors with all elements equal."""
         self.neutral = self.initial
-        """The neutral values; for a reducer of no known kind, the initial values."""
+        """The neutral values, as vectors; for a reducer of no known kind, the initial values."""
         if self.kind is not None:
             self.neutral = [self._b.splat(identity(self.kind, self.dtype))]
 
@@ -127,7 +127,7 @@ class Reducer:
 
 
 def result_tiling(operand: Tiling, dimensions: Sequence[int]) -> Tiling:
-    """Return the tiling that the result has after a reduction of these dimensions."""
+    """Return the tiling of the result of a reduction over ``dimensions`` of an operand."""
     kept = [d for d in range(len(operand.shape)) if d not in dimensions]
     order = tuple(kept.index(d) for d in operand.order if d in kept)
     return replace(operand, shape=tuple(operand.shape[d] for d in kept), order=order,
@@ -207,7 +207,10 @@ class _Reduction:
                 self._b.store(vector, place.buffer, destination, mask)
 
     def _value(self, first: Index) -> list[VReg]:
-        """Reduce all elements that belong to one vector of the result."""
+        """Reduce all elements that belong to one vector of the result; return one for each result.
+
+        ``first`` is the number of the first of the operand's vectors that hold these elements.
+        """
         old, reducer = self._old, self._reducer
         loops = [(old.shape[d], (stride, stride)) for d, stride in outer_strides(old).items()
                  if d in self._dimensions]
@@ -230,7 +233,11 @@ class _Reduction:
 
     def _pieces(self, dimension: int | None, size: int,
                 unit: int) -> list[tuple[int, int, bool]]:
-        """Divide a reduced dimension into tiles: (first, number, whether the tile has padding)."""
+        """Divide a tiled dimension into its full tiles and a last tile with padding.
+
+        Each item is (first tile, number of tiles, whether they have padding). A dimension that is
+        not reduced yields one tile, without regard to padding.
+        """
         if dimension not in self._dimensions:
             return [(0, 1, False)]
         full, rest = divmod(size, unit)

@@ -24,7 +24,7 @@ def _sort(op: Operation, at: Lowering) -> None:
 
 
 class _Sort:
-    """Writes the network; the position of an element is lanes * tile + lane."""
+    """Writes the network; an element's position along the sort is lanes * tile + lane."""
 
     def __init__(self, op: Operation, at: Lowering) -> None:
         self._op, self._at, self._b = op, at, at.builder

@@ -45,8 +45,8 @@ class _Axis:
     Attributes
     ----------
     around, inner : int
-        Number of indices of all dimensions outside this one, and number of vectors for one index of
-        this one.
+        Product of the sizes of all dimensions outside this one, and number of vectors for one index
+        of this dimension.
     size, many : int
         Number of elements of the operand, and number of windows, along this dimension.
     step : int
@@ -72,8 +72,8 @@ class _Axis:
     def source(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
         """Return the number of the operand's vector at these indices.
 
-        Index ``a`` counts the indices of outer dimensions (`around`), ``i`` those of this
-        dimension, and ``v`` the vectors of one index.
+        Index ``a``, below `around`, is that of all dimensions outside this one. Index ``i`` is that
+        of this dimension, and ``v``, below `inner`, the number of the vector for index ``i``.
         """
         return Index.of(a) * (self.size * self.inner) + Index.of(i) * self.inner + v
 
@@ -151,7 +151,7 @@ class _Windows:
                      in zip(self.shape, self.base, self.padding, strict=True))
 
     def pad(self, at: Lowering, source: Place, padded: Place) -> None:
-        """Copy the operand to its place within the padded operand."""
+        """Copy the operand to its position in ``padded``, the operand with its padding."""
         axes, starts, ends = [], [], []
         for d, (size, step, (low, _), whole) in enumerate(zip(
                 self.shape, self.base, self.padding, self.padded, strict=True)):
@@ -165,14 +165,14 @@ class _Windows:
 
     def corners(self, at: Lowering, padded: Place, result: Place,
                 offset: Sequence[IndexLike]) -> None:
-        """Copy the element at ``offset`` of each window to the result."""
+        """Copy the element at ``offset`` within each window of ``padded`` to the result."""
         copy(at, padded, result, [Axis(size, d, d, self.strides[d])
                                   for d, size in enumerate(self.result)],
              (offset, [0] * len(offset)))
 
     def spread(self, at: Lowering, values: Place, padded: Place,
                offset: Sequence[IndexLike]) -> None:
-        """Copy values to the element at ``offset`` of each window: the inverse of `corners`."""
+        """Copy one value to the element at ``offset`` within each window: `corners` reversed."""
         copy(at, values, padded, [Axis(size, d, d, 1, self.strides[d])
                                   for d, size in enumerate(self.result)],
              ([0] * len(offset), offset))
@@ -183,7 +183,7 @@ def _tiled(shape: tuple[int, ...], like: Tiling) -> Tiling:
 
 
 def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
-    """Allocate scratch for a value of another shape, with the same order of dimensions."""
+    """Allocate scratch for a value of shape ``shape``, in the order of dimensions of ``like``."""
     tiling = _tiled(shape, like)
     return Place(at.scratch(tiling.vectors), tiling)
 
@@ -231,7 +231,7 @@ class _Reduction:
         self._windows = _Windows.of(op, op.results[0].shape)
         self._reducer = Reducer(op, at)
         self._spare: list[Place] = []
-        """Scratch buffers that are free."""
+        """Scratch buffers that hold no values and can be used again."""
         self._weight = 1
         """Number of elements of the original operand that each current element combines."""
 
@@ -256,9 +256,10 @@ class _Reduction:
                 b.store(vector, result.buffer, i)
 
     def _space(self, tiling: Tiling, least: int = 1) -> list[Place]:
-        """Return scratch for each operand, preferably buffers that are free again.
+        """Return a place of tiling ``tiling`` in scratch for each operand.
 
-        A new buffer has at least ``least`` vectors, so that it fits later uses.
+        Buffers of `_spare` are used first. A new buffer has at least ``least`` vectors, so that it
+        is large enough for later uses.
         """
         found = []
         for _ in self._places:
@@ -297,7 +298,10 @@ class _Reduction:
 
     def _inside(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], first: int, last: int) -> None:
-        """Reduce windows ``first`` to ``last - 1``, which have no padding, each in registers."""
+        """Reduce windows ``first`` to ``last - 1``, which contain no padding, in registers.
+
+        ``spans`` has `_Axis.span` for each element of a window; ``totals`` receives the results.
+        """
         b = self._b
         with nest(b, [axis.around, last - first, axis.inner], {}) as (a, i, v):
             vectors = self._reducer.neutral
@@ -311,7 +315,11 @@ class _Reduction:
     def _border(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], part: tuple[int, int],
                 padding: list[VReg]) -> None:
-        """Reduce windows with padding, in a pass for each of their elements."""
+        """Reduce windows that contain padding: windows ``part[0]`` to ``part[1] - 1``.
+
+        For each element of a window, a pass combines that element of all these windows with
+        ``totals``. ``spans`` has `_Axis.span` for each element of a window.
+        """
         b, (begin, end) = self._b, part
         with nest(b, [axis.around, end - begin, axis.inner], {}) as (a, i, v):
             for place, vector in zip(totals, self._reducer.neutral, strict=True):
@@ -359,9 +367,9 @@ class _Reduction:
         return total
 
     def _along(self, dimension: int, size: int, dilation: int) -> None:
-        """Combine windows of ``size`` elements along a dimension, at all positions.
+        """Combine ``size`` elements, ``dilation`` apart, along a dimension, from every position on.
 
-        Where a window does not fit within the operand, the value is undefined.
+        Where these elements do not all lie within the operand, the result is undefined.
         """
         length = 1
         if self._reducer.kind in ("maximum", "minimum", "and", "or"):
@@ -399,7 +407,10 @@ class _Reduction:
         return copies
 
     def _combine(self, totals: list[Place], dimension: int, distance: int) -> None:
-        """Combine each element of ``totals`` with the operands' element ``distance`` further on."""
+        """Combine ``totals`` with the operands: each element with the one ``distance`` further on.
+
+        ``distance`` is a number of indices of ``dimension``.
+        """
         b, places, tiling = self._b, self._places, self._places[0].tiling
         if distance >= tiling.shape[dimension]:
             return
@@ -503,7 +514,10 @@ def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:
 
 
 def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Return the number of the element that each window selects; 0 if it selects none."""
+    """Compute the number (`_number`) of the element that each window selects; 0 if none.
+
+    Returns the place in scratch, of tiling ``tiling``, that holds these numbers.
+    """
     b = at.builder
     padded = _space(at, windows.padded, tiling)
     windows.pad(at, at.place(op.operands[0]), padded)
@@ -531,7 +545,7 @@ def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> P
 
 
 def _inside(at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Return a place with 1 for elements of the padded operand that are not padding, else 0."""
+    """Return a place of the padded operand's shape: 0 for padding, and 1 for other elements."""
     b = at.builder
     place = _space(at, windows.padded, tiling)
     with b.loop(place.tiling.vectors) as i:

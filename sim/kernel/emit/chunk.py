@@ -50,15 +50,15 @@ class _Chunk:
                 f"return {' | '.join(self._active()) or '0'};"]
 
     def _bit_registers(self) -> list[str]:
-        """C++ statements that compute, then store, all registers that depend only on bits."""
+        """C++ statements that compute, then store, all registers of pure bits (`Plan.pure`)."""
         values = [f"const uint64_t next{index} = {self._bits.name(value)}{self._valid};"
                   for index, value in self._plan.bits]
         return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
 
     def _active(self) -> list[str]:
-        """C++ expressions that are all zero only if the registers in `Plan.active` are 0.
+        """C++ expressions that test whether all tiles of the chunk are idle.
 
-        They must be 0 in all tiles of the chunk.
+        All of them are zero only if each register in `Plan.active` is 0 in every tile of the chunk.
         """
         plan = self._plan
         direct = {index for index, _ in plan.bits}

@@ -101,7 +101,7 @@ class Fusion:
         return {node for node in added - otherwise - set(roots) if node.op in COMPARES}
 
     def _fuse(self, node: Node) -> None:
-        """Merges operands of ``node`` into it; which must have been fused before."""
+        """Merges operands into ``node``; the operands must have been fused before."""
         if node.op == "notb" and self._single(node.args[0]) and node.args[0].op in COMPARES:
             self.merged.add(node.args[0])
         elif node.op == "andb":
@@ -140,7 +140,10 @@ class Fusion:
                 return
 
     def _fuse_logic(self, node: Node) -> None:
-        """Replaces the bitwise operands of a bitwise operation by theirs, up to three in all."""
+        """Replaces bitwise operands of a bitwise operation by their own operands.
+
+        The operation then combines at most three values (`logic`).
+        """
         leaves = list(dict.fromkeys(node.args))
         for arg in node.args:
             if arg in self.logic and self._single(arg):

@@ -62,7 +62,10 @@ class Ports:
 
 
 def linked_port(link: Link) -> str | None:
-    """Name of the grid output that a chain drives, None if none; of other links, their port."""
+    """Name of the grid port of a link.
+
+    For a chain, it is the output that the last tile drives; None if there is no such output.
+    """
     return link.last if isinstance(link, Chain) else link.port
 
 

@@ -71,7 +71,7 @@ def _serial(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
 
 
 def _parallel(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """As `_serial`, for a kernel that gets its inputs at the falling edge.
+    """Like `_serial`, for a kernel that gets its inputs at the falling edge.
 
     The kernel steps between the falling and the rising edge.
     """

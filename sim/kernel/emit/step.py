@@ -99,9 +99,10 @@ def _loads(plan: Plan, ports: Ports) -> _Loads:
 
 def _edge_registers(plan: Plan, ports: Ports,
                     toward: str) -> Iterable[tuple[int | None, Port, int]]:
-    """Registers whose value beyond the grid's edge is a port: number, port and width.
+    """Registers whose values beyond the grid's edge come from a port, as (number, port, width).
 
-    Chains toward ``toward``; each register appears once.
+    Only registers that chains carry toward ``toward``, ``east`` or ``south``, are included, each
+    of them once.
     """
     return dict.fromkeys((source.source, ports.inputs[source.port], source.width)
                          for source in plan.inputs.values()
@@ -199,9 +200,10 @@ def _waking(plan: Plan, kind: str) -> list[Input]:
 
 
 def work_estimate(grid: TileGrid, plan: Plan, ports: Ports, row_cost: int) -> list[str]:
-    """C++ statements that return the cost of a step: ``row_cost`` for each row to be stepped.
+    """C++ statements that return the estimated cost of a step: ``row_cost`` for each row to step.
 
-    All rows, if an input wakes all tiles; else the rows that are active before the step.
+    If an input wakes all tiles, all rows count; otherwise, the rows that are active before the
+    step.
     """
     full = f"return ROWS * {row_cost};"
     if not can_skip(grid, plan):

@@ -186,7 +186,7 @@ class Cells:
         return graph.sel(self._wires.bit(bits[-1]), graph.shlv(a, opposite), right)
 
     def _count(self, bits: Sequence[Bit], what: str) -> Node:
-        """A shift count as a number; a count of 64 or more may become another one of 64 or more."""
+        """A shift count as a number; a count above 64 may become a different one of 64 or more."""
         graph = self._wires.graph
         if len(bits) <= WIDTH:
             return self._clamped(self._wires.number(bits, what))

@@ -93,9 +93,10 @@ def _successors(reads: Sequence[set[_Place]], stores: Sequence[set[_Place]],
 
 
 def _components(later: Sequence[int]) -> list[list[int]]:
-    """Return a graph's strongly connected components, each before those that its edges lead to.
+    """Return a graph's strongly connected components in topological order.
 
-    ``later[i]`` is a mask of the nodes to which node i has an edge.
+    ``later[i]`` is a mask of the nodes to which node i has an edge. No edge leads to an earlier
+    component.
     """
     count = len(later)
     reach = list(later)

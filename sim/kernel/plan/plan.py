@@ -1,8 +1,9 @@
 """The plan of a clock edge of a grid: registers, where inputs come from, and groups of updates.
 
-Bits that depend on nothing but bits are computed 64 tiles at a time. Everything else belongs to a
-group: the registers and memory writes that share an enable, with the logic that only they use.
-Where no tile of a vector enables a group, the vector does not compute it.
+A *pure* bit depends only on bits and on values that are the same in all tiles. Pure bits are
+computed for 64 tiles at once. Everything else belongs to a group: the registers and memory writes
+that share an enable, with the logic that only they use. Where no tile of a vector enables a group,
+the vector does not compute it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -112,7 +113,7 @@ class Plan:
     outputs : dict of str to int
         Number of the register that holds each linked tile output.
     bits : list of (int, Node)
-        Registers computed from bits alone, with their next values.
+        Registers whose next values are pure bits, with these values.
     lane_enables : list of Node
         Enables of groups that need numbers: to be computed before the groups.
     groups : list of Group
@@ -141,7 +142,7 @@ class Plan:
         return self._flags(node)[0]
 
     def pure(self, node: Node) -> bool:
-        """Whether a bit can be computed without numbers that differ between tiles."""
+        """Whether a value is a pure bit: computed only from bits and from `uniform` values."""
         return self._flags(node)[1]
 
     def __post_init__(self) -> None:

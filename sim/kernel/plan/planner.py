@@ -149,7 +149,7 @@ def _inputs(grid: TileGrid, tile: Tile, outputs: Mapping[str, int]) -> dict[str,
 
 
 def _check_edges(grid: TileGrid, outputs: Mapping[str, int]) -> None:
-    """Checks that each register needs only one value beyond each edge: it has one place there."""
+    """Checks that each register needs only one value beyond each edge of the grid."""
     first: dict[tuple[int, str], Chain] = {}
     for link in grid.links:
         if isinstance(link, Chain) and link.sink is not None:

@@ -42,7 +42,7 @@ class _Slice:
 
     @property
     def value(self) -> Value:
-        """The value that the other operations of the loop use: the slice, or its reshape."""
+        """The value that other operations of the loop read: the slice, or the reshaped slice."""
         return self.operations[-1].result
 
 

@@ -2,8 +2,8 @@
 
 While one block is computed, the next block is read to *staging* vectors, and the results of the
 previous block are written from staging vectors to HBM. Kernels always work on the same vectors, so
-there is one copy of their code. The copies between staging vectors and theirs take at most an
-eighth of the transfers' time.
+there is one copy of their code. Copying blocks between these vectors and staging vectors takes at
+most an eighth of the transfers' time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,10 @@ class Host(Protocol):
         """Write the code of a graph's operations; copy the values of ``early`` to their rows."""
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
-        """Write code that copies values to buffers, as if all at once, and waits."""
+        """Write code that copies values to buffers, and waits for the copies.
+
+        The effect is that of simultaneous copies: a buffer may hold a value that goes to another.
+        """
 
 
 def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
@@ -93,7 +96,10 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
 
 
 def _strides(sizes: Sequence[int], tiling: Tiling) -> tuple[int, ...]:
-    """Return distances in rows: between indices of each outer dimension, then of tile columns."""
+    """Return the distances, in rows, between consecutive indices of each outer dimension.
+
+    The last item is the distance between consecutive columns of tiles.
+    """
     found = [tiling.row_tiles * tiling.sublanes]
     step = found[0] * tiling.lane_tiles
     for size in reversed(sizes):
@@ -195,7 +201,11 @@ class BlockLoops:
         self._context.counters.give(2)
 
     def _sources(self, part: int, region: Graph, counter: int | None) -> dict[int, Home]:
-        """Return the home of each operand's block, by number; skip operands that are held."""
+        """Return the home of each operand's block in a part of the stream, by operand number.
+
+        Operands that stay in vector memory are left out. ``counter`` is the address of the word
+        that counts the blocks; None for a part with one block.
+        """
         starts, steps = self._attributes["starts"][part], self._attributes["steps"][part]
         found: dict[int, Home] = {}
         for number, along in enumerate(self._cut):
@@ -211,7 +221,10 @@ class BlockLoops:
         return found
 
     def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
-        """Return the rows of each result's block, by number; skip results that are carried."""
+        """Return the HBM rows of each result's block, by result number; leave out carried results.
+
+        ``done`` and ``counter`` are as in `_part` and `_sources`.
+        """
         found = {}
         for number, along in enumerate(self._attributes["result_dimensions"]):
             rows = self._results[number]

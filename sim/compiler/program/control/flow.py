@@ -154,9 +154,10 @@ class ControlFlow:
 
     def _carried(self, operation: Operation, later: set[Value]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
-        """Copy the carried values of a loop to their places: buffers, and rows of HBM, by number.
+        """Copy the initial values of a loop's carried values to the places chosen for them.
 
-        A carried value takes over the buffer of its operand if the operand is not used again.
+        Return the buffers of those kept in vector memory, and the HBM rows of all others, by
+        number. A carried value takes over its operand's buffer if the operand is not used again.
         """
         places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()
@@ -204,7 +205,10 @@ class ControlFlow:
         return rows
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
-        """Write code that copies values to buffers, as if all at once, and waits."""
+        """Write code that copies values to buffers, and waits for the copies.
+
+        The effect is that of simultaneous copies: a buffer may hold a value that goes to another.
+        """
         if not values:
             return
         places = self._places
@@ -314,9 +318,10 @@ class ControlFlow:
         places.homes.update(zip(operation.results, results, strict=True))
 
     def _store_together(self, values: Mapping[Rows, Value], replaced: set[Value]) -> None:
-        """Write code that copies values to rows of HBM, as if all at once, and waits.
+        """Write code that copies values to rows of HBM, and waits for the copies.
 
-        ``replaced`` are values that may lie in some of the destination rows; they are moved first.
+        The copies have the effect of simultaneous ones. The values in ``replaced`` may lie in
+        destination rows, so they are first moved to other rows.
         """
         places = self._places
         moved = {value: places.reserve(self._tilings[value].vectors)

@@ -72,16 +72,16 @@ def write_gather(context: Context, operation: Operation) -> None:
 
 
 def _index_rows(tiling: Tiling) -> int:
-    """Return the number of rows of one index of a value's first dimension."""
+    """Return the number of HBM rows that hold one index of a value's first dimension."""
     if tiling.sublane_dimension == 0:
         return tiling.lane_tiles
     return tiling.vectors * tiling.sublanes // tiling.shape[0]
 
 
 def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
-    """Return the rows of one index of a value's first dimension.
+    """Return the HBM rows that hold one index of a value's first dimension.
 
-    The index is in the word of scalar memory at address ``word``.
+    At run time, the index is read from the word of scalar memory at address ``word``.
     """
     if tiling.sublane_dimension == 0:
         column = tiling.row_tiles * tiling.sublanes

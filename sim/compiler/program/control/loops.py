@@ -57,9 +57,9 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
 
 
 def need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
-    """Return the number of vectors that the operation with the largest need takes.
+    """Return the largest number of vectors that any operation of a graph needs.
 
-    An operation takes vectors for its operands and results, except those in ``kept``.
+    An operation needs vectors for its operands and results, except for values in ``kept``.
     """
     return max((max(sum(tilings[value].vectors for value in _held(operation) - kept),
                     *(need(region, tilings, set()) for region in operation.regions
@@ -89,7 +89,7 @@ def _held(operation: Operation) -> set[Value]:
 
 
 def _sliced_in_hbm(graph: Graph) -> set[Value]:
-    """Return the values that are sliced or updated by transfers in HBM."""
+    """Return the values in HBM of which transfers read slices, or in which they update slices."""
     return {operation.operands[0] for operation in graph.operations
             if operation.attributes.get("in_hbm") and operation.kind != "gather"}
 
@@ -113,9 +113,9 @@ def closed(kept: set[int], body: Graph) -> set[int]:
 
 
 def _carried_sources(body: Graph) -> dict[int, int]:
-    """Find the carried values that get the value of a carried value in the next iteration.
+    """Find carried values whose next value is the current value of a carried value.
 
-    Returns a mapping from the number of the one that gets it to the number of its source.
+    Returns a mapping from the number of the former to the number of the latter.
     """
     numbers = {value: number for number, value in enumerate(body.inputs)}
     return {number: numbers[value] for number, value in enumerate(body.outputs)
@@ -123,7 +123,7 @@ def _carried_sources(body: Graph) -> dict[int, int]:
 
 
 def _long_cycles(body: Graph) -> set[int]:
-    """Return the carried values that rotate in a cycle longer than `_LONGEST_CYCLE`."""
+    """Return the numbers of carried values that rotate in a cycle longer than `_LONGEST_CYCLE`."""
     sources, found = _carried_sources(body), set()
     for first in sources:
         path = [first]
@@ -135,7 +135,7 @@ def _long_cycles(body: Graph) -> set[int]:
 
 
 def move_vectors(moves: Mapping[VmemBuffer, VmemBuffer], config: Config) -> Code | None:
-    """Write code that copies buffers of vector memory, as if all at once.
+    """Write code that copies buffers of vector memory, with the effect of simultaneous copies.
 
     Parameters
     ----------

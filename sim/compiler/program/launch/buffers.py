@@ -23,7 +23,7 @@ class KernelBuffers:
     operation : Operation
         The operation that the kernel computes.
     goes : mapping of Value to Rows
-        HBM rows to which results are to be copied.
+        For each result that must be copied to HBM, the destination rows.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class KernelBuffers:
                 self._context.places.load_absent(value)
 
     def give_back(self) -> None:
-        """Free all vectors that were allocated here."""
+        """Free all vectors that this object has allocated."""
         for value in self._made:
             self._context.places.unmake(value)
         for buffer in self.own:

@@ -172,9 +172,10 @@ class Launcher:
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.
 
-        Return a mapping from result to operand. This is safe for an elementwise kernel: it reads
-        each vector of an operand with the result's tiling before it stores that vector of the
-        result. The next value of a carried value preferably takes the vectors of the current one.
+        Return a mapping from result to operand; both have the same tiling. This is safe for an
+        elementwise kernel, because it reads each vector of the operand before it stores the same
+        vector of the result. In a loop, the next value of a carried value preferably takes over the
+        vectors of its current value.
         """
         if operation.kind not in IN_PLACE:
             return {}

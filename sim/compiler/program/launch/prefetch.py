@@ -37,7 +37,7 @@ can load it itself."""
 _PATIENCE = 100
 """Maximum number of cycles for which the start of a transfer may hold the core."""
 _RUNS = 2
-"""Number of the smallest free runs that are tried for a value, and number of the largest ones."""
+"""Number of free runs that are tried for a value: this many of the smallest, and of the largest."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Upcoming:
     distance: Callable[[Value], int]
 
     def scratch(self, config: Config, tilings: Tilings) -> int:
-        """Return the number of vectors that its kernel allocates for itself, as far as known."""
+        """Return the known number of scratch vectors that the operation's kernel allocates."""
         if self.operation.kind != "phase_convolution":
             return 0
         way = PhaseConvolution(self.operation, config, tilings[self.operation.operands[1]])
@@ -118,7 +118,10 @@ class Prefetch:
         return True
 
     def _is_left(self, operation: Operation, value: Value) -> bool:
-        """Return whether a product loads an operand itself; its room stays free until then."""
+        """Return whether an operand is not prefetched, because a product loads it itself.
+
+        The vectors that the operand needs then stay free until the product begins.
+        """
         config = self._context.config
         return (self._context.own_transfers and operation.kind == "dot_general"
                 and self._tilings[value].vectors * _LARGE >= config.vmem_vectors
@@ -129,7 +132,7 @@ class Prefetch:
         """Return the address at which to load an operand of operation ``number``, or None.
 
         The operand must not cause evictions up to that operation. Among the addresses tried, the
-        one that causes the fewest evictions afterwards is taken.
+        method chooses the one that evicts the fewest vectors during all following operations.
         """
         vectors, free = self._tilings[value].vectors, self._places.memory.free
         places = self._candidates(vectors)
@@ -145,10 +148,10 @@ class Prefetch:
         return None if best is None else best[1]
 
     def _leaving(self, loaded: tuple[Value, int], number: int) -> tuple[int, int]:
-        """Return what must be evicted if a value is loaded at an address.
+        """Count evictions if a value is loaded at an address; ``loaded`` is (value, address).
 
-        Returns the number of values evicted for the first ``number`` operations; if it is 0, the
-        second result is the number of vectors evicted for all operations.
+        Return the number of values evicted for the first ``number`` following operations. If that
+        is 0, the second result is the number of vectors evicted for all following operations.
         """
         trial = self._trial(loaded)
         for item in self._following[:number]:
@@ -176,9 +179,9 @@ class Prefetch:
             + item.scratch(self._context.config, self._tilings) for item in self._following)
 
     def _trial(self, loaded: tuple[Value, int] | None = None) -> Trial:
-        """Return a `Trial` with the values present after the kernel.
+        """Return a `Trial` with the values in vector memory after the kernel.
 
-        ``loaded`` is a value that is also loaded now, and its address.
+        ``loaded`` is (value, address) of one more value, which is in vector memory as well.
         """
         trial = self._places.trial()
         if loaded is not None:

@@ -1,4 +1,4 @@
-"""When transfers and kernels of straight code run, as predicted."""
+"""Predicts the cycles at which transfers and kernels run, in code without branches."""
 
 from collections import deque
 
@@ -7,14 +7,14 @@ from hdl.dma.interface import QUEUE_DEPTH
 __all__ = ["Clock"]
 
 _START, _LATENCY = 14, 50
-"""Cycles for which the start of a transfer holds the core, and from there to its first row."""
+"""Cycles for which a transfer's start holds the core, and cycles from then to its first row."""
 
 
 class Clock:
-    """Predicts when transfers complete; it decides nothing but their order.
+    """Predicts when transfers complete. The predictions affect only the order of transfers.
 
-    A transfer moves a row a cycle, and begins when the one before it ends. The queue has room for
-    `QUEUE_DEPTH` of them: the start of another one holds the core.
+    A transfer moves one row in each cycle, and begins when the transfer before it ends. The queue
+    has room for `QUEUE_DEPTH` transfers; while it is full, the start of another one holds the core.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Clock:
         return max(0, self._ends[0][1] - self._now)
 
     def start(self, rows: int, transfers: int) -> None:
-        """Start a number of transfers, of so many rows in all."""
+        """Account for the start of ``transfers`` transfers, which move ``rows`` rows together."""
         for _ in range(transfers):
             self._now += self.hold + _START
             self._last = max(self._last, self._now + _LATENCY) + rows // transfers
@@ -39,9 +39,9 @@ class Clock:
             self._ends.append((self._number, self._last))
 
     def wait(self, number: int) -> None:
-        """Wait for a transfer, numbered from 1, and all before it."""
+        """Account for a wait for transfer ``number``, counted from 1, and all before it."""
         self._now = max(self._now, *(end for at, end in self._ends if at <= number), 0)
 
     def run(self, cycles: int) -> None:
-        """Run a kernel."""
+        """Account for a kernel that takes ``cycles`` cycles."""
         self._now += cycles

@@ -211,7 +211,7 @@ class VectorMemory:
 
     @property
     def free_vectors(self) -> int:
-        """Number of vectors that are free now, without those that become free after transfers."""
+        """Number of vectors that are free now; those still in use by transfers do not count."""
         return self.free.free
 
     def has_arrived(self, buffer: VmemBuffer) -> bool:

@@ -92,7 +92,7 @@ class Places:
     # ---- vector memory
 
     def allocate(self, name: str, vectors: int, *, loaded: bool = False) -> VmemBuffer:
-        """Allocate consecutive vectors; evict values whose next use is furthest away for room.
+        """Allocate consecutive vectors; evict values to make room, the furthest next use first.
 
         ``loaded`` says that the vectors will be loaded from HBM, not computed.
 
@@ -188,9 +188,9 @@ class Places:
         self._fetch(value, self._resident[value])
 
     def place(self, vectors: int) -> int:
-        """Return the address at which vectors to be loaded would be allocated.
+        """Return the address at which `allocate` would place vectors that are to be loaded.
 
-        There must be room.
+        Enough consecutive vectors must be free.
         """
         first = take(self.memory.free.copy(), vectors, self._resident, self.distance, self.is_home)
         assert first is not None
@@ -207,7 +207,7 @@ class Places:
                 and self._stored.get(value, 0) <= self.memory.completed)
 
     def prefetch(self, value: Value, first: int) -> None:
-        """Start to load a value to free vectors."""
+        """Start to load a value into free vectors, from address ``first`` on."""
         vectors = self._tilings[value].vectors
         self.memory.free.reserve(first, vectors)
         buffer = self._resident[value] = self.memory.buffer("value", first, vectors)
@@ -311,7 +311,10 @@ class Places:
             self.memory.release(buffer, self._reading.pop(buffer, 0))
 
     def load_block(self, value: Value, rows: Rows, block: Value) -> None:
-        """Start to load ``rows``, a part of a value's home, into vectors of value ``block``."""
+        """Allocate vectors of value ``block``, and start to load them.
+
+        They are loaded from ``rows``, a part of the home of ``value``.
+        """
         self.wait_stored(value)
         self.memory.load_rows(rows, self.make(block))
 
@@ -398,7 +401,7 @@ class Places:
         return True
 
     def put(self, value: Value, buffer: VmemBuffer) -> None:
-        """Record that a value is in a buffer; dropping the value then frees the buffer."""
+        """Record that a value is in a buffer, which `drop` of that value then frees."""
         self._resident[value] = buffer
 
     def take(self, value: Value) -> VmemBuffer | None:

@@ -21,7 +21,7 @@ class Trial:
     resident : mapping of Value to VmemBuffer
         Values in vector memory.
     pinned : set of Value
-        Values among them that are never evicted.
+        Values in vector memory that are never evicted.
     tilings : dict of Value to Tiling
         Tilings of all values.
     is_home : callable
@@ -32,7 +32,7 @@ class Trial:
     distance : callable
         Maps a value to the index of the next operation that uses it.
     locked : set of Value
-        More values that are not evicted; the caller may change the set.
+        Values that are not evicted, in addition to ``pinned``; the caller may change the set.
     evicted : list of Value
         Values that were evicted, in order.
     stuck : bool
@@ -63,7 +63,7 @@ class Trial:
         self._free.reserve(first, buffer.vectors)
 
     def make(self, value: Value, *, loaded: bool = False) -> None:
-        """Allocate a value's vectors; ``loaded`` tells that the value comes from HBM."""
+        """Allocate a value's vectors; ``loaded`` says that the value is loaded from HBM."""
         first = self._allocate(self._tilings[value].vectors, loaded=loaded)
         if first is not None:
             self._resident[value] = VmemBuffer("", first, self._tilings[value].vectors)

@@ -20,7 +20,7 @@ class FreeVectors:
     Attributes
     ----------
     size : int
-        As given.
+        Size of vector memory, in vectors.
     """
 
     def __init__(self, vectors: int) -> None:
@@ -81,9 +81,10 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
          ) -> int | None:
     """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-    The vectors are placed at the end of the run whose neighbour is needed longer. So the rest of
-    the run grows when its other neighbour is freed. If there is no difference, vectors to be loaded
-    from HBM take the high end, and others the low end.
+    Of the two buffers next to the run, the vectors adjoin the one whose value is used later: the
+    free vectors left over grow when the other buffer is freed. If there is no difference, vectors
+    to be loaded from HBM take the high end of the run, and other vectors the low end. More than a
+    quarter of vector memory, if not to be loaded, takes the end nearer to an end of the memory.
 
     Parameters
     ----------
