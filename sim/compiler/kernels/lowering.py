@@ -171,7 +171,7 @@ def chooses(*kinds: str) -> Callable[[_C], _C]:
     Raises
     ------
     ValueError
-        If a kind has one already.
+        If a kind has such a function already.
     """
     return _register(_CHOOSERS, kinds)
 
@@ -182,7 +182,7 @@ def refuses(*kinds: str) -> Callable[[_F], _F]:
     Raises
     ------
     ValueError
-        If a kind has one already.
+        If a kind has such a function already.
     """
     return _register(_REFUSERS, kinds)
 

@@ -10,7 +10,11 @@ __all__ = ["state_struct", "tables"]
 
 
 def tables(plan: Plan) -> list[str]:
-    """C++ tables of the memories without write ports: one copy for all tiles, made for gathers."""
+    """C++ tables of the memories without write ports; all tiles share them.
+
+    Their entries have at least 32 bits, and their sizes are powers of two, so that vector code can
+    gather entries by address.
+    """
     lines = []
     for index, memory in enumerate(plan.memories):
         if memory.writes:

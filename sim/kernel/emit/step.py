@@ -174,7 +174,10 @@ def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> lis
 
 
 def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
-    """C++ statements that find what inputs wake: all tiles, chunks of row 0, or west-edge rows."""
+    """C++ statements that find which tiles the inputs wake.
+
+    These can be all tiles, chunks of row 0, and the first chunks of rows at the west edge.
+    """
     shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
               if source.kind == "shared" and name in wakers(plan)]
     north = [source.source for source in _waking(plan, "south") if source.port is not None]

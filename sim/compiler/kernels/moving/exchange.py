@@ -106,7 +106,10 @@ def _masks(b: Builder) -> list[MReg]:
 
 
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
-    """Return the vectors of the result for one square."""
+    """Return the vectors of one square after the exchange.
+
+    Fewer vectors than sublanes may be given; then sublanes of the result are padding.
+    """
     high = b.config.sublanes
     # Missing vectors become padding: any vector will do.
     merged = _merge(b, [vectors[min(n, len(vectors) - 1)] for n in range(high)], masks)

@@ -137,7 +137,7 @@ class PhaseConvolution:
 
     @cached_property
     def vectors(self) -> int:
-        """Number of vectors of the scratch."""
+        """Number of vectors of the scratch that holds all copies."""
         return self.copies * self.parts * self.lane_tiles * self.lines * self.line
 
     def place(self, copy: int, part: int) -> int:

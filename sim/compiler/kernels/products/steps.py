@@ -248,7 +248,7 @@ class _Writer:
                     self._plain(part.stop - transfers.stops[several[-1]] - 1, results, stores)
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Divide steps into those before the first store of results, and the others."""
+        """Divide steps at the first one that stores results; yield one or two ranges."""
         borders = {steps.start, steps.stop, *({self._first_store} & set(steps))}
         return (range(first, end) for first, end in pairwise(sorted(borders)))
 
@@ -306,7 +306,7 @@ class _Writer:
         self._transfers.start_store()
 
     def _take(self, steps: int, results: "_Results") -> None:
-        """Pop and store the results of the last steps."""
+        """Pop and store the results of the last ``steps`` steps."""
         with self._b.loop(steps):
             self._decoded(results)
             self._results(results)

@@ -100,7 +100,7 @@ class _Convolution:
         return self.changed(self.lhs, rhs, window_reversal=(False,) * len(reverse))
 
     def _without_padding(self) -> "_Convolution":
-        """Pad and dilate the input by a ``pad`` operation; return the convolution of the result."""
+        """Pad and dilate the input by a ``pad``; return the convolution of the padded input."""
         rank, count = len(self.lhs.shape), len(self.padding)
         low, high, interior = [0] * rank, [0] * rank, [0] * rank
         shape = list(self.lhs.shape)

@@ -67,7 +67,11 @@ class Pairing:
         return -(-(width + 1) // together) < 2 * -(-width // together)
 
     def _stays_paired(self, result: Value) -> bool:
-        """Return whether all users of a result, up to 1 x 1 convolutions, accept paired columns."""
+        """Return whether all operations that use a result accept paired columns.
+
+        These are elementwise operations, whose results may be used by more of them, and in the end
+        1 x 1 convolutions (`takes_pairs`).
+        """
         values, convolutions = [result], 0
         for value in values:
             if value in self._outputs:

@@ -58,7 +58,7 @@ def line_convolution(operation: Operation, takes: Order, places: int, config: Co
                      to: Expansion) -> Value:
     """Replace a convolution by a `line_convolution`, whose columns run along the lanes.
 
-    Parameters are those of `few_features`, which must be true.
+    The parameters are those of `few_features`, which must return True for them.
 
     Returns
     -------

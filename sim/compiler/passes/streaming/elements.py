@@ -175,7 +175,7 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
 
 
 def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tuple[int, int]:
-    """Return the elements of a group for each index of dimension ``at``, and of ``cut``.
+    """Return how many elements of a group each index of ``at`` covers, and each index of ``cut``.
 
     A group is a range of dimensions: it begins at dimension ``at`` of ``shape``, or at dimension
     ``cut`` of ``other``. Both ranges are the shortest ones with the same product of sizes.

@@ -54,9 +54,10 @@ def leave_in_hbm(graph: Graph, config: Config) -> None:
 
 
 def _leave_slices(operation: Operation, loop: Counted, inputs: Set[Value], config: Config) -> None:
-    """Mark slices of the graph's inputs in a counted loop.
+    """Mark the slices (`_is_block`) that a counted loop takes of the graph's inputs.
 
-    The loop must not change these inputs, and must use them only for such slices.
+    The slices of an input are marked if the loop does not change the input, and uses it only for
+    such slices.
     """
     condition, body = operation.regions
     users, read = body.users(), condition.users()

@@ -112,7 +112,7 @@ class ControlFlow:
                 places.put(value, buffers[number])
 
     def _count(self, operation: Operation) -> Counted | None:
-        """Recognise a loop with a counter; None if it has none, or no word is free for it."""
+        """Return a loop's counter; None if the loop has none, or if no word is free for it."""
         def known(value: Value) -> int | None:
             home = self._places.homes.get(value)
             return home.word if isinstance(home, Splat) else None
@@ -234,13 +234,19 @@ class ControlFlow:
                 self._places.pin(value, buffers[number])
 
     def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
-        """Forget the places that are valid only inside a loop's region."""
+        """Forget the places that are valid only inside a loop's region.
+
+        ``known`` are the values that had homes before the loop.
+        """
         for number in buffers:
             self._places.unpin(buffers[number])
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
-        """Forget homes that pinned values got in code that is not executed in every run."""
+        """Forget the homes that pinned values received in code that a run may skip.
+
+        ``known`` are the values that had homes before that code.
+        """
         for value in self._places.pinned:
             if value not in known:
                 self._places.homes.pop(value, None)

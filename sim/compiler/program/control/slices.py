@@ -97,7 +97,10 @@ class Slices:
             first += size
 
     def _writable(self, value: Value, last: bool) -> Rows:
-        """Return rows that hold a value and may be overwritten; ``last``: this is its last use."""
+        """Return rows that hold a value and may be overwritten.
+
+        These are the rows of its home if this is its ``last`` use; otherwise, those of a copy.
+        """
         places = self._places
         home = places.homes.get(value)
         if last and value in places.owned and isinstance(home, Rows):
