@@ -24,7 +24,7 @@ def substitute(graph: Graph, roots: Sequence[Node], values: Mapping[Node, Node])
 
 
 def narrow(graph: Graph, roots: Sequence[tuple[Node, int]]) -> list[Node]:
-    """The roots without the parts on which no used bit depends.
+    """The roots, simplified by the removal of parts on which no used bit depends.
 
     Parameters
     ----------

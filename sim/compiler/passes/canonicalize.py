@@ -233,14 +233,17 @@ def _case(operation: Operation, at: Expansion) -> _Result:
 
 
 def _initial(operation: Operation, at: Expansion) -> _Result:
-    """Replace a reduction of no elements by its initial values."""
+    """Replace a reduction of operands without elements by a broadcast of its initial values."""
     starts = operation.operands[len(operation.operands) // 2:]
     return [at.broadcast(start, result.shape, ())
             for start, result in zip(starts, operation.results, strict=True)]
 
 
 def _filling(operation: Operation, at: Expansion) -> _Result:
-    """Replace an operation on no elements by a broadcast of its last operand, the filler."""
+    """Replace an operation whose operand has no elements by a broadcast of its last operand.
+
+    The last operand is the scalar that fills the result.
+    """
     return at.broadcast(operation.operands[-1], operation.result.shape, ())
 
 
@@ -251,7 +254,10 @@ def _zeros(operation: Operation, at: Expansion) -> _Result:
 
 
 def _unchanged(operation: Operation, at: Expansion) -> _Result:
-    """Replace an update without elements by its operand, whatever the indices are."""
+    """Replace an update or scatter by the values to be updated, if the updates have no elements.
+
+    A scatter of other updates is rewritten by `_at_origin`.
+    """
     *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
     if update.type.size:
         return _at_origin(operation, at) if operation.kind == "scatter" else None

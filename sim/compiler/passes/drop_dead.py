@@ -33,7 +33,7 @@ def drop_dead(graph: Graph) -> None:
 
 
 def _bypass(operation: Operation, graph: Graph) -> None:
-    """Replace uses of each loop result that the body returns unchanged by the loop's operand."""
+    """Replace uses of a loop's result by the loop's operand, if no iteration changes this value."""
     _, body = operation.regions
     same = {result: operand for result, operand, before, after in zip(
         operation.results, operation.operands, body.inputs, body.outputs, strict=True)

@@ -9,7 +9,7 @@ all bits that x can have; K may be absent.
 i >= n (for n >= 64 the shift yields zero), so bit i of the exclusive or with M, which has bit i, is
 one if and only if i < n. The test therefore asks for ones of x below bit n. Shifting x by n to the
 right and back clears exactly these, so the result differs from x if and only if there are any; it
-has no bits that x has not, so no shift to the left loses any.
+has only bits that x has, so the shift to the left loses none.
 """
 
 from collections.abc import Sequence

@@ -127,10 +127,10 @@ class _Indices:
 
 def _batch_and_window(at: Lowering, place: Place,
                       window: Sequence[int]) -> tuple[Place, list[Axis]]:
-    """Return a place with a single batch dimension, the first, and axes from it to ``place``.
+    """Return a place in scratch with a single batch dimension, and axes to copy it to ``place``.
 
-    The window's dimensions follow in order. If ``place`` has at most one batch dimension, it is
-    returned itself, without axes.
+    The batch dimension is the first; the dimensions of ``place`` listed in ``window`` follow in
+    order. If ``place`` has at most one batch dimension, it is returned itself, without axes.
     """
     shape = place.tiling.shape
     batch = [d for d in range(len(shape)) if d not in window]
@@ -155,7 +155,7 @@ def _swap_sides(axes: Sequence[Axis]) -> list[Axis]:
 def _batch_start(place: Place, window: Sequence[int], number: Index) -> list[IndexLike]:
     """Return the coordinates of a window's first element.
 
-    They are the number of its index vector in the batch dimension, and zero in all others.
+    In the batch dimension, this is the number of the window's index vector; in others, zero.
     """
     return [0 if d in window else number for d in range(len(place.tiling.shape))]
 
@@ -199,7 +199,7 @@ def _scatter(op: Operation, at: Lowering) -> None:
 
 
 def _separate(region: Graph, count: int) -> list[Graph]:
-    """Return, for each result, its part of the region: a function of its element and its update."""
+    """Split a scatter's region: for each result, a function of its element and its update."""
     found = []
     for number, output in enumerate(region.outputs):
         wanted, operations = {output}, []

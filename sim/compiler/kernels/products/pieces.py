@@ -125,7 +125,7 @@ def _bit(b: Builder, table: int, number: Number) -> Number:
 
 @dataclass(frozen=True)
 class Split:
-    """Passes of fp32 numbers that are split into two or three pieces.
+    """Passes that multiply fp32 numbers, which are split into two or three pieces.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ class Split:
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
-        """Return a bit for each pass: set if the operand's piece has number ``level`` or more."""
+        """Return an integer whose bit n is set if pass n uses a piece numbered ``level`` or more."""
         return sum(1 << number for number, pair in enumerate(self.pairs)
                    if pair[side.number] >= level)
 

@@ -35,7 +35,7 @@ _STATE = 1
 _SPARE = 8
 """Words of scalar memory that are reserved for the product's counters."""
 _DEPTHS = (1, 2, 4)
-"""Numbers of tiles of the depth in a chunk that are tried."""
+"""Values of `Plan.group`, the number of tiles of the depth in a chunk, that are tried."""
 _SIGNAL = 1 << 12
 
 

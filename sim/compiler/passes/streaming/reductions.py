@@ -204,7 +204,10 @@ def _convolution(operation: Operation) -> Iterator[Axis]:
 
 
 def _rows_of_windows(operation: Operation, number: int, along: int) -> Axis:
-    """Return the axis that divides a convolution along spatial dimension ``number``."""
+    """Return the axis that divides a convolution along spatial dimension ``number``.
+
+    ``along`` is the number of that dimension in the result.
+    """
     cut = operation.attributes["input_spatial_dimensions"][number]
     return _windowed(operation, number, cut, along)
 

@@ -299,7 +299,7 @@ class _Staging:
             raise VectorMemoryError
 
     def _take_pair(self, value: Value) -> tuple[VmemBuffer, VmemBuffer]:
-        """Allocate two buffers for a block of a value."""
+        """Allocate two buffers for a block of a value: one for computation, one for transfer."""
         return self._take(value), self._take(value)
 
     def _take(self, value: Value) -> VmemBuffer:

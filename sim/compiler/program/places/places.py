@@ -294,7 +294,10 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate vectors; None if there is no room. For a single vector, raise the error."""
+        """Allocate vectors; return None if there is no room.
+
+        For a single vector, raise `VectorMemoryError` instead.
+        """
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:
@@ -390,7 +393,7 @@ class Places:
             self._pinned.add(result)
 
     def rename(self, value: Value, result: Value) -> bool:
-        """Give the buffer of a value that is not used again to a result with the same vectors.
+        """Give a value's buffer to a result with equal vectors; the value must not be used again.
 
         Return False, and change nothing, if the value or the result has a fixed place, or the value
         is not in vector memory.
