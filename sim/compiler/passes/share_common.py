@@ -12,7 +12,7 @@ __all__ = ["share_common"]
 
 
 def share_common(graph: Graph) -> None:
-    """Replace each operation by an equal earlier one of the same graph or region, if any."""
+    """Replace each operation by an equal earlier one of its graph or region, if there is one."""
     known: dict[tuple[int, Any], Operation] = {}
 
     def rule(operation: Operation, at: Expansion) -> tuple[Value, ...] | None:

@@ -109,7 +109,7 @@ class LaneValues:
                 f"{self._names[value]})")
 
     def _logic(self, node: Node) -> str:
-        """C++ expression of a bitwise operation; of three operands, with its truth table."""
+        """C++ expression of a bitwise operation; for three operands, a lookup in a truth table."""
         leaves = self._fusion.logic[node]
         if len(leaves) != 3:
             return self._nested(node)

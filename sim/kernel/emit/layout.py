@@ -80,7 +80,7 @@ def storage_type(width: int) -> str:
 
 
 def padding(width: int) -> int:
-    """Number of entries before tile 0 of each row: 64 bytes of them, which keep rows aligned."""
+    """Number of entries before tile 0 of each row; they take 64 bytes, so rows stay aligned."""
     return 512 // storage(width)
 
 

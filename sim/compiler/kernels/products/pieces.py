@@ -186,7 +186,7 @@ class Split:
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
-        """Return an integer whose bit n is set if pass n uses a piece numbered ``level`` or more."""
+        """Return an integer whose bit n is set if pass n uses piece ``level`` or one after it."""
         return sum(1 << number for number, pair in enumerate(self.pairs)
                    if pair[side.number] >= level)
 

@@ -400,7 +400,7 @@ class Transfers:
         self._b.wait(_LOADED, 1, fence=Fence(before=True))
 
     def next_stop(self) -> SReg:
-        """Advance in the table; return the number of steps up to the next one that waits."""
+        """Advance in the table; return the number of steps before the next step that waits."""
         b = self._b
         found = b.smem_load(self._pointer + DESCRIPTOR_WORDS)
         b.assign(self._pointer, self._pointer + _ENTRY)
