@@ -1,5 +1,6 @@
 """Plans a program: writes its operations in order, and frees values after their last use."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -208,4 +209,6 @@ def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, li
 
 def _distance(uses: Mapping[Value, Sequence[int]], index: int, value: Value) -> int:
     """Return the index of the next operation, from ``index`` on, that uses a value."""
-    return next((use for use in uses.get(value, ()) if use >= index), 1 << 30)
+    at = uses.get(value, ())
+    following = bisect_left(at, index)
+    return at[following] if following < len(at) else 1 << 30

@@ -36,13 +36,12 @@ def copy_scalars(places: Places, config: Config, values: Sequence[Value]) -> Non
     last, memory = 0, places.memory
     for row, value in enumerate(values):
         place = scalar_words(ScalarMemory(config).window.start + row * config.lanes)
-        buffer = places.buffer(value)
-        if buffer is None or not memory.has_arrived(buffer):
-            home = places.homes[value]
-            assert isinstance(home, Rows), "constants are not read"
+        buffer, home = places.buffer(value), places.homes.get(value)
+        if isinstance(home, Rows) and (buffer is None or not memory.has_arrived(buffer)):
             places.wait_stored(value)
             last = memory.issue(home, place, 1)
         else:
-            memory.settle([buffer])  # it may be part of an exchange
+            assert buffer is not None, "constants are not read"
+            memory.settle([buffer])  # It may be part of an exchange, and have no home.
             last = memory.issue(Vectors(buffer.address), place, config.sublanes)
     memory.wait(last)

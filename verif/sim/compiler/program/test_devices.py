@@ -41,6 +41,24 @@ def test_devices_exchange_values(backend: str, shape: tuple[int, ...]) -> None:
         assert set(device.last_run) == {0, 1}
 
 
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_scalar_of_an_exchange_is_an_index(sent: bool) -> None:
+    """Its transfer may still run when scalar memory needs it."""
+    at = Maker(s32(1), f32(6, 5))
+    x, table = at.inputs
+    index = at.op("reshape", x, to=s32())
+    index = at.op("minimum", index, at.constant(np.array(4, np.int32), s32()))
+    other = at.op("exchange", index, index)
+    zero = at.constant(np.array(0, np.int32), s32())
+    part = at.op("dynamic_slice", table, index if sent else other, zero, to=f32(2, 5),
+                 slice_sizes=(2, 5))
+    graph = at.returns(part, at.op("add", other, index))
+    graph.sharding = Sharding((0, None), (0, None))
+    with Device.open("tiny", "golden") as device:
+        check(graph, device, [np.array([1, 3], np.int32),
+                              np.arange(30, dtype=np.float32).reshape(6, 5)])
+
+
 @pytest.mark.parametrize("backend", ["golden", "rtl"])
 def test_a_loop_whose_result_one_device_does_not_use(backend: str) -> None:
     """Both execute its exchanges."""
