@@ -62,12 +62,16 @@ class UartReceiver(wiring.Component):
                     m.d.sync += [cycle.eq(self._divisor - 1), bit.eq(bit + 1)]
                     with m.If(bit == _BITS - 1):
                         m.d.sync += [self.valid.eq(1), self.error.eq(~line)]
-                        m.next = "STOP"
+                        # The next start bit is at most half a bit away, less if the sender is fast.
+                        with m.If(line):
+                            m.next = "IDLE"
+                        with m.Else():
+                            m.next = "BREAK"
                     with m.Elif(bit != 0):
                         m.d.sync += self.data.eq(Cat(self.data[1:], line))
                     with m.Elif(line):
                         m.next = "IDLE"
-            with m.State("STOP"), m.If(line):
+            with m.State("BREAK"), m.If(line):
                 m.next = "IDLE"
         return m
 
