@@ -130,15 +130,17 @@ class Executor(wiring.Component):
         header = self._header
         answered = Signal()
         check = Signal(32, reset_less=True)
+        sequence = Signal(8, reset_less=True)
         reads = (header.operation == Operation.READ) | (header.operation == Operation.READ_FIXED)
         bare = self.length == REQUEST_BYTES + CHECK_BYTES
         whole = self.length == REQUEST_BYTES + CHECK_BYTES + _WORD_BYTES * header.count
         legal = (header.count != 0) & (header.count <= MAX_WORDS) & (header.address[:2] == 0)
-        with m.If(answered & (self.check == check)):
+        # Two requests may have the same checksum by chance, so the sequence number decides, too.
+        with m.If(answered & (self.check == check) & (header.sequence == sequence)):
             m.next = "RESPOND"
         with m.Else():
-            m.d.sync += [answered.eq(1), check.eq(self.check), self._status.eq(Status.OKAY),
-                         self._done.eq(0), self._kept.eq(0)]
+            m.d.sync += [answered.eq(1), check.eq(self.check), sequence.eq(header.sequence),
+                         self._status.eq(Status.OKAY), self._done.eq(0), self._kept.eq(0)]
             with m.If((header.operation == Operation.IDENTIFY) & (header.count == 0) & bare):
                 m.d.sync += [self._done.eq(1), self._word.eq(Cat(Const(VERSION, 16), self.dropped))]
                 m.next = "KEEP"

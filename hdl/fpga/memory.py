@@ -32,7 +32,8 @@ class BlockMemory(wiring.Component):
     axi : In(Axi4)
         The master of bursts.
     access : In(RegisterAccess)
-        Words of 32 bits. One waits for the end of the bursts that were accepted before it.
+        Words of 32 bits. A read waits for the end of an accepted burst of reads, a write for that
+        of writes.
 
     Raises
     ------
