@@ -36,6 +36,11 @@ def main() -> int:
     parser.add_argument("--baud", type=int, default=1_000_000, help="of the serial line, bits/s")
     parser.add_argument("--seed", type=int, default=1, help="of place and route")
     arguments = parser.parse_args()
+    clock_hz = round(1e6 * arguments.clock)
+    try:
+        board = Board(Config.preset("fpga", hbm_bytes=_HBM_BYTES), clock_hz, arguments.baud)
+    except ValueError as error:
+        parser.error(str(error))
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         parser.error(f"not installed: {', '.join(missing)}; `make fpga` installs them")
@@ -44,11 +49,6 @@ def main() -> int:
     from tools.fpga.area import areas
     from tools.fpga.report import figures, write_report
 
-    clock_hz = round(1e6 * arguments.clock)
-    try:
-        board = Board(Config.preset("fpga", hbm_bytes=_HBM_BYTES), clock_hz, arguments.baud)
-    except ValueError as error:
-        parser.error(str(error))
     folder = build_folder() / "fpga"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

