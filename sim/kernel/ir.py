@@ -274,7 +274,7 @@ class Graph:
         if x.op == "const" and not x.number:
             return x
         if x.op == "shrv" and x.args[1] is count:
-            # What a shift to the right and back keeps.
+            # A shift to the right and back can only clear bits of the number.
             return self._make("shlv", (x, count), None, low(x.args[0].bits.bit_length()))
         lowest = (x.bits & -x.bits).bit_length() - 1
         highest = x.bits.bit_length() + min(count.bits, WIDTH)
@@ -304,7 +304,7 @@ class Graph:
             return x
         if (x.op == "and" and y.op == "and"
                 and x.args[1].op == "const" and y.args[1].op == "const"):
-            # One mask after the choice instead of one on either side.
+            # One mask after the choice replaces a mask of each alternative.
             (x_inner, x_mask), (y_inner, y_mask) = x.args, y.args
             mask = x_mask.number | y_mask.number
             if not (x_inner.bits & mask & ~x_mask.number or y_inner.bits & mask & ~y_mask.number):
@@ -535,8 +535,8 @@ def _demand(node: Node, mask: int) -> list[int]:
     match node.op:
         case "and":
             x, y = node.args
-            # A bit of one operand is invisible where the other's is known to be zero. Where both
-            # are, one of them still has to be: the second.
+            # A bit of one operand has no effect where the other operand's bit is known to be zero.
+            # Where both bits are known to be zero, only the second operand's bit is demanded.
             return [mask & y.bits, mask & (x.bits | ~y.bits)]
         case "or" | "xor":
             return [mask, mask]

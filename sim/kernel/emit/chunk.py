@@ -155,7 +155,7 @@ class _Chunk:
                 f"g.b{update.register}[row + 1][c]"
             return f"put_at({place}, s, {present}, {value});"
         if group.late:
-            # All lanes: those that are not present never leave the buffer.
+            # All lanes are stored; `_late` does not copy those that are not present.
             return f"store(&{self._buffer(group, update)}[s], {value});"
         return f"store({register_pointer(self._plan, update.register)}, {present}, {value});"
 

@@ -85,7 +85,7 @@ class Fusion:
         return self._uses[node] == 1 and not self._outside(node)
 
     def _inverted(self, nodes: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
-        """Comparisons to invert: those used only to add (or OR) a value where they are false."""
+        """Comparisons to invert: they are used only to add (or OR) values where they are false."""
         added: set[Node] = set()
         otherwise: set[Node] = set()
         for node in nodes:

@@ -138,7 +138,7 @@ class _Search:
         return value.op in ("const", "bit") and value.attr == self._plan.registers[index].init
 
     def _follows(self, index: int, values: Sequence[Node], active: Sequence[int]) -> bool:
-        """Whether a register that equals a function of others stays equal to its old value."""
+        """Whether a register, which always equals a function of others, keeps its value."""
         if index not in self._followed:
             return False
         present, = self._when_zero(active, [self._followed[index]])

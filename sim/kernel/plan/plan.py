@@ -169,7 +169,11 @@ class Plan:
 
 
 def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int] = ()) -> int:
-    """Width in bits of the lanes for values, some of which memory stores in ``widths`` bits."""
+    """Width in bits of the lanes in which ``roots`` are computed.
+
+    The lanes hold all demanded bits, and numbers in memory as they are stored: those that the
+    roots read, and others of ``widths`` bits.
+    """
     needed = demands(roots, lambda node: plan.pure(node) or plan.uniform(node))
     widths = [*widths]
     for node in needed:

@@ -32,7 +32,10 @@ def clamps(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _unclamped(graph: Graph, clamped: Node, width: int) -> Node | None:
-    """A distance that shifts numbers of ``width`` bits as ``clamped`` does, without a clamp."""
+    """An unclamped distance with the same effect on numbers of ``width`` bits as ``clamped``.
+
+    None if ``clamped`` does not match the pattern.
+    """
     kept = ALL
     if clamped.op == "and" and clamped.args[1].op == "const":
         clamped, mask = clamped.args

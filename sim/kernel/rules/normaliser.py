@@ -84,7 +84,7 @@ class _Chain:
             taken = graph.and_(count, graph.const(most & -step.places))
             result[step.after] = graph.shlv(word, taken)
             result[step.test] = graph.not_(graph.test(count, step.places))
-        # The condition of a next step that shifts something else.
+        # The condition of a next step, which may shift another value and so is not in the chain.
         last = self.steps[0]
         if last.places > 1:
             spare = graph.test(last.after, _top(self.width, last.places // 2))
@@ -104,7 +104,7 @@ def _chain(graph: Graph, node: Node) -> _Chain | None:
             break
         steps.append(step)
         node = step.before
-    # Then lanes that hold the word also hold the count.
+    # If the word can have bit ``width`` - 1, lanes that are wide enough for it also hold the count.
     fits = node.bits & low(width) & ~low(width - 1) and steps and steps[-1].places < width
     if len(steps) < _FEWEST_STEPS or not fits:
         return None

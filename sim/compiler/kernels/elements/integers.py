@@ -73,8 +73,8 @@ def _absolute(e: Elements, x: Source) -> tuple[Any, Any]:
 def _quotient(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
     """Quotient and remainder for 0 <= a <= 2**31 and 1 <= b <= 2**31 as unsigned words.
 
-    Each of three passes estimates 11 bits of the quotient, and subtracts b times that from a in
-    exact products. Estimates are rounded down, so a never becomes negative. A final
+    Each of three passes estimates 11 bits of the quotient, and subtracts b times the estimate,
+    computed exactly, from a. Estimates are rounded down, so a never becomes negative. A final
     comparison corrects the quotient by 1.
     """
     b_float = e("fabs", e("i2f", b))

@@ -98,8 +98,8 @@ class _Block:
     def _choose(self, along: str, taken: int | None) -> int | None:
         """Return the number of the longest axis that can form the block along a tiled dimension.
 
-        ``along`` is ``lane_dimension`` or ``sublane_dimension``, and ``taken`` the axis already
-        chosen for the other one. None if no axis can form the block along this dimension.
+        ``along`` is ``lane_dimension`` or ``sublane_dimension``; ``taken`` is the number of an axis
+        that is already chosen for the other dimension. None if no axis is suitable.
         """
         source = getattr(self.source.tiling, along)
         destination = getattr(self.destination.tiling, along)

@@ -108,7 +108,7 @@ def _masks(b: Builder) -> list[MReg]:
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
     """Return the vectors of one square after the exchange.
 
-    Fewer vectors than sublanes may be given; then sublanes of the result are padding.
+    If there are fewer vectors than sublanes, the last sublanes of the result are padding.
     """
     high = b.config.sublanes
     # Missing vectors become padding: any vector will do.

@@ -176,7 +176,7 @@ class Plan:
         product = self.product
         levels = ((column, columns, product.others[0]), (depth, depths, product.sums[0]))
         first = sum(at * (level.weights + level.weight_row) for at, _, level in levels)
-        # One of the levels is within the columns' rows of vectors; there, tiles are consecutive.
+        # One of the two levels advances along the weights' sublanes, where tiles are consecutive.
         inner, outer = levels if product.transposed else levels[::-1]
         row = inner[0] * inner[2].weight_row
         run = min(inner[1] * product.config.tile_vregs, product.weight_rows - row)

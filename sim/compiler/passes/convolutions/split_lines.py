@@ -183,7 +183,7 @@ def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
 
 def pooled(operation: Operation, value: Value, dimension: int, along: int, to: Expansion,
            padding: tuple[int, int] | None = None) -> Value:
-    """Apply a ``reduce_window`` along one of its dimensions only.
+    """Apply a ``reduce_window`` along a single dimension.
 
     Parameters
     ----------

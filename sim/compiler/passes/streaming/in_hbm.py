@@ -89,8 +89,8 @@ def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | No
     if operation.kind == "gather":
         return _line(operation, at, config)
     values = dict.fromkeys((*operation.operands, *operation.results))
-    # A value of which only slices are read need not be in vector memory. One that takes half of it
-    # would be evicted for other operations, and then be read again as a whole.
+    # A value of which only slices are read need not be in vector memory. A value that fills half of
+    # vector memory would be evicted for other operations, and then be loaded again as a whole.
     room = config.vmem_vectors // (2 if operation.kind == "dynamic_slice" else 1)
     if any(0 in value.shape for value in values) or sum(
             standard(value.shape, config).vectors for value in values) <= room:

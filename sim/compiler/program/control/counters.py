@@ -44,7 +44,7 @@ class Counters:
             If fewer than ``count`` words are free.
         """
         if count > self.left:
-            raise MemoryError("nested loops must need at most "
+            raise MemoryError("nested loops must use at most "
                               f"{len(self._words)} counters in scalar memory: nest fewer loops")
         self._taken += count
         return list(self._words[self._taken - count:self._taken])

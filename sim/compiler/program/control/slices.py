@@ -76,7 +76,7 @@ class Slices:
         places.memory.wait_all()
         along = len(update.shape) - 2
         source = cut_rows(kept, tiling, along, update.shape[along], 0, exact=True)
-        # The levels of both have the same counts; only their strides differ.
+        # Source and target have levels of the same counts; only the strides differ.
         target = cut_rows(replace(rows, run=0, levels=()), tiling, along, update.shape[along], 0,
                           exact=True)
         count = tiling.outer * tiling.lane_tiles * tiling.rows

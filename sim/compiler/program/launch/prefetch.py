@@ -113,7 +113,7 @@ class Prefetch:
                 if places.memory.clock.hold > _PATIENCE:
                     return False
                 if first is None:
-                    return True  # what comes later must not take the room
+                    return True  # operands of later operations must not take the room
                 places.prefetch(value, first)
         return True
 

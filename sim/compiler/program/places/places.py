@@ -265,7 +265,7 @@ class Places:
         if isinstance(home, Splat) and value not in self._resident:
             return self._copy_splat(home.word, destination, rows)
         buffer = self.load(value)
-        # It may still arrive: then it must not be read yet.
+        # A transfer may still fill the buffer, which must not be read before.
         self.memory.settle([buffer])
         number = self.memory.issue(Vectors(buffer.address), destination, rows)
         self._reading[buffer] = number
