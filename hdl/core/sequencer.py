@@ -75,8 +75,7 @@ class Sequencer(wiring.Component):
     start, start_pc : In(1), In(32)
         Starts the program at bundle ``start_pc``, and clears ``fault``; ignored while running.
     stop : In(1)
-        Stops the program after this cycle. ``pc`` is then the next bundle to execute. Ignored
-        while not running.
+        Stops the program after this cycle, before bundle ``pc``; ignored while not running.
     watchdog : In(32)
         Number of cycles without an issue after which the core stops with a fault; 0: never.
     running : Out(1)
@@ -117,8 +116,7 @@ class Sequencer(wiring.Component):
         Registers and masks that the vector unit writes at the end of this cycle. A bundle that
         reads one of them may issue in this cycle.
     waiting_{wait} : Out(1)
-        The bundle waits in this cycle for this reason, one port for each of `WAITS`; at most one is
-        set.
+        The bundle waits for this reason, one port for each of `WAITS`; at most one is set.
     issue : Out(1)
         The bundle at ``pc`` issues in this cycle.
     busy : Out(1)
@@ -220,10 +218,7 @@ class Sequencer(wiring.Component):
             self._addresses[slot] = address
 
     def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
-        """Find the bundle's hazards.
-
-        Return two signals: the bundle must wait for registers or units; the reason is memory.
-        """
+        """Return whether the bundle must wait for registers or units, and whether for memory."""
         decoder, scoreboard = self._decoder, self._scoreboard
         for name in ("vector_reads", "vector_writes", "vector_loads", "mask_reads", "mask_writes",
                      "scalar_reads", "scalar_writes"):
@@ -289,10 +284,7 @@ class Sequencer(wiring.Component):
 
     def _examine(self, m: Module, platform: object, clear: Signal,
                  fault: Signal) -> tuple[Signal, Signal]:
-        """Store the bundle's ``fault`` when the bundle is ``clear`` of hazards.
-
-        Return two signals: the fault is known; the fault. Used only if ``issue_cycles`` is 2.
-        """
+        """Keep a bundle's fault (two ``issue_cycles``); return whether it is known, and it."""
         kept = place(m, platform, "examination", "examination", Examination)
         m.d.comb += [
             kept.valid.eq(self._control.valid), kept.clear.eq(clear), kept.issue.eq(self.issue),
@@ -303,10 +295,9 @@ class Sequencer(wiring.Component):
         return kept.examined, kept.known
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
-        """Connect transfers, and signals to the other core.
+        """Connect transfers and signals; return whether the bundle waits, and a descriptor's fault.
 
-        ``sound``: the bundle has no hazard, and no ``fault`` of its own. Return two signals: the
-        bundle must wait for the DMA engine or the other core; the descriptor's fault.
+        ``sound``: the bundle has no hazard, and no ``fault`` of its own.
         """
         control, dma, misc = self._control, self.dma, self._bundle.misc
         starts = Signal()
@@ -343,10 +334,7 @@ class Sequencer(wiring.Component):
         m.d.comb += control.interrupt.eq(self._semaphores.external_overflow)
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
-        """Execute scalar operations; return a signal that is set if a store issues in this cycle.
-
-        All operations except loads complete in the issue cycle.
-        """
+        """Execute scalar operations, all but loads at once; return whether a store issues."""
         operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
         s0, s1 = self._bundle.s0, self._bundle.s1
         alus = []
