@@ -214,7 +214,7 @@ class Plan:
 
     @property
     def apart(self) -> int:
-        """Estimated cycles of these transfers if they did not overlap with the product."""
+        """Estimated cycles of the loads and the store, if none overlapped with the product."""
         product = self.product
         vectors = sum(chunk.vectors for chunk in self.chunks) + product.results.vectors
         return vectors * product.config.sublanes + 3 * _LATENCY

@@ -111,7 +111,7 @@ class _Shape:
 
     @classmethod
     def of(cls, operation: Operation) -> "_Shape | None":
-        """Return the geometry of an operation; None if it cannot be split."""
+        """Return an operation's geometry; None unless it is a convolution that can be split."""
         if operation.kind != "convolution":
             return None
         a, (lhs, rhs) = operation.attributes, operation.operands

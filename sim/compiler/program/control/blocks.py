@@ -31,7 +31,7 @@ _ROOM = 8
 
 
 class Host(Protocol):
-    """Interface of the writer of regions' code, which `ControlFlow` implements."""
+    """Interface of an object that writes the code of regions; `ControlFlow` implements it."""
 
     fixed: set[Value]
 
