@@ -281,11 +281,6 @@ class _Writer:
             self._describe(results)
             self._start_store()
 
-    def _start(self) -> None:
-        """Start the transfer of one chunk of operands; only one, because a start holds the core."""
-        assert self._transfers is not None
-        self._transfers.start()
-
     def _describe(self, results: "_Results | None") -> None:
         """Write the descriptor of a transfer that stores the block of results of this step.
 
@@ -411,7 +406,8 @@ class _Writer:
                 if before is not None:
                     self._add(before, number - 1, results)
             if starts and number == rows // 4:
-                self._start()
+                assert self._transfers is not None
+                self._transfers.start()  # Only one, because a start holds the core.
             if stores and rows == 1:
                 self._start_store()
             if stores and not last and number == rows // 2:

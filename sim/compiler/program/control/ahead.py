@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s
 from sim.compiler.graph.counted import Counted
@@ -16,8 +15,7 @@ from sim.compiler.program.context import Context
 from sim.compiler.program.control.loops import ROOM, move_vectors, need
 from sim.compiler.program.control.slices import Slices
 from sim.compiler.program.places.places import VectorMemoryError
-from sim.compiler.program.tilings import Tilings
-from sim.compiler.tiling import standard
+from sim.compiler.tiling import same_vectors
 
 __all__ = ["SlicesAhead", "slices_ahead"]
 
@@ -205,15 +203,7 @@ def _slices(context: Context, body: Graph, homes: Mapping[Value, Rows],
             continue
         using = users.get(operation.result, [])
         alone = len(using) == 1 and operation.result not in body.outputs
-        view = alone and _moves_nothing(using[0], context.tilings, context.config)
+        view = alone and using[0].kind == "reshape" and same_vectors(
+            *(context.tilings[item.result] for item in (operation, using[0])))
         found.append(_Slice((operation, *using) if view else (operation,)))
     return found
-
-
-def _moves_nothing(operation: Operation, tilings: Tilings, config: Config) -> bool:
-    """Return whether a reshape only removes outer dimensions of size 1, moving no elements."""
-    if operation.kind != "reshape" or operation.result.type.rank < 2:
-        return False
-    given, made = operation.operands[0].shape, operation.result.shape
-    return (given == (1,) * (len(given) - len(made)) + made
-            and tilings[operation.result] == standard(made, config))
