@@ -94,7 +94,8 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
 
 _ATTRIBUTES = " ".join(f"-remove {name}" for name in (
     "generator", "top", "src", "amaranth.hierarchy", "amaranth.decoding"))
-_VERILOG_PASSES = f"""\
+_VERILOG_SCRIPT = f"""\
+read_rtlil {{module}}.il
 proc -norom
 opt_clean
 opt_dff
@@ -102,8 +103,15 @@ opt_clean -purge
 memory_collect
 attrmap {_ATTRIBUTES}
 attrmap -modattr {_ATTRIBUTES}
+write_verilog -norename {{module}}.v
 """
-"""Yosys passes that turn processes into multiplexers, and registers with enables and resets."""
+"""Translates ``module``: processes become multiplexers, and registers with enables and resets."""
+
+_NETLIST_SCRIPT = """\
+read_verilog -sv tile.v
+hierarchy -check -top {module}
+{passes}write_json tile.json
+"""
 
 
 def _key(*parts: str) -> str:
@@ -127,8 +135,8 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
     dict of str to str
         Verilog by module name, without the attributes that only Amaranth and Yosys understand.
     """
-    keys = {module: _key(_RUN_EACH, _VERILOG_PASSES, module, text)
-            for module, text in rtlil.items()}
+    scripts = {module: _VERILOG_SCRIPT.format(module=module) for module in rtlil}
+    keys = {module: _key(_RUN_EACH, scripts[module], text) for module, text in rtlil.items()}
     kept = {module: kept_text("verilog", f"{module}.v", key) for module, key in keys.items()}
     verilog = {module: text for module, text in kept.items() if text is not None}
     missing = rtlil.keys() - verilog.keys()
@@ -138,10 +146,9 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
             folder = pathlib.Path(name)
             for module in missing:
                 (folder / f"{module}.il").write_text(rtlil[module])
-                (folder / f"{module}.ys").write_text(f"read_rtlil {module}.il\n{_VERILOG_PASSES}"
-                                                     f"write_verilog -norename {module}.v\n")
-            scripts = [f"{module}.ys" for module in sorted(missing)]
-            _outputs([sys.executable, "-c", _RUN_EACH, *scripts], None, folder)
+                (folder / f"{module}.ys").write_text(scripts[module])
+            names = [f"{module}.ys" for module in sorted(missing)]
+            _outputs([sys.executable, "-c", _RUN_EACH, *names], None, folder)
             for module in missing:
                 verilog[module] = (folder / f"{module}.v").read_text()
                 keep_text("verilog", f"{module}.v", keys[module], verilog[module])
@@ -167,14 +174,14 @@ def netlist(verilog: str, module: str, passes: str) -> str:
     RuntimeError
         If Yosys rejects the Verilog.
     """
-    key = _key(passes, module, verilog)
+    script = _NETLIST_SCRIPT.format(module=module, passes=passes)
+    key = _key(script, verilog)
     text = kept_text("netlists", f"{module}.json", key)
     if text is None:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "tile.v").write_text(verilog)
-            run(f"read_verilog -sv tile.v\nhierarchy -check -top {module}\n{passes}"
-                "write_json tile.json\n", cwd=folder)
+            run(script, cwd=folder)
             text = (folder / "tile.json").read_text()
         keep_text("netlists", f"{module}.json", key, text)
     return text
