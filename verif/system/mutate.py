@@ -43,7 +43,7 @@ __all__ = ["BLOCKS", "CONFIGS", "Block", "Edit", "Mutant", "Result", "Verdict", 
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = (Config.preset("tiny"), Config.preset("tiny", cores=1, mac_latency=3))
-"""Configurations whose Verilog decides whether a mutant changes anything."""
+"""Configurations of a block's Verilog, if the block names no others."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,17 @@ class Block:
         The quickest test files in ``verif/hdl/BLOCK``. The other files there follow.
     elsewhere : tuple of str
         Other files in ``verif/hdl`` that test the block. They come last.
+    configs : tuple of Config
+        Configurations whose Verilog decides whether a mutant changes anything.
+    arguments : tuple
+        Arguments of the components after the configuration.
     """
 
     components: tuple[str, ...]
     first: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    configs: tuple[Config, ...] = CONFIGS
+    arguments: tuple[int, ...] = ()
 
 
 BLOCKS = {
@@ -74,6 +80,8 @@ BLOCKS = {
         "test_wiring.py", "test_coincidences.py", "test_counters.py", "test_feeder.py",
         "test_sequencer.py")),
     "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",)),
+    "fpga": Block(("fpga.board:Board",), ("test_fpga.py",),
+                  configs=(Config.preset("fpga"),), arguments=(25_000_000, 6_250_000)),
     "mxu": Block(("mxu.mxu:Mxu",)),
     "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py", "test_vpu.py")),
     "xlu": Block(("xlu.xlu:Xlu",), ("test_xlu.py",)),
@@ -350,12 +358,13 @@ def applied(mutant: Mutant, root: Path) -> Iterator[None]:
 
 
 def verilog_digests(block: str) -> Iterator[str]:
-    """Digests of the Verilog of each of the block's components, in all `CONFIGS`."""
-    for config in CONFIGS:
+    """Digests of the Verilog of each of the block's components, in all its configurations."""
+    for config in BLOCKS[block].configs:
         for name in BLOCKS[block].components:
             module, component = name.split(":")
             make = getattr(importlib.import_module(f"hdl.{module}"), component)
-            sources = VerilogLibrary().write(component.lower(), partial(make, config))
+            sources = VerilogLibrary().write(component.lower(), partial(
+                make, config, *BLOCKS[block].arguments))
             yield hashlib.sha256("".join(sources.values()).encode()).hexdigest()
 
 
