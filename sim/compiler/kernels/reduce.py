@@ -81,7 +81,7 @@ class Reducer:
         return [self._b.vector("bf16", vector) for vector in combined] if self._wide else combined
 
     def where(self, mask: MReg | None, vectors: Sequence[VReg]) -> list[VReg]:
-        """Replace elements whose mask bit is clear by neutral values."""
+        """Replace elements whose mask bit is clear by neutral values; None changes no element."""
         if mask is None:
             return list(vectors)
         return [self._b.vector("select", vector, neutral, mask)
@@ -233,10 +233,12 @@ class _Reduction:
 
     def _pieces(self, dimension: int | None, size: int,
                 unit: int) -> list[tuple[int, int, bool]]:
-        """Divide a tiled dimension into its full tiles and a last tile with padding.
+        """Divide the tiles that are combined along the lanes or sublanes into full and padded ones.
 
-        Each item is (first tile, number of tiles, whether they have padding). A dimension that is
-        not reduced yields one tile, without regard to padding.
+        ``dimension``, of ``size`` elements, runs along them in tiles of ``unit`` elements; None
+        if no dimension does. Each item is (first tile, number of tiles, whether they have padding).
+        Along a dimension that is kept, only the first tile is combined: the loops around this code
+        visit the others, and its padding becomes padding of the result.
         """
         if dimension not in self._dimensions:
             return [(0, 1, False)]
@@ -245,7 +247,11 @@ class _Reduction:
 
     def _accumulate(self, first: Index,
                     loops: list[tuple[int, tuple[int, int]]]) -> list[VReg]:
-        """Combine the vectors that the loops (count, strides) visit, element by element."""
+        """Combine vectors of each operand, element by element; return one for each operand.
+
+        Nested loops visit the vectors, from number ``first`` on. Each item of ``loops`` is (number
+        of iterations, (stride, stride)): the vectors by which an iteration advances, twice.
+        """
         b, reducer = self._b, self._reducer
         loops = coalesce(loops)
         if not loops:

@@ -1,12 +1,14 @@
 """Convolutions on the array, as products over shifted rows.
 
-A convolution is a product in which each sum also runs over the offsets within the kernel: a step
-for an offset pushes the input's rows shifted by that offset. Input features run along the lanes.
+In the modules on convolutions, *kernel* means the convolution's second operand, its weights. A
+convolution is a product in which each sum also runs over the offsets within the kernel: a step for
+an offset pushes the input's rows shifted by that offset. Input features run along the lanes.
 The sublanes hold the batch, or a spatial dimension in which the kernel has size 1 and stride 1. All
 other dimensions are outer: a shift or a stride in them is a distance of whole vectors.
 
 The rule supports convolutions without padding, without dilated inputs, without reversed kernels and
-without groups; `sim.compiler.passes` expands all others into such convolutions and copies.
+without groups of features or of the batch; `sim.compiler.passes` expands all others into such
+convolutions and copies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +37,10 @@ __all__ = ["Convolution", "is_plain"]
 
 
 def is_plain(operation: Operation) -> bool:
-    """Whether the rule supports a convolution directly."""
+    """Whether a convolution has no padding, dilated input, reversed kernel or groups.
+
+    Only such a convolution can be computed without a pass that expands it first.
+    """
     attributes = operation.attributes
     return (not any(map(any, attributes["padding"]))
             and all(step == 1 for step in attributes["lhs_dilation"])
@@ -51,7 +56,7 @@ class Convolution:
     ----------
     operation : Operation
     rows, weights, result : Tiling
-        Tilings of the input, the kernel and the result.
+        Tilings of the input, of the kernel, which is loaded as weights, and of the result.
     """
 
     operation: Operation
@@ -129,7 +134,7 @@ def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     if not is_plain(operation):
         raise ValueError("convolution must have no padding, no dilated input, no reversed kernel "
-                         f"and no groups, not {operation.attributes!r}")
+                         f"and no groups of features or batch, not {operation.attributes!r}")
     nowhere = VmemBuffer("", 0, 0)
     _, way = min(_ways(operation, operands, config), key=lambda pair: pair[0] + pair[1].product(
         config, nowhere, nowhere, nowhere).cycles)

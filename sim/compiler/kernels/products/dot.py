@@ -34,7 +34,7 @@ COPY_CYCLES = 64
 """Approximate cycles to copy a vector to another tiling.
 
 ``TRANSPOSE_CYCLES`` if lanes and sublanes are exchanged, ``COPY_CYCLES`` if the same dimension
-stays along the lanes, and twice that otherwise."""
+stays along the lanes, and twice ``COPY_CYCLES`` otherwise."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class Dot:
         accuracy : str
             The precision: DEFAULT, HIGH or HIGHEST.
         finish : callable or None
-            Converts a sum to the vector that is stored; see `Finish`.
+            Writes the code that converts a sum to the vector that is stored; None if sums are
+            stored as they are.
         """
         dots, side, other = self.dots, self.rows, 1 - self.rows
         rows, weights = self.tilings[side], self.tilings[other]

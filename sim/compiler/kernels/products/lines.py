@@ -1,9 +1,9 @@
 """Convolutions of few features: columns run along the lanes, and the input is loaded as weights.
 
 Where an input has few features, its rows would fill few of the array's lanes. So the roles are
-exchanged: the kernel's outputs are the rows, and a weight tile holds the features of a whole line
-of the input, for several offsets of the kernel. `sim.compiler.passes.convolutions.split_lines`
-writes such convolutions.
+exchanged: the convolution kernel's outputs are the rows, and a weight tile holds the features of a
+whole line of the input, for several offsets within the kernel.
+`sim.compiler.passes.convolutions.split_lines` writes such convolutions.
 """
 
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ class LineConvolution:
     ----------
     operation : Operation
         Its first operand is the input, shape (images, lines, features, offsets, columns), with one
-        copy of each line for each column offset of the kernel. The second is the convolution's
-        kernel, shape (outputs, kernel lines * offsets * features).
+        copy of each line for each column offset within the kernel. The second is the kernel,
+        shape (outputs, kernel lines * offsets * features).
     config : Config
     """
 

@@ -3,8 +3,9 @@
 In a line of *P* · *Q* columns, column *p* · *Q* + *q* is at *place* *p* of *phase* *q*. Places run
 along the sublanes, and phases are an outer dimension. So the next column is at the same place of
 the next phase, which is another vector; only after the last phase, the place increases by one. A
-strided kernel uses some of the phases. The rows for all offsets of a kernel are therefore made by
-few rotations, and in vectors of a result, *P* of the sublanes are in use.
+convolution with a stride uses some of the phases. The rows for all offsets within the convolution's
+kernel are therefore made by few rotations, and in vectors of a result, *P* of the sublanes are in
+use.
 
 Values have the shape (lines, images, phases, places, features). Lines are outer to images, so that
 the rows of all images are consecutive, and an offset of lines is the same distance for all of them.
@@ -45,7 +46,7 @@ class PhaseConvolution:
     operation : Operation
     config : Config
     weights : Tiling
-        Tiling of the kernel.
+        Tiling of the convolution's kernel.
     """
 
     operation: Operation
@@ -101,7 +102,7 @@ class PhaseConvolution:
 
     @cached_property
     def copies(self) -> int:
-        """Number of copies of the input: one for each group of `together` column offsets."""
+        """Number of copies of the input: each serves up to `together` column offsets."""
         return -(-self.windows[1] // self.together)
 
     @cached_property
@@ -141,7 +142,7 @@ class PhaseConvolution:
         return self.copies * self.parts * self.lane_tiles * self.lines * self.line
 
     def place(self, copy: int, part: int) -> int:
-        """Return the number of the first vector of part ``part`` of copy ``copy`` in the scratch.
+        """Return where part ``part`` of copy ``copy`` begins in the scratch: a vector's number.
 
         This vector belongs to the first tile of features; ``copy`` is less than `copies`, and
         ``part`` less than `parts`.
@@ -285,11 +286,11 @@ class _Copies:
                 b.store(vector, self._target, target + way.place(copy, 0) + place)
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the vectors of a line that are needed, as (offset, place, phase, shift).
+        """Yield the vectors of a line that are needed, as (offset, to, phase, shift).
 
-        ``offset`` is a column offset of the kernel, and ``place`` a phase of the rows. Phase
-        ``phase`` of the input is copied there: place p gets the elements of place p + ``shift``.
-        A ``phase`` of -1 means zeros.
+        ``offset`` is a column offset of the kernel, and ``to`` a phase of the rows that the product
+        multiplies. Phase ``phase`` of the input is copied there: place p, a sublane, gets the
+        elements of place p + ``shift``. A ``phase`` of -1 means zeros.
         """
         way, attributes = self._way, self._attributes
         phases = way.phases

@@ -1,9 +1,9 @@
 """Pieces: how the array multiplies numbers that are not bf16, in several passes.
 
 The array rounds its operands to bf16 and adds in fp32. A number with more bits is a sum of *pieces*
-that bf16 holds. A product of two such numbers is the sum of the products of their pieces, and each
-product of pieces takes a *pass*. A scheme selects the pieces that are multiplied in each pass,
-computes them, and adds the results.
+that bf16 holds. A product of two such numbers is the sum of the products of their pieces. A *pass*
+is all steps of the array that multiply one piece of the rows by one piece of the weights. A scheme
+selects the pieces that are multiplied in each pass, computes them, and adds the results.
 
 - fp32, DEFAULT: one pass, rounded to bf16 by the array.
 - fp32, HIGH and HIGHEST: an operand x is h + l + m with h = bf16(x), l = bf16(x - h) and
@@ -67,14 +67,21 @@ class Scheme(Protocol):
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Compute an operand's piece for a pass; where ``mask`` is clear, the side's padding."""
+        """Compute the piece of ``vector`` for a pass, from the scalars that `settings` returned.
+
+        Where ``mask`` is clear, it is the padding of ``side``; None means that no bit is clear.
+        """
 
     def tag(self, b: Builder, number: Number) -> Number | None:
         """Compute the setting, 0 to 31, that `total` needs in pass ``number``, or return None."""
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               tag: Number | None, into: VReg | None) -> VReg:
-        """Add a result to a sum; where the mask ``started`` is clear, the sum starts with it."""
+        """Add a vector of results to ``sum``, and return the total, in register ``into`` if given.
+
+        Where the mask ``started`` is clear, the total is the result alone; None means that it is
+        set everywhere. If ``sum`` is None, the total is the result. ``tag`` is what `tag` returned.
+        """
 
 
 def _masked(b: Builder, side: Side, vector: VReg, mask: MReg | None) -> VReg:

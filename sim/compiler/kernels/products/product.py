@@ -2,12 +2,13 @@
 
 A *step* multiplies a block of rows, which is a few vectors, by one weight tile. `Product` describes
 all steps and the addresses of their operands by *levels*, which are like the loops of a loop nest.
-Levels of *depth* add to the same results; they are the innermost ones, so that the sums of a block
-can stay in vector registers until they are complete. Every step also stores its sums: incomplete
-sums are overwritten by a later step. `sim.compiler.kernels.products.steps` writes the code.
+Levels along the *depth*, the contracted dimensions, add to the same results; they are the innermost
+ones, so that the sums of a block can stay in vector registers until they are complete. Every step
+also stores its sums: incomplete sums are overwritten by a later step.
+`sim.compiler.kernels.products.steps` writes the code.
 
-Loading a weight tile takes lanes + 1 cycles. A block of tile_vregs vectors hides that: the array
-then accepts a row in all of these cycles but one.
+Loading a weight tile takes lanes + 1 cycles. A block of `Config.tile_vregs` vectors, as many as a
+weight tile has, hides that: the array then accepts a row in all of these cycles but one.
 
 Where the depth is padded, rows are pushed as +0 and weights as -0, which changes no bit
 (docs/numerics.md, section 7). All other padding may have any value, because it only affects the
@@ -26,7 +27,7 @@ from sim.compiler.machine.ir import Index, VmemBuffer, VReg
 __all__ = ["Finish", "Level", "Product"]
 
 _SUMS = 19
-"""Largest number of vectors in a block: its sums are held in registers."""
+"""Largest number of vectors in a block: its sums are held in vector registers."""
 _FEW = 32
 """Products of at most this number of steps pop results as soon as they are ready."""
 _PER_OPERATION = 0.85
@@ -92,10 +93,12 @@ class Product:
     first_row : int
         Number of the vector of the rows that the first step pushes first.
     apart : tuple of (int, int)
-        Vectors from one stored piece of the rows, and of the weights, to the next (`split_ahead`).
+        Vectors from one stored piece of the rows, and of the weights, to the next, if `split_ahead`
+        has stored pieces.
     by_depth : bool
-        Whether the steps of all blocks and columns for one tile of the depth precede those for the
-        next tile. Operands are then needed as late as possible, and sums stay in vector memory.
+        Whether the steps of all blocks and columns for one tile of the depth (`lanes` elements)
+        precede those for the next tile. Operands are then needed as late as possible, and sums stay
+        in vector memory.
     """
 
     config: Config
@@ -143,7 +146,7 @@ class Product:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """Levels of more than one iteration, from the innermost; passes and blocks are excluded."""
+        """Levels of several iterations, from the innermost, without the passes and the blocks."""
         return tuple(level for level in (*self.sums, *self.others) if level.count > 1)
 
     @cached_property
@@ -161,7 +164,7 @@ class Product:
 
     @property
     def in_place(self) -> bool:
-        """Whether sums accumulate in vector memory, leaving more registers to ``scheme``."""
+        """Whether sums accumulate in vector memory, leaving more vector registers to ``scheme``."""
         many = self.scheme.passes > 1 or self.by_depth
         return self.adds and many and self.finish is None
 

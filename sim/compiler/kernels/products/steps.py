@@ -122,7 +122,7 @@ class _Counters:
 
     @property
     def number(self) -> Number:
-        """Number of the current pass."""
+        """Number of the current pass, from 0: it selects the pieces that are multiplied."""
         return next((counter for kind, _, counter in self.levels if kind == "pass"), 0)
 
     def started(self) -> Number:
@@ -138,7 +138,7 @@ class _Writer:
     """Writes the code of a product.
 
     During a step, ``_rows`` is the address of its rows, ``_weights`` is that of the next step's
-    weights, and ``_tags[n]`` is the tag of the step n steps before.
+    weights, and ``_tags[n]`` is the tag, which describes the results, of the step n steps before.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range,
@@ -217,8 +217,8 @@ class _Writer:
     def _steps(self, steps: range, results: "_Results | None") -> None:
         """Write steps, some of which wait for a transfer at their end.
 
-        A step that waits and the steps after it, up to the next one that waits, form a group.
-        Groups that are alike are written as a loop.
+        A step that waits and the steps after it, up to the next one that waits, are the body of a
+        loop over the waits, if they are alike.
         """
         transfers = self._transfers
         if transfers is None:
@@ -363,7 +363,7 @@ class _Writer:
             self._b.assign(older, newer)
 
     def _tag(self) -> SReg | Index:
-        """Return the tag (see `_TAG_BITS`) of the step at which the counters are."""
+        """Return the word that describes the results of the counters' step: its tag."""
         b, product, counters = self._b, self._product, self._counters
         place = counters.place("results")
         if not product.adds:
@@ -377,9 +377,9 @@ class _Writer:
               waits: bool = False, stores: bool = False) -> None:
         """Write a step: its rows, the weights of the next one, and the results of an earlier one.
 
-        With ``starts``, the step starts the transfer of a chunk of operands; with ``stores``, that
-        of a block of results. With ``waits``, it waits for the operands of the next step. ``last``
-        marks the last step, which has no next one.
+        With ``starts``, the step starts a transfer that loads operands; with ``stores``, one that
+        stores a block of results. With ``waits``, it waits for the operands of the next step.
+        ``last`` marks the last step, which has no next one.
         """
         b, product = self._b, self._product
         rows = product.block_rows
@@ -430,7 +430,7 @@ class _Writer:
                 b.push("rows", self._row(number + 1, mask))
 
     def _depth_mask(self, operand: "_Operand") -> MReg | None:
-        """Return the mask of the lanes within the depth; None if all lanes are."""
+        """Return the mask of the lanes within the depth; None if it covers all lanes."""
         if not self._counts_depth:
             return self._lane_mask
         assert self._lane is not None

@@ -1,10 +1,14 @@
 """Transfers within a product: operands arrive while the array runs, and results leave.
 
-The code of a product itself starts the transfers of its operands from HBM, in *chunks*, in the
-order in which steps need them (`Product.by_depth`: from the first to the last tile of the depth).
-Chunks for the first tile of the depth are small, so that the array starts early. Later chunks are
-larger, because each start of a transfer holds the core. The weights of the last tile of the depth
-arrive in small chunks again, because the array has nothing else left to do.
+The code of a product itself starts the transfers of its operands from HBM. Here, a *chunk* is the
+vectors of an operand that one of these transfers loads; in `sim.kernel`, it is something else. A
+*tile of the depth*, or *of columns*, is the part of the contracted dimension, or of the result's
+columns, that one weight tile covers.
+
+Chunks arrive in the order in which steps need them (`Product.by_depth`: from the first to the last
+tile of the depth). Chunks for the first tile of the depth are small, so that the array starts
+early. Later chunks are larger, because each start of a transfer holds the core. The weights of the
+last tile of the depth arrive in small chunks again, because the array has nothing else left to do.
 
 A few chunks are in flight at a time. The step before the one that needs a chunk ends with the start
 of another transfer and a wait for that chunk. Descriptors lie in a table in scalar memory, which is
@@ -28,15 +32,17 @@ __all__ = ["Chunk", "Homes", "Plan", "Transfers", "plan_transfers"]
 _LOADED, _STORED = 0, 1
 """Numbers of the semaphores that count transfers of operands, and of results."""
 _FLIGHT = 3
-"""Chunks in flight while the array runs; the DMA queue has room for one more."""
+"""Chunks in flight while the array runs: started, but not yet waited for."""
 _ENTRY = DESCRIPTOR_WORDS + 1
 """Words of a chunk in the table: its descriptor, and the number of steps until the next wait."""
 _STATE = 1
+"""Words that hold the number of the results' first row of HBM."""
 _SPARE = 8
 """Words of scalar memory that are reserved for the product's counters."""
 _DEPTHS = (1, 2, 4)
-"""Values of `Plan.group`, the number of tiles of the depth in a chunk, that are tried."""
+"""Numbers of tiles of the depth in a chunk (`Plan.group`) that are tried."""
 _SIGNAL = 1 << 12
+"""Bit of a descriptor's first word: the transfer adds 1 to a semaphore when it is complete."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Plan:
-    """The chunks of a product, in order, and the steps in which transfers are started.
+    """The transfer chunks of a product, in order, and the steps in which they are started.
 
     Attributes
     ----------
@@ -91,14 +97,15 @@ class Plan:
     loads : tuple of (bool, bool)
         Whether the product loads its rows, and its weights.
     group : int
-        Number of tiles of the depth in a chunk, except in the first and the last chunks.
+        Number of tiles of the depth in a chunk. Chunks of the first tile of the depth contain no
+        other tile; with ``fine_end``, nor do chunks of weights of the last one.
     columns_together : int
         Number of tiles of columns in a chunk of weights, with the same exceptions.
     fine_end : bool
         Whether each tile of weights of the last tile of the depth is a chunk of its own.
     fast : bool
         Whether chunks grow fast: twice as large each time, both the columns of the first tile of
-        the depth and, up to `group`, the tiles of the depth.
+        the depth and, up to ``group``, the tiles of the depth.
     """
 
     product: Product
@@ -135,13 +142,13 @@ class Plan:
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
-        """All chunks, in the order in which steps need them."""
+        """Transfers that load the operands, in the order in which steps need their vectors."""
         found = [*self._first(), *self._middle(), *self._last()]
         return tuple(sorted((chunk for chunk in found if self.loads[chunk.weights]),
                             key=lambda chunk: (chunk.step, not chunk.weights)))
 
     def _first(self) -> Iterator[Chunk]:
-        """Yield the chunks of the first tile of the depth, in increasing sizes."""
+        """Yield the transfers that load the first tile of the depth, in increasing sizes."""
         size, count = self.product.block_rows, self.product.block.count
         for block, blocks in _growing(self.blocks, 2):
             first = block * size
@@ -172,7 +179,11 @@ class Plan:
             yield self._weights(column, 1, depth, 1)
 
     def _weights(self, column: int, columns: int, depth: int, depths: int) -> Chunk:
-        """Return the chunk of some tiles of weights: ranges of columns and of the depth."""
+        """Return the transfer that loads some weight tiles.
+
+        Their numbers along the columns are ``column`` to ``column + columns - 1``, and along the
+        depth ``depth`` to ``depth + depths - 1``.
+        """
         product = self.product
         levels = ((column, columns, product.others[0]), (depth, depths, product.sums[0]))
         first = sum(at * (level.weights + level.weight_row) for at, _, level in levels)
@@ -190,7 +201,7 @@ class Plan:
 
     @cached_property
     def stops(self) -> tuple[int, ...]:
-        """Steps that end with a wait for a chunk, in order: one step for each chunk not `early`."""
+        """Steps that end with a wait for a chunk, in order: one for each chunk but the `early`."""
         found: list[int] = []
         for chunk in reversed(self.chunks):
             found.append(min(chunk.step - 1, found[-1] - 1 if found else chunk.step))
@@ -214,7 +225,7 @@ class Plan:
 
     @property
     def apart(self) -> int:
-        """Estimated cycles of the loads and the store, if none overlapped with the product."""
+        """Estimated cycles of all transfers, if none overlapped with the product."""
         product = self.product
         vectors = sum(chunk.vectors for chunk in self.chunks) + product.results.vectors
         return vectors * product.config.sublanes + 3 * _LATENCY
@@ -366,7 +377,7 @@ class Transfers:
             b.smem_store(value, at + word)
 
     def _address(self, row: SReg) -> tuple[SReg, SReg | int]:
-        """Return both words of the byte address of a row of HBM."""
+        """Return the low and the high word of the byte address of a row of HBM."""
         b, shift = self._b, self._config.row_bytes.bit_length() - 1
         high = b.scalar("shr", row, 32 - shift) if self._config.hbm_bytes > 1 << 32 else 0
         return b.scalar("shl", row, shift), high
@@ -378,11 +389,11 @@ class Transfers:
 
     @property
     def _more(self) -> tuple[Chunk, ...]:
-        """Chunks that are started before the first step, when the queue has room for them."""
+        """Chunks started before the first step, but later, when the DMA queue has room for them."""
         return self._plan.chunks[self._plan.started_at_once:self._plan.started_first]
 
     def start_more(self) -> None:
-        """Start the transfers of `_more`."""
+        """Start the other transfers that precede the first step; the DMA queue has room now."""
         for number in range(self.starts, self.starts + len(self._more)):
             self._b.dma(self._table[number * _ENTRY], fence=Fence())
 
@@ -400,7 +411,7 @@ class Transfers:
         self._b.wait(_LOADED, 1, fence=Fence(before=True))
 
     def next_stop(self) -> SReg:
-        """Advance in the table; return the number of steps before the next step that waits."""
+        """Advance to the next descriptor; return the number of steps before the next wait."""
         b = self._b
         found = b.smem_load(self._pointer + DESCRIPTOR_WORDS)
         b.assign(self._pointer, self._pointer + _ENTRY)
